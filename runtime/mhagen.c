@@ -1,0 +1,201 @@
+/* mhagen.c: what all generated kernels share: status texts, the CPU check and the optional pool.
+ * The contracts of the functions are in mhagen.h. */
+#include "mhagen.h"
+
+#include <stdint.h>
+
+const char *mhagen_status_text(mhagen_status status) {
+  switch (status) {
+    case MHAGEN_OK: return "done";
+    case MHAGEN_ERR_NULL: return "a pointer that the kernel needs is null";
+    case MHAGEN_ERR_ALIGN: return "packed or workspace is not aligned to 64 bytes";
+    case MHAGEN_ERR_LENGTH: return "a kv_len is outside 0..seq_kv";
+    case MHAGEN_ERR_CPU: return "this CPU lacks the instructions of the kernel";
+    case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
+  }
+  return "unknown status";
+}
+
+int mhagen_cpu_has(mhagen_cpu isa) {
+#if defined(__x86_64__) || defined(__i386__)
+  /* The builtin also asks the operating system whether it saves the wide registers. It wants string
+   * literals, and the init call where this runs before the constructors of libgcc. */
+  __builtin_cpu_init();
+  int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (isa == MHAGEN_CPU_AVX2) return avx2;
+  if (isa == MHAGEN_CPU_AVX512) return avx512;
+#elif defined(__aarch64__)
+  if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
+#endif
+  return isa == MHAGEN_CPU_ANY;
+}
+
+static int misaligned(const void *p) { return (uintptr_t)p % MHAGEN_ALIGN != 0; }
+
+mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const unsigned options = kernel->options;
+  if (!args || !args->q || !args->y || !args->packed || !args->workspace) return MHAGEN_ERR_NULL;
+  if ((options & MHAGEN_CROSS) && (!args->k || !args->v)) return MHAGEN_ERR_NULL;
+  if ((options & MHAGEN_KV_LEN) && !args->kv_len) return MHAGEN_ERR_NULL;
+  if ((options & MHAGEN_PROBS) && !args->probs) return MHAGEN_ERR_NULL;
+  if (misaligned(args->packed) || misaligned(args->workspace)) return MHAGEN_ERR_ALIGN;
+  if (options & MHAGEN_KV_LEN) {
+    for (int b = 0; b < kernel->batch; ++b) {
+      if (args->kv_len[b] < 0 || args->kv_len[b] > kernel->seq_kv) return MHAGEN_ERR_LENGTH;
+    }
+  }
+  return kernel->supported() ? MHAGEN_OK : MHAGEN_ERR_CPU;
+}
+
+mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed) {
+  if (!weights || !packed) return MHAGEN_ERR_NULL;
+  if (!weights->wq || !weights->wk || !weights->wv || !weights->wo) return MHAGEN_ERR_NULL;
+  if (misaligned(packed)) return MHAGEN_ERR_ALIGN;
+  if (weights->layout != MHAGEN_IN_OUT && weights->layout != MHAGEN_OUT_IN) return MHAGEN_ERR_LAYOUT;
+  return MHAGEN_OK;
+}
+
+void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t steps,
+                       ptrdiff_t columns, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width,
+                       double scale, float *panel) {
+  const ptrdiff_t step_stride = layout == MHAGEN_IN_OUT ? columns : 1;
+  const ptrdiff_t column_stride = layout == MHAGEN_IN_OUT ? 1 : steps;
+  for (ptrdiff_t k = 0; k < steps; ++k) {
+    for (ptrdiff_t c = 0; c < width; ++c) {
+      const int real = w && c < used;
+      panel[k * width + c] =
+          real ? (float)(scale * (double)w[k * step_stride + (column + c) * column_stride]) : 0.0f;
+    }
+  }
+}
+
+#ifdef MHAGEN_NO_POOL
+
+mhagen_pool *mhagen_pool_create(int threads) {
+  (void)threads;
+  return NULL;
+}
+
+void mhagen_pool_destroy(mhagen_pool *pool) { (void)pool; }
+
+static int try_pool(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
+  (void)pool, (void)phase, (void)args;
+  return 0;
+}
+
+#else
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* One mutex guards everything but the constant part. Tasks are handed out under it too: a task is
+ * far longer than a lock, and next, end and unfinished then need no memory model to be understood.
+ * The phase in hand is over when unfinished is 0, and only then does the caller post another. */
+struct mhagen_pool {
+  pthread_mutex_t lock;
+  pthread_cond_t work; /* there are tasks to hand out, or stop */
+  pthread_cond_t done; /* unfinished has become 0 */
+  void (*task)(const mhagen_args *args, int index);
+  const mhagen_args *args;
+  int next, end;  /* indices of the tasks not handed out yet */
+  int unfinished; /* tasks that have not ended yet */
+  int stop;
+  int workers; /* constant from here on; the caller is no worker */
+  pthread_t worker[];
+};
+
+/* Called with the lock held; runs tasks, unlocked, until all are handed out. */
+static void take_tasks(mhagen_pool *pool) {
+  while (pool->next < pool->end) {
+    int index = pool->next++;
+    pthread_mutex_unlock(&pool->lock);
+    pool->task(pool->args, index); /* stays as it is while a task is unfinished */
+    pthread_mutex_lock(&pool->lock);
+    if (--pool->unfinished == 0) pthread_cond_signal(&pool->done);
+  }
+}
+
+static void *work(void *argument) {
+  mhagen_pool *pool = argument;
+  pthread_mutex_lock(&pool->lock);
+  while (!pool->stop) {
+    if (pool->next < pool->end)
+      take_tasks(pool);
+    else
+      pthread_cond_wait(&pool->work, &pool->lock);
+  }
+  pthread_mutex_unlock(&pool->lock);
+  return NULL;
+}
+
+mhagen_pool *mhagen_pool_create(int threads) {
+  if (threads < 1) return NULL;
+  int wanted = threads - 1;
+  mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->worker[0]);
+  if (!pool) return NULL;
+  if (pthread_mutex_init(&pool->lock, NULL)) goto no_lock;
+  if (pthread_cond_init(&pool->work, NULL)) goto no_work;
+  if (pthread_cond_init(&pool->done, NULL)) goto no_done;
+  while (pool->workers < wanted) {
+    if (pthread_create(&pool->worker[pool->workers], NULL, work, pool)) {
+      mhagen_pool_destroy(pool); /* joins those that did start */
+      return NULL;
+    }
+    pool->workers++;
+  }
+  return pool;
+
+no_done:
+  pthread_cond_destroy(&pool->work);
+no_work:
+  pthread_mutex_destroy(&pool->lock);
+no_lock:
+  free(pool);
+  return NULL;
+}
+
+void mhagen_pool_destroy(mhagen_pool *pool) {
+  if (!pool) return;
+  pthread_mutex_lock(&pool->lock);
+  pool->stop = 1;
+  pthread_cond_broadcast(&pool->work);
+  pthread_mutex_unlock(&pool->lock);
+  for (int i = 0; i < pool->workers; i++) pthread_join(pool->worker[i], NULL);
+  pthread_cond_destroy(&pool->done);
+  pthread_cond_destroy(&pool->work);
+  pthread_mutex_destroy(&pool->lock);
+  free(pool);
+}
+
+/* Runs the phase on the pool, if that can be of use. */
+static int try_pool(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
+  if (!pool || pool->workers == 0 || phase->tasks < 2) return 0;
+  pthread_mutex_lock(&pool->lock);
+  pool->task = phase->task;
+  pool->args = args;
+  pool->next = phase->first;
+  pool->end = phase->first + phase->tasks;
+  pool->unfinished = phase->tasks;
+  /* The caller takes a task itself: wake no more workers than there are others. */
+  for (int i = 0; i < pool->workers && i < phase->tasks - 1; i++) pthread_cond_signal(&pool->work);
+  take_tasks(pool);
+  while (pool->unfinished > 0) pthread_cond_wait(&pool->done, &pool->lock);
+  pthread_mutex_unlock(&pool->lock);
+  return 1;
+}
+
+#endif
+
+mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
+                                  mhagen_pool *pool) {
+  mhagen_status status = mhagen_check_args(kernel, args);
+  if (status != MHAGEN_OK) return status;
+  for (int p = 0; p < kernel->phase_count; p++) {
+    const mhagen_phase *phase = &kernel->phases[p];
+    if (try_pool(pool, phase, args)) continue;
+    for (int i = 0; i < phase->tasks; i++) phase->task(args, phase->first + i);
+  }
+  return MHAGEN_OK;
+}

@@ -1,0 +1,139 @@
+/* mhagen.h: the types that every generated attention kernel shares, and an optional thread pool.
+ *
+ * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C11 compiler and libc.
+ * Nothing here or in a kernel keeps global state. Define MHAGEN_NO_POOL to leave the pool (and with
+ * it the dependency on threads) out; mhagen_run_parallel then runs everything on the caller.
+ *
+ * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
+ *
+ *   Q_i = Q Wq_i + bq_i     K_i = K Wk_i + bk_i     V_i = V Wv_i + bv_i
+ *   head_i = softmax(Q_i K_i^T / sqrt(dk)) V_i
+ *   Y = concat(head_1 .. head_h) Wo + bo
+ */
+#ifndef MHAGEN_H
+#define MHAGEN_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Required alignment, in bytes, of the packed weights and of the workspace. */
+#define MHAGEN_ALIGN 64
+
+typedef enum mhagen_status {
+  MHAGEN_OK = 0,
+  MHAGEN_ERR_NULL = 1,   /* a pointer that the kernel needs is null */
+  MHAGEN_ERR_ALIGN = 2,  /* packed or workspace is not aligned to MHAGEN_ALIGN */
+  MHAGEN_ERR_LENGTH = 3, /* a kv_len is outside 0..seq_kv */
+  MHAGEN_ERR_CPU = 4,    /* this CPU lacks the instructions of the kernel */
+  MHAGEN_ERR_LAYOUT = 5  /* mhagen_weights.layout is not one of mhagen_layout */
+} mhagen_status;
+
+/* A short English text for a status; never null. */
+const char *mhagen_status_text(mhagen_status status);
+
+/* How the weight matrices are stored. */
+typedef enum mhagen_layout {
+  MHAGEN_IN_OUT = 0, /* y = x W:   wq[d_model][h*dk],  wo[h*dv][d_model] */
+  MHAGEN_OUT_IN = 1  /* y = x W^T: wq[h*dk][d_model],  wo[d_model][h*dv], as torch.nn.Linear */
+} mhagen_layout;
+
+/* The weights of one attention layer, float32. A null bias means zeros. Head i owns the output
+ * features i*dk .. i*dk+dk-1 (dv for wv) and the rows i*dv .. of wo. */
+typedef struct mhagen_weights {
+  const float *wq, *wk, *wv, *wo; /* [d_model][h*dk] twice, [d_model][h*dv], [h*dv][d_model] */
+  const float *bq, *bk, *bv, *bo; /* [h*dk] twice, [h*dv], [d_model] */
+  mhagen_layout layout;
+} mhagen_weights;
+
+/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. */
+typedef struct mhagen_args {
+  const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][d_model] twice;
+                             self-attention reads q alone */
+  float *y;               /* [batch][seq][d_model]; must not overlap any other buffer */
+  const void *packed;     /* filled by the kernel's pack; aligned to MHAGEN_ALIGN; only read */
+  void *workspace;        /* workspace_bytes, aligned to MHAGEN_ALIGN, contents irrelevant;
+                             two runs at the same time need two workspaces */
+  const int *kv_len;      /* [batch], each 0..seq_kv: the valid keys; only where the config says so */
+  float *probs;           /* [batch][h][seq][seq_kv]: the attention weights; only where the config
+                             says so */
+} mhagen_args;
+
+/* The options of a kernel, as bits of mhagen_kernel.options. */
+enum {
+  MHAGEN_CROSS = 1,  /* q, k and v are three inputs */
+  MHAGEN_CAUSAL = 2, /* row r sees keys 0..r */
+  MHAGEN_KV_LEN = 4, /* reads args->kv_len */
+  MHAGEN_PROBS = 8   /* writes args->probs */
+};
+
+/* Independent tasks: each may run on any thread, in any order. Every task of a phase must have
+ * ended before a task of the next phase begins. */
+typedef struct mhagen_phase {
+  const char *name;
+  void (*task)(const mhagen_args *args, int index); /* index: first .. first + tasks - 1 */
+  int first;
+  int tasks;
+} mhagen_phase;
+
+/* A kernel as data: what <name>.h declares, for callers that choose kernels at run time. */
+typedef struct mhagen_kernel {
+  const char *name;
+  const char *isa;
+  int h, d_model, dk, dv, seq, seq_kv, batch;
+  unsigned options; /* MHAGEN_CROSS | ... */
+  size_t packed_bytes, workspace_bytes;
+  int (*supported)(void);                                         /* has this CPU the ISA? */
+  mhagen_status (*pack)(const mhagen_weights *weights, void *packed);
+  mhagen_status (*run)(const mhagen_args *args);   /* everything on the calling thread */
+  const mhagen_phase *phases; /* what a scheduler runs after mhagen_check_args returned MHAGEN_OK */
+  int phase_count;
+} mhagen_kernel;
+
+/* The status that kernel->run would return: for callers who run the phases themselves. */
+mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
+
+/* Worker threads that sleep while there is nothing to do. One pool serves any number of kernels,
+ * one run at a time: calls from several threads on one pool are not allowed. */
+typedef struct mhagen_pool mhagen_pool;
+
+/* A pool of `threads` threads, the caller of mhagen_run_parallel being one of them; allocates.
+ * Null when threads < 1, when memory or threads are short, or under MHAGEN_NO_POOL. */
+mhagen_pool *mhagen_pool_create(int threads);
+
+/* Ends and joins the workers. Null is allowed. */
+void mhagen_pool_destroy(mhagen_pool *pool);
+
+/* Runs the kernel on the threads of the pool; a null pool means the caller alone. The bits of the
+ * result do not depend on the pool. Errors: those of mhagen_check_args; nothing is written then. */
+mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
+                                  mhagen_pool *pool);
+
+/* For generated code: the status that packing starts with. */
+mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
+
+/* For generated code: packs `used` columns of a matrix w[steps][columns] (under MHAGEN_OUT_IN
+ * w[columns][steps]) from `column` on into panel[steps][width], scaled and rounded once, with zeros
+ * behind. A null w means zeros. */
+void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t steps,
+                       ptrdiff_t columns, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width,
+                       double scale, float *panel);
+
+/* Instruction sets that a generated kernel may ask for. */
+typedef enum mhagen_cpu {
+  MHAGEN_CPU_ANY,
+  MHAGEN_CPU_AVX2,
+  MHAGEN_CPU_AVX512,
+  MHAGEN_CPU_NEON
+} mhagen_cpu;
+
+/* Whether this CPU and its operating system offer it (AVX2 includes FMA; AVX-512: F, DQ, BW, VL). */
+int mhagen_cpu_has(mhagen_cpu isa);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
