@@ -1,0 +1,288 @@
+-- A config: what the keys are, and how the values of a CONFIG.lua and of key=value arguments become
+-- one checked, frozen table. The schema states each fact about a key once; parsing, defaults,
+-- ranges, suggestions, the help text and the canonical command all come from it.
+
+local isas = require "isa.init"
+local name = require "name"
+
+local M = {}
+
+local isa_names = {}
+for _, isa in ipairs(isas.list) do isa_names[#isa_names + 1] = isa.name end
+
+-- key, doc; min and max of an integer, choices of a word, or a default of true or false;
+-- required, or a default, or same_as (the key whose value it takes), or none: then a missing key
+-- stays nil. also: what others call it, for suggestions.
+M.schema = {
+  { key = "h", min = 1, max = 1024, required = true, also = { "heads", "num_heads", "n_heads" },
+    doc = "number of heads" },
+  { key = "d_model", min = 1, max = 16384, required = true, also = { "embed_dim", "dim", "width" },
+    doc = "width of the rows of Q, K, V and Y" },
+  { key = "dk", min = 1, max = 1024, required = true, also = { "head_dim", "kdim" },
+    doc = "width of one head's queries and keys" },
+  { key = "dv", min = 1, max = 1024, same_as = "dk", also = { "vdim" },
+    doc = "width of one head's values" },
+  { key = "seq", min = 1, max = 65536, required = true, also = { "seq_len", "seq_q", "length" },
+    doc = "rows of Q and of Y" },
+  { key = "seq_kv", min = 1, max = 65536, same_as = "seq", also = { "seq_k", "kv_seq" },
+    doc = "rows of K and V" },
+  { key = "isa", choices = isa_names, required = true, also = { "arch", "target", "simd" },
+    doc = "instruction set" },
+  { key = "name", computed = "from the other keys", also = { "prefix" },
+    doc = "C identifier, prefix of everything exported" },
+  { key = "attention", choices = { "self", "cross" }, default = "self",
+    doc = "one input, or three" },
+  { key = "causal", default = false, also = { "is_causal", "mask" },
+    doc = "row r sees keys 0..r" },
+  { key = "kv_len", default = false, also = { "key_padding_mask", "lengths" },
+    doc = "the number of valid keys is given at run time, per batch entry" },
+  { key = "batch", min = 1, max = 65536, default = 1, also = { "batch_size" },
+    doc = "sequences per call" },
+  { key = "probs", default = false, also = { "weights", "need_weights" },
+    doc = "also write the attention weights of every head" },
+  { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto",
+    doc = "how much is straight-line code" },
+
+  -- The schedule changes the speed only; what is not given is the plan's choice.
+  { key = "query_vectors", min = 1, max = 8, doc = "vectors of queries in one group" },
+  { key = "key_rows", min = 1, max = 32, doc = "keys in a score tile" },
+  { key = "context_rows", min = 1, max = 32, doc = "value columns in a context tile" },
+  { key = "q_rows", min = 1, max = 32, doc = "rows of a tile of the query projection" },
+  { key = "kv_rows", min = 1, max = 32, doc = "rows of a tile of the key and value projections" },
+  { key = "kv_vectors", min = 1, max = 8, doc = "its width in vectors" },
+  { key = "out_rows", min = 1, max = 32, doc = "rows of a tile of the output projection" },
+  { key = "out_vectors", min = 1, max = 8, doc = "its width in vectors" },
+  { key = "key_block", min = 1, max = 4096, doc = "keys per softmax block" },
+  { key = "k_block", min = 16, max = 4096, doc = "longest accumulation chain" },
+  { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration" },
+  { key = "head_block", min = 1, max = 64, doc = "heads projected together; divides h" },
+  { key = "code_limit", min = 1000, max = 10000000, default = 60000, doc = "statements per file" },
+}
+local FIRST_SCHEDULE_KEY = "query_vectors"
+
+local rows = {}
+for _, row in ipairs(M.schema) do rows[row.key] = row end
+
+-- ---- suggestions ----
+
+-- Edit distance, where two neighbours in the wrong order are one mistake.
+local function distance(a, b)
+  local d = {}
+  for i = 0, #a do d[i] = { [0] = i } end
+  for j = 0, #b do d[0][j] = j end
+  for i = 1, #a do
+    for j = 1, #b do
+      local change = a:byte(i) == b:byte(j) and 0 or 1
+      d[i][j] = math.min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change)
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        d[i][j] = math.min(d[i][j], d[i - 2][j - 2] + 1)
+      end
+    end
+  end
+  return d[#a][#b]
+end
+
+-- ", did you mean X?" for the closest of `words` (to each a list of other names may belong), or "".
+local function suggestion(text, words, others)
+  local best, least = nil, 3
+  local function try(candidate, word)
+    local far = distance(text:lower(), candidate)
+    if far < least and far < #candidate then best, least = word, far end
+  end
+  if #text > 32 then return "" end
+  for _, word in ipairs(words) do
+    try(word, word)
+    for _, other in ipairs(others and others[word] or {}) do try(other, word) end
+  end
+  return best and (", did you mean %s?"):format(best) or ""
+end
+
+local keys, other_names = {}, {}
+for i, row in ipairs(M.schema) do keys[i], other_names[row.key] = row.key, row.also end
+
+-- ---- one value ----
+
+local function refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
+
+local reserved = {} -- the keywords of C11, C17, C23 and C++17
+for word in ([[
+  alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
+  class compl const const_cast constexpr continue decltype default delete do double dynamic_cast
+  else enum explicit export extern false float for friend goto if inline int long mutable
+  namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+  reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct
+  switch template this thread_local throw true try typedef typeid typename typeof typeof_unqual
+  union unsigned using virtual void volatile wchar_t while xor xor_eq]]):gmatch("%S+") do
+  reserved[word] = true
+end
+
+local function name_rule(value)
+  if type(value) ~= "string" or not value:match("^%a[%w_]*$") then
+    return "must be a C identifier that starts with a letter"
+  elseif #value > 128 then
+    return "must have at most 128 characters"
+  elseif reserved[value] then
+    return "must not be a keyword of C or C++"
+  elseif value:lower():match("^mhagen") then
+    return "must not start with mhagen, the prefix of the runtime"
+  end
+end
+
+-- What a row asks of a value, in words.
+local function rule_of(row)
+  if row.min then return ("must be an integer from %d to %d"):format(row.min, row.max) end
+  if row.choices then return "must be one of " .. table.concat(row.choices, ", ") end
+  if row.default == false then return "must be true or false" end
+  return "must be a C identifier"
+end
+
+-- The value of a row in its own type; an error if it breaks the rule.
+local function checked(row, value)
+  if row.min then
+    local integer = math.type(value) and math.tointeger(value)
+    if integer and integer >= row.min and integer <= row.max then return integer end
+  elseif row.choices then
+    for _, choice in ipairs(row.choices) do
+      if value == choice then return value end
+    end
+    local hint = type(value) == "string" and suggestion(value, row.choices) or ""
+    refuse(row.key, value, rule_of(row) .. hint)
+  elseif row.default == false then
+    if type(value) == "boolean" then return value end
+  else
+    local rule = name_rule(value)
+    if not rule then return value end
+    refuse(row.key, value, rule)
+  end
+  refuse(row.key, value, rule_of(row))
+end
+
+-- The value that the text of a key=value argument stands for; a text that stands for none is
+-- returned as it is, and then breaks the rule.
+local function from_text(row, text)
+  if row.min and text:match("^%-?%d+$") then return math.tointeger(tonumber(text)) or text end
+  if row.default == false and text == "true" then return true end
+  if row.default == false and text == "false" then return false end
+  return text
+end
+
+-- ---- a whole config ----
+
+local function row_of(key, value)
+  local hint = rows[key] or suggestion(key, keys, other_names)
+  if type(hint) == "table" then return hint end
+  refuse(key, value, "unknown key" .. hint)
+end
+
+-- entries: what host.eval_config returns, or nil. In sorted order, so that of several mistakes the
+-- same one is reported each time.
+local function from_file(entries)
+  local values = {}
+  local function text(entry) return tostring(entry.key) end
+  table.sort(entries, function(a, b) return text(a) < text(b) end)
+  for _, entry in ipairs(entries) do
+    local value = entry.value
+    if value == nil then value = "a " .. entry.value_type end
+    if entry.key_type ~= "string" then
+      local key = entry.key == nil and "a " .. entry.key_type or tostring(entry.key)
+      refuse(("[%s]"):format(key), value, "keys must be names")
+    end
+    values[entry.key] = checked(row_of(entry.key, value), value)
+  end
+  return values
+end
+
+local function from_arguments(arguments)
+  local values = {}
+  for _, argument in ipairs(arguments) do
+    local key, text = argument:match("^([^=]*)=(.*)$")
+    local row = row_of(key, text)
+    if values[key] ~= nil then refuse(key, text, "is given twice") end
+    values[key] = checked(row, from_text(row, text))
+  end
+  return values
+end
+
+local function default_of(row, values)
+  if row.same_as then return values[row.same_as] end
+  if row.computed then return name.build(values) end
+  return row.default
+end
+
+local function check_together(cfg)
+  if cfg.attention == "self" and cfg.seq_kv ~= cfg.seq then
+    refuse("seq_kv", cfg.seq_kv,
+           ("must equal seq = %d with attention = self, which has one input"):format(cfg.seq))
+  end
+  if cfg.head_block and cfg.h % cfg.head_block ~= 0 then
+    refuse("head_block", cfg.head_block, ("must divide h = %d"):format(cfg.h))
+  end
+end
+
+local function freeze(values)
+  return setmetatable({}, {
+    __index = function(_, key)
+      if not rows[key] then error("no such config key: " .. tostring(key), 2) end
+      return values[key]
+    end,
+    __newindex = function(_, key) error("a config does not change: " .. tostring(key), 2) end,
+    __pairs = function() return pairs(values) end,
+    __metatable = false,
+  })
+end
+
+-- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
+-- key has its value or default; a schedule key that is not given is nil. A config that breaks a
+-- rule raises { key =, value =, rule = }.
+function M.load(entries, arguments)
+  local values = from_file(entries or {})
+  for key, value in pairs(from_arguments(arguments)) do values[key] = value end
+  for _, row in ipairs(M.schema) do
+    if row.required and values[row.key] == nil then
+      refuse(row.key, nil, "is required and " .. rule_of(row))
+    end
+  end
+  for pass = 1, 2 do -- the name is made from all others, so it comes last
+    for _, row in ipairs(M.schema) do
+      if values[row.key] == nil and (pass == 2) == (row.computed ~= nil) then
+        values[row.key] = default_of(row, values)
+      end
+    end
+  end
+  check_together(values)
+  return freeze(values)
+end
+
+-- The arguments that make this config: the required keys and those that differ from their default,
+-- in the order of the schema.
+function M.canonical(cfg)
+  local arguments = {}
+  for _, row in ipairs(M.schema) do
+    local value = cfg[row.key]
+    if value ~= nil and (row.required or value ~= default_of(row, cfg)) then
+      arguments[#arguments + 1] = row.key .. "=" .. tostring(value)
+    end
+  end
+  return table.concat(arguments, " ")
+end
+
+-- The keys as a table for --help.
+function M.help()
+  local lines = { "Config keys:" }
+  for _, row in ipairs(M.schema) do
+    if row.key == FIRST_SCHEDULE_KEY then
+      lines[#lines + 1] = "\nSchedule keys (speed only; what is not given, the plan chooses):"
+    end
+    local values = "identifier"
+    if row.min then values = ("%d..%d"):format(row.min, row.max) end
+    if row.choices then values = table.concat(row.choices, ", ") end
+    if row.default == false then values = "true, false" end
+    local default = row.same_as or row.computed or row.default
+    local note = row.required and " (required)"
+      or default ~= nil and (" (default: %s)"):format(tostring(default)) or ""
+    lines[#lines + 1] = ("  %-14s %-28s %s%s"):format(row.key, values, row.doc, note)
+  end
+  return table.concat(lines, "\n")
+end
+
+return M

@@ -1,0 +1,484 @@
+/* host.c: the program that runs the generator: Lua, the only access to the world outside, and the
+ * embedded files (the generator, its libraries, the templates and the runtime).
+ *
+ * Two Lua states: one for the generator, which gets the table `host` of this file's functions and,
+ * through gen/prelude.lua, no library that could make its output depend on anything but the config;
+ * and one per CONFIG.lua, with no library at all and bounded in size and time.
+ *
+ * A host function that fails returns nil and a message of one line.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+
+#include "embed.h"
+#include "mhagen.h"
+
+extern char **environ;
+
+static int fail(lua_State *L, const char *what, const char *why) {
+  lua_pushnil(L);
+  lua_pushfstring(L, "%s: %s", what, why);
+  return 2;
+}
+
+/* ---- embedded files ---- */
+
+static const EmbeddedFile *find_embedded(const char *name) {
+  for (size_t i = 0; i < embedded_count; ++i) {
+    if (strcmp(embedded_files[i].name, name) == 0) return &embedded_files[i];
+  }
+  return NULL;
+}
+
+/* embedded(name) -> text, or nil */
+static int host_embedded(lua_State *L) {
+  const EmbeddedFile *file = find_embedded(luaL_checkstring(L, 1));
+  if (file == NULL) return 0;
+  lua_pushlstring(L, (const char *)file->data, file->size);
+  return 1;
+}
+
+static void load_embedded(lua_State *L, const EmbeddedFile *file) {
+  const char *chunk = lua_pushfstring(L, "@%s", file->name);
+  if (luaL_loadbufferx(L, (const char *)file->data, file->size, chunk, "t") != LUA_OK) lua_error(L);
+  lua_remove(L, -2);
+}
+
+/* load(name, env) -> the embedded Lua file as a function with these globals, or nil */
+static int host_load(lua_State *L) {
+  const EmbeddedFile *file = find_embedded(luaL_checkstring(L, 1));
+  if (file == NULL) return 0;
+  load_embedded(L, file);
+  lua_pushvalue(L, 2);
+  if (lua_setupvalue(L, -2, 1) == NULL) lua_pop(L, 1); /* a chunk without globals has no _ENV */
+  return 1;
+}
+
+/* ---- configs ---- */
+
+enum {
+  CONFIG_BYTES = 1 << 20,       /* the longest file */
+  CONFIG_MEMORY = 8 << 20,      /* all bytes ever allocated, so that it bounds the time as well */
+  CONFIG_INSTRUCTIONS = 100000, /* of Lua's machine */
+};
+
+/* The allocator of a config's state; `left` only falls. */
+static void *bounded_alloc(void *left, void *block, size_t old_size, size_t new_size) {
+  size_t *budget = left;
+  if (new_size == 0) {
+    free(block);
+    return NULL;
+  }
+  if (block == NULL) old_size = 0; /* Lua passes the kind of the object instead */
+  size_t growth = new_size > old_size ? new_size - old_size : 0;
+  if (growth > *budget) return NULL;
+  *budget -= growth;
+  return realloc(block, new_size);
+}
+
+static void too_many_instructions(lua_State *config, lua_Debug *event) {
+  (void)event;
+  luaL_where(config, 0);
+  lua_pushfstring(config, "runs for more than %d instructions", CONFIG_INSTRUCTIONS);
+  lua_concat(config, 2);
+  lua_error(config);
+}
+
+/* Pushes the text of a regular file of at most CONFIG_BYTES, or nil and a message. */
+static int push_config_text(lua_State *L, const char *path) {
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* a FIFO must not block */
+  if (fd < 0) return fail(L, path, strerror(errno));
+  const char *why = NULL;
+  struct stat status;
+  size_t size = 0;
+  luaL_Buffer text;
+  char *bytes = luaL_buffinitsize(L, &text, CONFIG_BYTES + 1);
+  if (fstat(fd, &status) != 0) {
+    why = strerror(errno);
+  } else if (!S_ISREG(status.st_mode)) {
+    why = S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file";
+  } else {
+    ssize_t got = 1;
+    while (got > 0 && size <= CONFIG_BYTES) {
+      got = read(fd, bytes + size, CONFIG_BYTES + 1 - size);
+      if (got > 0) size += (size_t)got;
+    }
+    if (got < 0) why = strerror(errno);
+    if (size > CONFIG_BYTES) why = "is larger than 1 MiB";
+  }
+  close(fd);
+  luaL_pushresultsize(&text, size);
+  return why == NULL ? 1 : fail(L, path, why);
+}
+
+/* Copies a string, number or boolean into field `name` of the table on top of `to`, and the name of
+ * its type into field `type_name`; of any other value the type alone. */
+static void copy_value(lua_State *from, int index, lua_State *to, const char *name,
+                       const char *type_name) {
+  int type = lua_type(from, index);
+  if (type == LUA_TSTRING) {
+    size_t size;
+    const char *text = lua_tolstring(from, index, &size);
+    lua_pushlstring(to, text, size);
+  } else if (type == LUA_TBOOLEAN) {
+    lua_pushboolean(to, lua_toboolean(from, index));
+  } else if (lua_isinteger(from, index)) {
+    lua_pushinteger(to, lua_tointeger(from, index));
+  } else if (type == LUA_TNUMBER) {
+    lua_pushnumber(to, lua_tonumber(from, index));
+  } else {
+    lua_pushnil(to);
+  }
+  lua_setfield(to, -2, name);
+  lua_pushstring(to, lua_typename(from, type));
+  lua_setfield(to, -2, type_name);
+}
+
+/* Runs the text on top of L in `config`; pushes its table as a list of entries, or nil, message. */
+static int run_config(lua_State *L, lua_State *config, const char *path) {
+  size_t size;
+  const char *text = lua_tolstring(L, -1, &size);
+  int status = luaL_loadbufferx(config, text, size, "=", "t"); /* messages begin ":<line>:" */
+  if (status == LUA_OK) {
+    lua_sethook(config, too_many_instructions, LUA_MASKCOUNT, CONFIG_INSTRUCTIONS);
+    status = lua_pcall(config, 0, LUA_MULTRET, 0);
+  }
+  if (status == LUA_ERRMEM) return fail(L, path, "needs more than 8 MiB of memory");
+  if (status != LUA_OK) {
+    const char *why = lua_tostring(config, -1);
+    if (why[0] != ':') return fail(L, path, why);
+    lua_pushnil(L);
+    lua_pushfstring(L, "%s%s", path, why);
+    return 2;
+  }
+  if (lua_gettop(config) != 1 || !lua_istable(config, 1)) {
+    return fail(L, path, "must return one table");
+  }
+  lua_newtable(L);
+  lua_pushnil(config);
+  for (lua_Integer i = 1; lua_next(config, 1) != 0; ++i) {
+    lua_newtable(L);
+    copy_value(config, 2, L, "key", "key_type");
+    copy_value(config, 3, L, "value", "value_type");
+    lua_rawseti(L, -2, i);
+    lua_pop(config, 1);
+  }
+  return 1;
+}
+
+/* eval_config(path) -> { {key =, key_type =, value =, value_type =}, ... }, in any order */
+static int host_eval_config(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  if (push_config_text(L, path) != 1) return 2;
+  size_t budget = CONFIG_MEMORY;
+  lua_State *config = lua_newstate(bounded_alloc, &budget);
+  if (config == NULL) return fail(L, path, "out of memory");
+  int results = run_config(L, config, path);
+  lua_close(config);
+  return results;
+}
+
+/* ---- writing files ---- */
+
+typedef struct Output {
+  const char *name, *text;
+  size_t size;
+  char temp[NAME_MAX + 1]; /* the name of the new content until all are complete; "" if unchanged */
+} Output;
+
+/* mkdir -p. Returns the length of the first prefix of path that did not exist before; that and all
+ * longer ones are what remove_dirs takes away. `error` is the errno of a failure, else 0. */
+static size_t make_dirs(char *path, int *error) {
+  size_t first = SIZE_MAX;
+  *error = 0;
+  for (size_t end = 1; path[end - 1] != '\0'; ++end) {
+    char next = path[end];
+    if (next != '/' && next != '\0') continue;
+    path[end] = '\0';
+    bool made = mkdir(path, 0777) == 0;
+    if (made && first == SIZE_MAX) first = end;
+    if (!made && errno != EEXIST && *error == 0) *error = errno;
+    path[end] = next;
+  }
+  return first;
+}
+
+static void remove_dirs(char *path, size_t first) {
+  for (size_t end = strlen(path); end >= first && end > 0; --end) {
+    if (path[end] != '/' && path[end] != '\0') continue;
+    path[end] = '\0';
+    rmdir(path);
+  }
+}
+
+/* Whether the file has this content: 1, 0, or -1 with errno set. */
+static int has_content(int dir, const Output *file) {
+  struct stat status;
+  if (fstatat(dir, file->name, &status, 0) != 0) return 0;
+  if (S_ISDIR(status.st_mode)) return errno = EISDIR, -1;
+  if (!S_ISREG(status.st_mode)) return errno = EEXIST, -1;
+  if ((size_t)status.st_size != file->size) return 0;
+  int fd = openat(dir, file->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return 0;
+  size_t same = 0;
+  char block[65536];
+  ssize_t got;
+  while ((got = read(fd, block, sizeof block)) > 0) {
+    size_t size = (size_t)got;
+    if (size > file->size - same || memcmp(block, file->text + same, size) != 0) break;
+    same += size;
+  }
+  close(fd);
+  return got == 0 && same == file->size;
+}
+
+/* Writes the content under the temporary name; 0, or -1 with errno set. */
+static int write_temp(int dir, Output *file) {
+  int length = snprintf(file->temp, sizeof file->temp, ".%s.%ld.tmp", file->name, (long)getpid());
+  if (length >= (int)sizeof file->temp) return file->temp[0] = '\0', errno = ENAMETOOLONG, -1;
+  unlinkat(dir, file->temp, 0); /* left behind by a killed process of the same number */
+  int fd = openat(dir, file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return file->temp[0] = '\0', -1;
+  for (size_t done = 0; done < file->size;) {
+    ssize_t wrote = write(fd, file->text + done, file->size - done);
+    if (wrote < 0) {
+      int error = errno;
+      close(fd);
+      return errno = error, -1;
+    }
+    done += (size_t)wrote;
+  }
+  return close(fd);
+}
+
+/* Every file complete under a temporary name before the first one takes its place: whatever fails
+ * while writing (a full disk, ...) leaves the directory as it was. Returns the file that failed,
+ * with errno set, or NULL. */
+static const Output *replace_files(int dir, Output *files, size_t count) {
+  const Output *failed = NULL;
+  for (size_t i = 0; i < count && failed == NULL; ++i) {
+    int same = has_content(dir, &files[i]);
+    if (same < 0 || (same == 0 && write_temp(dir, &files[i]) != 0)) failed = &files[i];
+  }
+  for (size_t i = 0; i < count && failed == NULL; ++i) {
+    if (files[i].temp[0] == '\0') continue;
+    if (renameat(dir, files[i].temp, dir, files[i].name) != 0) failed = &files[i];
+    else files[i].temp[0] = '\0';
+  }
+  int error = errno;
+  for (size_t i = 0; i < count; ++i) {
+    if (files[i].temp[0] != '\0') unlinkat(dir, files[i].temp, 0);
+  }
+  errno = error;
+  return failed;
+}
+
+/* write_files(dir, { {name =, text =}, ... }) -> true. Makes the directory where it is missing;
+ * does not touch a file that has its content already; after an error all is as before. */
+static int host_write_files(lua_State *L) {
+  size_t dir_size;
+  const char *dir_name = luaL_checklstring(L, 1, &dir_size);
+  size_t count = (size_t)lua_rawlen(L, 2);
+  if (dir_size == 0) return fail(L, "output directory", "its name is empty");
+  char *path = lua_newuserdatauv(L, dir_size + 1, 0);
+  memcpy(path, dir_name, dir_size + 1);
+  Output *files = lua_newuserdatauv(L, (count + 1) * sizeof *files, 0);
+  for (size_t i = 0; i < count; ++i) { /* the list, at index 2, keeps the strings alive */
+    lua_rawgeti(L, 2, (lua_Integer)i + 1);
+    lua_getfield(L, -1, "name");
+    lua_getfield(L, -2, "text");
+    files[i].name = luaL_checkstring(L, -2);
+    files[i].text = luaL_checklstring(L, -1, &files[i].size);
+    files[i].temp[0] = '\0';
+    lua_pop(L, 3);
+  }
+
+  sigset_t interrupts, before; /* an interrupt waits until there are no half-written files */
+  sigemptyset(&interrupts);
+  sigaddset(&interrupts, SIGINT);
+  sigaddset(&interrupts, SIGTERM);
+  sigaddset(&interrupts, SIGHUP);
+  sigprocmask(SIG_BLOCK, &interrupts, &before);
+  int error;
+  size_t first_new = make_dirs(path, &error);
+  int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool opened = dir >= 0;
+  const Output *failed = opened ? replace_files(dir, files, count) : NULL;
+  if (opened || error == 0) error = errno;
+  if (opened) close(dir);
+  if (!opened || failed != NULL) remove_dirs(path, first_new);
+  sigprocmask(SIG_SETMASK, &before, NULL);
+
+  if (opened && failed == NULL) return lua_pushboolean(L, 1), 1;
+  lua_pushstring(L, dir_name);
+  if (failed != NULL) {
+    lua_pushfstring(L, "/%s", failed->name);
+    lua_concat(L, 2);
+  }
+  return fail(L, lua_tostring(L, -1), strerror(error));
+}
+
+/* ---- compiling and running (for `check`) ---- */
+
+/* temp_dir() -> the path of a new directory */
+static int host_temp_dir(lua_State *L) {
+  const char *base = getenv("TMPDIR");
+  if (base == NULL || base[0] == '\0') base = "/tmp";
+  lua_pushfstring(L, "%s/mhagen-XXXXXX", base);
+  char *path = lua_newuserdatauv(L, lua_rawlen(L, -1) + 1, 0);
+  strcpy(path, lua_tostring(L, -2));
+  if (mkdtemp(path) == NULL) return fail(L, base, strerror(errno));
+  lua_pushstring(L, path);
+  return 1;
+}
+
+/* remove_dir(path): a directory of files */
+static int host_remove_dir(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  DIR *dir = opendir(path);
+  if (dir == NULL) return 0;
+  for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+    unlinkat(dirfd(dir), entry->d_name, 0); /* fails on . and .., as it should */
+  }
+  closedir(dir);
+  rmdir(path);
+  return 0;
+}
+
+/* run { program, argument, ... } -> exit status, 128 + n for signal n; nil, message if it could not
+ * be started. Output goes where ours goes. */
+static int host_run(lua_State *L) {
+  size_t count = (size_t)lua_rawlen(L, 1);
+  char **argv = lua_newuserdatauv(L, (count + 1) * sizeof *argv, 0);
+  for (size_t i = 0; i < count; ++i) {
+    lua_rawgeti(L, 1, (lua_Integer)i + 1);
+    argv[i] = (char *)luaL_checkstring(L, -1); /* the list keeps it alive; a program gets a copy */
+    lua_pop(L, 1);
+  }
+  argv[count] = NULL;
+  pid_t child;
+  int error = posix_spawnp(&child, argv[0], NULL, NULL, argv, environ);
+  if (error != 0) return fail(L, argv[0], strerror(error));
+  /* As system(3): the terminal's interrupt ends the child; we stay to clean up. */
+  struct sigaction ignore = {.sa_handler = SIG_IGN}, old_int, old_quit;
+  sigaction(SIGINT, &ignore, &old_int);
+  sigaction(SIGQUIT, &ignore, &old_quit);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  sigaction(SIGINT, &old_int, NULL);
+  sigaction(SIGQUIT, &old_quit, NULL);
+  lua_pushinteger(L, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  return 1;
+}
+
+/* ---- the rest ---- */
+
+/* print(text) -> true: to standard output, as it is */
+static int host_print(lua_State *L) {
+  size_t size;
+  const char *text = luaL_checklstring(L, 1, &size);
+  if (fwrite(text, 1, size, stdout) != size || fflush(stdout) != 0) {
+    return fail(L, "standard output", strerror(errno));
+  }
+  return lua_pushboolean(L, 1), 1;
+}
+
+/* cpu_has("MHAGEN_CPU_AVX2") -> boolean */
+static int host_cpu_has(lua_State *L) {
+  static const char *const names[] = {"MHAGEN_CPU_ANY", "MHAGEN_CPU_AVX2", "MHAGEN_CPU_AVX512",
+                                      "MHAGEN_CPU_NEON", NULL};
+  static const mhagen_cpu values[] = {MHAGEN_CPU_ANY, MHAGEN_CPU_AVX2, MHAGEN_CPU_AVX512,
+                                      MHAGEN_CPU_NEON};
+  lua_pushboolean(L, mhagen_cpu_has(values[luaL_checkoption(L, 1, NULL, names)]));
+  return 1;
+}
+
+/* traceback(message) -> message with the calls that led here, for errors of the generator itself */
+static int host_traceback(lua_State *L) {
+  luaL_traceback(L, L, luaL_tolstring(L, 1, NULL), 1);
+  return 1;
+}
+
+#if defined(__x86_64__)
+#define ARCH "x86_64"
+#elif defined(__aarch64__)
+#define ARCH "aarch64"
+#else
+#define ARCH "other"
+#endif
+
+static void push_host(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"embedded", host_embedded},
+      {"load", host_load},
+      {"eval_config", host_eval_config},
+      {"write_files", host_write_files},
+      {"temp_dir", host_temp_dir},
+      {"remove_dir", host_remove_dir},
+      {"run", host_run},
+      {"print", host_print},
+      {"cpu_has", host_cpu_has},
+      {"traceback", host_traceback},
+      {NULL, NULL},
+  };
+  luaL_newlib(L, functions);
+  const char *cc = getenv("CC"); /* the only environment variable the generator sees */
+  lua_pushstring(L, cc != NULL && cc[0] != '\0' ? cc : "cc");
+  lua_setfield(L, -2, "cc");
+  lua_pushstring(L, ARCH);
+  lua_setfield(L, -2, "arch");
+}
+
+/* run_program(argc, argv): the prelude gets the libraries as globals, and the table host; it
+ * returns the main function of the first embedded file, which gets the arguments and returns the
+ * exit status and, if something failed, a message. */
+static int run_program(lua_State *L) {
+  int argc = (int)lua_tointeger(L, 1);
+  char **argv = lua_touserdata(L, 2);
+  luaL_requiref(L, LUA_GNAME, luaopen_base, 1);
+  luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 1);
+  luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 1);
+  luaL_requiref(L, LUA_MATHLIBNAME, luaopen_math, 1);
+  load_embedded(L, find_embedded("gen/prelude.lua"));
+  push_host(L);
+  lua_pushstring(L, embedded_files[0].name);
+  lua_call(L, 2, 1);
+  lua_createtable(L, argc, 0);
+  for (int i = 1; i < argc; ++i) {
+    lua_pushstring(L, argv[i]);
+    lua_rawseti(L, -2, i);
+  }
+  lua_call(L, 1, 2);
+  return 2;
+}
+
+int main(int argc, char **argv) {
+  signal(SIGXFSZ, SIG_IGN); /* the file size limit then is an ordinary write error */
+  lua_State *L = luaL_newstate();
+  if (L == NULL) return fputs("mhagen: out of memory\n", stderr), 2;
+  lua_pushcfunction(L, run_program);
+  lua_pushinteger(L, argc);
+  lua_pushlightuserdata(L, argv);
+  int status = 2;
+  if (lua_pcall(L, 2, 2, 0) == LUA_OK) status = (int)lua_tointeger(L, -2);
+  if (!lua_isnil(L, -1)) fprintf(stderr, "mhagen: %s\n", lua_tostring(L, -1));
+  lua_close(L);
+  return status;
+}

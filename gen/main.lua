@@ -1,0 +1,235 @@
+-- The commands. This file alone talks to the host: it reads configs, writes results and runs
+-- compilers; all other modules are functions from values to values.
+
+local argparse = require "argparse"
+local host = require "host"
+local config = require "config"
+local explain = require "explain"
+local generate = require "generate"
+local isas = require "isa.init"
+local template = require "template"
+local version = require "version"
+
+-- How code for another architecture is compiled and run (Debian's cross compilers and emulators).
+local foreign = {
+  aarch64 = { cc = "aarch64-linux-gnu-gcc",
+              run = { "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu" } },
+  x86_64 = { cc = "x86_64-linux-gnu-gcc",
+             run = { "qemu-x86_64", "-cpu", "max", "-L", "/usr/x86_64-linux-gnu" } },
+}
+
+-- ---- errors ----
+-- Raised as tables: { key, value, rule } for a config, { message } for anything else of the user's
+-- making, { status } to end. A text is a mistake in the generator, and gets its traceback.
+
+local function must(result, message)
+  if result == nil then error({ message = message }, 0) end
+  return result
+end
+
+local function on_error(e)
+  return type(e) == "table" and e or { internal = "internal error: " .. host.traceback(e) }
+end
+
+-- A value for a message: short, printable.
+local function show(value)
+  if math.type(value) == "float" then
+    if value ~= value then return "nan" end -- which some machines print as -nan
+    return tostring(value)
+  end
+  local text = tostring(value):gsub("[^\32-\126]", "?")
+  return #text <= 64 and text or text:sub(1, 61) .. "..."
+end
+
+local function one_line(e)
+  local text = e.message
+  if e.rule then
+    local value = e.value ~= nil and " = " .. show(e.value) or ""
+    text = ("config: %s%s: %s"):format(show(e.key), value, e.rule)
+  end
+  text = text:gsub("%c", "?")
+  return #text <= 400 and text or text:sub(1, 200) .. "..." .. text:sub(-197)
+end
+
+-- ---- commands ----
+
+-- CONFIG.lua and key=value arguments -> cfg
+local function load_config(arguments)
+  local file
+  local assignments = {}
+  for _, argument in ipairs(arguments) do
+    if argument:find("=", 1, true) then
+      assignments[#assignments + 1] = argument
+    elseif file then
+      error({ message = ("config: %s: %s is the config file already"):format(show(argument),
+                                                                             show(file)) }, 0)
+    else
+      file = argument
+    end
+  end
+  local entries, message
+  if file then
+    entries, message = host.eval_config(file)
+    must(entries, message and "config: " .. message)
+  end
+  return config.load(entries, assignments)
+end
+
+-- The files of a kernel, with the runtime.
+local function files_of(cfg)
+  local files = generate(cfg)
+  for _, name in ipairs { "mhagen.h", "mhagen.c" } do
+    files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
+  end
+  return files
+end
+
+local commands = {}
+
+function commands.gen(args)
+  must(host.write_files(args.output, files_of(load_config(args.config))))
+  return 0
+end
+
+function commands.explain(args)
+  must(host.print(explain(load_config(args.config))))
+  return 0
+end
+
+-- Why this machine can not run an ISA's code itself, or nil.
+local function obstacle(isa)
+  if isa.arch and isa.arch ~= host.arch then return "it is code for " .. isa.arch end
+  if not host.cpu_has(isa.cpu) then return "this CPU does not have it" end
+end
+
+local function words_of(text)
+  local words = {}
+  for word in text:gmatch("%S+") do words[#words + 1] = word end
+  return words
+end
+
+local function joined(...)
+  local all = {}
+  for _, list in ipairs { ... } do table.move(list, 1, #list, #all + 1, all) end
+  return all
+end
+
+-- Compiles and runs the check in `dir`: true, false and what failed, or nil and why it is skipped.
+local function check_in(dir, cfg)
+  local files = files_of(cfg)
+  local isa = isas.list[cfg.isa]
+  local emulated = isa.arch ~= host.arch and foreign[isa.arch]
+  if obstacle(isa) and not emulated then return nil, obstacle(isa) end
+
+  files[#files + 1] = { name = "mhagen_check.c",
+                        text = template.file("check.c.in", { name = cfg.name }) }
+  for _, name in ipairs { "checker.c", "checker.h", "reference.c", "reference.h" } do
+    if name:match("%w+") == cfg.name then
+      error({ message = "check: " .. name .. " is a file of the check; choose another name" }, 0)
+    end
+    files[#files + 1] = { name = name, text = host.embedded("tests/" .. name) }
+  end
+  must(host.write_files(dir, files))
+  local sources = {}
+  for _, file in ipairs(files) do
+    if file.name:match("%.c$") then sources[#sources + 1] = dir .. "/" .. file.name end
+  end
+
+  local program = dir .. "/mhagen_check"
+  local compile = joined(words_of(emulated and emulated.cc or host.cc),
+                         { "-std=c11", "-O2", "-o", program }, sources, { "-lm", "-pthread" })
+  local run = joined(emulated and emulated.run or {}, { program })
+  for _, command in ipairs { compile, run } do
+    local status, message = host.run(command)
+    if emulated and not status then return nil, message end
+    if must(status, message) ~= 0 then
+      return false, ("check of %s: %s ended with status %d"):format(cfg.name, command[1], status)
+    end
+  end
+  return true
+end
+
+function commands.check(args)
+  local cfg = load_config(args.config)
+  local dir = must(host.temp_dir())
+  local ok, passed, why = xpcall(check_in, on_error, dir, cfg)
+  host.remove_dir(dir)
+  if not ok then error(passed, 0) end
+  if passed == nil then must(host.print(("%s: skipped: %s\n"):format(cfg.name, why))) end
+  if passed == false then return 1, why end
+  return 0
+end
+
+function commands.isas()
+  local lines = { ("%-8s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
+                                                     "what it is") }
+  for _, isa in ipairs(isas.list) do
+    local why = obstacle(isa)
+    local how = isa.title
+    if why and isa.arch ~= host.arch and foreign[isa.arch] then
+      how = how .. "; check runs it with " .. table.concat(foreign[isa.arch].run, " ")
+    end
+    lines[#lines + 1] = ("%-8s %5d %9d  %-8s  %s"):format(isa.name, isa.lanes, isa.registers,
+                                                          why and "no" or "yes", how)
+  end
+  must(host.print(table.concat(lines, "\n") .. "\n"))
+  return 0
+end
+
+-- ---- the command line ----
+
+local function build_parser()
+  local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
+  parser:command_target("command")
+  parser:flag("--version"):description("Print the version and exit."):action(function()
+    must(host.print("mhagen " .. version .. "\n"))
+    error({ status = 0 }, 0)
+  end)
+  parser.error = function(_, message)
+    local told, tip = message:match("^(.*)\nDid you(.*)$")
+    error({ message = told and told .. ", did you" .. tip or message .. "; see --help" }, 0)
+  end
+
+  local function command(name, summary, description)
+    return parser:command(name):summary(summary):description(summary .. "\n" .. description)
+  end
+  local function takes_config(cmd)
+    cmd:argument("config", "CONFIG.lua (at most one) and key=value, which win over the file")
+      :args("*"):argname("<CONFIG.lua or key=value>")
+    cmd:epilog(config.help() .. "\n\n" .. [[
+A CONFIG.lua is one table: return { h = 12, d_model = 384, dk = 32, seq = 128, isa = "avx2" }
+Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong.]])
+    return cmd
+  end
+
+  takes_config(command("gen", "Write the kernel: NAME.h, NAME.c, and the runtime beside them.",
+                       "Example: mhagen gen h=12 d_model=384 dk=32 seq=128 isa=avx2 -o out"))
+    :option("-o --output", "directory; made if it is missing"):argname("<DIR>")
+    :count(1):overwrite(false)
+  takes_config(command("explain", "Print the plan: phases, tiles, buffers, cost, and why.",
+                       "Writes nothing."))
+  takes_config(command("check", "Generate, compile, run against the reference in double.",
+                       "Uses $CC (default cc); another architecture's code runs under QEMU."))
+  command("isas", "List the instruction sets, and whether this CPU has each.",
+          "Code for another architecture is checked with a cross compiler and QEMU, if installed.")
+  return parser
+end
+
+local function run(arguments)
+  for _, argument in ipairs(arguments) do -- suggestions for long texts take long
+    if #argument > 4096 then
+      error({ message = show(argument) .. ": argument longer than 4096 characters" }, 0)
+    end
+  end
+  local args = build_parser():parse(arguments)
+  return commands[args.command](args)
+end
+
+-- The arguments -> exit status, and the error message if there is one.
+return function(arguments)
+  local ok, status, message = xpcall(run, on_error, arguments)
+  if ok then return status, message end
+  local e = status
+  if e.status then return e.status end
+  return 2, e.internal or one_line(e)
+end

@@ -1,0 +1,32 @@
+-- Templates: text with ${name}, nothing else. A name without a value and a value without a use are
+-- errors, so a template and the code that fills it can not drift apart.
+
+local host = require "host"
+
+local M = {}
+
+-- values: name -> string. `where` names the template in errors.
+function M.fill(text, values, where)
+  local used = {}
+  local filled = text:gsub("%$(%b{})", function(braced)
+    local name = braced:sub(2, -2)
+    local value = values[name]
+    if type(value) ~= "string" then
+      error(("%s: ${%s} has no value"):format(where, name), 0)
+    end
+    used[name] = true
+    return value
+  end)
+  for name in pairs(values) do
+    if not used[name] then error(("%s: ${%s} is not used"):format(where, name), 0) end
+  end
+  return filled
+end
+
+-- Fills templates/<name>.
+function M.file(name, values)
+  local text = host.embedded("templates/" .. name) or error("no template " .. name, 2)
+  return M.fill(text, values, name)
+end
+
+return M

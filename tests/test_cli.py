@@ -1,0 +1,315 @@
+"""The command line: commands, exit statuses, what is written and what is left alone.
+
+The binary is build/mhagen, or $MHAGEN.
+"""
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+
+import pytest
+
+from test_config import MHAGEN, ROOT, arguments, assert_refused, run
+
+NAME = "mha_f32_h2_d32_k16_s16_scalar"
+FILES = [NAME + ".c", NAME + ".h", "mhagen.c", "mhagen.h"]
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def gen(directory, *args, **options):
+    return run("gen", *(args or arguments()), "-o", directory, **options)
+
+
+def assert_done(result):
+    assert (result.returncode, result.stderr) == (0, ""), result
+
+
+# ---- commands ----
+
+@pytest.mark.parametrize("args, message", [
+    ([], "a command is required"),
+    (["gne"], "unknown command 'gne', did you mean 'gen'?"),
+    (["chek"], "did you mean 'check'?"),
+    (["x" * 4000], "unknown command"),
+    (["x" * 100000], "argument longer than 4096 characters"),
+    (["gen", "--" + "x" * 100000], "argument longer than 4096 characters"),
+    (["\x1b[31m\n"], "unknown command"),
+    (["gen"], "missing option '-o'"),
+    (["gen", *arguments()], "missing option '-o'"),
+    (["gen", *arguments(), "-o"], "option '-o' requires an argument"),
+    (["gen", *arguments(), "-o", ""], "its name is empty"),
+    (["gen", *arguments(), "-o", "a", "-o", "b"], "option '-o' must be used 1 time"),
+    (["gen", "--outptu", "a"], "unknown option '--outptu', did you mean '--output'?"),
+    (["explain", "-o", "a"], "unknown option '-o'"),
+    (["isas", "x"], "too many arguments"),
+])
+def test_bad_command_line(args, message, tmp_path):
+    assert_refused(run(*args, cwd=tmp_path), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help():
+    general = run("--help")
+    assert_done(general)
+    commands = re.findall(r"^   (\w+)  ", general.stdout.split("Commands:")[1], re.M)
+    assert commands == ["gen", "explain", "check", "isas"]
+    for command in commands:
+        result = run(command, "--help")
+        assert_done(result)
+        if command != "isas":
+            assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
+            assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
+            assert "scalar, avx2, avx512, neon" in result.stdout
+
+
+def test_version():
+    assert run("--version").stdout == "mhagen 0.1.0\n"
+
+
+def test_isas():
+    result = run("isas")
+    assert_done(result)
+    rows = {line.split()[0]: line.split() for line in result.stdout.splitlines()}
+    assert list(rows) == ["isa", "scalar", "avx2", "avx512", "neon"]
+    assert rows["scalar"][3] == "yes"
+    flags = pathlib.Path("/proc/cpuinfo").read_text()
+    if os.uname().machine == "x86_64":
+        assert rows["avx2"][3] == ("yes" if " avx2 " in flags else "no")
+        assert rows["avx512"][3] == ("yes" if " avx512vl " in flags else "no")
+        assert rows["neon"][3] == "no" and "qemu-aarch64" in rows["neon"]
+
+
+@pytest.mark.parametrize("args", [["isas"], ["--help"], ["gen", "--help"], ["--version"],
+                                  ["explain", *arguments()]])
+def test_output_that_fails(args):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([MHAGEN, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "mhagen: standard output: No space left on device\n"
+    result = subprocess.run(["sh", "-c", '"$@" >&-', "sh", MHAGEN, *args], stderr=subprocess.PIPE,
+                            text=True)
+    assert result.returncode == 2
+    assert result.stderr == "mhagen: standard output: Bad file descriptor\n"
+
+
+def test_alone_in_a_directory(tmp_path):
+    """One file is all it takes."""
+    shutil.copy(MHAGEN, tmp_path / "program")
+    result = subprocess.run(["./program", "gen", *arguments(), "-o", "."], cwd=tmp_path, env={},
+                            capture_output=True, text=True)
+    assert_done(result)
+    assert sorted(contents(tmp_path)) == sorted(FILES + ["program"])
+
+
+# ---- what gen writes ----
+
+def test_files(tmp_path):
+    out = tmp_path / "new" / "deep" / ".." / "out"
+    assert_done(gen(out))
+    files = contents(tmp_path / "new" / "out")
+    assert sorted(files) == FILES
+    for name in "mhagen.h", "mhagen.c":
+        assert files[name] == (ROOT / "runtime" / name).read_bytes()
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in out.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_the_command_in_the_file_makes_the_file(tmp_path):
+    assert_done(gen(tmp_path / "a", *arguments(dv=3, causal="true", k_block=64, code_limit=50000)))
+    name = NAME.replace("_s16", "_v3_s16").replace("_scalar", "_causal_scalar")
+    text = (tmp_path / "a" / f"{name}.c").read_text()
+    command = re.search(r"mhagen (gen .*)", text).group(1).split()
+    assert_done(run(*command, "-o", tmp_path / "b"))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_same_bytes_everywhere(open_dir, unprivileged):
+    """Directory, locale, time zone, user, environment, and (by address randomization) Lua's hash
+    seed make no difference."""
+    program = open_dir / "program"
+    shutil.copy(MHAGEN, program)
+    wanted = None
+    variants = [{"cwd": "/"}, {"env": {}}, {"env": {"LC_ALL": "de_DE.UTF-8", "LANG": "tr_TR"}},
+                {"env": {"LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo", "CC": "none"}}, unprivileged]
+    for i, options in enumerate(variants + [{}] * 25):
+        out = open_dir / str(i)
+        result = subprocess.run([program, "gen", *arguments(isa="avx2"), "-o", out],
+                                capture_output=True, text=True, **options)
+        assert_done(result)
+        wanted = wanted or contents(out)
+        assert contents(out) == wanted
+
+
+def test_unchanged_files_are_not_touched(tmp_path):
+    def stamps():
+        return {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in tmp_path.iterdir()}
+
+    assert_done(gen(tmp_path))
+    before, text = stamps(), contents(tmp_path)
+    assert_done(gen(tmp_path))
+    assert stamps() == before
+    (tmp_path / "mhagen.c").write_bytes(text["mhagen.c"].replace(b"a", b"b", 1))
+    with open(tmp_path / "mhagen.h", "ab") as file:
+        file.write(b"/* longer */")
+    assert_done(gen(tmp_path))
+    assert contents(tmp_path) == text
+    after = stamps()
+    assert {name for name in FILES if after[name] == before[name]} == {NAME + ".c", NAME + ".h"}
+
+
+def test_links_and_unreadable_files_are_replaced(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / (NAME + ".c")).symlink_to(precious)
+    (out / (NAME + ".h")).symlink_to("nowhere")
+    (out / "mhagen.c").write_text("")
+    (out / "mhagen.c").chmod(0)
+    assert_done(gen(out))
+    assert precious.read_text() == "precious"
+    assert not any(path.is_symlink() for path in out.iterdir())
+
+
+# ---- what stays as it was after an error ----
+
+def limited(size):
+    return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))}
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 6000])
+def test_file_size_limit(size, tmp_path):
+    assert_done(gen(tmp_path / "out", *arguments(name="kernel")))
+    before = contents(tmp_path / "out")
+    changed = arguments(name="kernel", causal="true", seq=15)
+    assert_refused(gen(tmp_path / "out", *changed, **limited(size)), "out/", ": File too large")
+    assert contents(tmp_path / "out") == before
+    assert_refused(gen(tmp_path / "new" / "dirs", *changed, **limited(size)), "File too large")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_full_disk(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", tmp_path]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a tmpfs")
+    try:
+        (tmp_path / "kernel.h").write_text("old")
+        (tmp_path / "mhagen.c").write_text("old")
+        before = contents(tmp_path)
+        args = arguments(name="kernel", seq=64, causal="true", isa="avx512")
+        assert_refused(gen(tmp_path, *args), ": No space left on device")
+        assert contents(tmp_path) == before
+        assert_refused(gen(tmp_path / "new" / "dirs", *args), ": No space left on device")
+        assert contents(tmp_path) == before
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_read_only_directory(open_dir, unprivileged):
+    out = open_dir / "out"
+    out.mkdir()
+    (out / "mhagen.h").write_text("old")
+    out.chmod(0o555)
+    assert_refused(gen(out, **unprivileged), "Permission denied")
+    assert_refused(gen(out / "new" / "dirs", **unprivileged), "out/new/dirs: Permission denied")
+    assert contents(out) == {"mhagen.h": b"old"}
+    out.chmod(0o755)
+
+
+def test_a_directory_or_fifo_in_the_way(tmp_path):
+    for make, message in (os.mkdir, "Is a directory"), (os.mkfifo, "File exists"):
+        out = tmp_path / message
+        out.mkdir()
+        make(out / "mhagen.c")
+        assert_refused(gen(out), f"mhagen.c: {message}")
+        assert [path.name for path in out.iterdir()] == ["mhagen.c"]
+
+
+def test_a_file_as_directory(tmp_path):
+    (tmp_path / "file").write_text("old")
+    for out in tmp_path / "file", tmp_path / "file" / "x":
+        assert_refused(gen(out), ": Not a directory")
+    assert contents(tmp_path) == {"file": b"old"}
+
+
+def test_long_names(tmp_path):
+    assert_done(gen(tmp_path / "a", *arguments(name="n" * 128)))
+    assert_refused(gen(tmp_path / ("x" * 256)), "File name too long")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+# ---- check ----
+
+def check(tmp_path, *args, **env):
+    """Runs check with its own TMPDIR, which must be empty afterwards."""
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    result = subprocess.run([MHAGEN, "check", *args], capture_output=True, text=True, timeout=120,
+                            env={**os.environ, "TMPDIR": str(temp), **env})
+    assert list(temp.iterdir()) == []
+    return result
+
+
+def test_check_passes(tmp_path):
+    result = check(tmp_path, *arguments(), CC="cc -O1")
+    assert_done(result)
+    assert NAME in result.stdout
+
+
+def test_check_without_compiler(tmp_path):
+    assert_refused(check(tmp_path, *arguments(), CC="no-such-cc"), "mhagen: no-such-cc: ")
+
+
+def test_check_that_does_not_compile(tmp_path):
+    result = check(tmp_path, *arguments(), CC="false -x")
+    assert result.returncode == 1
+    assert result.stderr == f"mhagen: check of {NAME}: false ended with status 1\n"
+
+
+@pytest.mark.parametrize("script, status", [("exit 0", 0), ("exit 1", 1), ("kill -SEGV $$", 139)])
+def test_outcome_of_a_check(script, status, tmp_path):
+    """With a compiler whose programs do as told."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\n"
+                        "test $1 = -first || exit 3\n"
+                        "while test $1 != -o; do shift; done\n"
+                        f"printf '#!/bin/sh\\n{script}\\n' >$2; chmod +x $2\n")
+    compiler.chmod(0o755)
+    result = check(tmp_path, *arguments(), CC=f"{compiler} -first")
+    assert result.returncode == min(status, 1)
+    if status:
+        assert result.stderr.startswith(f"mhagen: check of {NAME}: ")
+        assert result.stderr.endswith(f"/mhagen_check ended with status {status}\n")
+
+
+def test_check_refuses_a_bad_config(tmp_path):
+    assert_refused(check(tmp_path, "h=0"), "config: h = 0: must be")
+    (tmp_path / "temp").rmdir()
+    assert_refused(check(tmp_path, *arguments(name="checker")), "checker.c is a file of the check")
+
+
+def test_check_without_temporary_directory(tmp_path):
+    result = run("check", *arguments(), env={**os.environ, "TMPDIR": str(tmp_path / "missing")})
+    assert_refused(result, "missing: No such file or directory")
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="needs an x86-64 host")
+def test_check_of_foreign_code_without_tools(tmp_path):
+    result = check(tmp_path, *arguments(isa="neon"), PATH="/nonexistent")
+    assert_done(result)
+    assert "skipped: aarch64-linux-gnu-gcc: No such file or directory" in result.stdout
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ["aarch64-linux-gnu-gcc", "qemu-aarch64"])),
+                    reason="no cross compiler or emulator")
+def test_check_of_foreign_code(tmp_path):
+    result = check(tmp_path, *arguments(isa="neon"))
+    assert_done(result)
+    assert "skipped" not in result.stdout

@@ -1,0 +1,256 @@
+"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything.
+
+The binary is build/mhagen, or $MHAGEN.
+"""
+import os
+import pathlib
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MHAGEN = os.environ.get("MHAGEN", str(ROOT / "build" / "mhagen"))
+BASE = {"h": 2, "d_model": 32, "dk": 16, "seq": 16, "isa": "scalar"}
+
+
+def run(*args, **options):
+    return subprocess.run([MHAGEN, *map(str, args)], capture_output=True, text=True, timeout=20,
+                          errors="surrogateescape", **options)
+
+
+def arguments(**changes):
+    return [f"{key}={value}" for key, value in {**BASE, **changes}.items()]
+
+
+def assert_refused(result, *parts):
+    """One line on standard error, exit 2."""
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    assert result.stderr.startswith("mhagen: ") and result.stderr.endswith("\n")
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr[:-1].isprintable() and len(result.stderr) < 500
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_unit():
+    result = subprocess.run([ROOT / "build" / "unit"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+# ---- key=value ----
+
+INT = "must be an integer from"
+
+
+@pytest.mark.parametrize("argument, message", [
+    ("dk=0", f"dk = 0: {INT} 1 to 1024"),
+    ("dk=1025", f"dk = 1025: {INT} 1 to 1024"),
+    ("h=-1", f"h = -1: {INT} 1 to 1024"),
+    ("h=", f"h = : {INT} 1 to 1024"),
+    ("h=1.0", f"h = 1.0: {INT}"),
+    ("h=1e1", f"h = 1e1: {INT}"),
+    ("h=0x10", f"h = 0x10: {INT}"),
+    ("h= 1", f"h =  1: {INT}"),
+    ("h=1\n", f"h = 1?: {INT}"),
+    ("h=\u0663", f"h = ??: {INT}"),
+    ("d_model=99999999999999999999", f"d_model = 99999999999999999999: {INT} 1 to 16384"),
+    ("seq=18446744073709551617", f"{INT} 1 to 65536"),
+    ("seq=" + "9" * 4000, f"9...: {INT} 1 to 65536"),
+    ("seq=" + "9" * 100000, "argument longer than 4096 characters"),
+    ("k_block=15", f"k_block = 15: {INT} 16 to 4096"),
+    ("causal=yes", "causal = yes: must be true or false"),
+    ("causal=1", "causal = 1: must be true or false"),
+    ("isa=avx", "isa = avx: must be one of scalar, avx2, avx512, neon, did you mean avx2?"),
+    ("isa=AVX512", "did you mean avx512?"),
+    ("unroll=fulll", "did you mean full?"),
+    ("unroll=2", "unroll = 2: must be one of auto, tile, k, full"),
+    ("d_modle=3", "d_modle = 3: unknown key, did you mean d_model?"),
+    ("kd=3", "kd = 3: unknown key, did you mean dk?"),
+    ("H=3", "unknown key"),
+    ("num_heads=3", "num_heads = 3: unknown key, did you mean h?"),
+    ("embed_dim=3", "did you mean d_model?"),
+    ("zzzzzz=3", "zzzzzz = 3: unknown key\n"),
+    ("=3", "unknown key"),
+    ("a\x1b[31m\nb=3", "a?[31m?b = 3: unknown key"),
+    ("seq_kv=32", "seq_kv = 32: must equal seq = 16 with attention = self"),
+    ("head_block=3", "head_block = 3: must divide h = 2"),
+    ("name=for", "name = for: must not be a keyword of C or C++"),
+    ("name=nullptr", "keyword"),
+    ("name=template", "keyword"),
+    ("name=_x", "name = _x: must be a C identifier that starts with a letter"),
+    ("name=9x", "identifier"),
+    ("name=", "identifier"),
+    ("name=a-b", "identifier"),
+    ("name=../x", "identifier"),
+    ("name=a/b", "identifier"),
+    ("name=\u00e9", "identifier"),
+    ("name=MhaGen_x", "must not start with mhagen"),
+    ("name=" + "a" * 129, "must have at most 128 characters"),
+])
+def test_bad_argument(argument, message, tmp_path):
+    key = argument.split("=")[0]
+    given = [a for a in arguments() if not a.startswith(key + "=")]
+    result = run("gen", *given, argument, "-o", tmp_path / "out")
+    assert_refused(result, message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("changes", [
+    {"h": 1, "d_model": 1, "dk": 1, "seq": 1}, {"h": "007"}, {"name": "a" * 128}, {"name": "X"},
+    {"dv": 3, "attention": "cross", "seq_kv": 5, "causal": "true", "kv_len": "true",
+     "probs": "true", "batch": 2, "unroll": "tile"}, {"head_block": 2, "code_limit": 10000000},
+])
+def test_good_arguments(changes):
+    result = run("explain", *arguments(**changes))
+    assert result.returncode == 0 and result.stderr == ""
+
+
+@pytest.mark.parametrize("key", BASE)
+def test_required(key):
+    given = [a for a in arguments() if not a.startswith(key + "=")]
+    assert_refused(run("explain", *given), f"mhagen: config: {key}: is required and must be ")
+
+
+def test_given_twice():
+    assert_refused(run("explain", *arguments(), "dk=16"), "config: dk = 16: is given twice")
+
+
+# ---- CONFIG.lua ----
+
+def test_file_and_arguments(tmp_path):
+    config = tmp_path / "c.lua"
+    config.write_text('local width = 2 * 16\n'
+                      'return { h = 2, d_model = width, dk = 16.0, seq = 16, isa = "scalar" }\n')
+    from_file = run("explain", config)
+    assert from_file.returncode == 0
+    assert from_file.stdout == run("explain", *arguments()).stdout
+    assert run("explain", "dk=8", config).stdout == run("explain", *arguments(dk=8)).stdout
+    assert_refused(run("explain", config, config), "is the config file already")
+
+
+DEEP = 100000
+ATTACKS = {
+    "while": ("while true do end", ":1: runs for more than 100000 instructions"),
+    "goto": ("::a:: goto a", "instructions"),
+    "for": ("for i = 1, math do end", "bad 'for' limit"),
+    "long for": ("for i = 1, 1e18 do end", "instructions"),
+    "tail calls": ("local function f() return f() end return f()", "instructions"),
+    "recursion": ("local function f() return 1 + f() end return f()", ":1: "),
+    "endless string": ("local s = 'x' while true do s = s .. s end", "8 MiB of memory"),
+    "slow string": ("local s = 'x' while true do s = s .. 'y' end", "8 MiB of memory"),
+    "endless table": ("local t = {} while true do t[#t + 1] = { t } end", ":1: runs for more"),
+    "big tables": ("local t = {} while true do t = {" + "1," * 50000 + "t} end", "runs for more"),
+    "comparisons": ("local a = 'x' for i = 1, 20 do a = a .. a end local b = a .. '1' a = a .. '2' "
+                    "while true do local c = a < b end", "instructions"),
+    "repeat": ("return { h = ('x'):rep(1e9) }", "attempt to index a string value"),
+    "pattern": ("return { h = (('a'):rep(99)):find(('a-'):rep(99) .. 'b') }",
+                "attempt to index a string value"),
+    "format": ("return { h = ('%d'):format(3) }", "attempt to index a string value"),
+    "os": ("os.exit(0)", "attempt to index a nil value (global 'os')"),
+    "io": ("return { h = io.read() }", "global 'io'"),
+    "load": ("return load('return {}')()", "global 'load'"),
+    "require": ("return require 'host'", "global 'require'"),
+    "pcall": ("pcall(function() while true do end end)", "global 'pcall'"),
+    "coroutine": ("coroutine.wrap(f)()", "global 'coroutine'"),
+    "print": ("print(1) return {}", "global 'print'"),
+    "_G": ("return _G.x", "global '_G'"),
+    "metatable": ("return setmetatable({}, { __index = function() end })", "'setmetatable'"),
+    "string metatable": ("getmetatable('').__index = nil", "'getmetatable'"),
+    "close": ("local x <close> = {} return {}", "non-closable"),
+    "bytecode": ("\x1bLua", "attempt to load a binary chunk"),
+    "parentheses": ("return " + "(" * DEEP + "1" + ")" * DEEP, "C stack overflow"),
+    "braces": ("return " + "{" * DEEP + "}" * DEEP, "C stack overflow"),
+    "blocks": ("do " * DEEP + "end " * DEEP, "C stack overflow"),
+    "operators": ("return " + "-" + "- " * DEEP + "1", ""),
+    "concatenation": ("return 1" + " .. 1" * DEEP, "C stack overflow"),
+    "long token": ('x = "' + "a" * 900000, "unfinished string"),
+    "long name": ("return { h = 1, " + "a" * 900000 + " = 1 }", "unknown key"),
+    "long value": ('return { h = "' + "a" * 900000 + '" }', "a...: must be an integer"),
+    "many keys": ("local t = {} for i = 1, 9999 do t['k' .. i] = i end return t", "unknown key"),
+    "syntax": ("return { h = }", ":1: unexpected symbol near '}'"),
+    "empty": ("", "must return one table"),
+    "a number": ("return 1", "must return one table"),
+    "a function": ("return function() end", "must return one table"),
+    "two values": ("return {}, 1", "must return one table"),
+    "nothing set": ("return {}", "h: is required"),
+    "NaN": ("return { h = 0/0 }", "h = nan: must be an integer"),
+    "infinity": ("return { h = 1/0 }", "h = inf: must be an integer"),
+    "2^53 + 1": ("return { h = 9007199254740993 }", "h = 9007199254740993: must be an integer"),
+    "-0": ("return { h = -0.0 }", "h = -0.0: must be an integer"),
+    "1e308": ("return { h = 1e308 }", "h = 1e+308: must be an integer"),
+    "a fraction": ("return { h = 12.5 }", "h = 12.5: must be an integer"),
+    "text for number": ("return { h = '12' }", "h = 12: must be an integer"),
+    "boolean for number": ("return { h = true }", "h = true: must be an integer"),
+    "number for boolean": ("return { causal = 1 }", "causal = 1: must be true or false"),
+    "text for boolean": ("return { causal = 'true' }", "causal = true: must be true or false"),
+    "function value": ("return { h = function() end }", "h = a function: must be an integer"),
+    "table value": ("return { isa = {} }", "isa = a table: must be one of"),
+    "table name": ("return { name = {} }", "name = a table: must be a C identifier"),
+    "cycle": ("local t = {} t.h = t return t", "h = a table: must be an integer"),
+    "table key": ("return { [{}] = 1 }", "[a table] = 1: keys must be names"),
+    "float key": ("return { [1.5] = 1 }", "[1.5] = 1: keys must be names"),
+    "boolean key": ("return { [true] = 1 }", "[true] = 1: keys must be names"),
+    "positions": ("return { 12, 384 }", "[1] = 12: keys must be names"),
+    "control characters": ('return { h = "a\\n\\27[31m" }', "h = a??[31m: must be"),
+    "zero bytes": ('return { ["h\\0"] = 1 }', "h? = 1: unknown key"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_hostile_config(attack, tmp_path):
+    text, message = ATTACKS[attack]
+    config = tmp_path / "c.lua"
+    config.write_text(text)
+    start = time.monotonic()
+    result = run("gen", config, "-o", tmp_path / "out")
+    assert_refused(result, "mhagen: config: ", message)
+    assert time.monotonic() - start < 10
+    assert [p.name for p in tmp_path.iterdir()] == ["c.lua"]
+
+
+def test_compiled_lua(tmp_path):
+    """Real bytecode, not just its first byte, where a compiler for it is at hand."""
+    source, config = tmp_path / "source.lua", tmp_path / "c.lua"
+    source.write_text("return {}")
+    try:
+        subprocess.run(["luac5.4", "-o", config, source], check=True)
+    except FileNotFoundError:
+        pytest.skip("no luac5.4")
+    assert_refused(run("explain", config), "attempt to load a binary chunk")
+
+
+def test_same_mistake_each_time(tmp_path):
+    """Of several mistakes the same one is named, whatever the order of Lua's hashes."""
+    config = tmp_path / "c.lua"
+    config.write_text("return { a = 1, b = 2, c = 3, [{}] = 4, [5] = 6, [true] = 7, z = 8 }")
+    assert len({run("explain", config).stderr for _ in range(30)}) == 1
+
+
+def test_odd_files(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "large").write_bytes(b" " * 100_000_000)
+    (tmp_path / "just too large").write_bytes(b" " * (2**20 + 1))
+    (tmp_path / "loop").symlink_to("loop")
+    for name, message in {
+        "fifo": "is not a regular file", "directory": "is a directory",
+        "large": "is larger than 1 MiB", "just too large": "is larger than 1 MiB",
+        "missing": "No such file or directory", "loop": "Too many levels of symbolic links",
+        "x" * 300: "File name too long", "missing\n\x1b[31m": "missing??[31m: No such file",
+    }.items():
+        start = time.monotonic()
+        result = run("gen", tmp_path / name, "-o", tmp_path / "out")
+        assert_refused(result, "mhagen: config: ", message)
+        assert time.monotonic() - start < 5
+    for path in "/dev/zero", "/dev/null", "/dev/tty", "":
+        assert_refused(run("gen", path, "-o", tmp_path / "out"), "mhagen: config: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unreadable_file(open_dir, unprivileged):
+    config = open_dir / "c.lua"
+    config.write_text("return {}")
+    config.chmod(0)
+    assert_refused(run("explain", config, **unprivileged), "c.lua: Permission denied")

@@ -1,0 +1,138 @@
+-- Unit tests of the generator's pure modules: build/unit is the host with this file as its program.
+
+local config = require "config"
+local name = require "name"
+local template = require "template"
+
+local failures = {}
+
+local function check(condition, what)
+  if not condition then failures[#failures + 1] = what end
+end
+
+local function same(got, want, what)
+  check(got == want, ("%s: got %s, want %s"):format(what, tostring(got), tostring(want)))
+end
+
+local function split(text)
+  local words = {}
+  for word in text:gmatch("%S+") do words[#words + 1] = word end
+  return words
+end
+
+local function load(text) return config.load(nil, split(text)) end
+
+local BASE = "h=2 d_model=32 dk=16 seq=16 isa=avx2"
+
+-- The canonical command makes the same config, and lists no default.
+local function canonical()
+  for given, want in pairs {
+    [BASE] = BASE,
+    ["isa=avx2 seq=16 dk=16 d_model=32 h=2"] = BASE,
+    [BASE .. " dv=16 seq_kv=16 batch=1 causal=false unroll=auto attention=self"] = BASE,
+    [BASE .. " code_limit=60000"] = BASE,
+    [BASE .. " name=mha_f32_h2_d32_k16_s16_avx2"] = BASE,
+    [BASE .. " name=other"] = BASE .. " name=other",
+    [BASE .. " q_rows=4 probs=true dv=3"] =
+      "h=2 d_model=32 dk=16 dv=3 seq=16 isa=avx2 probs=true q_rows=4",
+    [BASE .. " attention=cross seq_kv=5"] =
+      "h=2 d_model=32 dk=16 seq=16 seq_kv=5 isa=avx2 attention=cross",
+  } do
+    local cfg = load(given)
+    same(config.canonical(cfg), want, "canonical " .. given)
+    local again = load(want)
+    for key, value in pairs(cfg) do same(again[key], value, "reloaded " .. key) end
+  end
+end
+
+local function frozen()
+  local cfg = load(BASE)
+  same(cfg.dv, 16, "dv is dk")
+  same(cfg.seq_kv, 16, "seq_kv is seq")
+  same(cfg.q_rows, nil, "the plan decides")
+  check(not pcall(function() cfg.h = 3 end), "a config can be changed")
+  check(not pcall(function() cfg.new = 3 end), "a key can be added")
+  check(not pcall(function() return cfg.d_mode end), "an unknown key can be read")
+end
+
+-- build and parse are inverse on every combination of the optional parts.
+local function names()
+  local choices = { -- key = value, both ways
+    { "dv=16", "dv=3" }, { "batch=1", "batch=7" }, { "causal=false", "causal=true" },
+    { "kv_len=false", "kv_len=true" }, { "probs=false", "probs=true" },
+    { "attention=self", "attention=cross", "attention=cross seq_kv=99" },
+    { "unroll=auto", "unroll=tile", "unroll=k", "unroll=full" },
+    { "isa=scalar", "isa=avx2", "isa=avx512", "isa=neon" },
+  }
+  local seen = {}
+  local function try(i, text)
+    if choices[i] then
+      for _, choice in ipairs(choices[i]) do try(i + 1, text .. " " .. choice) end
+      return
+    end
+    local cfg = load(text)
+    local parsed = name.parse(cfg.name)
+    check(not seen[cfg.name], "two configs are named " .. cfg.name)
+    seen[cfg.name] = true
+    check(parsed, "no parse of " .. cfg.name)
+    for key, value in pairs(parsed or {}) do same(value, cfg[key], cfg.name .. " " .. key) end
+    same(name.build(parsed or cfg), cfg.name, "rebuilt")
+  end
+  try(1, "h=2 d_model=32 dk=16 seq=16")
+  same(load(BASE .. " dv=3 probs=true unroll=full").name,
+       "mha_f32_h2_d32_k16_v3_s16_probs_ufull_avx2", "a name")
+  local longest = load("h=1024 d_model=16384 dk=1024 dv=1023 seq=65536 seq_kv=65535 batch=65536 " ..
+                       "causal=true attention=cross kv_len=true probs=true unroll=tile isa=avx512")
+  check(#longest.name <= 128, "the longest name is too long")
+  for _, text in ipairs {
+    "", "mha_f32", "mha_f32_h2", "mha_f32_h2_d32_k16_s16", "mha_f32_h02_d32_k16_s16_avx2",
+    "mha_f32_d32_h2_k16_s16_avx2", "mha_f32_h2_d32_k16_v16_s16_avx2", "x_h2_d32_k16_s16_avx2",
+    "mha_f32_h2_d32_k16_s16_t16_cross_avx2", "mha_f32_h2_d32_k16_s16_t8_avx2",
+    "mha_f32_h2_d32_k16_s16_b1_avx2", "mha_f32_h2_d32_k16_s16_avx2_",
+    "mha_f32_h-2_d32_k16_s16_avx2", "mha_f32_h2_d32_k16_avx2_s16",
+    "mha_f32_h2_d32_k16_s16_uauto_avx2", "mha_f32_h99999999999999999999_d32_k16_s16_avx2",
+  } do
+    same(name.parse(text), nil, "parse " .. text)
+  end
+end
+
+local function templates()
+  same(template.fill("a ${x}${y} $ {x} ${x}", { x = "1%1", y = "${x}" }, "t"),
+       "a 1%1${x} $ {x} 1%1", "filled")
+  check(not pcall(template.fill, "${x} ${z}", { x = "1" }, "t"), "an unknown name passes")
+  check(not pcall(template.fill, "${x}", { x = "1", y = "2" }, "t"), "an unused name passes")
+  check(not pcall(template.fill, "${a b}", {}, "t"), "a malformed name passes")
+  check(not pcall(template.fill, "${x", { x = "1" }, "t"), "an open brace passes")
+  check(not pcall(template.file, "no_such_template", {}), "a missing template passes")
+end
+
+-- What gen/prelude.lua promises about order, and about what is out of reach.
+local function sandbox()
+  local keys = {}
+  for key in pairs { b = 1, a = 1, [10] = 1, [2] = 1, [0.5] = 1 } do keys[#keys + 1] = key end
+  same(table.concat(keys, " "), "0.5 2 10 a b", "sorted pairs")
+  same(next({}), nil, "next of an empty table")
+  same(next({ z = 1, y = 2 }), "y", "next")
+  check(not pcall(function() for _ in pairs { [{}] = 1 } do keys = nil end end),
+        "pairs over keys without an order")
+  local items = {}
+  for i = 1, 500 do items[i] = { key = i % 7, at = i } end
+  table.sort(items, function(a, b) return a.key < b.key end)
+  for i = 2, #items do
+    check(items[i - 1].key < items[i].key or items[i - 1].at < items[i].at, "sort is not stable")
+  end
+  for _, global in ipairs { "io", "os", "load", "loadstring", "dofile", "loadfile", "debug",
+                            "package", "collectgarbage", "coroutine", "print", "utf8" } do
+    check(not pcall(function() return _ENV[global] end), global .. " is within reach")
+  end
+  same(math.random, nil, "math.random")
+  check(not pcall(function() an_accidental_global = 1 end), "a global can be made")
+  check(not pcall(require, "no.such.module"), "a missing module")
+  same(require("dkjson").encode({ 1, { a = "b" } }), '[1,{"a":"b"}]', "JSON")
+end
+
+return function()
+  for _, test in ipairs { canonical, frozen, names, templates, sandbox } do test() end
+  if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end
+  return 0
+end
