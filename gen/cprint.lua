@@ -1,0 +1,184 @@
+-- Prints a tape as C text: one statement per op, two spaces, at most 100 columns where it can.
+
+local expr = require "expr"
+local isas = require "isa.init"
+
+local M = {}
+
+-- A float literal that reads back as the same float32.
+function M.float(x)
+  if x == math.huge then return "INFINITY" end
+  if x == -math.huge then return "-INFINITY" end
+  local text = ("%.9g"):format(x)
+  if not text:find("[%.en]") then text = text .. ".0" end
+  return text .. "f"
+end
+
+local function address(p)
+  if p.off == 0 then return p.base end
+  local text = expr.text(p.off)
+  if text:sub(1, 1) == "-" then return p.base .. " - " .. text:sub(2) end
+  return p.base .. " + " .. text
+end
+
+local function element(p) return ("%s[%s]"):format(p.base, expr.text(p.off)) end
+
+-- Breaks a long statement at the commas nearest to the right edge.
+local function wrap(line, indent)
+  local out = {}
+  local limit = 100
+  local pad = indent .. "    "
+  while #line > limit do
+    local cut
+    for i = limit, #pad + 20, -1 do
+      if line:sub(i, i + 1) == ", " then
+        cut = i
+        break
+      end
+    end
+    if not cut then break end
+    out[#out + 1] = line:sub(1, cut)
+    line = pad .. line:sub(cut + 2)
+  end
+  out[#out + 1] = line
+  return table.concat(out, "\n")
+end
+
+local function operand(letter, v)
+  if letter == "a" then return address(v) end
+  if letter == "e" then return element(v) end
+  if letter == "s" then return M.float(v) end
+  if letter == "n" or letter == "x" then return expr.text(v) end
+  return v.name
+end
+
+local type_of = { f = "t", m = "m", i = "i" }
+
+local function print_op(isa, node, indent, out)
+  local op, args, elements, n = node.op, {}, {}, nil
+  for i, letter in ipairs(op.args) do
+    args[i] = operand(letter, node.args[i])
+    if letter == "a" then elements[i] = element(node.args[i]) end
+    if letter == "n" then n = node.args[i] end
+  end
+  local text = isas.text(isa, op, node.w, args, elements, n)
+  if node.dst and not node.again then
+    local ctype = node.dst.kind == "c" and "int" or node.w[type_of[node.dst.kind]]
+    text = ("%s%s %s = %s"):format(node.mutable and "" or "const ", ctype, node.dst.name, text)
+  elseif node.dst then
+    text = node.dst.name .. " = " .. text
+  end
+  for statement in (text .. ";"):gmatch("[^\n]+") do
+    out[#out + 1] = wrap(indent .. statement, indent)
+  end
+end
+
+local print_body
+
+local printers = {}
+
+function printers.op(isa, node, indent, out) print_op(isa, node, indent, out) end
+
+function printers.note(_, node, indent, out)
+  local text = "/* " .. node.text .. " */"
+  out[#out + 1] = indent .. text
+end
+
+function printers.block(isa, node, indent, out)
+  out[#out + 1] = indent .. "{"
+  print_body(isa, node.body, indent .. "  ", out)
+  out[#out + 1] = indent .. "}"
+end
+
+function printers.loop(isa, node, indent, out)
+  out[#out + 1] = ("%sfor (ptrdiff_t %s = 0; %s < %s; ++%s) {"):format(
+    indent, node.var, node.var, expr.text(node.count), node.var)
+  print_body(isa, node.body, indent .. "  ", out)
+  out[#out + 1] = indent .. "}"
+end
+
+function printers.when(isa, node, indent, out)
+  out[#out + 1] = ("%sif (%s < %s) {"):format(indent, expr.text(node.left), expr.text(node.right))
+  print_body(isa, node.body, indent .. "  ", out)
+  if node.otherwise then
+    out[#out + 1] = indent .. "} else {"
+    print_body(isa, node.otherwise, indent .. "  ", out)
+  end
+  out[#out + 1] = indent .. "}"
+end
+
+function printers.unless(isa, node, indent, out)
+  local names = {}
+  for i, c in ipairs(node.conditions) do names[i] = c.name end
+  local all = #names == 1 and "!" .. names[1] or "!(" .. table.concat(names, " & ") .. ")"
+  out[#out + 1] = wrap(("%sif (%s) {"):format(indent, all), indent)
+  print_body(isa, node.body, indent .. "  ", out)
+  out[#out + 1] = indent .. "}"
+end
+
+-- Of a call: a pointer, an integer expression, or a double.
+local function argument(a)
+  if math.type(a) == "float" then return ("%.17g"):format(a):gsub("^%-?%d+$", "%0.0") end
+  return type(a) == "table" and a.base and address(a) or expr.text(a)
+end
+
+function printers.call(_, node, indent, out)
+  local args = {}
+  for i, a in ipairs(node.args) do args[i] = argument(a) end
+  out[#out + 1] = wrap(("%s%s(%s);"):format(indent, node.fn.name, table.concat(args, ", ")), indent)
+end
+
+function printers.apply(_, node, indent, out)
+  out[#out + 1] = ("%sconst %s %s = %s(%s);"):format(indent, node.w.t, node.dst.name, node.fn.name,
+    node.args[1].name)
+end
+
+function printers.result(_, node, indent, out)
+  out[#out + 1] = ("%sreturn %s;"):format(indent, node.result.name)
+end
+
+function printers.int(_, node, indent, out)
+  out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.text(node.value)),
+    indent)
+end
+
+function printers.int_at(_, node, indent, out)
+  out[#out + 1] = ("%sconst ptrdiff_t %s = %s[%s];"):format(
+    indent, node.name, node.base, expr.text(node.off))
+end
+
+function printers.bump(_, node, indent, out)
+  out[#out + 1] = ("%s%s += %s;"):format(indent, node.pointer.base, expr.text(node.by))
+end
+
+function print_body(isa, body, indent, out)
+  for _, node in ipairs(body) do printers[node.kind](isa, node, indent, out) end
+end
+
+-- Text of /* ... */ over several lines.
+function M.comment(text, indent)
+  return indent .. "/* " .. text:gsub("\n", "\n" .. indent .. " * ") .. " */"
+end
+
+function M.fn(isa, fn)
+  local out = {}
+  if fn.doc then out[#out + 1] = M.comment(fn.doc, "") end
+  local params = {}
+  for i, p in ipairs(fn.params) do
+    params[i] = p.kind .. (p.kind:sub(-1) == "*" and "" or " ") .. p.name
+  end
+  local attr = fn.attr and fn.attr .. " " or ""
+  out[#out + 1] = wrap(("static %s%s %s(%s) {"):format(attr, fn.w and fn.w.t or "void", fn.name,
+    table.concat(params, ", ")), "")
+  print_body(isa, fn.body, "  ", out)
+  out[#out + 1] = "}"
+  return table.concat(out, "\n") .. "\n"
+end
+
+function M.functions(tape)
+  local out = {}
+  for i, fn in ipairs(tape.functions) do out[i] = M.fn(tape.isa, fn) end
+  return table.concat(out, "\n")
+end
+
+return M

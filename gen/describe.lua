@@ -1,0 +1,123 @@
+-- A plan in words: the comment on top of a generated file, and what `explain` prints.
+
+local budget = require "budget"
+local config = require "config"
+local tape = require "tape"
+
+local M = {}
+
+-- 1234567 -> "1,234,567"
+local function number(n)
+  local text = ("%d"):format(n)
+  local grouped = text:reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (grouped:gsub("^,", ""))
+end
+
+function M.shape(cfg)
+  local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
+  if cfg.attention == "cross" then
+    inputs = ("q[%d][%d], k and v[%d][%d]"):format(cfg.seq, cfg.d_model, cfg.seq_kv, cfg.d_model)
+  end
+  local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
+  local more = {}
+  if cfg.batch > 1 then more[#more + 1] = "batch " .. cfg.batch end
+  if cfg.causal then more[#more + 1] = "causal" end
+  if cfg.kv_len then more[#more + 1] = "kv_len" end
+  if cfg.probs then more[#more + 1] = "probs" end
+  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.d_model, cfg.h,
+    cfg.h > 1 and "s" or "", heads, #more > 0 and "; " .. table.concat(more, ", ") or "")
+end
+
+local function tiles(runs, width)
+  local words = {}
+  for _, run in ipairs(runs) do
+    words[#words + 1] = ("%d of %dx%s"):format(run.count, run.size, tostring(width))
+  end
+  return table.concat(words, " + ")
+end
+
+local function column_tiles(product)
+  local words = {}
+  for _, block in ipairs(product.blocks) do
+    for _, run in ipairs(product.row_runs) do
+      words[#words + 1] = ("%dx%d"):format(run.size, block.used)
+    end
+  end
+  return table.concat(words, ", ")
+end
+
+-- One line a phase.
+local function phases(plan)
+  local cfg, lines = plan.cfg, {}
+  local function line(name, text) lines[#lines + 1] = ("%-9s %s"):format(name, text) end
+  local function chain(chunks)
+    return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
+  end
+  line("keys", ("tiles %s, %s; %d of %d heads together"):format(column_tiles(plan.k), chain(plan.k_chunks),
+    plan.hb, cfg.h))
+  line("values", ("tiles %s, %s"):format(column_tiles(plan.v), chain(plan.k_chunks)))
+  for _, group in ipairs(plan.groups) do
+    local width = group.width == group.used and group.used or group.used .. " of " .. group.width
+    line("attend", ("%d x %s queries: Q %s | scores %dx%d k%d | context %s k%d"):format(group.count,
+      width, tiles(group.q, group.used), group.keys.rows, group.used, cfg.dk,
+      tiles(group.context, group.used), math.min(cfg.seq_kv, group.keys.block_tiles * group.keys.rows)))
+  end
+  line("output", ("tiles %s, %s"):format(column_tiles(plan.groups[1].out), chain(plan.out_chunks)))
+  return lines
+end
+
+-- The functions with the most live vectors, as counted on the tape.
+local function pressure(kernels)
+  local most = 0
+  for _, fn in ipairs(kernels.functions) do
+    if fn.attr then most = math.max(most, tape.pressure(fn)) end
+  end
+  return most
+end
+
+function M.header(plan, kernels)
+  local lines = {}
+  for i, text in ipairs(phases(plan)) do
+    lines[#lines + 1] = (" *   %-9s %s"):format(i == 1 and "plan" or "", text)
+  end
+  lines[#lines + 1] = (" *   cost      %s flops; %s bytes packed, %s bytes of workspace"):format(
+    number(plan.flops), number(plan.packed.total * 4), number(plan.workspace * 4))
+  lines[#lines + 1] = (" *   registers at most %d of %d vectors live in a loop"):format(
+    pressure(kernels), plan.isa.registers)
+  lines[#lines + 1] = " *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>"
+  return table.concat(lines, "\n")
+end
+
+function M.explain(plan)
+  local cfg, lines = plan.cfg, {}
+  local function line(...) lines[#lines + 1] = string.format(...) end
+  line("%s", cfg.name)
+  line("  command    mhagen gen %s", config.canonical(cfg))
+  line("  shape      %s", M.shape(cfg))
+  line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
+  line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
+    number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
+  line("  unrolling  %s: about %s statements of at most %s (code_limit)", cfg.unroll,
+    number(budget.statements(plan)), number(cfg.code_limit))
+  line("phases")
+  for _, text in ipairs(phases(plan)) do line("  %s", text) end
+  line("why")
+  line("  lanes are queries in attend: row maxima and sums are vertical, K and V only broadcast")
+  line("  one pass over the keys: the first tile's maximum serves all, checked at the end")
+  line("  tiles: the cheapest by FMAs, loads and latency within %d registers", plan.isa.registers)
+  line("  %d of %d heads projected together: fewest idle lanes", plan.hb, cfg.h)
+  line("buffers (bytes)")
+  local function buffer(name, floats) line("  %-22s %15s", name, number(floats * 4)) end
+  buffer("packed", plan.packed.total)
+  buffer("  a block of heads", plan.head.total)
+  buffer("  Wo", plan.packed.bo - plan.packed.wo)
+  buffer("workspace", plan.workspace)
+  buffer("  X transposed", plan.entry.o - plan.entry.xt)
+  buffer("  context of all heads", plan.entry.kv - plan.entry.o)
+  buffer("  K and V", plan.entry.scratch - plan.entry.kv)
+  buffer("  Q, weights, sums", plan.entry.total - plan.entry.scratch)
+  if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+return M

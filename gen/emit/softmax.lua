@@ -1,0 +1,94 @@
+-- Tiles of scores, and the softmax that is fused into them.
+--
+-- A score tile holds S^T[key][query lanes], scaled by log2(e)/sqrt(dk) at pack time, so the weights
+-- are exp2(S - max). One pass: the maximum m of the first tile serves for all keys; later tiles
+-- start their accumulators at -m and exponentiate at once. Any m gives the same softmax as long as
+-- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
+-- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
+--
+-- Per group of queries there is a small table of statistics, one row of `width` floats each:
+
+local exp = require "emit.exp"
+local gemm = require "emit.gemm"
+
+local M = {}
+
+-- negmax: -m; test: not 0 where a result was not finite; limit: the last key that a lane sees;
+-- kept: the -m of the first attempt.
+M.stats = { negmax = 0, sum = 1, test = 2, inverse = 3, limit = 4, kept = 5 }
+M.stats_rows = 6
+
+-- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
+M.accepted = 4294967296.0
+
+function M.stat(group, stats, row, c) return stats:at(M.stats[row] * group.width + (c - 1) * group.lanes) end
+
+-- Puts -inf where the key of row r is beyond the lane's limit. key is an integer expression.
+local function hide(t, group, stats, acc, rows, key)
+  local out = {}
+  for r = 0, rows - 1 do out[r] = {} end
+  for c, v in ipairs(group.vecs) do
+    local limit = t:op("load", v.w, ("limit_c%d"):format(c - 1), M.stat(group, stats, "limit", c))
+    local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), -math.huge)
+    for r = 0, rows - 1 do
+      local name = ("r%d_c%d"):format(r, c - 1)
+      local index = t:op("index", v.w, "key_" .. name, key + r)
+      local hidden = t:op("lt", v.w, "hide_" .. name, limit, index)
+      out[r][c] = t:op("sel", v.w, "s_" .. name, hidden, hidden_score, acc[r][c])
+    end
+  end
+  return out
+end
+
+local function column_max(t, v, rows, acc, c, start)
+  local m = start
+  for r = 0, rows - 1 do
+    m = m and t:op("max", v.w, ("max_r%d_c%d"):format(r, c - 1), m, acc[r][c]) or acc[r][c]
+  end
+  return m
+end
+
+-- kind: "first" finds m in this tile; "next" starts at the -m of the statistics; "again" is the first
+-- tile with a known m, in the same operations; "maximum" only raises m.
+-- tile: rows, a, b, steps, unroll; ptrs: out (weights), stats; key: index of the first key when masked.
+function M.tile(t, group, tile, kind, ptrs, key)
+  local stats = ptrs.stats
+  tile.vecs = group.vecs
+  tile.init = kind == "next"
+    and function(_, c, w, name) return t:start("load", w, name, M.stat(group, stats, "negmax", c)) end
+    or gemm.from_zero(t)
+  local acc = gemm.tile(t, tile)
+  if key then acc = hide(t, group, stats, acc, tile.rows, key) end
+
+  for c, v in ipairs(group.vecs) do
+    local m
+    if kind ~= "next" then
+      local negmax_at = M.stat(group, stats, "negmax", c)
+      local zero = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
+      if kind ~= "first" then
+        local old = t:op("load", v.w, ("negmax_c%d"):format(c - 1), negmax_at)
+        m = t:op("sub", v.w, ("m_c%d"):format(c - 1), zero, old)
+      end
+      if kind ~= "again" then
+        m = column_max(t, v, tile.rows, acc, c, m)
+        t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))
+      end
+    end
+    if kind ~= "maximum" then
+      local sum
+      if kind == "next" then
+        sum = t:op("load", v.w, ("sum_c%d"):format(c - 1), M.stat(group, stats, "sum", c))
+      end
+      for r = 0, tile.rows - 1 do
+        local name = ("r%d_c%d"):format(r, c - 1)
+        local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m) or acc[r][c]
+        local p = exp.exp2(t, "p_" .. name, x)
+        t:op("store", v.w, nil, ptrs.out:at(r * group.width + (c - 1) * group.lanes), p)
+        sum = sum and t:op("add", v.w, "sum_" .. name, sum, p) or p
+      end
+      t:op("store", v.w, nil, M.stat(group, stats, "sum", c), sum)
+    end
+  end
+end
+
+return M

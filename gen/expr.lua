@@ -1,0 +1,149 @@
+-- Integer expressions of loop variables and parameters: sums of coefficient * atom plus a constant.
+-- Built by operators, folded while they are built; a Lua integer is a constant expression.
+
+local M = {}
+local E = {}
+E.__index = E
+
+-- An atom is a variable, or an operation that is not a sum: div (of non-negative numbers), min, max.
+local function atom_key(a) return a.key end
+
+local function make(const, terms)
+  if #terms == 0 then return const end
+  return setmetatable({ const = const, terms = terms }, E)
+end
+
+local function parts(e)
+  if math.type(e) == "integer" then return e, {} end
+  return e.const, e.terms
+end
+
+local function combine(x, y, sign)
+  local cx, tx = parts(x)
+  local cy, ty = parts(y)
+  local terms, at = {}, {}
+  for _, t in ipairs(tx) do
+    terms[#terms + 1] = { atom = t.atom, coef = t.coef }
+    at[atom_key(t.atom)] = #terms
+  end
+  for _, t in ipairs(ty) do
+    local i = at[atom_key(t.atom)]
+    if i then
+      terms[i].coef = terms[i].coef + sign * t.coef
+    else
+      terms[#terms + 1] = { atom = t.atom, coef = sign * t.coef }
+    end
+  end
+  local kept = {}
+  for _, t in ipairs(terms) do
+    if t.coef ~= 0 then kept[#kept + 1] = t end
+  end
+  return make(cx + sign * cy, kept)
+end
+
+local function scale(e, by)
+  if math.type(e) == "integer" then return e * by end
+  if by == 0 then return 0 end
+  local terms = {}
+  for i, t in ipairs(e.terms) do terms[i] = { atom = t.atom, coef = t.coef * by } end
+  return make(e.const * by, terms)
+end
+
+E.__add = function(x, y) return combine(x, y, 1) end
+E.__sub = function(x, y) return combine(x, y, -1) end
+E.__mul = function(x, y)
+  if math.type(x) == "integer" then return scale(y, x) end
+  return scale(x, y)
+end
+
+-- C text. Every atom binds as tightly as a name, so a sum needs no inner parentheses.
+local function term_text(t, first)
+  local body = t.atom.text
+  local sign, coef = "", t.coef
+  if coef < 0 then sign, coef = "-", -coef end
+  if coef ~= 1 then body = coef .. " * " .. body end
+  if first then return sign .. body end
+  return (sign == "" and " + " or " - ") .. body
+end
+
+function M.text(e)
+  if math.type(e) == "integer" then return tostring(e) end
+  local out = {}
+  for i, t in ipairs(e.terms) do out[i] = term_text(t, i == 1) end
+  if e.const > 0 then out[#out + 1] = " + " .. e.const end
+  if e.const < 0 then out[#out + 1] = " - " .. -e.const end
+  return table.concat(out)
+end
+E.__tostring = M.text
+
+-- Does the text need parentheses as an operand of * or /?
+function M.is_sum(e)
+  return math.type(e) ~= "integer" and (#e.terms > 1 or e.const ~= 0 or e.terms[1].coef ~= 1)
+end
+
+local function paren(e)
+  return M.is_sum(e) and "(" .. M.text(e) .. ")" or M.text(e)
+end
+
+local function from_atom(atom) return make(0, { { atom = atom, coef = 1 } }) end
+
+function M.var(name)
+  return from_atom {
+    key = name, text = name, of = {}, eval = function(env) return env[name] end,
+  }
+end
+
+function M.div(x, n)
+  if math.type(x) == "integer" then return x // n end
+  if n == 1 then return x end
+  local text = "(" .. paren(x) .. " / " .. n .. ")"
+  return from_atom {
+    key = text, text = text, of = { x }, eval = function(env) return M.eval(x, env) // n end,
+  }
+end
+
+function M.ceil_div(x, n) return M.div(x + (n - 1), n) end
+
+function M.mod(x, n)
+  if math.type(x) == "integer" then return x % n end
+  if n == 1 then return 0 end
+  local text = "(" .. paren(x) .. " % " .. n .. ")"
+  return from_atom {
+    key = text, text = text, of = { x }, eval = function(env) return M.eval(x, env) % n end,
+  }
+end
+
+local function extreme(sign, fold)
+  return function(x, y)
+    if math.type(x) == "integer" and math.type(y) == "integer" then return fold(x, y) end
+    local a, b = M.text(x), M.text(y)
+    if a == b then return x end
+    local text = ("(%s %s %s ? %s : %s)"):format(a, sign, b, a, b)
+    return from_atom {
+      key = text, text = text, of = { x, y },
+      eval = function(env) return fold(M.eval(x, env), M.eval(y, env)) end,
+    }
+  end
+end
+M.min = extreme("<", math.min)
+M.max = extreme(">", math.max)
+
+function M.eval(e, env)
+  if math.type(e) == "integer" then return e end
+  local sum = e.const
+  for _, t in ipairs(e.terms) do sum = sum + t.coef * t.atom.eval(env) end
+  return sum
+end
+
+-- Calls visit(name) for every variable of e.
+function M.variables(e, visit)
+  if math.type(e) == "integer" then return end
+  for _, t in ipairs(e.terms) do
+    if #t.atom.of == 0 then visit(t.atom.key) end
+    for _, sub in ipairs(t.atom.of) do M.variables(sub, visit) end
+  end
+end
+
+function M.is_const(e) return math.type(e) == "integer" end
+
+return M

@@ -1,0 +1,75 @@
+-- A checked config -> the texts of <name>.h and <name>.c.
+
+local attention = require "emit.attention"
+local budget = require "budget"
+local config = require "config"
+local cprint = require "cprint"
+local describe = require "describe"
+local pack = require "emit.pack"
+local plan_of = require "plan"
+local tape = require "tape"
+local template = require "template"
+local version = require "version"
+
+local option_names = {
+  { "attention", "MHAGEN_CROSS", "cross" }, { "causal", "MHAGEN_CAUSAL", true },
+  { "kv_len", "MHAGEN_KV_LEN", true }, { "probs", "MHAGEN_PROBS", true },
+}
+
+-- Rounds of at most `resident` batch entries, each with all phases.
+local function phase_rows(phases, plan)
+  local rows = {}
+  for first = 0, plan.cfg.batch - 1, plan.resident do
+    local entries = math.min(plan.resident, plan.cfg.batch - first)
+    for _, phase in ipairs(phases) do
+      rows[#rows + 1] = ('  { "%s", task_%s, %d, %d },'):format(
+        phase.name, phase.name, first * phase.per_entry, entries * phase.per_entry)
+    end
+  end
+  return table.concat(rows, "\n")
+end
+
+return function(cfg)
+  local plan = plan_of.build(cfg)
+  budget.check(plan)
+  local isa = plan.isa
+
+  local kernels = tape.new(isa)
+  local phases = attention.emit(kernels, plan)
+  local packing = tape.new(isa)
+  pack.emit(packing, plan)
+
+  local options = {}
+  for _, option in ipairs(option_names) do
+    if cfg[option[1]] == option[3] then options[#options + 1] = option[2] end
+  end
+
+  local common = {
+    name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
+    shape = describe.shape(cfg), isa = cfg.isa,
+    h = tostring(cfg.h), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk), dv = tostring(cfg.dv),
+    seq = tostring(cfg.seq), seq_kv = tostring(cfg.seq_kv), batch = tostring(cfg.batch),
+  }
+  local function with(more)
+    local values = {}
+    for key, value in pairs(common) do values[key] = value end
+    for key, value in pairs(more) do values[key] = value end
+    return values
+  end
+  local header_values = with {
+    packed_bytes = ("%d"):format(plan.packed.total * 4),
+    workspace_bytes = ("%d"):format(plan.workspace * 4),
+    inputs = cfg.attention == "self" and "q" or "q, k, v",
+  }
+  local source_values = with {
+    plan = describe.header(plan, kernels), pack = cprint.functions(packing), guard = isa.guard,
+    headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
+    functions = cprint.functions(kernels), finish = isa.finish or "",
+    phases = phase_rows(phases, plan), cpu = isa.cpu,
+    options = #options > 0 and table.concat(options, " | ") or "0",
+  }
+  return {
+    { name = cfg.name .. ".h", text = template.file("kernel.h.in", header_values) },
+    { name = cfg.name .. ".c", text = template.file("kernel.c.in", source_values) },
+  }
+end

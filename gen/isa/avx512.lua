@@ -1,0 +1,58 @@
+-- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, masks of their own; ymm and xmm for lane tails.
+
+local x86 = require "isa.x86"
+
+return {
+  name = "avx512",
+  title = "x86-64 with AVX-512 F, DQ, BW, VL",
+  cpu = "MHAGEN_CPU_AVX512",
+  arch = x86.arch,
+  guard = x86.guard,
+  headers = x86.headers,
+  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma",
+  finish = x86.finish,
+  registers = 32,
+  fused = true,
+  saturates = true,
+  widths = { -- cost: FMA issue slots, in full vectors
+    { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", cost = 1 },
+    { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", cost = 0.5 },
+    { lanes = 4, t = "__m128", m = "__mmask8", p = "_mm", full = "0x0F", cost = 0.5 },
+  },
+  rows = {
+    load = "$p_loadu_ps($1)",
+    load_n = "$p_maskz_loadu_ps($hex, $1)",
+    store = "$p_storeu_ps($1, $2)",
+    store_n = "$p_mask_storeu_ps($1, $hex, $2)",
+    dup = "$p_set1_ps($1)",
+    zero = "$p_setzero_ps()",
+    set = "$p_set1_ps($1)",
+    index = "$p_set1_ps((float)($1))",
+    iota = "$p_setr_ps($iota)",
+    add = "$p_add_ps($1, $2)",
+    sub = "$p_sub_ps($1, $2)",
+    mul = "$p_mul_ps($1, $2)",
+    div = "$p_div_ps($1, $2)",
+    fma = "$p_fmadd_ps($1, $2, $3)",
+    max = "$p_max_ps($1, $2)",
+    min = "$p_min_ps($1, $2)",
+    round = "$p_roundscale_ps($1, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)",
+    scale2 = "$p_scalef_ps($1, $2)",
+    lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
+    sel = "$p_mask_blend_ps($1, $3, $2)",
+    zero_if = "$p_mask_blend_ps($1, $2, $p_setzero_ps())",
+    all = "$1 == $full",
+    trn_lo = {
+      [1] = "_mm512_mask_moveldup_ps($1, 0xAAAA, $2)",
+      [2] = "_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd($1), _mm512_castps_pd($2)))",
+      [4] = "_mm512_mask_shuffle_f32x4($1, 0xF0F0, $2, $2, 0xA0)",
+      [8] = "_mm512_shuffle_f32x4($1, $2, 0x44)",
+    },
+    trn_hi = {
+      [1] = "_mm512_mask_movehdup_ps($2, 0x5555, $1)",
+      [2] = "_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd($1), _mm512_castps_pd($2)))",
+      [4] = "_mm512_mask_shuffle_f32x4($2, 0x0F0F, $1, $1, 0xF5)",
+      [8] = "_mm512_shuffle_f32x4($1, $2, 0xEE)",
+    },
+  },
+}

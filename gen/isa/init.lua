@@ -1,0 +1,102 @@
+-- Defining an ISA: attributes and one row of C text per op, checked against isa/ops.lua.
+--
+-- In a row, $1 $2 .. are the operands, $e1 an address operand as an element (p[3]), and for the
+-- vector's width: any attribute of it ($p, $t, ..), $iota the list 0.0f, 1.0f, .., and for the
+-- literal n of the op: $hex a mask of n bits, $on a list of n times -1 and zeros behind.
+-- A row may be a table: by the literal n for the ops marked `by = "n"`, else by lanes (and then,
+-- again a table, by n).
+
+local ops = require "isa.ops"
+local derived = require "isa.derived"
+
+local M = {}
+
+local function check_text(isa, name, text, arity)
+  for index in text:gmatch("%$e?(%d)") do
+    if tonumber(index) > arity then
+      error(("isa %s: op %s: operand $%s of %d"):format(isa.name, name, index, arity))
+    end
+  end
+end
+
+local function check_row(isa, name, row, arity)
+  if type(row) == "string" then return check_text(isa, name, row, arity) end
+  if type(row) ~= "table" then error(("isa %s: op %s: not a text"):format(isa.name, name)) end
+  for _, sub in pairs(row) do check_row(isa, name, sub, arity) end
+end
+
+-- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
+-- fused (fma rounds once), saturates (scale2 takes any exponent), widths (the full one first), rows. Optional: arch, begin and finish
+-- (text before and after the functions that need the ISA), prelude, headers, base (an ISA whose
+-- rows serve where this one has none).
+function M.define(isa)
+  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "widths", "rows" } do
+    if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
+  end
+  for name, row in pairs(isa.rows) do
+    if not ops[name] then error(("isa %s: unknown op %s"):format(isa.name, name)) end
+    check_row(isa, name, row, #ops[name].args)
+  end
+  for _, op in ipairs(ops) do
+    if not isa.rows[op.name] and not op.optional and not derived[op.name] then
+      error(("isa %s: missing op %s"):format(isa.name, op.name))
+    end
+  end
+  isa.full = isa.widths[1]
+  isa.lanes = isa.full.lanes
+  for _, w in ipairs(isa.widths) do
+    local iota = {}
+    for i = 1, w.lanes do iota[i] = ("%d.0f"):format(i - 1) end
+    w.iota = table.concat(iota, ", ")
+  end
+  return isa
+end
+
+-- The C text of one op of an ISA; args are texts, `n` the value of the op's literal, if it has one.
+function M.text(isa, op, w, args, elements, n)
+  local row = isa.rows[op.name]
+  if type(row) == "table" then
+    row = op.by == "n" and row[n] or row[w.lanes]
+    if type(row) == "table" then row = row[n] end
+  end
+  if not row then error(("isa %s: op %s: no row for this width"):format(isa.name, op.name)) end
+  return (row:gsub("%$(%w+)", function(key)
+    local index = tonumber(key)
+    if index then return args[index] end
+    if key:match("^e%d$") then return elements[tonumber(key:sub(2))] end
+    if key == "hex" then return ("0x%X"):format((1 << n) - 1) end
+    if key == "on" then
+      local on = {}
+      for i = 1, w.lanes do on[i] = i <= n and "-1" or "0" end
+      return table.concat(on, ", ")
+    end
+    return w[key] or error(("isa %s: op %s: no $%s"):format(isa.name, op.name, key))
+  end))
+end
+
+-- Vectors that cover n floats: full ones, and for the rest the narrowest that holds it.
+-- Each is { w = width, at = first float, used = floats used }.
+function M.cover(isa, n)
+  local list, at = {}, 0
+  while at < n do
+    local rest = n - at
+    local w = isa.full
+    for _, candidate in ipairs(isa.widths) do
+      if candidate.lanes >= rest and candidate.lanes < w.lanes then w = candidate end
+    end
+    list[#list + 1] = { w = w, at = at, used = math.min(rest, w.lanes) }
+    at = at + w.lanes
+  end
+  return list
+end
+
+-- One line to add for a new ISA.
+M.list = {
+  M.define(require "isa.scalar"),
+  M.define(require "isa.avx2"),
+  M.define(require "isa.avx512"),
+  M.define(require "isa.neon"),
+}
+for _, isa in ipairs(M.list) do M.list[isa.name] = isa end
+
+return M

@@ -1,0 +1,67 @@
+-- AArch64 Advanced SIMD: 4 lanes, 32 registers, FMA by a lane; 64-bit vectors for lane tails.
+
+return {
+  name = "neon",
+  title = "AArch64 with Advanced SIMD",
+  cpu = "MHAGEN_CPU_NEON",
+  arch = "aarch64",
+  guard = "defined(__aarch64__)",
+  headers = "#include <arm_neon.h>",
+  registers = 32,
+  fused = true,
+  widths = {
+    { lanes = 4, t = "float32x4_t", m = "uint32x4_t", i = "int32x4_t", q = "q", cost = 1 },
+    { lanes = 2, t = "float32x2_t", m = "uint32x2_t", i = "int32x2_t", q = "", cost = 1 },
+  },
+  rows = {
+    load = "vld1$q_f32($1)",
+    load_n = {
+      [4] = {
+        [1] = "vld1q_lane_f32($1, vdupq_n_f32(0.0f), 0)",
+        [2] = "vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f))",
+        [3] = "vld1q_lane_f32($1 + 2, vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f)), 2)",
+      },
+      [2] = { [1] = "vld1_lane_f32($1, vdup_n_f32(0.0f), 0)" },
+    },
+    store = "vst1$q_f32($1, $2)",
+    store_n = {
+      [4] = {
+        [1] = "vst1q_lane_f32($1, $2, 0)",
+        [2] = "vst1_f32($1, vget_low_f32($2))",
+        [3] = "vst1_f32($1, vget_low_f32($2));\nvst1q_lane_f32($1 + 2, $2, 2)",
+      },
+      [2] = { [1] = "vst1_lane_f32($1, $2, 0)" },
+    },
+    dup = "vdup$q_n_f32($1)",
+    zero = "vdup$q_n_f32(0.0f)",
+    set = "vdup$q_n_f32($1)",
+    index = "vdup$q_n_f32((float)($1))",
+    iota = "vld1$q_f32((const float[]){ $iota })",
+    add = "vadd$q_f32($1, $2)",
+    sub = "vsub$q_f32($1, $2)",
+    mul = "vmul$q_f32($1, $2)",
+    div = "vdiv$q_f32($1, $2)",
+    fma = "vfma$q_f32($3, $1, $2)",
+    fma_lane = "vfma$q_laneq_f32($3, $1, $2, $4)",
+    max = "vmax$q_f32($1, $2)",
+    min = "vmin$q_f32($1, $2)",
+    round = "vrndn$q_f32($1)",
+    to_i = "vcvt$q_s32_f32($1)",
+    ishl = "vshl$q_n_s32($1, $2)",
+    iadd = "vadd$q_s32($1, $2)",
+    as_i = "vreinterpret$q_s32_f32($1)",
+    as_f = "vreinterpret$q_f32_s32($1)",
+    lt = "vclt$q_f32($1, $2)",
+    sel = "vbsl$q_f32($1, $2, $3)",
+    zero_if = "vreinterpret$q_f32_u32(vbic$q_u32(vreinterpret$q_u32_f32($2), $1))",
+    all = "vminv$q_u32($1) != 0",
+    trn_lo = {
+      [1] = "vtrn1q_f32($1, $2)",
+      [2] = "vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32($1), vreinterpretq_f64_f32($2)))",
+    },
+    trn_hi = {
+      [1] = "vtrn2q_f32($1, $2)",
+      [2] = "vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32($1), vreinterpretq_f64_f32($2)))",
+    },
+  },
+}

@@ -1,0 +1,66 @@
+-- The contract between the emitters and the ISAs: every primitive, its signature, its meaning.
+--
+-- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
+-- a address of floats, e one float in memory, n integer literal, s float literal,
+-- x integer expression (converted to float). Left of the arrow stands the result.
+--
+-- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
+-- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address,
+-- n and s the literals. F(x) rounds to float32, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass
+-- between a float and its bits.
+
+local list = {}
+local function op(def)
+  local name, sig, doc = def[1], def[2], def[3]
+  local result, args = sig:match("^(.) <%-%s*(.*)$")
+  local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
+              optional = def.optional, by = def.by }
+  for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
+  list[#list + 1] = o
+  list[name] = o
+end
+
+-- memory
+op { "load",    "f <- a",     "L floats from any float-aligned address", ref = "M(i)" }
+op { "load_n",  "f <- a n",   "the first n < L floats, zeros behind; touches no other float",
+     ref = "pick(i < n, M(i), 0.0)" }
+op { "store",   "- <- a f",   "all lanes to any float-aligned address", ref = "b" }
+op { "store_n", "- <- a f n", "the first n < L lanes; touches no other float", ref = "b" }
+op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
+-- constants
+op { "zero",    "f <-",       "zeros", ref = "0.0" }
+op { "set",     "f <- s",     "a literal in every lane", ref = "s" }
+op { "index",   "f <- x",     "an integer below 2^24 in every lane", ref = "x" }
+op { "iota",    "f <-",       "the lane number", ref = "i" }
+-- arithmetic, round to nearest even
+op { "add",     "f <- f f",   "a + b", ref = "F(a + b)" }
+op { "sub",     "f <- f f",   "a - b", ref = "F(a - b)" }
+op { "mul",     "f <- f f",   "a * b", ref = "F(a * b)" }
+op { "div",     "f <- f f",   "a / b", ref = "F(a / b)" }
+op { "fma",     "f <- f f f", "a * b + c; rounded once where the ISA says fused", ref = "fmaf(a, b, c)" }
+op { "fma_lane", "f <- f f f n", "a * (lane n of b) + c", ref = "fmaf(a, B(n), c)", optional = true }
+op { "max",     "f <- f f",   "the larger; b or NaN where b is NaN", ref = "pick(a > b, a, b)" }
+op { "min",     "f <- f f",   "the smaller; b or NaN where b is NaN", ref = "pick(a < b, a, b)" }
+op { "round",   "f <- f",     "to the nearest integer, ties to even, for |a| < 2^22; NaN stays NaN",
+     ref = "rintf(a)" }
+op { "scale2",  "f <- f f",   "a * 2^b, for integer b from -126 to 127 and a in [0.5, 2); NaN stays NaN; " ..
+                              "where the ISA says saturates, at least 2^126 for any b above",
+     ref = "ldexpf(a, b)" }
+-- integer lanes, only where scale2 is not native
+op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22", ref = "a", optional = true }
+op { "ishl",    "i <- i n",   "shifted left by n bits", ref = "ishl(a, n)", optional = true }
+op { "iadd",    "i <- i i",   "a + b modulo 2^32", ref = "iadd(a, b)", optional = true }
+op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true }
+op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", optional = true }
+-- comparison and choice
+op { "lt",      "m <- f f",   "a < b; false where either is NaN", ref = "a < b" }
+op { "sel",     "f <- m f f", "b where the mask is set, else c", ref = "pick(a, b, c)" }
+op { "zero_if", "f <- m f",   "zero where the mask is set, else b", ref = "pick(a, 0.0, b)" }
+op { "all",     "c <- m",     "whether the mask is set in every lane", ref = "all(A)" }
+-- the two halves of one step of a transposition: exchange blocks of n lanes between two vectors
+op { "trn_lo",  "f <- f f n", "even blocks of a, and those of b in the odd places",
+     ref = "pick(idiv(i, n) % 2 == 0, A(i), B(i - n))", by = "n" }
+op { "trn_hi",  "f <- f f n", "odd blocks of a in the even places, and those of b",
+     ref = "pick(idiv(i, n) % 2 == 0, A(i + n), B(i))", by = "n" }
+
+return list

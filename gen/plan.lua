@@ -1,0 +1,357 @@
+-- From a checked config and an ISA to the plan: how every phase is tiled, where everything lies,
+-- what it costs. Plain data; the emitters only follow it, `explain` prints it.
+--
+--   transpose   X[q][d_model] of a group of queries -> XT[d_model][group width]
+--   keys_values K[key][hb*dk] = X Wk + bk, V[key][hb*dv] = X Wv + bv, for a block of hb heads
+--   attend      Q^T = Wq^T XT, then per head S^T, softmax and O^T[dv][group width]
+--   output      Y = O Wo + bo, one product over all heads
+--
+-- The lanes of a vector are queries in transpose and attend, columns in keys_values and output.
+
+local isas = require "isa.init"
+
+local M = {}
+
+local function ceil_div(a, b) return (a + b - 1) // b end
+local function round_up(a, b) return ceil_div(a, b) * b end
+
+-- Sections of buffers start at multiples of this many floats (64 bytes).
+M.align = 16
+
+-- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
+function M.balanced(n, most)
+  local blocks = ceil_div(n, most)
+  local small, big_count = n // blocks, n % blocks
+  local runs = {}
+  if big_count > 0 then runs[1] = { size = small + 1, count = big_count, at = 0 } end
+  if blocks > big_count then
+    runs[#runs + 1] = { size = small, count = blocks - big_count, at = big_count * (small + 1) }
+  end
+  return runs
+end
+
+-- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
+-- grows with the root of a chain's length, and the footprint in cache.
+local function chunks(n, most, multiple)
+  local count = ceil_div(n, most)
+  local size = math.min(n, round_up(ceil_div(n, count), multiple))
+  count = ceil_div(n, size)
+  return { size = size, count = count, last = n - (count - 1) * size }
+end
+
+-- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
+-- { vecs, count, at = first float, used = floats of one block, width = its slots }.
+local function vector_blocks(isa, n, most)
+  local cover = isas.cover(isa, n)
+  local runs, i = {}, 1
+  for _, run in ipairs(M.balanced(#cover, most)) do
+    for _ = 1, run.count do
+      local vecs, used = {}, 0
+      for c = 1, run.size do
+        vecs[c] = cover[i]
+        used = used + cover[i].used
+        i = i + 1
+      end
+      local last, tail = runs[#runs], vecs[#vecs]
+      local same = last and #last.vecs == #vecs and last.vecs[#vecs].w == tail.w
+        and last.used == used
+      if same then
+        last.count = last.count + 1
+      else
+        runs[#runs + 1] = { vecs = vecs, count = 1, at = vecs[1].at, used = used,
+                            width = #vecs * isa.lanes, lanes = isa.lanes }
+      end
+    end
+  end
+  return runs
+end
+
+-- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
+-- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
+local function tile_cost(isa, rows, vecs, steps)
+  local fma = 0
+  for _, v in ipairs(vecs) do fma = fma + v.w.cost end
+  local step = math.max(rows * fma, #vecs + rows / 2, isa.chains or 4)
+  return steps * step + 20 + 2 * rows * #vecs
+end
+
+local function runs_cost(isa, runs, vecs, steps)
+  local sum = 0
+  for _, run in ipairs(runs) do sum = sum + run.count * tile_cost(isa, run.size, vecs, steps) end
+  return sum
+end
+
+-- Most rows of a tile with this many vectors that leaves registers for B and for A. `a_registers`
+-- says how many of A's live at a time: one broadcast, or with lane FMAs a vector for every
+-- `lanes` rows ("columns": A contiguous from row to row) or for every row ("rows").
+local function most_rows(isa, vectors, a_order)
+  local most = 0
+  for rows = 1, 32 do
+    local a = 1
+    if isa.rows.fma_lane then a = a_order == "rows" and rows or ceil_div(rows, isa.lanes) end
+    if rows * vectors + vectors + a <= isa.registers and rows * vectors <= 28 then most = rows end
+  end
+  return most
+end
+
+local function refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
+
+-- Rows of a tile: the schedule key if it is set (it must fit the registers), else the cheapest.
+local function choose_rows(isa, cfg, key, n, vectors, a_order, cost)
+  local most = most_rows(isa, vectors, a_order)
+  if cfg[key] then
+    if cfg[key] > most then
+      refuse(key, cfg[key], ("at most %d rows of %d vectors fit the %d registers of %s"):format(
+        most, vectors, isa.registers, isa.name))
+    end
+    return cfg[key]
+  end
+  local best, best_cost
+  for rows = math.max(1, most // 3), most do
+    local c = cost(rows)
+    if not best or c < best_cost then best, best_cost = rows, c end
+    if rows >= n then break end
+  end
+  return best
+end
+
+-- The tiles of one group of queries, and their cost.
+local function plan_group(isa, cfg, group, hb)
+  local vecs, n = group.vecs, #group.vecs
+  local function rows_cost(total, steps)
+    return function(rows) return runs_cost(isa, M.balanced(total, rows), vecs, steps) end
+  end
+  local function score_cost(rows)
+    local cost = cfg.seq_kv // rows * tile_cost(isa, rows, vecs, cfg.dk)
+    if cfg.seq_kv % rows > 0 then cost = cost + tile_cost(isa, cfg.seq_kv % rows, vecs, cfg.dk) end
+    return cost
+  end
+  local q_rows = choose_rows(isa, cfg, "q_rows", hb * cfg.dk, n, "columns",
+    rows_cost(hb * cfg.dk, cfg.d_model))
+  local key_rows = choose_rows(isa, cfg, "key_rows", cfg.seq_kv, n, "rows", score_cost)
+  local context_rows = choose_rows(isa, cfg, "context_rows", cfg.dv, n, "columns",
+    rows_cost(cfg.dv, cfg.seq_kv))
+  group.q = M.balanced(hb * cfg.dk, q_rows)
+  group.context = M.balanced(cfg.dv, context_rows)
+  group.key_rows = math.min(key_rows, cfg.seq_kv)
+  return rows_cost(hb * cfg.dk, cfg.d_model)(q_rows)
+    + hb * (score_cost(key_rows) + rows_cost(cfg.dv, cfg.seq_kv)(context_rows))
+end
+
+-- Groups of queries: the number of vectors that makes attend cheapest, unless the schedule says.
+local function plan_groups(isa, cfg, hb)
+  local function with(vectors)
+    local runs, cost = vector_blocks(isa, cfg.seq, vectors), 0
+    for _, group in ipairs(runs) do cost = cost + group.count * plan_group(isa, cfg, group, hb) end
+    return runs, cost
+  end
+  if cfg.query_vectors then
+    if most_rows(isa, cfg.query_vectors, "rows") == 0 then
+      refuse("query_vectors", cfg.query_vectors, "no tile of that width fits the registers of " .. isa.name)
+    end
+    return with(cfg.query_vectors)
+  end
+  local best, best_cost
+  for vectors = 1, 6 do
+    if most_rows(isa, vectors, "rows") >= 1 then
+      local runs, cost = with(vectors)
+      if not best or cost < best_cost then best, best_cost = runs, cost end
+    end
+    if vectors * isa.lanes >= cfg.seq then break end
+  end
+  return best, best_cost
+end
+
+-- A product with vectors over `columns`: the column blocks, and the rows of a tile for `rows` rows.
+local function plan_columns(isa, cfg, keys, rows, columns, steps, a_order)
+  local best, best_cost
+  local from, to = 1, 6
+  if cfg[keys.vectors] then from, to = cfg[keys.vectors], cfg[keys.vectors] end
+  for vectors = from, to do
+    local most = most_rows(isa, vectors, a_order)
+    if most == 0 then
+      if cfg[keys.vectors] then
+        refuse(keys.vectors, vectors, "no tile of that width fits the registers of " .. isa.name)
+      end
+      break
+    end
+    local blocks = vector_blocks(isa, columns, vectors)
+    local widest = #blocks[1].vecs
+    local function cost(tile_rows)
+      local sum = 0
+      for _, block in ipairs(blocks) do
+        sum = sum + block.count * runs_cost(isa, M.balanced(rows, tile_rows), block.vecs, steps)
+      end
+      return sum
+    end
+    local tile_rows = choose_rows(isa, cfg, keys.rows, rows, widest, a_order, cost)
+    if not best or cost(tile_rows) < best_cost then
+      best = { blocks = blocks, tile_rows = tile_rows }
+      best_cost = cost(tile_rows)
+    end
+    if vectors * isa.lanes >= columns then break end
+  end
+  best.row_runs = M.balanced(rows, best.tile_rows)
+  best.ld = #isas.cover(isa, columns) * isa.lanes
+  return best, best_cost
+end
+
+local kv_keys = { rows = "kv_rows", vectors = "kv_vectors" }
+local out_keys = { rows = "out_rows", vectors = "out_vectors" }
+
+local function plan_keys_values(isa, cfg, hb)
+  local k, k_cost = plan_columns(isa, cfg, kv_keys, cfg.seq_kv, hb * cfg.dk, cfg.d_model, "rows")
+  local v, v_cost = plan_columns(isa, cfg, kv_keys, cfg.seq_kv, hb * cfg.dv, cfg.d_model, "rows")
+  return k, v, k_cost + v_cost
+end
+
+-- Heads projected together: more columns waste fewer lanes, fewer columns stay in the cache.
+local function choose_head_block(isa, cfg)
+  if cfg.head_block then return cfg.head_block end
+  local best, best_cost
+  for hb = 1, cfg.h do
+    if cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
+      local _, _, kv_cost = plan_keys_values(isa, cfg, hb)
+      local _, attend_cost = plan_groups(isa, cfg, hb)
+      local cost = (kv_cost + (attend_cost or 0)) * (cfg.h // hb)
+      if not best or cost < best_cost * 0.995 then best, best_cost = hb, cost end
+    end
+  end
+  return best
+end
+
+-- Lays sections behind each other; `total` in floats.
+local function layout()
+  local l = { total = 0 }
+  function l.add(name, floats)
+    l[name] = l.total
+    l.total = l.total + round_up(floats, M.align)
+  end
+  return l
+end
+
+local function panels_floats(product, steps)
+  local sum = 0
+  for _, block in ipairs(product.blocks) do sum = sum + block.count * block.width * steps end
+  return sum
+end
+
+local function check_size(what, floats)
+  if floats > 2 ^ 45 then
+    refuse(what, math.tointeger(floats) or floats, "a buffer of more than 2^45 floats")
+  end
+end
+
+function M.flops(cfg)
+  local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
+  local pairs_seen = n * m
+  if cfg.causal then
+    local short = math.min(n, m)
+    pairs_seen = short * (short + 1) // 2 + (n - short) * m
+  end
+  local project = 2 * d * cfg.h * (n * cfg.dk + m * (cfg.dk + cfg.dv))
+  local attend = 2 * pairs_seen * cfg.h * (cfg.dk + cfg.dv)
+  local output = 2 * n * cfg.h * cfg.dv * d
+  return (project + attend + output) * cfg.batch
+end
+
+function M.build(cfg)
+  local isa = isas.list[cfg.isa]
+  local plan = { cfg = cfg, isa = isa }
+  local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
+  for what, floats in pairs {
+    seq = cfg.batch * n * d, seq_kv = cfg.batch * m * d,
+    probs = cfg.probs and cfg.batch * cfg.h * n * m or 0,
+  } do
+    check_size(what, floats)
+  end
+
+  plan.masked = cfg.causal or cfg.kv_len
+  local hb = choose_head_block(isa, cfg)
+  plan.hb, plan.head_blocks = hb, cfg.h // hb
+  plan.groups = plan_groups(isa, cfg, hb)
+  plan.k, plan.v = plan_keys_values(isa, cfg, hb)
+  plan.k_unroll = cfg.k_unroll or 4
+  plan.k_chunks = chunks(d, cfg.k_block or 512, plan.k_unroll)
+  plan.out_chunks = chunks(cfg.h * cfg.dv, cfg.k_block or 512, plan.k_unroll)
+
+  -- Every group kind: its keys in tiles and blocks, its output tiles, its place in the buffers.
+  plan.group_count = 0
+  local xt, o, p_floats, q_floats, stats_floats = 0, 0, 0, 0, 0
+  for _, group in ipairs(plan.groups) do
+    local rows = group.key_rows
+    local tiles = ceil_div(m, rows)
+    local block_tiles = math.min(tiles, math.max(1, (cfg.key_block or 256) // rows))
+    local blocks = ceil_div(tiles, block_tiles)
+    block_tiles = ceil_div(tiles, blocks)
+    group.keys = { rows = rows, tiles = tiles, block_tiles = block_tiles,
+                   blocks = ceil_div(tiles, block_tiles), rest = m % rows }
+    group.out = plan_columns(isa, cfg, out_keys, group.used, d, cfg.h * cfg.dv, "columns")
+    group.first, group.q0, group.xt, group.o = plan.group_count, group.at, xt, o
+    group.xt_floats, group.o_floats = d * group.width, cfg.h * cfg.dv * group.width
+    plan.group_count = plan.group_count + group.count
+    xt = xt + group.count * group.xt_floats
+    o = o + group.count * group.o_floats
+    local p_rows = (cfg.probs and tiles or block_tiles) * rows
+    p_floats = math.max(p_floats, p_rows * group.width)
+    q_floats = math.max(q_floats, hb * cfg.dk * group.width)
+    stats_floats = math.max(stats_floats, 6 * group.width)
+    group.k_rows = plan.masked and tiles * rows or m
+  end
+  -- One packing of Wo serves all groups.
+  for _, group in ipairs(plan.groups) do
+    group.out.blocks = plan.groups[1].out.blocks
+    group.out.ld = plan.groups[1].out.ld
+    local most = most_rows(isa, #group.out.blocks[1].vecs, "columns")
+    group.out.row_runs = M.balanced(group.used, math.min(group.out.tile_rows, most))
+  end
+  plan.out_blocks = plan.groups[1].out.blocks
+
+  local kv_rows = 0
+  for _, group in ipairs(plan.groups) do kv_rows = math.max(kv_rows, group.k_rows) end
+
+  -- Packed weights: per head block the panels of Wq, Wk, Wv and their biases; then Wo and bo.
+  -- The panels of Wq depend on the tile heights, which all groups must share.
+  local q_runs = plan.groups[1].q
+  for _, group in ipairs(plan.groups) do group.q = q_runs end
+  local head = layout()
+  head.add("wq", hb * cfg.dk * d)
+  head.add("bq", hb * cfg.dk)
+  head.add("wk", panels_floats(plan.k, d))
+  head.add("bk", plan.k.ld)
+  head.add("wv", panels_floats(plan.v, d))
+  head.add("bv", plan.v.ld)
+  local packed = layout()
+  packed.add("heads", plan.head_blocks * head.total)
+  packed.add("wo", panels_floats(plan.groups[1].out, cfg.h * cfg.dv))
+  packed.add("bo", plan.groups[1].out.ld)
+  plan.head, plan.packed = head, packed
+  check_size("d_model", packed.total)
+
+  -- Parallel tasks: of a batch entry, head blocks times `chunks_per_head` ranges of groups.
+  plan.resident = math.min(cfg.batch, math.max(8, ceil_div(cfg.batch, 64)))
+  local wanted = ceil_div(16, plan.resident * plan.head_blocks)
+  plan.groups_per_task = ceil_div(plan.group_count, math.min(wanted, plan.group_count))
+  plan.attend_tasks = ceil_div(plan.group_count, plan.groups_per_task)
+
+  local scratch = layout()
+  scratch.add("q", q_floats)
+  scratch.add("p", p_floats)
+  scratch.add("stats", stats_floats)
+  local kv = layout()
+  kv.add("k", kv_rows * plan.k.ld)
+  kv.add("v", kv_rows * plan.v.ld)
+  local entry = layout()
+  entry.add("xt", xt)
+  entry.add("o", o)
+  entry.add("kv", plan.head_blocks * kv.total)
+  entry.add("scratch", plan.head_blocks * plan.attend_tasks * scratch.total)
+  plan.scratch, plan.kv, plan.entry = scratch, kv, entry
+  plan.kv_rows = kv_rows
+  plan.workspace = plan.resident * entry.total
+  check_size("batch", plan.workspace)
+  plan.flops = M.flops(cfg)
+  return plan
+end
+
+return M

@@ -1,0 +1,248 @@
+-- The tape: what a kernel does, as typed operations in nested blocks, before it is C text.
+--
+-- An emitter records functions; a function is a list of nodes:
+--   op      dst = op(args) for one primitive of isa/ops.lua; dst is nil for stores
+--   loop    for var = 0 .. count-1
+--   when    a block that runs if the integer `left` < `right`
+--   unless  a block that runs if one of the conditions is false
+--   call    a function of this tape with pointers and integers
+--   apply   dst = function of vectors(args); result: what such a function returns
+--   int     a named integer, int_at: one read from an array; bump: moves a pointer on
+--   note    a comment; block: a scope of its own
+-- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
+
+local expr = require "expr"
+local ops = require "isa.ops"
+local derived = require "isa.derived"
+
+local M = {}
+local Tape = {}
+Tape.__index = Tape
+
+local Pointer = {}
+Pointer.__index = Pointer
+
+-- A pointer to floats: `base` is a C name, `off` an expression in floats.
+function M.pointer(base, off)
+  return setmetatable({ base = base, off = off or 0 }, Pointer)
+end
+
+function Pointer:at(off)
+  return setmetatable({ base = self.base, off = self.off + off }, Pointer)
+end
+
+function M.new(isa)
+  return setmetatable({ isa = isa, functions = {}, by_name = {} }, Tape)
+end
+
+function Tape:push(node)
+  local body = self.body
+  body[#body + 1] = node
+  return node
+end
+
+-- Records into `list` while `build` runs.
+function Tape:into(list, build)
+  local outer = self.body
+  self.body = list
+  build()
+  self.body = outer
+  return list
+end
+
+-- What a body uses: values by themselves, variables and pointers by name ("args->q" uses args).
+local function uses(node, mark_one)
+  local function mark(what)
+    if type(what) ~= "string" then return mark_one(what) end
+    for word in what:gmatch("[%a_][%w_]*") do mark_one(word) end
+  end
+  local function mark_any(a)
+    if type(a) ~= "table" then return end
+    if a.base then
+      mark(a.base)
+      expr.variables(a.off, mark)
+    elseif a.terms then
+      expr.variables(a, mark)
+    else
+      mark(a)
+    end
+  end
+  for _, a in ipairs(node.args or {}) do mark_any(a) end
+  for _, c in ipairs(node.conditions or {}) do mark(c) end
+  for _, key in ipairs { "left", "right", "count", "to", "value", "off", "result" } do
+    mark_any(node[key])
+  end
+  if node.kind == "int_at" then mark(node.base) end
+end
+
+-- Drops values that nothing uses, last ones first, and returns what is used.
+local function prune(body, used)
+  local function mark(what) used[what] = true end
+  for i = #body, 1, -1 do
+    local node = body[i]
+    local made = node.dst and not node.again and node.dst or node.kind == "int" and node.name
+    if made and not used[made] then
+      table.remove(body, i)
+    else
+      if node.otherwise then prune(node.otherwise, used) end
+      if node.body then prune(node.body, used) end
+      uses(node, mark)
+    end
+  end
+  return used
+end
+
+-- Defines a static function once, while `build` records its body. def: name, doc, attr, params
+-- { { kind = C type, name }, .. }, and for a function of vectors `w`: it takes and returns one.
+-- Parameters that the body does not use are left out, of the calls too.
+function Tape:define(def, build)
+  if self.by_name[def.name] then return self.by_name[def.name] end
+  local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, body = {}, params = {} }
+  self.by_name[fn.name] = fn
+  self:into(fn.body, build)
+  local used = prune(fn.body, {})
+  fn.takes = {}
+  for i, p in ipairs(def.params) do
+    fn.takes[i] = used[p.name] or def.keep or false
+    if fn.takes[i] then fn.params[#fn.params + 1] = p end
+  end
+  self.functions[#self.functions + 1] = fn
+  return fn
+end
+
+-- dst <- op(args) into a new single-assignment value. Expands where the ISA has no row.
+function Tape:op(name, w, dst, ...)
+  local op = ops[name]
+  if not self.isa.rows[name] then
+    local expand = derived[name]
+    if not expand then error("isa " .. self.isa.name .. " has no op " .. name) end
+    return expand(self, w, dst, ...)
+  end
+  local args = { ... }
+  assert(#args == #op.args, name)
+  local value
+  if op.result ~= "-" then value = { name = dst, kind = op.result, w = w } end
+  self:push { kind = "op", op = op, w = w, dst = value, args = args }
+  return value
+end
+
+-- The same, but the value can be updated later: an accumulator.
+function Tape:start(name, w, dst, ...)
+  local value = self:op(name, w, dst, ...)
+  self.body[#self.body].mutable = true
+  return value
+end
+
+-- acc <- op(args), for a value made by start.
+function Tape:update(acc, name, ...)
+  self:push { kind = "op", op = ops[name], w = acc.w, dst = acc, again = true, args = { ... } }
+end
+
+function Tape:loop(var, count, build)
+  local node = self:push { kind = "loop", var = var, count = count, body = {} }
+  self:into(node.body, function() build(expr.var(var)) end)
+end
+
+function Tape:when(left, right, build, otherwise)
+  if expr.is_const(left) and expr.is_const(right) then
+    local taken = left < right and build or otherwise
+    if taken then taken() end
+    return
+  end
+  local node = self:push { kind = "when", left = left, right = right, body = {} }
+  self:into(node.body, build)
+  if otherwise then node.otherwise = self:into({}, otherwise) end
+end
+
+function Tape:unless(conditions, build)
+  local node = self:push { kind = "unless", conditions = conditions, body = {} }
+  self:into(node.body, build)
+end
+
+function Tape:block(build)
+  local node = self:push { kind = "block", body = {} }
+  self:into(node.body, build)
+end
+
+-- Calls a function of this tape with all the arguments of its definition, or one from outside.
+function Tape:call(fn, args)
+  local list = {}
+  for i, a in ipairs(args) do
+    if not fn.takes or fn.takes[i] then list[#list + 1] = a end
+  end
+  self:push { kind = "call", fn = fn, args = list }
+end
+
+-- dst <- fn(x), for a function of vectors.
+function Tape:apply(fn, dst, x)
+  local value = { name = dst, kind = "f", w = fn.w }
+  self:push { kind = "apply", fn = fn, w = fn.w, dst = value, args = { x } }
+  return value
+end
+
+function Tape:result(value) self:push { kind = "result", result = value } end
+
+function Tape:int(name, value)
+  if expr.is_const(value) then return value end
+  self:push { kind = "int", name = name, value = value }
+  return expr.var(name)
+end
+
+-- name = the element of the int array `base` at `off`
+function Tape:int_at(name, base, off)
+  self:push { kind = "int_at", name = name, base = base, off = off }
+  return expr.var(name)
+end
+
+function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end
+
+function Tape:note(text) self:push { kind = "note", text = text } end
+
+-- The most float vectors alive at one point of a body: a value lives from its definition to its
+-- last use; one that is used inside a loop but made outside of it lives through the whole loop.
+function M.pressure(fn)
+  local values, first, last, at = {}, {}, {}, 0
+  local function touch(v)
+    if type(v) ~= "table" or v.kind ~= "f" then return end
+    if not first[v] then
+      first[v] = at
+      values[#values + 1] = v
+    end
+    last[v] = at
+  end
+  local function scan(body)
+    for _, node in ipairs(body) do
+      at = at + 1
+      if node.kind == "op" or node.kind == "apply" then
+        for _, a in ipairs(node.args) do touch(a) end
+        if node.dst then touch(node.dst) end
+      end
+      if node.body then
+        local start = at
+        scan(node.body)
+        if node.kind == "loop" then
+          at = at + 1
+          for _, v in ipairs(values) do
+            if first[v] <= start and last[v] > start then last[v] = at end
+          end
+        end
+      end
+      if node.otherwise then scan(node.otherwise) end
+    end
+  end
+  scan(fn.body)
+  local change = {}
+  for i = 1, at + 2 do change[i] = 0 end
+  for _, v in ipairs(values) do
+    change[first[v]] = change[first[v]] + 1
+    change[last[v] + 1] = change[last[v] + 1] - 1
+  end
+  local live, most = 0, 0
+  for i = 1, at + 1 do
+    live = live + change[i]
+    if live > most then most = live end
+  end
+  return most
+end
+
+return M
