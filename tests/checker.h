@@ -1,0 +1,23 @@
+/* checker.h: runs a generated kernel against the reference in double and against every promise of
+ * mhagen.h. Needs checker.c, reference.c, mhagen.c, libm and POSIX. */
+#ifndef MHAGEN_CHECKER_H
+#define MHAGEN_CHECKER_H
+
+#include "mhagen.h"
+
+typedef struct mhagen_check_options {
+  unsigned long long seed;
+  const char *threads; /* sizes of the pools to run on, such as "1,2,5" */
+  int terse;           /* one line per kernel */
+} mhagen_check_options;
+
+/* Checks one kernel, in a child process of its own: a crash is reported like any other failure.
+ * Prints to standard output. Returns 0, also for a kernel that this CPU cannot run, or 1. */
+int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options);
+
+/* A main program: checks each kernel, or those that the command line names. Usage:
+ *   [--seed N] [--threads 1,2,5] [--terse] [NAME...]
+ * Terse lines are `ok NAME err=.. bound=.. s=..`, `FAIL NAME (where) why` or `skip NAME why`. */
+int mhagen_check_main(const mhagen_kernel *const *kernels, int count, int argc, char **argv);
+
+#endif

@@ -1,0 +1,461 @@
+#!/usr/bin/env python3
+"""Configs against the checker: each is generated, compiled (gcc and clang in turn, -O0 to -O3 in
+turn) and run, NEON under qemu where the machine is no AArch64.
+
+  python3 tests/fuzz.py --seed 1 --count 500 --isa scalar,avx2     random configs
+  python3 tests/fuzz.py --grid                                     the awkward corners
+  python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-19 --level 3
+
+A failure is shrunk to a small config that still fails, and printed as the command to replay it.
+"""
+import argparse
+import concurrent.futures
+import functools
+import itertools
+import os
+import pathlib
+import platform
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
+OPTIONS = {"attention": "cross", "causal": "true", "kv_len": "true", "probs": "true"}
+SCHEDULE = {"query_vectors": 4, "key_rows": 16, "context_rows": 16, "q_rows": 16, "kv_rows": 16,
+            "kv_vectors": 4, "out_rows": 16, "out_vectors": 4, "key_block": 64, "k_block": 64,
+            "k_unroll": 8, "head_block": 0}  # the largest to try; head_block divides h
+ISAS = ["scalar", "avx2", "avx512", "neon"]
+BATCH = 8  # kernels in one executable
+
+
+def text(config):
+    return " ".join(f"{key}={value}" for key, value in config.items())
+
+
+# ---- configs ----------------------------------------------------------------------------------
+
+
+def flops(config):
+    h, d, dk, n = (config[key] for key in ("h", "d_model", "dk", "seq"))
+    dv, m, batch = config.get("dv", dk), config.get("seq_kv", n), config.get("batch", 1)
+    return 2 * batch * h * (dk + dv) * (d * (n + m) + n * m)
+
+
+def random_config(rng):
+    while True:
+        micro = rng.random() < 0.08
+
+        def extent(small, large):  # rather small; now and then up to `large`
+            if micro:
+                return rng.randint(1, 4)
+            return round((large if rng.random() < 0.06 else small) ** rng.random())
+
+        config = {"h": extent(8, 16), "d_model": extent(64, 300), "dk": extent(32, 128),
+                  "seq": extent(64, 200)}
+        if rng.random() < 0.3:
+            config["dv"] = extent(32, 128)
+        for key, value in OPTIONS.items():
+            if rng.random() < 0.35:
+                config[key] = value
+        if "attention" in config and rng.random() < 0.7:
+            config["seq_kv"] = extent(64, 200)
+        if rng.random() < 0.3:
+            config["batch"] = rng.randint(2, 4)
+        unroll = rng.choice(["full"] if micro else ["auto", "auto", "tile", "k"])
+        if unroll != "auto":
+            config["unroll"] = unroll
+        if rng.random() < 0.3:
+            for key, most in SCHEDULE.items():
+                if rng.random() < 0.3:
+                    config[key] = rng.randint(16 if key == "k_block" else 1, most or config["h"])
+            if config["h"] % config.get("head_block", 1):
+                del config["head_block"]
+        if flops(config) <= 8e6:
+            return config
+
+
+def grid():
+    """The awkward corners, always in the same order."""
+    def base(**changes):
+        return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}
+
+    def options(seq_kv, dv):  # each alone, each pair, all together
+        single = [{key: value} for key, value in OPTIONS.items()] + [{"batch": 3}, {"dv": dv}]
+        single[0]["seq_kv"] = seq_kv
+        pairs = [a | b for a, b in itertools.combinations(single, 2)]
+        return [{}, *single, *pairs, {**OPTIONS, "seq_kv": seq_kv, "batch": 3, "dv": dv}]
+
+    ones, micro = dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=3, dk=2, seq=3)
+    configs = [base(**extra) for extra in options(23, 9)]
+    configs += [{**ones, **extra} for extra in options(1, 1)]
+    configs += [{**micro, **extra, "unroll": "full"} for extra in options(4, 3)]
+    for unroll in "tile", "k":
+        configs += [base(**extra, unroll=unroll) for extra in options(23, 9)]
+    configs += [dict(h=3, d_model=7, dk=5, dv=11, seq=13),
+                dict(h=7, d_model=31, dk=3, dv=2, seq=29),
+                dict(h=5, d_model=37, dk=13, seq=17, **OPTIONS, seq_kv=41, batch=2)]
+    for n in 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49:  # around whole vectors
+        configs += [base(seq=n), base(seq=n, causal="true", probs="true")]
+        configs += [base(d_model=n, dk=5, dv=3), base(dk=n), base(dv=n, kv_len="true")]
+        configs += [base(seq=5, seq_kv=n, **OPTIONS), base(seq=n, seq_kv=3, attention="cross")]
+    configs += [dict(h=64, d_model=8, dk=1, seq=5), dict(h=64, d_model=64, dk=4, seq=18),
+                dict(h=1, d_model=16, dk=256, seq=17), dict(h=1, d_model=9, dk=2, dv=256, seq=6),
+                dict(h=1, d_model=1, dk=1, seq=4096), dict(h=1, d_model=4096, dk=3, seq=1),
+                dict(h=2, d_model=2, dk=2, seq=1, seq_kv=4096, attention="cross", probs="true"),
+                dict(h=2, d_model=3, dk=2, seq=4096, seq_kv=1, attention="cross", probs="true"),
+                dict(h=1, d_model=6, dk=4, seq=300, causal="true", kv_len="true"),
+                dict(h=12, d_model=384, dk=32, seq=128)]
+    return list({text(config): config for config in configs}.values())
+
+
+# ---- toolchains -------------------------------------------------------------------------------
+
+
+class Toolchain:
+    """A compiler for one kind of machine, with everything of the checker compiled once."""
+
+    def __init__(self, name, command, runner, flags):
+        self.name, self.command, self.runner = name, [*command, *flags, "-std=c11"], runner
+        self.objects, self.headers, self.lock = None, {}, threading.Lock()
+
+    def compile(self, source, out, *flags):
+        return execute([*self.command, *flags, "-c", source, "-o", out])
+
+    def header(self, directory, level):
+        """Flags that include the intrinsics precompiled: they are a fifth of the compile time."""
+        with self.lock:
+            if level not in self.headers:
+                header = pathlib.Path(tempfile.mkdtemp(dir=directory)) / "intrinsics.h"
+                header.write_text("#ifdef __aarch64__\n#include <arm_neon.h>\n#else\n"
+                                  "#include <immintrin.h>\n#endif\n")
+                execute([*self.command, f"-O{level}", "-x", "c-header", header, "-o",
+                         f"{header}.{'gch' if self.name == 'gcc' else 'pch'}"])
+                self.headers[level] = ["-include", header]
+        return self.headers[level]
+
+    def support(self, directory):
+        with self.lock:
+            if self.objects is None:
+                directory = pathlib.Path(tempfile.mkdtemp(dir=directory))
+                objects = []
+                for source in "tests/checker.c", "tests/reference.c", "runtime/mhagen.c":
+                    objects.append(directory / (pathlib.Path(source).stem + ".o"))
+                    code, output = self.compile(ROOT / source, objects[-1], "-O2", *WARNINGS,
+                                                f"-I{ROOT}/runtime", f"-I{ROOT}/tests")
+                    if code:
+                        sys.exit(f"fuzz: {output}")
+                self.objects = objects
+        return self.objects
+
+
+toolchain = functools.cache(Toolchain)  # the ISAs of one machine share them
+
+
+def toolchains(isa, sanitize):
+    """The toolchains for an ISA, or why there are none."""
+    machine, flags, runner = platform.machine(), [], []
+    compilers = {"gcc": ["gcc"], "clang-14": ["clang-14"], "clang-19": ["clang-19"]}
+    if isa.startswith("avx") and machine not in ("x86_64", "i686"):
+        return [], f"this machine is {machine}"
+    if isa == "neon" and machine != "aarch64":
+        if sanitize:
+            return [], "the sanitizers do not run under qemu"
+        if not shutil.which("qemu-aarch64") or not shutil.which("aarch64-linux-gnu-gcc"):
+            return [], "needs qemu-aarch64 and aarch64-linux-gnu-gcc"
+        runner = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+        compilers = {"gcc": ["aarch64-linux-gnu-gcc"],
+                     "clang-19": ["clang-19", "--target=aarch64-linux-gnu"]}
+    if sanitize:
+        flags = [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all", "-g1"]
+    found = [toolchain(name, tuple(command), tuple(runner), tuple(flags))
+             for name, command in compilers.items() if shutil.which(command[0])]
+    return found, "no compiler found"
+
+
+def execute(command, timeout=600):
+    """(exit status, output); a time-out ends the whole family of processes."""
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace",
+                               start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return -1, f"{process.communicate()[0]}\nno end within {timeout} s"
+
+
+# ---- one config, and several in one executable --------------------------------------------------
+
+
+class Item:
+    def __init__(self, config, isa, toolchain, level, number=0):
+        self.config, self.isa, self.toolchain, self.level = config, isa, toolchain, level
+        self.name = f"c{number}"
+        self.kind, self.detail = None, ""  # ok, skip, refused, or a failure: gen, compile, check
+        self.error = self.bound = 0.0
+
+    def settle(self, kind, detail):
+        self.kind, self.detail = kind, detail.strip()
+
+    @property
+    def failed(self):
+        return self.kind in ("gen", "compile", "check")
+
+    @property
+    def symptom(self):  # what must stay the same while shrinking
+        return self.kind, re.match(r"\(.*?\)|", self.detail)[0]
+
+    def generate(self, run, directory):
+        code, output = execute([run.mhagen, "gen", *text(self.config).split(), f"isa={self.isa}",
+                                f"name={self.name}", "-o", directory], 60)
+        if code == 0:
+            return True
+        # Only the budget of the unrolling and a schedule's tiles may be refused, and cleanly.
+        key = re.search(r"config: (\w+) = ", output)
+        allowed = "code_limit" in output or (key and key[1] in self.config and key[1] in SCHEDULE)
+        clean = not directory.exists() or not list(directory.iterdir())
+        self.settle("refused" if code == 2 and allowed and clean else "gen",
+                    f"exit status {code}: {output}")
+        return False
+
+    def compile(self, run, directory):
+        # At -O0 gcc's intrinsics are macros that convert without a cast.
+        flags = [f"-O{self.level}", *(WARNINGS if self.level else [])]
+        if run.precompile and self.isa != "scalar":
+            flags += self.toolchain.header(run.directory, self.level)
+        code, output = self.toolchain.compile(directory / f"{self.name}.c",
+                                              directory / f"{self.name}.o", *flags)
+        if code:
+            self.settle("compile", "\n".join(output.splitlines()[:8]))
+        return code == 0
+
+
+class Run:
+    """What all items of one call of this program share."""
+
+    def __init__(self, mhagen, directory, seed, precompile):
+        self.mhagen, self.directory, self.seed = mhagen, directory, seed
+        self.precompile = precompile  # not in the grid, which would miss a forgotten #include
+        self.serial = itertools.count()
+
+    def check(self, items, keep=False):
+        """Settles all items; they share ISA and toolchain. Returns the checker's output."""
+        directory = self.directory / f"run{next(self.serial)}"
+        ready = []
+        for item in items:
+            own = directory / item.name
+            own.mkdir(parents=True)
+            if item.generate(self, own) and item.compile(self, own):
+                ready.append(item)
+        output = self.link_and_run(ready, directory, terse=not keep) if ready else ""
+        if not keep:
+            shutil.rmtree(directory)
+        lost = [item for item in ready if item.kind is None]
+        if len(items) > 1:  # a crash of one must not hide the others
+            for item in lost:
+                self.check([item])
+        else:
+            for item in lost:
+                item.settle("check", output[-1500:])
+        return output
+
+    def link_and_run(self, items, directory, terse):
+        table = "".join(f"&{item.name}_kernel, " for item in items)
+        (directory / "main.c").write_text(
+            "".join(f'#include "{item.name}/{item.name}.h"\n' for item in items) +
+            '#include "checker.h"\n\nint main(int argc, char **argv) {\n'
+            f"  static const mhagen_kernel *const kernels[] = {{{table}}};\n"
+            f"  return mhagen_check_main(kernels, {len(items)}, argc, argv);\n}}\n")
+        toolchain = items[0].toolchain
+        objects = [directory / item.name / f"{item.name}.o" for item in items]
+        code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
+                                directory / "main.c", *objects, *toolchain.support(self.directory),
+                                "-o", directory / "check", "-lm", "-pthread"])
+        if code:
+            return output
+        code, output = execute([*toolchain.runner, directory / "check", "--seed", self.seed,
+                                *(["--terse"] if terse else [])])
+        results = {match[2]: match for match in re.finditer(
+            r"^(ok|FAIL|skip) (\w+) (.*)$", output, re.MULTILINE)}
+        for item in items:
+            if item.name not in results:
+                continue
+            verdict, _, detail = results[item.name].groups()
+            if verdict == "ok":
+                item.error, item.bound = map(float, re.findall(r"(?:err|bound)=(\S+)", detail))
+                item.settle("ok", detail)
+            else:
+                item.settle("check" if verdict == "FAIL" else "skip", detail)
+        return output
+
+
+# ---- shrinking ----------------------------------------------------------------------------------
+
+
+def smaller(config):
+    """Simpler neighbours of a config, the boldest first."""
+    required = ("h", "d_model", "dk", "seq")
+    for key in reversed(config):
+        if key not in required and not (key == "attention" and "seq_kv" in config):
+            yield {other: value for other, value in config.items() if other != key}
+    for attempt in (lambda value: 1), (lambda value: value // 2), (lambda value: value - 1):
+        for key, value in config.items():
+            if isinstance(value, int) and 1 <= attempt(value) < value:
+                yield {**config, key: attempt(value)}
+
+
+def shrink(run, item, trials=150):
+    best, seen = item, set()
+    while True:
+        for config in smaller(best.config):
+            if text(config) in seen:
+                continue
+            if len(seen) >= trials:
+                return best
+            seen.add(text(config))
+            trial = Item(config, item.isa, item.toolchain, item.level)
+            run.check([trial])
+            if trial.symptom == item.symptom:
+                best = trial
+                break
+        else:
+            return best
+
+
+def replay_command(options, item):
+    sanitize = f" --sanitize {options.sanitize}" if options.sanitize else ""
+    return (f"python3 tests/fuzz.py --replay '{text(item.config)}' --isa {item.isa} --cc "
+            f"{item.toolchain.name} --level {item.level} --seed {options.seed}{sanitize}")
+
+
+# ---- the program --------------------------------------------------------------------------------
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="of the configs and of the data")
+    parser.add_argument("--count", type=int, default=100, help="random configs for each ISA")
+    parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
+    parser.add_argument("--grid", action="store_true", help="the fixed grid instead")
+    parser.add_argument("--replay", metavar="CONFIG", help="one config, with the full report")
+    parser.add_argument("--cc", help="only this compiler: gcc, clang-14 or clang-19")
+    parser.add_argument("--level", type=int, choices=range(4), help="only this -O level")
+    parser.add_argument("--sanitize", metavar="LIST", help="address,undefined or thread")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--mhagen", default=ROOT / "build/mhagen", type=pathlib.Path)
+    return parser.parse_args()
+
+
+def parse_config(line):
+    pairs = (pair.split("=", 1) for pair in line.split())
+    return {key: int(value) if value.isdigit() else value for key, value in pairs}
+
+
+def batches(options, isa, chains):
+    """Lists of items that share a toolchain; run_batch draws the random configs."""
+    if options.replay:
+        configs = [parse_config(options.replay)]
+    elif options.grid:
+        configs = grid()
+    else:
+        configs = [None] * options.count
+    for start in range(0, len(configs), BATCH):
+        chain = chains[start // BATCH % len(chains)]
+        yield [Item(config, isa, chain, (options.level, i % 4)[options.level is None], start + i)
+               for i, config in enumerate(configs[start:start + BATCH])]
+
+
+def run_batch(options, run, items):
+    """Draws again what is refused; returns how often."""
+    if items[0].config:
+        run.check(items)
+        return 0
+    refused, todo = 0, items
+    for attempt in range(20):
+        for item in todo:
+            rng = random.Random(f"{options.seed} {item.name} {attempt}")
+            item.config, item.kind = random_config(rng), None
+        run.check(todo)
+        todo = [item for item in todo if item.kind == "refused"]
+        if not todo:
+            break
+        refused += len(todo)
+    return refused
+
+
+def main():
+    options = arguments()
+    started, results, refused, skipped = time.time(), {}, {}, {}
+    if not options.mhagen.exists():
+        sys.exit(f"fuzz: {options.mhagen} does not exist; build it first: ninja")
+    with tempfile.TemporaryDirectory(prefix="mhagen-fuzz-") as directory:
+        run = Run(options.mhagen.resolve(), pathlib.Path(directory), options.seed,
+                  precompile=not (options.grid or options.replay))
+        work = []
+        for isa in options.isa.split(","):
+            chains, reason = toolchains(isa, options.sanitize)
+            chains = [chain for chain in chains if options.cc in (None, chain.name)]
+            results[isa], refused[isa] = [], 0
+            if not chains:
+                skipped[isa] = reason
+            else:
+                work += batches(options, isa, chains)
+        if options.replay:
+            for items in work:
+                items[0].level = options.level if options.level is not None else 2
+                print(run.check(items, keep=True) or items[0].detail)
+            return any(item.failed for items in work for item in items)
+
+        random.Random(options.seed).shuffle(work)  # so that the slow ISA does not come last
+        failures, done = [], 0
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            futures = {pool.submit(run_batch, options, run, items): items for items in work}
+            for future in concurrent.futures.as_completed(futures):
+                items = futures[future]
+                refused[items[0].isa] += future.result()
+                results[items[0].isa] += items
+                done += len(items)
+                for item in filter(lambda item: item.failed, items):
+                    failures.append(item)
+                    print(f"FAIL ({item.kind}) {item.isa} {item.toolchain.name} -O{item.level}: "
+                          f"{text(item.config)}\n     {item.detail}", flush=True)
+                if sys.stderr.isatty():
+                    total = sum(map(len, work))
+                    print(f"\r{done} of {total} kernels, {len(failures)} failures",
+                          end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+        for item in failures[:3]:
+            small = shrink(run, item)
+            print(f"shrunk to: {small.detail}\n  {replay_command(options, small)}", flush=True)
+
+    for isa, items in results.items():
+        if isa in skipped:
+            print(f"{isa:7} skipped: {skipped[isa]}")
+            continue
+        ok = [item for item in items if item.kind == "ok"]
+        skips = [item for item in items if item.kind == "skip"]
+        line = f"{isa:7} {len(ok)} ok, {sum(item.failed for item in items)} failed"
+        line += f", {refused[isa] + sum(item.kind == 'refused' for item in items)} refused"
+        if skips:
+            line += f", {len(skips)} skipped: {skips[0].detail}"
+        if ok:
+            worst = max(ok, key=lambda item: item.error / item.bound)
+            line += f", worst error {worst.error:.2g} of {worst.bound:.2g} ({text(worst.config)})"
+        print(line)
+    what = "grid" if options.grid else f"seed {options.seed}"
+    print(f"{what}: {sum(map(len, results.values()))} kernels, {len(failures)} failures, "
+          f"{time.time() - started:.0f} s")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+/* reference.h: multi-head attention in double, straight from the formulas on top of mhagen.h. It
+ * shares nothing with the generator, so that the two can disagree. */
+#ifndef MHAGEN_REFERENCE_H
+#define MHAGEN_REFERENCE_H
+
+#include "mhagen.h"
+
+/* Computes what a run of a kernel of this shape should. Of `shape` only the integers and the
+ * options are read, of `args` only q, k, v and kv_len.
+ *   y          [batch][seq][d_model]
+ *   probs      [batch][h][seq][seq_kv], zero for keys that a row does not see; may be null
+ *   max_score  the largest finite |q k / sqrt(dk)| over the visible pairs; may be null
+ * Whether a NaN or an Inf spreads is left to the arithmetic; a key that a row does not see takes
+ * no part in it. A row that sees no key has the context zero. Returns 0, or -1 when memory is
+ * short. */
+int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
+                     const mhagen_args *args, double *y, double *probs, double *max_score);
+
+#endif

@@ -1,0 +1,137 @@
+"""The reference in double against PyTorch in double."""
+import ctypes
+import pathlib
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CROSS, CAUSAL, KV_LEN, PROBS = 1, 2, 4, 8
+SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
+
+
+class Kernel(ctypes.Structure):  # the start of mhagen_kernel: all that the reference reads
+    _fields_ = [("name", ctypes.c_char_p), ("isa", ctypes.c_char_p),
+                *[(key, ctypes.c_int) for key in SHAPE], ("options", ctypes.c_uint)]
+
+
+class Weights(ctypes.Structure):
+    _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()],
+                ("layout", ctypes.c_int)]
+
+
+class Args(ctypes.Structure):
+    _fields_ = [(key, ctypes.c_void_p)
+                for key in "q k v y packed workspace kv_len probs".split()]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    out = tmp_path_factory.mktemp("reference") / "reference.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime",
+                    ROOT / "tests/reference.c", "-o", out, "-lm"], check=True)
+    return ctypes.CDLL(out)
+
+
+class Case:
+    """Random float32 data of one shape, and the reference's results for it."""
+
+    def __init__(self, library, h, d_model, dk, seq, dv=None, seq_kv=None, batch=2, options=0,
+                 kv_len=None, biases=True, layout=1, seed=0):
+        torch.manual_seed(seed)
+        dv, seq_kv = dv or dk, seq_kv or seq
+        self.h, self.dk, self.seq, self.seq_kv, self.batch = h, dk, seq, seq_kv, batch
+        self.options, self.biases = options, biases
+        self.kv_len = torch.tensor(kv_len or [seq_kv] * batch, dtype=torch.int32)
+        self.q = torch.randn(batch, seq, d_model)
+        self.k, self.v = ((torch.randn(batch, seq_kv, d_model) for _ in "kv") if options & CROSS
+                          else (self.q, self.q))
+        shapes = {"q": (h * dk, d_model), "k": (h * dk, d_model), "v": (h * dv, d_model),
+                  "o": (d_model, h * dv)}  # as torch.nn.Linear has them
+        self.w = {key: torch.randn(shape) for key, shape in shapes.items()}
+        self.b = {key: torch.randn(shape[0]) * biases for key, shape in shapes.items()}
+
+        stored = [(w if layout else w.T).contiguous() for w in self.w.values()]
+        biases = [b.data_ptr() if biases else None for b in self.b.values()]
+        weights = Weights(*[w.data_ptr() for w in stored], *biases, layout)
+        args = Args(q=self.q.data_ptr(), kv_len=self.kv_len.data_ptr())
+        if options & CROSS:
+            args.k, args.v = self.k.data_ptr(), self.v.data_ptr()
+        kernel = Kernel(b"", b"", h, d_model, dk, dv, seq, seq_kv, batch, options)
+        self.y = torch.full((batch, seq, d_model), torch.nan, dtype=torch.double)
+        self.probs = torch.full((batch, h, seq, seq_kv), torch.nan, dtype=torch.double)
+        score = ctypes.c_double()
+        assert library.mhagen_reference(
+            ctypes.byref(kernel), ctypes.byref(weights), ctypes.byref(args),
+            ctypes.c_void_p(self.y.data_ptr()), ctypes.c_void_p(self.probs.data_ptr()),
+            ctypes.byref(score)) == 0
+        self.max_score = score.value
+
+    def hidden(self):
+        """[batch][1][seq][seq_kv]: true where a row must not see a key."""
+        keys = torch.arange(self.seq_kv)
+        hidden = (keys >= self.kv_len[:, None]).view(self.batch, 1, 1, self.seq_kv)
+        if self.options & CAUSAL:
+            hidden = hidden | (keys > torch.arange(self.seq)[:, None])
+        return hidden.expand(self.batch, 1, self.seq, self.seq_kv)
+
+    def expect(self, y, probs=None, rows=slice(None)):
+        assert (self.y[:, rows] - y[:, rows]).abs().max() <= 1e-12 * max(1, y[:, rows].abs().max())
+        if probs is not None:
+            assert (self.probs - probs).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("options, kv_len", [
+    (0, None), (CAUSAL, None), (KV_LEN, [1, 7, 13]), (CAUSAL | KV_LEN, [4, 13, 2]),
+    (CROSS, None), (CROSS | CAUSAL, None), (CROSS | KV_LEN, [1, 13, 5])])
+@pytest.mark.parametrize("biases", [True, False])
+def test_multihead_attention(library, options, kv_len, biases):
+    """torch.nn.MultiheadAttention, whose d_model is always h * dk."""
+    case = Case(library, h=3, d_model=24, dk=8, seq=13, batch=3, options=options, kv_len=kv_len,
+                biases=biases)
+    module = torch.nn.MultiheadAttention(24, 3, bias=biases, batch_first=True).double()
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.cat([case.w[key] for key in "qkv"]))
+        module.out_proj.weight.copy_(case.w["o"])
+        if biases:
+            module.in_proj_bias.copy_(torch.cat([case.b[key] for key in "qkv"]))
+            module.out_proj.bias.copy_(case.b["o"])
+        causal = torch.ones(13, 13, dtype=torch.bool).triu(1) if options & CAUSAL else None
+        padding = torch.arange(13) >= case.kv_len[:, None] if options & KV_LEN else None
+        y, probs = module(case.q.double(), case.k.double(), case.v.double(), attn_mask=causal,
+                          key_padding_mask=padding, average_attn_weights=False)
+    case.expect(y, probs)
+
+
+@pytest.mark.parametrize("options", range(8))
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("shape", [
+    dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=5, dk=3, dv=7, seq=6),
+    dict(h=5, d_model=11, dk=4, dv=2, seq=9), dict(h=2, d_model=16, dk=32, seq=40)])
+def test_composition(library, shape, options, layout):
+    """Any dk, dv and seq_kv: PyTorch's scaled_dot_product_attention between linear maps."""
+    seq_kv = shape["seq"] + 3 if options & CROSS else shape["seq"]
+    kv_len = [1 + seq_kv // 2, seq_kv] if options & KV_LEN else None
+    case = Case(library, **shape, seq_kv=seq_kv, options=options, kv_len=kv_len, layout=layout)
+
+    def heads(x, key):
+        x = torch.nn.functional.linear(x.double(), case.w[key].double(), case.b[key].double())
+        return x.unflatten(-1, (case.h, -1)).transpose(1, 2)
+
+    q, k, v = heads(case.q, "q"), heads(case.k, "k"), heads(case.v, "v")
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden())
+    y = torch.nn.functional.linear(context.transpose(1, 2).flatten(2), case.w["o"].double(),
+                                   case.b["o"].double())
+    scores = (q @ k.transpose(-1, -2) / case.dk**0.5).masked_fill(case.hidden(), -torch.inf)
+    case.expect(y, scores.softmax(-1))
+    largest = scores[scores.isfinite()].abs().max().item()
+    assert case.max_score == pytest.approx(largest, rel=1e-12)
+
+
+def test_no_visible_key(library):
+    """What PyTorch answers with NaN: the context is zero, so y = bo."""
+    case = Case(library, h=2, d_model=6, dk=3, seq=4, options=KV_LEN, kv_len=[0, 4])
+    assert (case.y[0] == case.b["o"].double()).all() and (case.probs[0] == 0).all()
+    assert case.y[1].isfinite().all() and not (case.y[1] == case.b["o"].double()).any()
