@@ -1,10 +1,10 @@
 -- A checked config -> the texts of <name>.h and <name>.c.
 
-local attention = require "emit.attention"
 local budget = require "budget"
 local config = require "config"
 local cprint = require "cprint"
 local describe = require "describe"
+local kernel = require "emit.kernel"
 local pack = require "emit.pack"
 local plan_of = require "plan"
 local tape = require "tape"
@@ -35,7 +35,7 @@ return function(cfg)
   local isa = plan.isa
 
   local kernels = tape.new(isa)
-  local phases = attention.emit(kernels, plan)
+  local phases = kernel.emit(kernels, plan)
   local packing = tape.new(isa)
   pack.emit(packing, plan)
 

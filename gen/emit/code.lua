@@ -1,0 +1,75 @@
+-- How the text of a kernel is cut into functions and loops: the one place that knows the unrolling
+-- levels. An emitter describes its work once; at the level `full` it comes out as straight code.
+
+local expr = require "expr"
+local tape = require "tape"
+
+local M = {}
+local Code = {}
+Code.__index = Code
+
+-- t: the tape to record on; plan: what is to be made.
+function M.new(t, plan)
+  return setmetatable({ t = t, plan = plan, full = plan.cfg.unroll == "full" }, Code)
+end
+
+local ctype = { ["in"] = "const float *", out = "float *", int = "ptrdiff_t" }
+
+-- Records `build` as a function of its own and calls it; straight in place at unroll level full,
+-- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops.
+-- params: { name, "in" | "out" | "int", value } each; build gets the values by name.
+function Code:part(name, doc, params, build, kind)
+  local t, values = self.t, {}
+  if self.full and not kind then
+    for _, p in ipairs(params) do values[p[1]] = p[3] end
+    t:block(function()
+      t:note(name)
+      build(values)
+    end)
+    return
+  end
+  local list, args = {}, {}
+  for i, p in ipairs(params) do
+    list[i] = { kind = ctype[p[2]], name = p[1] }
+    args[i] = p[3]
+    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1])
+  end
+  local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))" },
+    function()
+      local full = self.full
+      self.full = full and kind == "whole"
+      build(values)
+      self.full = full
+    end)
+  t:call(fn, args)
+end
+
+-- build(i) for i = 0 .. count-1: a loop, or straight when there is one round or at level full.
+function Code:each(var, count, build)
+  if expr.is_const(count) and (count <= 1 or self.full) then
+    for i = 0, count - 1 do build(i) end
+  elseif not expr.is_const(count) or count > 0 then
+    self.t:loop(var, count, build)
+  end
+end
+
+-- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
+-- sum is short enough that straight-line code pays.
+function Code:unroll(steps, accumulators)
+  local level = self.plan.cfg.unroll
+  if level == "k" or self.full then return steps end
+  if level == "auto" and steps <= 32 and steps * accumulators <= 400 then return steps end
+  return self.plan.k_unroll
+end
+
+-- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".
+function Code:chunks(chunks, run)
+  if chunks.count == 1 then return run("only", 0, chunks.last) end
+  run("first", 0, chunks.size)
+  self:each("chunk", chunks.count - 2, function(i) run("next", (i + 1) * chunks.size, chunks.size) end)
+  run("next", (chunks.count - 1) * chunks.size, chunks.last)
+end
+
+M.suffix = { only = "", first = "", next = "_add" }
+
+return M

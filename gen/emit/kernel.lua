@@ -1,0 +1,216 @@
+-- A whole kernel: the steps of a run, in the order that suits one thread, and as tasks for many.
+
+local attend = require "emit.attend"
+local code = require "emit.code"
+local expr = require "expr"
+local masked = require "emit.masked"
+local project = require "emit.project"
+local tape = require "tape"
+
+local M = {}
+
+-- Pointers of batch entry b: inputs and results, and its part of the workspace.
+local function entry_pointers(K, b, slot)
+  local plan, cfg = K.plan, K.plan.cfg
+  local q_floats, kv_floats = cfg.seq * cfg.d_model, cfg.seq_kv * cfg.d_model
+  local cross = cfg.attention == "cross"
+  local e = {
+    b = b,
+    q = tape.pointer("args->q", b * q_floats),
+    k = tape.pointer(cross and "args->k" or "args->q", b * kv_floats),
+    v = tape.pointer(cross and "args->v" or "args->q", b * kv_floats),
+    y = tape.pointer("args->y", b * q_floats),
+    probs = cfg.probs and tape.pointer("args->probs", b * (cfg.h * cfg.seq * cfg.seq_kv)),
+  }
+  e.packed = tape.pointer("(const float *)args->packed")
+  e.ws = tape.pointer("(float *)args->workspace", slot * plan.entry.total)
+  return e
+end
+
+local function each_group(K, build)
+  for _, group in ipairs(K.plan.groups) do
+    K:each("g", group.count, function(i) build(group, i) end)
+  end
+end
+
+-- The group with run-time number g.
+local function with_group(K, g, build)
+  local groups = K.plan.groups
+  local function from(i)
+    local group = groups[i]
+    if i == #groups then return build(group, g - group.first) end
+    K.t:when(g, group.first + group.count,
+      function() build(group, g - group.first) end, function() from(i + 1) end)
+  end
+  from(1)
+end
+
+local steps = {}
+
+function steps.transpose(K, e, group, i)
+  project.transpose(K, group, e.q:at(i * (group.used * K.plan.cfg.d_model) + group.q0 * K.plan.cfg.d_model),
+    e.ws:at(K.plan.entry.xt + group.xt + i * group.xt_floats))
+end
+
+function steps.attend(K, e, head_block, kv_slot, scratch_slot, group, i)
+  local plan, cfg = K.plan, K.plan.cfg
+  local q0 = i * group.used + group.q0
+  attend.group(K, group, {
+    xt = e.ws:at(plan.entry.xt + group.xt + i * group.xt_floats),
+    packed = e.packed:at(plan.packed.heads + head_block * plan.head.total),
+    kv = e.ws:at(plan.entry.kv + kv_slot * plan.kv.total),
+    scratch = e.ws:at(plan.entry.scratch + scratch_slot * plan.scratch.total),
+    o = e.ws:at(plan.entry.o + group.o + i * group.o_floats + head_block * (plan.hb * cfg.dv * group.width)),
+    probs = cfg.probs and e.probs:at(head_block * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv),
+    q0 = q0, len = e.len,
+  })
+end
+
+function steps.keys_values(K, e, head_block, kv_slot, which)
+  local plan = K.plan
+  project.keys_values(K, which, e[which], e.packed:at(plan.packed.heads + head_block * plan.head.total),
+    e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), e.len)
+end
+
+function steps.output(K, e, group, i)
+  local plan, cfg = K.plan, K.plan.cfg
+  local y = e.y:at(i * (group.used * cfg.d_model) + group.q0 * cfg.d_model)
+  project.output(K, group, e.ws:at(plan.entry.o + group.o + i * group.o_floats), e.packed, y)
+end
+
+function steps.no_keys(K, e, group, i)
+  local cfg = K.plan.cfg
+  local q0 = i * group.used + group.q0
+  masked.no_keys(K, group, e.packed, e.y:at(q0 * cfg.d_model),
+    cfg.probs and e.probs:at(q0 * cfg.seq_kv))
+end
+
+local function read_len(K, e)
+  if K.plan.cfg.kv_len then e.len = K.t:int_at("len", "args->kv_len", e.b) end
+end
+
+-- All of a batch entry in the order that keeps the caches warm: each head block's K and V are used
+-- at once, in the same place for every block.
+local function forward(K, e)
+  local t = K.t
+  t:note("transpose")
+  each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
+  K:each("hb", K.plan.head_blocks, function(hb)
+    t:note("keys and values")
+    steps.keys_values(K, e, hb, 0, "k")
+    steps.keys_values(K, e, hb, 0, "v")
+    t:note("attend")
+    each_group(K, function(group, i) steps.attend(K, e, hb, 0, 0, group, i) end)
+  end)
+  t:note("output")
+  each_group(K, function(group, i) steps.output(K, e, group, i) end)
+end
+
+local function run_entry(K, b, slot)
+  local e = entry_pointers(K, b, slot)
+  read_len(K, e)
+  local function all()
+    if not K.full then return forward(K, e) end
+    local params = {}
+    for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
+                         { "packed", "in" }, { "ws", "out" }, { "len", "int" } } do
+      if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
+    end
+    K:part("forward", "Everything for one batch entry, without a loop.", params, function(p)
+      if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
+      forward(K, p)
+    end, "whole")
+  end
+  if not e.len then return all() end
+  K.t:when(e.len, 1, function()
+    local full = K.full
+    K.full = false -- rare; its loops stay loops
+    each_group(K, function(group, i) steps.no_keys(K, e, group, i) end)
+    K.full = full
+  end, all)
+end
+
+local args_param = { kind = "const mhagen_args *", name = "args" }
+
+local function define_task(K, name, per_entry, build)
+  K.t:define({ name = "task_" .. name, keep = true, params = { args_param, { kind = "int", name = "index" } } }, build)
+  return { name = name, per_entry = per_entry }
+end
+
+-- A task function, void task(args, index): index counts the tasks of all batch entries.
+local function task(K, name, per_entry, build)
+  local t, plan = K.t, K.plan
+  return define_task(K, name, per_entry, function()
+    local index = expr.var("index")
+    if plan.cfg.batch == 1 then return build(entry_pointers(K, 0, 0), index) end
+    local b = t:int("b", expr.div(index, per_entry))
+    local e = entry_pointers(K, b, plan.resident > 1 and expr.mod(b, plan.resident) or 0)
+    build(e, t:int("i", expr.mod(index, per_entry)))
+  end)
+end
+
+-- Records everything; returns the phases { name, per_entry (tasks per batch entry) }.
+function M.emit(t, plan)
+  local cfg = plan.cfg
+  local K = code.new(t, plan)
+  for _, group in ipairs(plan.groups) do
+    group.name = tostring(group.used)
+    if group.used < group.width then group.name = group.used .. "of" .. group.width end
+  end
+  plan.k_chunks.total, plan.out_chunks.total = cfg.d_model, cfg.h * cfg.dv
+
+  local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
+  local entry_params = { args_param, { kind = "ptrdiff_t", name = "b" } }
+  if K.full and slots then entry_params[3] = { kind = "ptrdiff_t", name = "slot" } end
+  local entry = t:define({ name = "run_entry", params = entry_params,
+                           doc = "Everything for one batch entry." }, function()
+    run_entry(K, expr.var("b"), K.full and slots and expr.var("slot") or 0)
+  end)
+  local args = tape.pointer("args")
+  t:define({ name = "run_all", keep = true, params = { args_param } }, function()
+    K:each("b", cfg.batch, function(b)
+      t:call(entry, { args, b, K.full and slots and 0 or nil })
+    end)
+  end)
+  if K.full then
+    return { define_task(K, "entry", 1, function()
+      local index = expr.var("index")
+      t:call(entry, { args, index, slots and expr.mod(index, plan.resident) or nil })
+    end) }
+  end
+
+  local phases = {}
+  phases[1] = task(K, "transpose", plan.group_count, function(e, g)
+    with_group(K, g, function(group, i) steps.transpose(K, e, group, i) end)
+  end)
+  phases[2] = task(K, "keys_values", plan.head_blocks * 2, function(e, i)
+    read_len(K, e)
+    local hb = t:int("hb", expr.div(i, 2))
+    t:when(expr.mod(i, 2), 1,
+      function() steps.keys_values(K, e, hb, hb, "k") end,
+      function() steps.keys_values(K, e, hb, hb, "v") end)
+  end)
+  phases[3] = task(K, "attend", plan.head_blocks * plan.attend_tasks, function(e, i)
+    read_len(K, e)
+    local hb = t:int("hb", expr.div(i, plan.attend_tasks))
+    local first = t:int("first", expr.mod(i, plan.attend_tasks) * plan.groups_per_task)
+    local function all()
+      K:each("j", expr.min(plan.groups_per_task, plan.group_count - first), function(j)
+        local g = t:int("g", j + first)
+        with_group(K, g, function(group, at) steps.attend(K, e, hb, hb, i, group, at) end)
+      end)
+    end
+    if e.len then t:when(0, e.len, all) else all() end
+  end)
+  phases[4] = task(K, "output", plan.group_count, function(e, g)
+    read_len(K, e)
+    with_group(K, g, function(group, i)
+      if not e.len then return steps.output(K, e, group, i) end
+      t:when(e.len, 1, function() steps.no_keys(K, e, group, i) end,
+        function() steps.output(K, e, group, i) end)
+    end)
+  end)
+  return phases
+end
+
+return M
