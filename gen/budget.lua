@@ -1,5 +1,6 @@
--- How much code a plan will become, before any of it is made: the statements of every register
--- tile that the unrolling level turns into straight-line text.
+-- How much code a plan will become. An estimate before any of it is made, so that a hopeless level
+-- is refused at once: the statements of the register tiles, each as often as the unrolling level
+-- writes it. And the exact count afterwards.
 
 local M = {}
 
@@ -8,9 +9,9 @@ local function tile(rows, vectors, steps, epilogue)
   return steps * (rows * vectors + rows + vectors + 1) + rows * vectors * epilogue
 end
 
-local SCORE = 14 -- statements of exp2 and the sums, per vector of scores
+local SCORE = 5 -- statements of exp2 and the sums, per vector of scores
 local STORE = 4
-local BYTES = 9 -- of machine code for a statement
+local BYTES = 6 -- of machine code for a statement, measured
 
 -- Statements of one execution of everything, or of one copy of every tile.
 function M.statements(plan)
@@ -39,7 +40,10 @@ function M.statements(plan)
         * tile(run.size, n, k_steps(cfg.d_model), STORE)
     end
     local heads = groups * cfg.h
-    sum = sum + times(heads * group.keys.tiles) * tile(group.keys.rows, n, k_steps(cfg.dk), SCORE)
+    -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
+    local kinds = straight and 1 or plan.masked and 6 or 3
+    sum = sum + (times(heads * group.keys.tiles) + kinds - 1)
+      * tile(group.keys.rows, n, k_steps(cfg.dk), SCORE)
     for _, run in ipairs(group.context) do
       sum = sum + times(heads * run.count) * tile(run.size, n, k_steps(cfg.seq_kv), STORE)
     end
@@ -48,16 +52,25 @@ function M.statements(plan)
   return sum
 end
 
+local function refuse(cfg, about, statements)
+  error({
+    key = "unroll", value = cfg.unroll,
+    rule = ("%s %d statements, about %d bytes of code; code_limit = %d is the most, raise it to allow this"):format(
+      about, statements, statements * BYTES, cfg.code_limit),
+  }, 0)
+end
+
+-- Raises an error for a plan that is sure to be above the limit: the estimate is good to a factor
+-- of two.
 function M.check(plan)
-  local cfg = plan.cfg
   local statements = M.statements(plan)
-  if statements > cfg.code_limit then
-    error({
-      key = "unroll", value = cfg.unroll,
-      rule = ("would be about %d statements, %d bytes of code; code_limit = %d allows %d statements"):format(
-        statements, statements * BYTES, cfg.code_limit, cfg.code_limit),
-    }, 0)
-  end
+  if statements > 2 * plan.cfg.code_limit then refuse(plan.cfg, "would be about", statements) end
+end
+
+-- Raises an error for a text above the limit.
+function M.check_text(plan, text)
+  local _, statements = text:gsub(";\n", "")
+  if statements > plan.cfg.code_limit then refuse(plan.cfg, "would be", statements) end
 end
 
 return M

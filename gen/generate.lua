@@ -36,6 +36,8 @@ return function(cfg)
 
   local kernels = tape.new(isa)
   local phases = kernel.emit(kernels, plan)
+  local functions = cprint.functions(kernels)
+  budget.check_text(plan, functions)
   local packing = tape.new(isa)
   pack.emit(packing, plan)
 
@@ -64,7 +66,7 @@ return function(cfg)
   local source_values = with {
     plan = describe.header(plan, kernels), pack = cprint.functions(packing), guard = isa.guard,
     headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
-    functions = cprint.functions(kernels), finish = isa.finish or "",
+    functions = functions, finish = isa.finish or "",
     phases = phase_rows(phases, plan), cpu = isa.cpu,
     options = #options > 0 and table.concat(options, " | ") or "0",
   }

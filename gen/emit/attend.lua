@@ -198,16 +198,14 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
 end
 
 -- Does a head again with the true maximum: where a sum overflowed, and where NaN or Inf were met.
--- Lanes whose sum is good keep their maximum, and so get the same bits as before.
-local function head_again(K, group, ptrs, open, tiles)
+-- Lanes whose sum is good keep their maximum, and so get the same bits as before. `tiles` is nil
+-- without a mask; with one, all tiles go the masked way, which is one copy of the code less.
+local function head_again(K, group, ptrs, tiles)
   local params = {
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
     { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o },
   }
-  if open then
-    params[#params + 1] = { "open", "int", open }
-    params[#params + 1] = { "tiles", "int", tiles }
-  end
+  if tiles then params[#params + 1] = { "tiles", "int", tiles } end
   K:part("again_" .. group.name,
     "The same head with the true maximum: for sums that overflowed, and for NaN and Inf.", params,
     function(p)
@@ -222,29 +220,23 @@ local function head_again(K, group, ptrs, open, tiles)
       end
     end)
     local rows, k_tile = keys.rows, keys.rows * plan.k.ld
-    local all_open = p.open or plan.cfg.seq_kv // rows
-    K:each("tile", all_open, function(i)
-      score_tile(K, group, rows, "maximum", p, i * k_tile, 0)
+    local full = plan.cfg.seq_kv // rows
+    K:each("tile", p.tiles or full, function(i)
+      score_tile(K, group, rows, "maximum", p, i * k_tile, 0, p.tiles and i * rows)
     end)
-    if p.open then
-      K:each("tile", p.tiles - p.open, function(i)
-        local tile = i + p.open
-        score_tile(K, group, rows, "maximum", p, tile * k_tile, 0, tile * rows)
-      end)
-    elseif keys.rest > 0 then
-      score_tile(K, group, keys.rest, "maximum", p, all_open * k_tile, 0)
+    if not p.tiles and keys.rest > 0 then
+      score_tile(K, group, keys.rest, "maximum", p, full * k_tile, 0)
     end
     t:block(function()
       for c, v in ipairs(group.vecs) do
         local function load(row) return t:op("load", v.w, ("%s_c%d"):format(row, c - 1), stat(row, c)) end
-        local sum = load "sum"
         local most = t:op("set", v.w, ("most_c%d"):format(c - 1), softmax.accepted)
-        local good = t:op("lt", v.w, ("good_c%d"):format(c - 1), sum, most)
+        local good = t:op("lt", v.w, ("good_c%d"):format(c - 1), load "sum", most)
         t:op("store", v.w, nil, stat("negmax", c),
           t:op("sel", v.w, ("m_c%d"):format(c - 1), good, load "kept", load "negmax"))
       end
     end)
-    head_pass(K, group, p, p.open, p.tiles, true)
+    head_pass(K, group, p, p.tiles and 0, p.tiles, true)
   end, "cold")
 end
 
@@ -278,14 +270,14 @@ end
 -- the lane does not see: a second attempt keeps these out, and each sum that was good its maximum.
 -- If a lane is not finite then either, products of a kept maximum may have overflowed: the third
 -- attempt has true maxima there.
-local function check_head(K, group, ptrs, open, tiles)
+local function check_head(K, group, ptrs, tiles)
   unless_good(K, group, ptrs.stats, 1, function(mark)
     if not K.plan.masked then mark() end
-    head_again(K, group, ptrs, open, tiles)
+    head_again(K, group, ptrs, tiles)
     if not K.plan.masked then return end
     unless_good(K, group, ptrs.stats, 2, function(mark_again)
       mark_again()
-      head_again(K, group, ptrs, open, tiles)
+      head_again(K, group, ptrs, tiles)
     end)
   end)
 end
@@ -340,7 +332,7 @@ function M.group(K, group, a)
         o = p.o:at(i * (cfg.dv * group.width)),
       }
       head_pass(K, group, ptrs, open, tiles, false)
-      check_head(K, group, ptrs, open, tiles)
+      check_head(K, group, ptrs, tiles)
       if cfg.probs then
         ptrs.probs = p.probs:at(i * (cfg.seq * cfg.seq_kv))
         probs.write(K, group, ptrs, tiles)

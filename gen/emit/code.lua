@@ -16,7 +16,8 @@ end
 local ctype = { ["in"] = "const float *", out = "float *", int = "ptrdiff_t" }
 
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
--- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops.
+-- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
+-- short as can be.
 -- params: { name, "in" | "out" | "int", value } each; build gets the values by name.
 function Code:part(name, doc, params, build, kind)
   local t, values = self.t, {}
@@ -36,10 +37,10 @@ function Code:part(name, doc, params, build, kind)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))" },
     function()
-      local full = self.full
-      self.full = full and kind == "whole"
+      local full, cold = self.full, self.cold
+      self.full, self.cold = full and kind == "whole", cold or kind == "cold"
       build(values)
-      self.full = full
+      self.full, self.cold = full, cold
     end)
   t:call(fn, args)
 end
@@ -57,6 +58,7 @@ end
 -- sum is short enough that straight-line code pays.
 function Code:unroll(steps, accumulators)
   local level = self.plan.cfg.unroll
+  if self.cold then return self.plan.k_unroll end
   if level == "k" or self.full then return steps end
   if level == "auto" and steps <= 32 and steps * accumulators <= 400 then return steps end
   return self.plan.k_unroll

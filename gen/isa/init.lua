@@ -26,9 +26,9 @@ local function check_row(isa, name, row, arity)
 end
 
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
--- fused (fma rounds once), saturates (scale2 takes any exponent), widths (the full one first), rows. Optional: arch, begin and finish
--- (text before and after the functions that need the ISA), prelude, headers, base (an ISA whose
--- rows serve where this one has none).
+-- widths (the full one first), rows. Optional: fused (fma rounds once), saturates (scale2 takes any
+-- exponent), arch, headers, prelude, begin and finish (text before and after the functions that
+-- need the ISA).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
@@ -90,13 +90,17 @@ function M.cover(isa, n)
   return list
 end
 
+M.list = {} -- in order, and by name
+
+function M.add(isa)
+  M.list[#M.list + 1] = M.define(isa)
+  M.list[isa.name] = isa
+end
+
 -- One line to add for a new ISA.
-M.list = {
-  M.define(require "isa.scalar"),
-  M.define(require "isa.avx2"),
-  M.define(require "isa.avx512"),
-  M.define(require "isa.neon"),
-}
-for _, isa in ipairs(M.list) do M.list[isa.name] = isa end
+M.add(require "isa.scalar")
+M.add(require "isa.avx2")
+M.add(require "isa.avx512")
+M.add(require "isa.neon")
 
 return M

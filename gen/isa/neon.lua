@@ -36,7 +36,7 @@ return {
     zero = "vdup$q_n_f32(0.0f)",
     set = "vdup$q_n_f32($1)",
     index = "vdup$q_n_f32((float)($1))",
-    iota = "vld1$q_f32((const float[]){ $iota })",
+    iota = "vld1$q_f32(((const float[]){ $iota }))",
     add = "vadd$q_f32($1, $2)",
     sub = "vsub$q_f32($1, $2)",
     mul = "vmul$q_f32($1, $2)",

@@ -6,14 +6,17 @@
 --
 -- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
 -- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address,
--- n and s the literals. F(x) rounds to float32, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass
--- between a float and its bits.
+-- n and s the literals, e the float in memory, x the integer. F(x) rounds to float32, pick(c, x, y)
+-- selects, BITS(x) and FLOAT(x) pass between a float and its bits. Also so written, where needed:
+-- `alt` another result that is as good, `unfused` one that is where the ISA does not say fused,
+-- `domain` for which operands there is a meaning at all. A NaN is as good as any other.
 
 local list = {}
 local function op(def)
   local name, sig, doc = def[1], def[2], def[3]
   local result, args = sig:match("^(.) <%-%s*(.*)$")
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
+              alt = def.alt, unfused = def.unfused, domain = def.domain,
               optional = def.optional, by = def.by }
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
@@ -30,24 +33,33 @@ op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0" }
 op { "set",     "f <- s",     "a literal in every lane", ref = "s" }
-op { "index",   "f <- x",     "an integer below 2^24 in every lane", ref = "x" }
+op { "index",   "f <- x",     "an integer in every lane, its magnitude below 2^24", ref = "x" }
 op { "iota",    "f <-",       "the lane number", ref = "i" }
 -- arithmetic, round to nearest even
 op { "add",     "f <- f f",   "a + b", ref = "F(a + b)" }
 op { "sub",     "f <- f f",   "a - b", ref = "F(a - b)" }
 op { "mul",     "f <- f f",   "a * b", ref = "F(a * b)" }
 op { "div",     "f <- f f",   "a / b", ref = "F(a / b)" }
-op { "fma",     "f <- f f f", "a * b + c; rounded once where the ISA says fused", ref = "fmaf(a, b, c)" }
-op { "fma_lane", "f <- f f f n", "a * (lane n of b) + c", ref = "fmaf(a, B(n), c)", optional = true }
-op { "max",     "f <- f f",   "the larger; b or NaN where b is NaN", ref = "pick(a > b, a, b)" }
-op { "min",     "f <- f f",   "the smaller; b or NaN where b is NaN", ref = "pick(a < b, a, b)" }
-op { "round",   "f <- f",     "to the nearest integer, ties to even, for |a| < 2^22; NaN stays NaN",
-     ref = "rintf(a)" }
-op { "scale2",  "f <- f f",   "a * 2^b, for integer b from -126 to 127 and a in [0.5, 2); NaN stays NaN; " ..
-                              "where the ISA says saturates, at least 2^126 for any b above",
-     ref = "ldexpf(a, b)" }
+op { "fma",     "f <- f f f", "a * b + c; rounded once where the ISA says fused",
+     ref = "fmaf(a, b, c)", unfused = "F(F(a * b) + c)" }
+op { "fma_lane", "f <- f f f n", "a * (lane n of b) + c, rounded once; b is of the full width",
+     ref = "fmaf(a, B(n), c)", optional = true }
+op { "max",     "f <- f f",   "the larger; NaN where b is, b or NaN where only a is; either zero",
+     ref = "pick(a > b, a, b)", alt = "pick(a >= b or isnan(a), a, b)" }
+op { "min",     "f <- f f",   "the smaller; NaN where b is, b or NaN where only a is; either zero",
+     ref = "pick(a < b, a, b)", alt = "pick(a <= b or isnan(a), a, b)" }
+op { "round",   "f <- f",     "to the nearest integer, ties to even, for |a| < 2^22; NaN stays NaN; " ..
+                              "a zero of either sign",
+     ref = "rintf(a)", alt = "rintf(a) + 0.0", domain = "fabsf(a) < 4194304.0 or isnan(a)" }
+op { "scale2",  "f <- f f",   "a * 2^b for a in [0.5, 2) and an integer b up to 127, where that is " ..
+                              "a normal number; NaN where both are; where the ISA says saturates, " ..
+                              "at least 2^126 for what exp2 passes with a b above 127",
+     ref = "F(a * exp2(b))",
+     domain = "(isnan(a) and isnan(b)) or (a >= 0.5 and a < 2.0 and rintf(b) == b and b <= 127.0 " ..
+              "and a * exp2(b) >= FLT_MIN)" }
 -- integer lanes, only where scale2 is not native
-op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22", ref = "a", optional = true }
+op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22; of a NaN the low 9 bits are 0",
+     ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }
 op { "ishl",    "i <- i n",   "shifted left by n bits", ref = "ishl(a, n)", optional = true }
 op { "iadd",    "i <- i i",   "a + b modulo 2^32", ref = "iadd(a, b)", optional = true }
 op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true }
