@@ -42,6 +42,7 @@ function M.define(isa)
       error(("isa %s: missing op %s"):format(isa.name, op.name))
     end
   end
+  isa.compiled = {} -- rows as M.text has used them
   isa.full = isa.widths[1]
   isa.lanes = isa.full.lanes
   for _, w in ipairs(isa.widths) do
@@ -52,26 +53,49 @@ function M.define(isa)
   return isa
 end
 
--- The C text of one op of an ISA; args are texts, `n` the value of the op's literal, if it has one.
-function M.text(isa, op, w, args, elements, n)
+-- A row for one width and literal, cut into texts and operands.
+local function compile(isa, op, w, n)
   local row = isa.rows[op.name]
   if type(row) == "table" then
     row = op.by == "n" and row[n] or row[w.lanes]
     if type(row) == "table" then row = row[n] end
   end
   if not row then error(("isa %s: op %s: no row for this width"):format(isa.name, op.name)) end
-  return (row:gsub("%$(%w+)", function(key)
-    local index = tonumber(key)
-    if index then return args[index] end
-    if key:match("^e%d$") then return elements[tonumber(key:sub(2))] end
+  local filled = row:gsub("%$(%w+)", function(key)
     if key == "hex" then return ("0x%X"):format((1 << n) - 1) end
     if key == "on" then
       local on = {}
       for i = 1, w.lanes do on[i] = i <= n and "-1" or "0" end
       return table.concat(on, ", ")
     end
+    if key:match("^e?%d$") then return end
     return w[key] or error(("isa %s: op %s: no $%s"):format(isa.name, op.name, key))
-  end))
+  end)
+  local pieces = {}
+  for text, element, index in (filled .. "$0"):gmatch("([^$]*)%$(e?)(%d)") do
+    if text ~= "" then pieces[#pieces + 1] = text end
+    if index ~= "0" then
+      pieces[#pieces + 1] = { elements = element == "e", index = tonumber(index) }
+    end
+  end
+  return pieces
+end
+
+-- The C text of one op of an ISA; args are the operands as texts (addresses `p + 3`), elements the
+-- same with addresses as `p[3]`, n the value of the op's literal, if it has one.
+function M.text(isa, op, w, args, elements, n)
+  local key = op.name .. w.lanes .. "," .. tostring(n)
+  local pieces = isa.compiled[key]
+  if not pieces then
+    pieces = compile(isa, op, w, n)
+    isa.compiled[key] = pieces
+  end
+  local out = {}
+  for i, piece in ipairs(pieces) do
+    out[i] = type(piece) == "string" and piece
+      or (piece.elements and elements or args)[piece.index]
+  end
+  return table.concat(out)
 end
 
 -- Vectors that cover n floats: full ones, and for the rest the narrowest that holds it.
