@@ -145,7 +145,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
               block * (block_keys * plan.k.ld) + (i + from) * k_tile,
               block * p_block + (i + from) * p_tile)
           end)
-          if block_rows % rows > 0 and block_rows > rows then
+          if block_rows % rows > 0 and full >= from then
             score_tile(K, group, block_rows % rows, "next", ptrs,
               block * (block_keys * plan.k.ld) + full * k_tile, block * p_block + full * p_tile)
           end

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Breaks the generator in many ways, one at a time, and shows that the checker catches each.
+
+  python3 tests/mutate.py            all of them
+  python3 tests/mutate.py -k causal  those with this word
+
+Goldens would catch any change of the text; here only results count, on the small configs below.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import fuzz
+
+# Small, and together they reach every path: tails of lanes and tiles, chunks, blocks, masks, levels.
+CONFIGS = [
+    "h=3 d_model=37 dk=5 seq=21",
+    "h=2 d_model=20 dk=7 dv=9 seq=19 seq_kv=23 attention=cross probs=true",
+    "h=2 d_model=20 dk=7 seq=37 causal=true probs=true",
+    "h=2 d_model=12 dk=4 seq=9 kv_len=true batch=3 causal=true",
+    "h=2 d_model=40 dk=8 dv=3 seq=35 key_block=8 k_block=16 k_unroll=4 batch=2",
+    "h=2 d_model=18 dk=4 seq=33 key_block=8 k_block=16 kv_len=true probs=true",
+    "h=2 d_model=8 dk=4 seq=17 unroll=full",
+]
+ISAS = ["avx2", "avx512", "scalar"]
+
+HEALTHY = ("nothing", "version.lua", "return", "return")  # must survive
+
+# what breaks, file below gen/, text, its replacement
+MUTATIONS = [
+    ("a stride of K rows", "emit/project.lua", "row * a.row + k0", "row * (a.row - 1) + k0"),
+    ("a K step of A", "emit/gemm.lua", "a.p:at(r * a.row + k * a.step)", "a.p:at(r * a.row + k)"),
+    ("a row of A in a tile", "emit/gemm.lua", "a.p:at(r * a.row + k * a.step)",
+     "a.p:at((r - r % 2) * a.row + k * a.step)"),
+    ("swapped operands of a difference", "emit/softmax.lua", 'x_" .. name, acc[r][c], m)',
+     'x_" .. name, m, acc[r][c])'),
+    ("the last K steps of a tile", "emit/gemm.lua", "steps(t, tile, acc, 0, tile.steps % tile.unroll,",
+     "steps(t, tile, acc, 0, tile.steps % tile.unroll - 1,"),
+    ("an accumulator that starts elsewhere", "emit/gemm.lua", 't:start("load", w, name, bias:at((c - 1)',
+     't:start("load", w, name, bias:at(c'),
+    ("the bias of queries", "emit/project.lua", "gemm.from_row(t, p.bias)", "gemm.from_zero(t)"),
+    ("the bias of columns", "emit/project.lua", "gemm.from_columns(t, p.bias)", "gemm.from_zero(t)"),
+    ("partial sums lost between chunks", "emit/project.lua",
+     'p.c, out.row, mode == "next", out.exact', "p.c, out.row, false, out.exact"),
+    ("partial sums of queries lost", "emit/project.lua", 'p.c, group.width, mode == "next")',
+     "p.c, group.width, false)"),
+    ("a write beyond the row of y", "emit/project.lua", 'mode == "next", out.exact', 'mode == "next", false'),
+    ("a read beyond the columns of x", "emit/project.lua", "elseif columns < lanes then",
+     "elseif columns < 0 then"),
+    ("a read of the row after x", "emit/project.lua", "if r >= v.used then", "if r > v.used then"),
+    ("a transposition step", "emit/transpose.lua", "rows[i], rows[i + block]", "rows[i + block], rows[i]"),
+    ("the maximum of a tile", "emit/softmax.lua", 't:op("max", v.w', 't:op("min", v.w'),
+    ("the sum of weights", "emit/softmax.lua", 't:op("add", v.w, "sum_" .. name, sum, p)',
+     't:op("max", v.w, "sum_" .. name, sum, p)'),
+    ("a dropped causal limit", "emit/attend.lua", "if cfg.causal then\n            local lane",
+     "if false then\n            local lane"),
+    ("a causal limit off by one", "emit/attend.lua", "p.q0 + (c - 1) * group.lanes)",
+     "p.q0 + 1 + (c - 1) * group.lanes)"),
+    ("masked tiles taken for open ones", "emit/attend.lua", "expr.div(p.q0 + 1, rows)",
+     "expr.div(p.q0 + rows, rows)"),
+    ("too few causal tiles", "emit/attend.lua", "expr.ceil_div(p.q0 + group.used, rows)",
+     "expr.div(p.q0 + group.used, rows)"),
+    ("kv_len ignored", "emit/attend.lua", "if cfg.kv_len then seen = p.len end", ""),
+    ("a mask that lets equal keys out", "emit/softmax.lua", '"hide_" .. name, limit, index)',
+     '"hide_" .. name, index, limit)'),
+    ("values of hidden keys that leak", "emit/attend.lua", "local filter = safe and plan.masked",
+     "local filter = false"),
+    ("stale values behind kv_len", "emit/project.lua", "masked.clear_values(K, p.out, p.len)", ""),
+    ("a row without keys that is not bo", "emit/masked.lua", 'at + K.plan.packed.bo', 'at'),
+    ("no way back from an overflow", "emit/softmax.lua", "M.accepted = 4294967296.0",
+     "M.accepted = math.huge"),
+    ("no test for finite results", "emit/attend.lua", 't:update(test, "fma", o, zero, test)', ""),
+    ("the maximum over the first keys only", "emit/attend.lua",
+     'K:each("tile", p.tiles or full, function(i)', 'K:each("tile", 1, function(i)'),
+    ("a division by the sum left out", "emit/attend.lua", '"o_" .. name_of, sum, inverse)',
+     '"o_" .. name_of, sum, sum)'),
+    ("weights not normalized", "emit/probs.lua", 'weight, inverse)', 'weight, weight)'),
+    ("subnormal weights", "emit/probs.lua", "2.0 ^ -126", "0.0"),
+    ("weights of unseen keys", "emit/probs.lua", "m - p.tiles * group.keys.rows", "0"),
+    ("a wrong scale of scores", "emit/pack.lua", "1.4426950408889634 / math.sqrt(cfg.dk)",
+     "1.4426950408889634 / math.sqrt(cfg.dk + 1)"),
+    ("a packed column off by one", "emit/pack.lua", "k_column + row, run.size", "k_column + row + 1, run.size"),
+    ("a coefficient of exp2", "emit/exp.lua", "0.240226477", "0.240236477"),
+    ("exp2 of the lowest numbers", "emit/exp.lua", "M.lowest = -126.0", "M.lowest = -160.0"),
+    ("heads that share their values", "emit/attend.lua", "plan.kv.v + i * cfg.dv", "plan.kv.v"),
+    ("the workspace of tasks", "emit/kernel.lua", "scratch_slot * plan.scratch.total",
+     "0 * plan.scratch.total"),
+    ("batch entries in one place", "emit/kernel.lua", "slot * plan.entry.total", "0 * plan.entry.total"),
+    ("a workspace one section short", "plan.lua", 'scratch.add("stats", stats_floats)',
+     'scratch.add("stats", 0)'),
+]
+
+
+def prepare(directory):
+    """A copy of what the generator is built from, already built."""
+    for name in "gen", "templates", "runtime":
+        shutil.copytree(fuzz.ROOT / name, directory / name)
+    (directory / "tests").mkdir()
+    for name in "checker.c", "checker.h", "reference.c", "reference.h", "unit.lua":
+        shutil.copy(fuzz.ROOT / "tests" / name, directory / "tests")
+    shutil.copy(fuzz.ROOT / "build.ninja", directory)
+    build(directory)
+
+
+def build(directory):
+    subprocess.run(["ninja", "-C", directory, "build/mhagen"], check=True, stdout=subprocess.DEVNULL)
+
+
+def survives(directory, mutation, run_directory):
+    """None if the checker catches it, else what happened."""
+    _, file, old, new = mutation
+    source = directory / "gen" / file
+    text = source.read_text()
+    if text.count(old) < 1:
+        return f"stale: gen/{file} has no '{old}'"
+    source.write_text(text.replace(old, new))
+    try:
+        build(directory)
+        run = fuzz.Run(directory / "build/mhagen", run_directory, 1, precompile=True)
+        for isa in ISAS:
+            chains, _ = fuzz.toolchains(isa, None)
+            if not chains:
+                continue
+            items = [fuzz.Item(fuzz.parse_config(config), isa, chains[0], 1, i)
+                     for i, config in enumerate(CONFIGS)]
+            run.check(items)
+            if any(item.failed for item in items):
+                return None
+        return "survived: every config passed"
+    finally:
+        source.write_text(text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("-k", metavar="WORD", default="", help="only mutations with this word")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    chosen = [mutation for mutation in MUTATIONS if options.k in mutation[0]]
+    chosen.insert(0, HEALTHY)
+    alive = 0
+    with tempfile.TemporaryDirectory(prefix="mhagen-mutate-") as temporary:
+        trees = queue.Queue()
+        for i in range(options.jobs):
+            tree = pathlib.Path(temporary) / f"tree{i}"
+            tree.mkdir()
+            prepare(tree)
+            trees.put(tree)
+
+        def one(number):
+            tree = trees.get()
+            run_directory = pathlib.Path(temporary) / f"run{number}"
+            run_directory.mkdir()
+            try:
+                return survives(tree, chosen[number], run_directory)
+            finally:
+                trees.put(tree)
+
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for mutation, outcome in zip(chosen, pool.map(one, range(len(chosen)))):
+                if mutation is HEALTHY:
+                    if outcome is None:
+                        sys.exit("mutate: the healthy generator fails; see tests/fuzz.py --grid")
+                    continue
+                alive += outcome is not None
+                print(f"{'caught ' if outcome is None else 'MISSED '} {mutation[0]}"
+                      + (f": {outcome}" if outcome else ""), flush=True)
+    print(f"{len(chosen) - 1} mutations, {len(chosen) - 1 - alive} caught, {alive} missed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
