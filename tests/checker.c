@@ -392,9 +392,18 @@ static void compare(checker *c, int biases, norms *y, norms *probs) {
 
 static double relative(norms sum) { return sum.error > 0 ? sqrt(sum.error / sum.size) : 0; }
 
-/* A score's own rounding is amplified by exp: the bound grows with the largest score. */
+/* How many columns of y, or of the contexts, round independently of each other. */
+static int width(const checker *c) {
+  const int y = c->kernel->d_model, context = c->kernel->h * c->kernel->dv;
+  return y < context ? y : context;
+}
+
+/* A score's own rounding is amplified by exp: the bound grows with the largest score. Over many
+ * keys a narrow shape gets twice the bound, since its few roundings are the same for all keys and
+ * do not average out (a score of 25 from d_model = 1 is off by up to 3e-6 in any float32 code). */
 static void require_bound(checker *c, double score, norms y, norms probs) {
   double bound = 1e-6 * fmax(1, score / 16), error = fmax(relative(y), relative(probs));
+  if (width(c) < 64 && c->kernel->seq_kv > 64) bound *= 2;
   if (c->bound == 0 || error / bound > c->error / c->bound) {
     c->error = error, c->bound = bound, c->score_of_error = score;
   }
@@ -426,7 +435,7 @@ static const data_set sets[] = {
     {"large scores", 1, 2500, 1, .5, 0, 0, 2e8},
     {"no biases", 1, 1, 1, 0, 0, 0, 3e6},
     {"rising keys", 1, 1, 1, .5, 150, 0, 2e8}, /* far above the first tile's maximum */
-    {"equal rows", 1, 1, 1, .5, 0, 1, 3e6},
+    {"equal rows", 1, 1, 1, .5, 0, 1, 2e8}, /* equal roundings add up: shows long chains of sums */
     {"zeros", 0, 1, 1, .5, 0, 0, 3e6},
     {"subnormal inputs", 1e-40, 1, 1, .5, 0, 0, 3e6},
     {"huge values", 1, 1, 1e30, .5, 0, 0, 1e8},
@@ -491,9 +500,8 @@ static void check_pack(checker *c) {
  * narrow, the norms are taken over so many draws that 64 (in expensive shapes 8) independent
  * columns are in them. Rows do not count: similar attention weights make the rows of y similar. */
 static void check_numbers(checker *c) {
-  const int width_y = c->kernel->d_model, width_context = c->kernel->h * c->kernel->dv;
-  const int width = width_y < width_context ? width_y : width_context;
-  const int draws = c->flops * 64 / width <= 3e6 ? (63 + width) / width : (7 + width) / width;
+  const int columns = c->flops * 64 / width(c) <= 3e7 ? 64 : 8;
+  const int draws = (columns - 1 + width(c)) / width(c);
   for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
     const data_set *set = &sets[i];
     if (c->flops > set->limit) continue;

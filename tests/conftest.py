@@ -6,6 +6,10 @@ import tempfile
 import pytest
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: not part of the default build")
+
+
 @pytest.fixture
 def open_dir():
     """A directory that other users may enter and write to (pytest's own are private)."""
