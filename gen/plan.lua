@@ -281,7 +281,7 @@ function M.build(cfg)
   for _, group in ipairs(plan.groups) do
     local rows = group.key_rows
     local tiles = ceil_div(m, rows)
-    local block_tiles = math.min(tiles, math.max(1, (cfg.key_block or 256) // rows))
+    local block_tiles = math.min(tiles, math.max(1, (cfg.key_block or 128) // rows))
     local blocks = ceil_div(tiles, block_tiles)
     block_tiles = ceil_div(tiles, blocks)
     group.keys = { rows = rows, tiles = tiles, block_tiles = block_tiles,

@@ -398,12 +398,9 @@ static int width(const checker *c) {
   return y < context ? y : context;
 }
 
-/* A score's own rounding is amplified by exp: the bound grows with the largest score. Over many
- * keys a narrow shape gets twice the bound, since its few roundings are the same for all keys and
- * do not average out (a score of 25 from d_model = 1 is off by up to 3e-6 in any float32 code). */
+/* A score's own rounding is amplified by exp: the bound grows with the largest score. */
 static void require_bound(checker *c, double score, norms y, norms probs) {
   double bound = 1e-6 * fmax(1, score / 16), error = fmax(relative(y), relative(probs));
-  if (width(c) < 64 && c->kernel->seq_kv > 64) bound *= 2;
   if (c->bound == 0 || error / bound > c->error / c->bound) {
     c->error = error, c->bound = bound, c->score_of_error = score;
   }

@@ -75,16 +75,17 @@ function M.tile(t, group, tile, kind, ptrs, key)
       end
     end
     if kind ~= "maximum" then
-      local sum
-      if kind == "next" then
-        sum = t:op("load", v.w, ("sum_c%d"):format(c - 1), M.stat(group, stats, "sum", c))
-      end
+      local sum -- of this tile first: one chain over all keys would round too often
       for r = 0, tile.rows - 1 do
         local name = ("r%d_c%d"):format(r, c - 1)
         local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m) or acc[r][c]
         local p = exp.exp2(t, "p_" .. name, x)
         t:op("store", v.w, nil, ptrs.out:at(r * group.width + (c - 1) * group.lanes), p)
         sum = sum and t:op("add", v.w, "sum_" .. name, sum, p) or p
+      end
+      if kind == "next" then
+        local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), M.stat(group, stats, "sum", c))
+        sum = t:op("add", v.w, ("sum_c%d"):format(c - 1), old, sum)
       end
       t:op("store", v.w, nil, M.stat(group, stats, "sum", c), sum)
     end
