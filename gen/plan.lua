@@ -96,16 +96,39 @@ end
 
 local function refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
--- Rows of a tile: the schedule key if it is set (it must fit the registers), else the cheapest.
-local function choose_rows(isa, cfg, key, n, vectors, a_order, cost)
-  local most = most_rows(isa, vectors, a_order)
-  if cfg[key] then
-    if cfg[key] > most then
-      refuse(key, cfg[key], ("at most %d rows of %d vectors fit the %d registers of %s"):format(
-        most, vectors, isa.registers, isa.name))
-    end
-    return cfg[key]
+-- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
+-- keys: { schedule key, order of A } each.
+local function fits(isa, cfg, vectors, keys)
+  for _, key in ipairs(keys) do
+    if most_rows(isa, vectors, key[2]) < (cfg[key[1]] or 1) then return false end
   end
+  return true
+end
+
+-- The vector counts to try, up to 6: all that fit, or the one that the schedule asks for.
+local function vector_counts(isa, cfg, vectors_key, keys)
+  local from, to = 1, 6
+  if cfg[vectors_key] then from, to = cfg[vectors_key], cfg[vectors_key] end
+  local counts = {}
+  for vectors = from, to do
+    if fits(isa, cfg, vectors, keys) then counts[#counts + 1] = vectors end
+  end
+  if counts[1] then return counts end
+  for _, key in ipairs(keys) do
+    local most = most_rows(isa, from, key[2])
+    if cfg[key[1]] and cfg[key[1]] > most then
+      refuse(key[1], cfg[key[1]], ("at most %d rows of %d vectors fit the %d registers of %s"):format(
+        most, from, isa.registers, isa.name))
+    end
+  end
+  refuse(vectors_key, from, ("no tile of that width fits the %d registers of %s"):format(
+    isa.registers, isa.name))
+end
+
+-- Rows of a tile: the schedule key if it is set, else the cheapest.
+local function choose_rows(isa, cfg, key, n, vectors, a_order, cost)
+  if cfg[key] then return cfg[key] end
+  local most = most_rows(isa, vectors, a_order)
   local best, best_cost
   for rows = math.max(1, most // 3), most do
     local c = cost(rows)
@@ -138,6 +161,8 @@ local function plan_group(isa, cfg, group, hb)
     + hb * (score_cost(key_rows) + rows_cost(cfg.dv, cfg.seq_kv)(context_rows))
 end
 
+local group_keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows", "columns" } }
+
 -- Groups of queries: the number of vectors that makes attend cheapest, unless the schedule says.
 local function plan_groups(isa, cfg, hb)
   local function with(vectors)
@@ -145,18 +170,10 @@ local function plan_groups(isa, cfg, hb)
     for _, group in ipairs(runs) do cost = cost + group.count * plan_group(isa, cfg, group, hb) end
     return runs, cost
   end
-  if cfg.query_vectors then
-    if most_rows(isa, cfg.query_vectors, "rows") == 0 then
-      refuse("query_vectors", cfg.query_vectors, "no tile of that width fits the registers of " .. isa.name)
-    end
-    return with(cfg.query_vectors)
-  end
   local best, best_cost
-  for vectors = 1, 6 do
-    if most_rows(isa, vectors, "rows") >= 1 then
-      local runs, cost = with(vectors)
-      if not best or cost < best_cost then best, best_cost = runs, cost end
-    end
+  for _, vectors in ipairs(vector_counts(isa, cfg, "query_vectors", group_keys)) do
+    local runs, cost = with(vectors)
+    if not best or cost < best_cost then best, best_cost = runs, cost end
     if vectors * isa.lanes >= cfg.seq then break end
   end
   return best, best_cost
@@ -165,16 +182,7 @@ end
 -- A product with vectors over `columns`: the column blocks, and the rows of a tile for `rows` rows.
 local function plan_columns(isa, cfg, keys, rows, columns, steps, a_order)
   local best, best_cost
-  local from, to = 1, 6
-  if cfg[keys.vectors] then from, to = cfg[keys.vectors], cfg[keys.vectors] end
-  for vectors = from, to do
-    local most = most_rows(isa, vectors, a_order)
-    if most == 0 then
-      if cfg[keys.vectors] then
-        refuse(keys.vectors, vectors, "no tile of that width fits the registers of " .. isa.name)
-      end
-      break
-    end
+  for _, vectors in ipairs(vector_counts(isa, cfg, keys.vectors, { { keys.rows, a_order } })) do
     local blocks = vector_blocks(isa, columns, vectors)
     local widest = #blocks[1].vecs
     local function cost(tile_rows)

@@ -23,11 +23,20 @@ local function define(t, w)
     if not t.isa.saturates then top = t:op("min", w, "top", t:op("set", w, "most", 127.0), x) end
     local n = t:op("round", w, "n", top)
     local r = t:op("sub", w, "r", top, n)
+    -- Where fma rounds twice, r/2, which is exact, is left for the end: 0.93 ulp instead of 1.08.
+    local fused = t.isa.fused
     local p
-    for i, coefficient in ipairs(M.coefficients) do
-      local power = #M.coefficients - i
+    for power = 6, 1, -1 do
+      local coefficient = M.coefficients[7 - power] - (power == 1 and not fused and 0.5 or 0.0)
       local c = t:op("set", w, "c" .. power, coefficient)
       p = p and t:op("fma", w, "p" .. power, p, r, c) or c
+    end
+    local one = t:op("set", w, "c0", M.coefficients[7])
+    if fused then
+      p = t:op("fma", w, "p0", p, r, one)
+    else
+      local half = t:op("mul", w, "half", r, t:op("set", w, "c_half", 0.5))
+      p = t:op("add", w, "p0", t:op("fma", w, "s", p, r, half), one)
     end
     local scaled = t:op("scale2", w, "scaled", p, n)
     local tiny = t:op("lt", w, "tiny", x, t:op("set", w, "lowest", M.lowest))
