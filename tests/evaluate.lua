@@ -1,0 +1,282 @@
+-- Runs a tape without a C compiler: every op has the meaning that isa/ops.lua gives it, names have
+-- the scopes that they have in C, and a float outside of its buffer is an error.
+--
+-- A buffer is { name =, size =, [0] = float, .. }, a pointer { buffer =, off = }; pointers to ints
+-- are lists from 0, structs are tables of these.
+
+local expr = require "expr"
+
+local M = {}
+
+-- ---- the functions of a meaning ----
+
+local fn = {}
+
+function fn.F(x) return (string.unpack("<f", string.pack("<f", x))) end
+function fn.BITS(x) return (string.unpack("<i4", string.pack("<f", x))) end
+function fn.FLOAT(bits) return (string.unpack("<f", string.pack("<i4", bits))) end
+function fn.pick(condition, yes, no) if condition then return yes end return no end
+function fn.isnan(x) return x ~= x end
+function fn.exp2(x) return 2.0 ^ x end
+function fn.idiv(a, b) return a // b end
+function fn.ishl(a, n) return (string.unpack("<i4", string.pack("<I4", (a << n) & 0xFFFFFFFF))) end
+function fn.iadd(a, b) return (string.unpack("<i4", string.pack("<I4", (a + b) & 0xFFFFFFFF))) end
+
+function fn.rintf(x)
+  if x ~= x or math.abs(x) >= 2.0 ^ 23 then return x end
+  return x + 0x1.8p52 - 0x1.8p52
+end
+
+function fn.all(mask)
+  for i = 0, #mask do
+    if not mask[i] then return false end
+  end
+  return true
+end
+
+-- The product is exact in double; the sum is rounded to odd there, so that rounding it again to
+-- float32 is the same as rounding once (Boldo & Melquiond 2008).
+function fn.fmaf(a, b, c)
+  local p = a * b
+  local sum = p + c
+  local c_part = sum - p
+  local lost = (p - (sum - c_part)) + (c - c_part)
+  if lost ~= 0 and lost == lost then
+    local bits = string.unpack("<i8", string.pack("<d", sum))
+    if bits & 1 == 0 then
+      bits = bits + ((lost > 0) == (sum > 0) and 1 or -1)
+      sum = string.unpack("<d", string.pack("<i8", bits))
+    end
+  end
+  return fn.F(sum)
+end
+
+-- ---- a meaning as a function of { i =, a =, A =, .. } ----
+
+-- Operators from loose to tight: of equal rank from the left.
+local ranks = { ["or"] = 1, ["and"] = 2, ["=="] = 3, ["<"] = 3, [">"] = 3, ["<="] = 3, [">="] = 3,
+                ["+"] = 4, ["-"] = 4, ["*"] = 5, ["/"] = 5, ["%"] = 5 }
+local binary = {
+  ["or"] = function(x, y) return x or y end, ["and"] = function(x, y) return x and y end,
+  ["=="] = function(x, y) return x == y end, ["<"] = function(x, y) return x < y end,
+  [">"] = function(x, y) return x > y end, ["<="] = function(x, y) return x <= y end,
+  [">="] = function(x, y) return x >= y end, ["+"] = function(x, y) return x + y end,
+  ["-"] = function(x, y) return x - y end, ["*"] = function(x, y) return x * y end,
+  ["/"] = function(x, y) return x / y end, ["%"] = function(x, y) return x % y end,
+}
+
+local function compile(text)
+  local words, at = {}, 1
+  local rest = text:gsub("%s+", " ")
+  while rest:find("%S") do
+    local word = rest:match("^ *([%d.]+)") or rest:match("^ *([%a_][%w_]*)") or
+      rest:match("^ *([<>=]=)") or rest:match("^ *([-+*/%%<>(),])") or error("meaning: " .. text)
+    words[#words + 1] = word
+    rest = rest:sub(select(2, rest:find(word, 1, true)) + 1)
+  end
+  local function take(word)
+    if words[at] ~= word then error(("meaning: %s: no %s"):format(text, word)) end
+    at = at + 1
+  end
+
+  local expression
+  local function primary()
+    local word = words[at]
+    at = at + 1
+    if word == "(" then
+      local inner = expression(1)
+      take ")"
+      return inner
+    end
+    local number = tonumber(word)
+    if number then return function() return number end end
+    if words[at] ~= "(" then return function(lane) return lane[word] end end
+    take "("
+    local x = expression(1)
+    local y, z = x, x
+    if words[at] == "," then take "," y = expression(1) end
+    if words[at] == "," then take "," z = expression(1) end
+    take ")"
+    local f = fn[word]
+    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j)
+    return function(lane) return f(x(lane), y(lane), z(lane)) end
+  end
+  function expression(rank)
+    local left = primary()
+    while ranks[words[at]] and ranks[words[at]] >= rank do
+      local word, x = words[at], left
+      at = at + 1
+      local f, y = binary[word], expression(ranks[word] + 1)
+      left = function(lane) return f(x(lane), y(lane)) end
+    end
+    return left
+  end
+
+  local meaning = expression(1)
+  if words[at] then error("meaning: " .. text .. ": left over " .. words[at]) end
+  return meaning
+end
+
+local compiled = {}
+local function meaning_of(isa, op)
+  local text = not isa.fused and op.unfused or op.ref
+  compiled[text] = compiled[text] or compile(text)
+  return compiled[text]
+end
+
+-- ---- names ----
+
+function M.buffer(name, size, value)
+  local buffer = { name = name, size = size }
+  for i = 0, size - 1 do buffer[i] = value(i) end
+  return { buffer = buffer, off = 0 }
+end
+
+-- The outermost scope of a function; "args->q" is field q of what args names.
+local function new_frame()
+  return setmetatable({}, { __index = function(frame, name)
+    local object, field = name:match("^([%w_]+)%->([%w_]+)$")
+    if object then return frame[object][field] end
+  end })
+end
+
+local function inner(scope) return setmetatable({}, { __index = scope }) end
+
+local function look_up(scope, name)
+  local what = scope[name:gsub("^%b()", "")] -- without a cast
+  if what == nil then error("no " .. name .. " here") end
+  return what
+end
+
+local function define(scope, name, what)
+  if rawget(scope, name) ~= nil then error(name .. " is defined twice") end
+  scope[name] = what
+end
+
+local function pointer(scope, p)
+  local target = look_up(scope, p.base)
+  if not target.buffer then return target end
+  return { buffer = target.buffer, off = target.off + expr.eval(p.off, scope) }
+end
+
+local function argument(scope, a)
+  if math.type(a) == "float" then return a end
+  if type(a) == "table" and a.base then return pointer(scope, a) end
+  return expr.eval(a, scope)
+end
+
+-- ---- ops ----
+
+local function outside(op, p, i)
+  error(("%s at float %d of %s, which has %d"):format(op.name, p.off + i, p.buffer.name, p.buffer.size))
+end
+
+local integer_letters = { n = true, x = true }
+
+local function run_op(isa, node, scope)
+  local op, w, lane, at, list = node.op, node.w, {}, nil, {}
+  for k, letter in ipairs(op.args) do
+    local v, word = node.args[k], ("abc"):sub(k, k)
+    if letter == "a" or letter == "e" then
+      at = pointer(scope, v)
+      lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
+      lane.e = lane.M[0]
+      if letter == "e" and lane.e == nil then outside(op, at, 0) end
+    elseif letter == "s" then
+      lane.s = fn.F(v)
+    elseif integer_letters[letter] then
+      lane[letter] = expr.eval(v, scope)
+    else
+      local value = look_up(scope, v.name)
+      if #value + 1 ~= v.w.lanes then error(v.name .. " is a vector of another width") end
+      lane[word:upper()], list[word] = value, value
+    end
+  end
+  local meaning, out = meaning_of(isa, op), {}
+  local lanes = op.result == "c" and 1 or op.result == "-" and lane.n or w.lanes
+  for i = 0, lanes - 1 do
+    lane.i = i
+    for word, value in pairs(list) do lane[word] = value[i] end
+    local r = meaning(lane)
+    if r == nil then outside(op, at, i) end
+    if op.result == "f" then r = r + 0.0 end
+    if op.result == "i" then r = math.tointeger(r) or -2147483648 end
+    out[i] = r
+  end
+  if op.result == "-" then
+    for i = 0, lanes - 1 do
+      if at.buffer[at.off + i] == nil then outside(op, at, i) end
+      if at.buffer.constant then error(op.name .. " into " .. at.buffer.name) end
+      at.buffer[at.off + i] = out[i]
+    end
+  elseif node.again then
+    local acc = look_up(scope, node.dst.name)
+    for i = 0, #acc do acc[i] = out[i] end
+  else
+    define(scope, node.dst.name, out)
+  end
+end
+
+-- ---- nodes ----
+
+-- tape: what to run; outside: Lua functions for those that it calls and does not define.
+-- Returns run(name, arguments..).
+function M.new(tape, externals)
+  local run_body, call
+  local nodes = {}
+
+  function nodes.op(node, scope) run_op(tape.isa, node, scope) end
+  function nodes.note() end
+  function nodes.block(node, scope) run_body(node.body, inner(scope)) end
+  function nodes.bump(node, scope)
+    local p = look_up(scope, node.pointer.base)
+    p.off = p.off + expr.eval(node.by, scope)
+  end
+  function nodes.int(node, scope) define(scope, node.name, expr.eval(node.value, scope)) end
+  function nodes.int_at(node, scope)
+    define(scope, node.name, look_up(scope, node.base)[expr.eval(node.off, scope)])
+  end
+  function nodes.loop(node, scope)
+    for i = 0, expr.eval(node.count, scope) - 1 do
+      local round = inner(scope)
+      round[node.var] = i
+      run_body(node.body, round)
+    end
+  end
+  function nodes.when(node, scope)
+    local taken = expr.eval(node.left, scope) < expr.eval(node.right, scope) and node.body
+      or node.otherwise
+    if taken then run_body(taken, inner(scope)) end
+  end
+  function nodes.unless(node, scope)
+    local good = true
+    for _, c in ipairs(node.conditions) do good = good and look_up(scope, c.name)[0] end
+    if not good then run_body(node.body, inner(scope)) end
+  end
+  function nodes.call(node, scope)
+    local args = {}
+    for i, a in ipairs(node.args) do args[i] = argument(scope, a) end
+    call(node.fn, args)
+  end
+  function nodes.apply(node, scope)
+    define(scope, node.dst.name, call(node.fn, { look_up(scope, node.args[1].name) }))
+  end
+  function nodes.result(node, scope) scope["return"] = look_up(scope, node.result.name) end
+
+  function run_body(body, scope)
+    for _, node in ipairs(body) do nodes[node.kind](node, scope) end
+  end
+
+  function call(f, args)
+    if externals and externals[f.name] then return externals[f.name](table.unpack(args)) end
+    local frame = new_frame()
+    if #args ~= #f.params then error(f.name .. ": wrong number of arguments") end
+    for i, p in ipairs(f.params) do frame[p.name] = args[i] end
+    run_body(f.body, frame)
+    return frame["return"]
+  end
+
+  return function(name, ...) return call(tape.by_name[name], { ... }) end
+end
+
+return M

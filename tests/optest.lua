@@ -1,0 +1,166 @@
+-- Tests of the ops, from their table: build/optest is the host with this file as its program.
+--
+--   build/optest DIR [NAME ISA [op=row ..]]
+--
+-- writes DIR/<isa>.c for every ISA, or DIR/<NAME>.c for one whose rows are replaced as given: the
+-- tests of the tests. Each is templates/optest.c.in with one function per op, width and literal n
+-- that runs the ISA's row, printed from a tape as in a kernel, and one that has the op's meaning.
+
+local cprint = require "cprint"
+local exp = require "emit.exp"
+local expr = require "expr"
+local host = require "host"
+local isas = require "isa.init"
+local ops = require "isa.ops"
+local derived = require "isa.derived"
+local tape = require "tape"
+local template = require "template"
+local toy = require "tests.toy"
+
+local operands = { { kind = "operands *", name = "o" } }
+local literals = { 0.0, -0.0, 1.0, -126.0, 0.693147182, 3.40282347e38, 1e-40, math.huge, -math.huge }
+
+-- The literals of an op at a width, or { false } where it has none.
+local function choices(isa, op, w)
+  local list = {}
+  if op.sig:find("s$") then return literals end
+  if not op.sig:find("n$") then return { false } end
+  if op.name == "ishl" then return { 1, 23, 31 } end
+  if op.name == "fma_lane" then
+    for n = 0, isa.lanes - 1 do list[#list + 1] = n end
+  elseif op.by == "n" then
+    local n = 1
+    while n < w.lanes do list[#list + 1], n = n, n * 2 end
+  else
+    for n = 1, w.lanes - 1 do list[#list + 1] = n end
+  end
+  return list
+end
+
+-- Records the function that runs one op on the arrays of `operands`.
+local function record(t, name, op, w, literal)
+  local function vector(k, width)
+    return t:op("load", width, "v" .. k, tape.pointer(("o->v[%d]"):format(k - 1)))
+  end
+  local operand = {
+    f = function(k) return vector(k, op.name == "fma_lane" and k == 2 and t.isa.full or w) end,
+    m = function(k) return t:op("lt", w, "m" .. k, t:op("zero", w, "zero" .. k), vector(k, w)) end,
+    i = function(k) return t:op("as_i", w, "i" .. k, vector(k, w)) end,
+    a = function() return tape.pointer("o->at") end,
+    x = function() return expr.var("o->index") end,
+    n = function() return literal end,
+  }
+  operand.e, operand.s = operand.a, operand.n
+  t:define({ name = name, params = operands, keep = true }, function()
+    local args = {}
+    for k, letter in ipairs(op.args) do args[k] = operand[letter](k) end
+    local r = t:op(op.name, w, "r", table.unpack(args))
+    if op.result == "-" then return end
+    local out = tape.pointer("o->out")
+    local function constant(word, value) return t:op("set", w, word, value) end
+    if op.result == "i" then r = t:op("as_f", w, "bits", r) end
+    if op.result == "m" then
+      r = t:op("sel", w, "chosen", r, constant("yes", 1.0), constant("no", 0.0))
+    end
+    if op.result ~= "c" then return t:op("store", w, nil, out, r) end
+    t:op("store", w, nil, out, constant("yes", 1.0))
+    t:unless({ r }, function() t:op("store", w, nil, out, constant("no", 0.0)) end)
+  end)
+end
+
+local MEANING = [[
+static void ${name}(operands *o) {
+  for (int i = 0; i < ${lanes}; ++i) {
+${lane_values}    o->covered[i] = (${domain});
+    if (!o->covered[i]) continue;
+    o->want[i] = ${ref};
+    o->other[i] = ${alt};
+  }
+}
+]]
+
+local function meaning(isa, name, op, w, literal)
+  local alt = op.alt or not isa.fused and op.unfused or op.ref
+  local mentioned = (op.domain or "") .. " " .. op.ref .. " " .. alt
+  local values = {}
+  local function value(word, ctype, text)
+    if mentioned:find("%f[%w]" .. word .. "%f[%W]") then
+      values[#values + 1] = ("    const %s %s = %s;\n"):format(ctype, word, text)
+    end
+  end
+  for k, letter in ipairs(op.args) do
+    local lane = ("o->v[%d][i]"):format(k - 1)
+    local word = ("abc"):sub(k, k)
+    if letter == "f" then value(word, "float", lane) end
+    if letter == "m" then value(word, "int", lane .. " != 0.0f") end
+    if letter == "i" then value(word, "int32_t", "bits_of(" .. lane .. ")") end
+    if letter == "n" then value("n", "int", tostring(literal)) end
+    if letter == "s" then value("s", "float", cprint.float(literal)) end
+  end
+  local result = op.result == "i" and "float_of((int32_t)(%s))" or "(float)(%s)"
+  return template.fill(MEANING, {
+    name = name, lanes = tostring(w.lanes), lane_values = table.concat(values),
+    domain = op.domain or "1", ref = result:format(op.ref), alt = result:format(alt),
+  }, "meaning")
+end
+
+-- exp2 over an array, by the function that the kernels have.
+local function record_sweep(t, w)
+  local name = ("sweep_exp2_%d"):format(w.lanes)
+  t:define({ name = name, keep = true, params = {
+    { kind = "const float *", name = "in" }, { kind = "float *", name = "out" },
+    { kind = "ptrdiff_t", name = "count" },
+  } }, function()
+    t:loop("i", expr.var("count"), function(i)
+      local y = exp.exp2(t, "y", t:op("load", w, "x", tape.pointer("in", i * w.lanes)))
+      t:op("store", w, nil, tape.pointer("out", i * w.lanes), y)
+    end)
+  end)
+  return ("    { %d, %s },"):format(w.lanes, name)
+end
+
+local function program(isa)
+  local t, meanings, tests, sweeps = tape.new(isa), {}, {}, {}
+  for _, op in ipairs(ops) do
+    for _, w in ipairs(isa.widths) do
+      local has = isa.rows[op.name] or derived[op.name]
+      for _, literal in ipairs(has and (op.by ~= "n" or w == isa.full) and choices(isa, op, w) or {}) do
+        local name = ("%s_%d_%d"):format(op.name, w.lanes, #tests)
+        local title = ("%s of %d lanes"):format(op.name, w.lanes)
+        if literal then title = ("%s, n = %s"):format(title, literal) end
+        local letters = table.concat(op.args)
+        local floats = letters:find("a") and (literal or w.lanes) or letters:find("e") and 1 or 0
+        record(t, "run_" .. name, op, w, literal)
+        meanings[#meanings + 1] = meaning(isa, "mean_" .. name, op, w, literal)
+        tests[#tests + 1] = ("    { \"%s\", \"%s...\", '%s', %d, %d, run_%s, mean_%s },"):format(
+          title, letters, op.result, w.lanes, floats, name, name)
+      end
+    end
+  end
+  for i, w in ipairs(isa.widths) do sweeps[i] = record_sweep(t, w) end
+  return template.file("optest.c.in", {
+    isa = isa.name, guard = isa.guard, headers = isa.headers, begin = isa.begin or "", cpu = isa.cpu,
+    prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
+    meanings = table.concat(meanings, "\n"), tests = table.concat(tests, "\n"),
+    sweeps = table.concat(sweeps, "\n"),
+  })
+end
+
+return function(arguments)
+  local dir, name, isa_name = table.unpack(arguments)
+  if not dir then return 2, "usage: optest DIR [NAME ISA [op=row ..]]" end
+  isas.add(toy)
+  local files = {}
+  if name then
+    local isa = isas.list[isa_name]
+    for i = 4, #arguments do
+      local op, row = arguments[i]:match("^([%w_]+)=(.*)$")
+      isa.rows[op] = row
+    end
+    files[1] = { name = name .. ".c", text = program(isa) }
+  else
+    for i, isa in ipairs(isas.list) do files[i] = { name = isa.name .. ".c", text = program(isa) } end
+  end
+  local ok, message = host.write_files(dir, files)
+  return ok and 0 or 1, message
+end

@@ -1,0 +1,140 @@
+"""Every op of every ISA against its meaning in gen/isa/ops.lua, exp2 over all floats, tapes run
+without a compiler, and the toy ISA through the checker."""
+import functools
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
+COMPILERS = ["gcc", "clang-14", "clang-19"]
+MACHINES = {"scalar": None, "toy": None, "avx2": "x86_64", "avx512": "x86_64", "neon": "aarch64"}
+QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+
+
+def run(*command, timeout=300):
+    return subprocess.run([str(word) for word in command], text=True, timeout=timeout, cwd=ROOT,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def passes(*command, timeout=300):
+    result = run(*command, timeout=timeout)
+    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}"
+    return result.stdout
+
+
+@functools.cache
+def toolchain(isa, compiler):
+    """The command of the compiler and that of the emulator; skips where there is none."""
+    command, runner = [compiler], []
+    if MACHINES[isa] not in (None, platform.machine()):
+        if isa != "neon":
+            pytest.skip(f"{isa} needs an {MACHINES[isa]}")
+        runner = QEMU
+        command = ["aarch64-linux-gnu-gcc"] if compiler == "gcc" else [compiler, "--target=aarch64-linux-gnu"]
+        if not pathlib.Path(QEMU[-1]).exists():
+            pytest.skip(f"there are no AArch64 libraries in {QEMU[-1]}")
+    for program in command[:1] + runner[:1]:
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed")
+    return command, runner
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ops")
+    passes("build/optest", directory)
+    return directory
+
+
+def build(isa, compiler, source, out, *flags):
+    """The command that runs the test program; skips where this CPU can not."""
+    command, runner = toolchain(isa, compiler)
+    passes(*command, "-std=c11", "-ffp-contract=off", *flags, "-Iruntime", "-DMHAGEN_NO_POOL", source,
+           "runtime/mhagen.c", "-o", out, "-lm")
+    return [*runner, out]
+
+
+def run_test(program, *arguments, timeout=300):
+    result = run(*program, *arguments, timeout=timeout)
+    if result.returncode == 77:
+        pytest.skip(result.stdout.strip())
+    return result
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("isa", MACHINES)
+def test_ops(isa, compiler, level, sources, tmp_path):
+    flags = [level, *(WARNINGS if level != "-O0" else [])]  # gcc's own macros warn at -O0
+    result = run_test(build(isa, compiler, sources / f"{isa}.c", tmp_path / "test", *flags))
+    assert result.returncode == 0, result.stdout
+    assert re.search(r": \d\d+ ops, 0 failures$", result.stdout.strip()), result.stdout
+
+
+@pytest.mark.parametrize("isa", MACHINES)
+def test_exp2(isa, sources, tmp_path):
+    """All 2^32 floats where that is quick (-march=native is for the reference), else a sample.
+    MHAGEN_EXP2_STRIDE=1 takes all."""
+    native = MACHINES[isa] in (None, platform.machine())
+    flags = ["-O3", *(["-march=native"] if native else [])]
+    program = build(isa, "gcc", sources / f"{isa}.c", tmp_path / "test", *flags)
+    stride = os.environ.get("MHAGEN_EXP2_STRIDE", "61" if native else "997")
+    result = run_test(program, "exp2", stride, timeout=3600)
+    print(result.stdout)
+    assert result.returncode == 0, result.stdout
+
+
+# Broken rows, and what must be said about them.
+BROKEN = [
+    ("scalar", "sub=$2 - $1", "FAIL sub of 1 lanes"),
+    ("scalar", "round=$1 < 0.0f ? -nearest(0.5f - $1) : nearest($1)", "FAIL round of 1 lanes"),
+    ("toy", "zero_if=toy_sel($1, $2, toy_set(0.0f))", "FAIL zero_if of 2 lanes"),
+    ("toy", "load_n=toy_load($1)", "FAIL load_n of 2 lanes, n = 1: touches memory"),
+    ("toy", "store_n=toy_store($1, $2)", "FAIL store_n of 2 lanes, n = 1: "),
+    ("toy", "all=$1.at[0]", "FAIL all of 2 lanes"),
+    ("avx2", "sub=$p_sub_ps($2, $1)", "FAIL sub of 8 lanes"),
+    ("avx2", "fma=$p_add_ps($p_mul_ps($1, $2), $3)", "FAIL fma of 8 lanes"),
+    ("avx2", "sel=$p_blendv_ps($2, $3, $1)", "FAIL sel of 8 lanes"),
+    ("avx2", "max=$p_max_ps($2, $1)", "FAIL max of 8 lanes"),
+    ("avx2", "lt=$p_cmp_ps($1, $2, _CMP_NGE_UQ)", "FAIL lt of 8 lanes"),
+    ("avx2", "load_n=$p_loadu_ps($1)", "FAIL load_n of 8 lanes, n = 1: touches memory"),
+    ("avx2", "store_n=$p_storeu_ps($1, $2)", "FAIL store_n of 8 lanes, n = 1: "),
+    ("avx2", "load=$p_load_ps($1)", "FAIL load of 8 lanes: touches memory"),
+    ("avx2", "ishl=$p_slli_epi32($1, 23)", "FAIL ishl of 8 lanes, n = 1"),
+    ("avx2", "as_i=$p_cvtps_epi32($1)", "FAIL as_i of 8 lanes"),
+]
+
+
+@pytest.mark.parametrize("isa, row, message", BROKEN,
+                         ids=[f"{isa}-{row.split('=')[0]}" for isa, row, _ in BROKEN])
+def test_broken_row_fails(isa, row, message, tmp_path):
+    passes("build/optest", tmp_path, "broken", isa, row)
+    result = run_test(build(isa, "gcc", tmp_path / "broken.c", tmp_path / "test", "-O1"))
+    assert result.returncode == 1 and message in result.stdout, result.stdout
+
+
+def test_tapes_and_definitions():
+    """The unit tests run whole kernels of every ISA, and wrong ISA tables, without a compiler."""
+    passes("build/unit")
+
+
+@pytest.mark.parametrize("config", [
+    "h=3 d_model=37 dk=5 seq=37", "h=2 d_model=3 dk=2 seq=3 unroll=full",
+    "h=2 d_model=9 dk=4 seq=7 dv=3 batch=2 attention=cross seq_kv=5 causal=true kv_len=true probs=true",
+])
+def test_toy_isa(config):
+    assert "ok: " in passes("build/mhagen-toy", "check", *config.split(), "isa=toy")
+
+
+def test_toy_isa_is_small():
+    assert len((ROOT / "tests/toy.lua").read_text().splitlines()) <= 130
+
+
+def test_toy_isa_random():
+    passes("python3", "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "8")

@@ -1,0 +1,266 @@
+-- Unit tests of what lies between a config and C text: ISA tables, tapes, whole tiny kernels. They
+-- run by tests/evaluate.lua, for every ISA, without a compiler.
+
+local config = require "config"
+local evaluate = require "tests.evaluate"
+local expr = require "expr"
+local isas = require "isa.init"
+local kernel = require "emit.kernel"
+local pack = require "emit.pack"
+local plan_of = require "plan"
+local tape = require "tape"
+
+local check, same -- of unit.lua
+
+-- ---- definitions ----
+
+local function isa_errors()
+  local function try(change, message)
+    local isa = {}
+    for key, value in pairs(isas.list.scalar) do isa[key] = value end
+    isa.name, isa.rows = "wrong", {}
+    for name, row in pairs(isas.list.scalar.rows) do isa.rows[name] = row end
+    change(isa)
+    local ok, why = pcall(isas.define, isa)
+    check(not ok and why:find(message, 1, true), ("define: got %s, want %s"):format(why, message))
+  end
+  try(function(isa) isa.rows.fmadd = "$1" end, "isa wrong: unknown op fmadd")
+  try(function(isa) isa.rows.sub = nil end, "isa wrong: missing op sub")
+  try(function(isa) isa.rows.sub = "$1 - $3" end, "isa wrong: op sub: operand $3 of 2")
+  try(function(isa) isa.rows.store_n = { [1] = "$e4 = $2" } end, "isa wrong: op store_n: operand $4 of 3")
+  try(function(isa) isa.rows.sub = 1 end, "isa wrong: op sub: not a text")
+  try(function(isa) isa.registers = nil end, "isa wrong: missing registers")
+end
+
+-- ---- the evaluator itself ----
+
+-- Records one function of the pointers p and q on a tape of `isa` and runs it on five floats each.
+local function run(isa, build)
+  local t = tape.new(isas.list[isa])
+  local params = { { kind = "float *", name = "p" }, { kind = "float *", name = "q" } }
+  t:define({ name = "f", params = params, keep = true }, function()
+    build(t, isas.list[isa].full, tape.pointer("p"), tape.pointer("q"))
+  end)
+  local p = evaluate.buffer("p", 5, function(i) return i + 1.0 end)
+  local q = evaluate.buffer("q", 5, function() return 0.0 end)
+  local ok, why = pcall(evaluate.new(t), "f", p, q)
+  return q.buffer, not ok and why or nil
+end
+
+local function evaluator()
+  local function fails(message, build)
+    local _, why = run("neon", build)
+    check(why and why:find(message, 1, true), ("evaluate: got %s, want %s"):format(why, message))
+  end
+  local q, why = run("neon", function(t, w, p, to)
+    local sum = t:start("zero", w, "sum")
+    t:loop("i", 2, function(i) t:update(sum, "add", sum, t:op("load", w, "x", p:at(i))) end)
+    t:op("store_n", w, nil, to:at(2), sum, 3)
+  end)
+  same(why, nil, "evaluate")
+  same(table.concat(q, " ", 0, 4), "0.0 0.0 3.0 5.0 7.0", "evaluate")
+  fails("load at float 5 of p, which has 5", function(t, w, p, to)
+    t:op("store", w, nil, to, t:op("load", w, "x", p:at(2)))
+  end)
+  fails("load_n at float 5 of p", function(t, w, p, to)
+    t:op("store", w, nil, to, t:op("load_n", w, "x", p:at(3), 3))
+  end)
+  fails("dup at float 5 of p", function(t, w, p, to)
+    t:op("store", w, nil, to, t:op("dup", w, "x", p:at(5)))
+  end)
+  fails("store at float 5 of q", function(t, w, p, to)
+    t:op("store", w, nil, to:at(2), t:op("load", w, "x", p))
+  end)
+  fails("store_n at float -1 of q", function(t, w, _, to)
+    t:op("store_n", w, nil, to:at(-1), t:op("zero", w, "x"), 1)
+  end)
+  fails("x is defined twice", function(t, w, p)
+    for i = 0, 1 do t:op("store", w, nil, p, t:op("load", w, "x", p:at(i))) end
+  end)
+  fails("no x here", function(t, w, p)
+    local x
+    t:block(function() x = t:op("load", w, "x", p) end)
+    t:op("store", w, nil, p, x)
+  end)
+end
+
+-- ---- a kernel ----
+
+-- The same numbers everywhere, in [-1, 1), exact in float32.
+local function randoms(seed)
+  local state = seed
+  return function()
+    state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+    return (state >> 8) / 2.0 ^ 22 - 1.0
+  end
+end
+
+local biases = { bq = true, bk = true, bv = true, bo = true }
+
+-- As mhagen_pack_panel in runtime/mhagen.c, for weights stored [in][out].
+local function pack_panel(w, layout, steps, columns, column, used, width, scale, panel)
+  same(layout, 0, "layout")
+  for k = 0, steps - 1 do
+    for c = 0, width - 1 do
+      local at = panel.off + k * width + c
+      if panel.buffer[at] == nil then error("packs outside of its buffer") end
+      local value = c < used and w.buffer[w.off + k * columns + column + c] or 0.0
+      panel.buffer[at] = string.unpack("<f", string.pack("<f", scale * value))
+    end
+  end
+end
+
+-- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0.
+local function reference(cfg, w, q, k, v, seen)
+  local function project(x, rows, matrix, bias, columns, column, from)
+    local out = {}
+    for r = 0, rows - 1 do
+      local sum = bias.buffer[column]
+      for i = 0, cfg.d_model - 1 do
+        sum = sum + x.buffer[from + r * cfg.d_model + i] * matrix.buffer[i * columns + column]
+      end
+      out[r] = sum
+    end
+    return out
+  end
+  local y, probs = {}, {}
+  for r = 0, cfg.seq - 1 do
+    y[r] = {}
+    for c = 0, cfg.d_model - 1 do y[r][c] = w.bo.buffer[c] end
+  end
+  for head = 0, cfg.h - 1 do
+    local Q, K, V = {}, {}, {}
+    for i = 0, cfg.dk - 1 do
+      Q[i] = project(q, cfg.seq, w.wq, w.bq, cfg.h * cfg.dk, head * cfg.dk + i, q.off)
+      K[i] = project(k, cfg.seq_kv, w.wk, w.bk, cfg.h * cfg.dk, head * cfg.dk + i, k.off)
+    end
+    for i = 0, cfg.dv - 1 do
+      V[i] = project(v, cfg.seq_kv, w.wv, w.bv, cfg.h * cfg.dv, head * cfg.dv + i, v.off)
+    end
+    probs[head] = {}
+    for r = 0, cfg.seq - 1 do
+      local keys = cfg.causal and math.min(seen, r + 1) or seen
+      local p, sum = {}, 0.0
+      for c = 0, cfg.seq_kv - 1 do
+        local score = 0.0
+        for i = 0, cfg.dk - 1 do score = score + Q[i][r] * K[i][c] end
+        p[c] = c < keys and math.exp(score / math.sqrt(cfg.dk)) or 0.0
+        sum = sum + p[c]
+      end
+      for c = 0, keys - 1 do p[c] = p[c] / sum end
+      probs[head][r] = p
+      for i = 0, cfg.dv - 1 do
+        local o = 0.0
+        for c = 0, keys - 1 do o = o + p[c] * V[i][c] end
+        for c = 0, cfg.d_model - 1 do
+          y[r][c] = y[r][c] + o * w.wo.buffer[(head * cfg.dv + i) * cfg.d_model + c]
+        end
+      end
+    end
+  end
+  return y, probs
+end
+
+local function kernel_of(text, kv_len)
+  local words = {}
+  for word in text:gmatch("%S+") do words[#words + 1] = word end
+  local cfg = config.load(nil, words)
+  local plan = plan_of.build(cfg)
+  local kernels, packing = tape.new(plan.isa), tape.new(plan.isa)
+  local phases = kernel.emit(kernels, plan)
+  pack.emit(packing, plan)
+
+  local random = randoms(#text)
+  local function input(name, size)
+    local p = evaluate.buffer(name, size, random)
+    p.buffer.constant = true
+    return p
+  end
+  local function fresh(name, size)
+    return evaluate.buffer(name, size, function() return 0.0 / 0.0 end)
+  end
+  local d, k_columns, v_columns = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local weights = {
+    layout = 0,
+    wq = input("wq", d * k_columns), wk = input("wk", d * k_columns), wv = input("wv", d * v_columns),
+    wo = input("wo", v_columns * d),
+    bq = input("bq", k_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", d),
+  }
+  local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
+  evaluate.new(packing, { mhagen_pack_panel = pack_panel })("pack_all", weights, packed)
+  packed.buffer.constant = true
+
+  local function arguments()
+    return {
+      y = fresh("y", cfg.batch * cfg.seq * d), workspace = fresh("workspace", plan.workspace),
+      probs = fresh("probs", cfg.probs and cfg.batch * cfg.h * cfg.seq * cfg.seq_kv or 0),
+    }
+  end
+  local args = arguments()
+  args.packed, args.kv_len = packed, kv_len
+  args.q = input("q", cfg.batch * cfg.seq * d)
+  local cross = cfg.attention == "cross"
+  args.k = cross and input("k", cfg.batch * cfg.seq_kv * d) or args.q
+  args.v = cross and input("v", cfg.batch * cfg.seq_kv * d) or args.q
+  local evaluated = evaluate.new(kernels)
+  evaluated("run_all", args)
+
+  -- The same by tasks, in another order.
+  local other = arguments()
+  for _, key in ipairs { "packed", "kv_len", "q", "k", "v" } do other[key] = args[key] end
+  for _, phase in ipairs(phases) do
+    for i = cfg.batch * phase.per_entry - 1, 0, -1 do evaluated("task_" .. phase.name, other, i) end
+  end
+  for _, name in ipairs { "y", "probs" } do
+    for i = 0, args[name].buffer.size - 1 do
+      if args[name].buffer[i] ~= other[name].buffer[i] then
+        return check(false, ("%s: %s[%d] differs by tasks"):format(text, name, i))
+      end
+    end
+  end
+
+  local worst = 0.0
+  local function compare(got, want)
+    local error = math.abs(got - want)
+    if not (error <= worst) then worst = error end
+  end
+  for b = 0, cfg.batch - 1 do
+    local function entry(p, rows) return { buffer = p.buffer, off = b * rows * d } end
+    local y, probs = reference(cfg, weights, entry(args.q, cfg.seq), entry(args.k, cfg.seq_kv),
+      entry(args.v, cfg.seq_kv), kv_len and kv_len[b] or cfg.seq_kv)
+    for r = 0, cfg.seq - 1 do
+      for c = 0, d - 1 do compare(args.y.buffer[(b * cfg.seq + r) * d + c], y[r][c]) end
+      for head = 0, cfg.probs and cfg.h - 1 or -1 do
+        for c = 0, cfg.seq_kv - 1 do
+          compare(args.probs.buffer[((b * cfg.h + head) * cfg.seq + r) * cfg.seq_kv + c], probs[head][r][c])
+        end
+      end
+    end
+  end
+  check(worst <= 1e-5, ("%s: error %g"):format(text, worst))
+end
+
+local function kernels()
+  for _, isa in ipairs(isas.list) do
+    for _, case in ipairs {
+      { "h=2 d_model=5 dk=3 seq=6" },
+      { "h=1 d_model=4 dk=2 dv=3 seq=3 seq_kv=7 attention=cross probs=true" },
+      { "h=2 d_model=3 dk=2 seq=9 causal=true probs=true unroll=tile" },
+      { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true causal=true", { [0] = 3, 0 } },
+      { "h=2 d_model=3 dk=2 seq=3 unroll=k batch=2 probs=true kv_len=true", { [0] = 2, 3 } },
+      { "h=1 d_model=2 dk=2 seq=3 causal=true unroll=full" },
+      { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
+      { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
+        "kv_len=true", { [0] = 9 } },
+    } do
+      local text = case[1] .. " isa=" .. isa.name
+      local ok, why = pcall(kernel_of, text, case[2])
+      check(ok, text .. ": " .. tostring(type(why) == "table" and why.rule or why))
+    end
+  end
+end
+
+return function(unit_check, unit_same)
+  check, same = unit_check, unit_same
+  for _, test in ipairs { isa_errors, evaluator, kernels } do test() end
+end
