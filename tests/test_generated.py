@@ -1,0 +1,132 @@
+"""The generated C as its user compiles it: warnings, spills, sizes, other schedulers."""
+import platform
+import re
+import time
+
+import pytest
+
+from tools import (COMPILERS, COVER, ISAS, NEW_CLANG, ROOT, SUITE, WARNINGS, compiler_for,
+                   disassemble, generate, need, run)
+
+slow = pytest.mark.slow
+NATIVE = ISAS[:3] if platform.machine() == "x86_64" else ["scalar", "neon"]
+
+
+@slow
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_no_warnings(compiler, isa, tmp_path):
+    command = compiler_for(isa, compiler)
+    for i, config in enumerate(COVER):
+        source = generate(tmp_path, config, isa, f"kernel{i}")
+        for level, standard in ("-O1", "c11"), ("-O2", "c17"), ("-O3", "c11"):
+            run(*command, f"-std={standard}", level, *WARNINGS, "-c", source,
+                "-o", tmp_path / "k.o")
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++-14", NEW_CLANG.replace("clang", "clang++")])
+def test_header_is_cpp(compiler, tmp_path):
+    need(compiler)
+    generate(tmp_path, COVER[1], "scalar")
+    use = tmp_path / "use.cpp"
+    use.write_text('#include "kernel.h"\n#include "kernel.h"\n'
+                   "static_assert(KERNEL_SEQ == 16 && KERNEL_PACKED_BYTES > 0, \"constants\");\n"
+                   "int main() { return kernel_supported() + kernel_kernel.h; }\n")
+    run(compiler, "-std=c++17", *WARNINGS, "-fsyntax-only", use)
+
+
+# ---- machine code ----
+
+def spills(path, isa):
+    """{function: stack references of vector registers in its FMA loops}, the number of loops, and
+    the references in straight-line code between FMAs."""
+    objdump = "aarch64-linux-gnu-objdump" if isa == "neon" else "objdump"
+    need(objdump)
+    found, loops, straight = {}, 0, 0
+    for function in disassemble(objdump, path):
+        frame = function.frame
+        straight += sum(i.uses_stack(frame) for i in function.between_fmas())
+        for loop in function.fma_loops():
+            loops += 1
+            count = sum(i.uses_stack(frame) for i in loop)
+            if count:
+                found[function.name] = found.get(function.name, 0) + count
+    return found, loops, straight
+
+
+@slow
+@pytest.mark.parametrize("compiler", ["gcc", NEW_CLANG])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon"])
+@pytest.mark.parametrize("shape, config", SUITE, ids=[shape for shape, _ in SUITE])
+def test_suite(shape, config, isa, compiler, tmp_path):
+    """No spills in FMA loops, at most 128 KB of text; times are only reported (-rP shows them)."""
+    command = compiler_for(isa, compiler)
+    start = time.monotonic()
+    source = generate(tmp_path, config, isa)
+    generated = time.monotonic()
+    run(*command, "-std=c11", "-O2", "-c", source, "-o", tmp_path / "k.o")
+    compiled = time.monotonic()
+    text = int(run("size", tmp_path / "k.o").splitlines()[1].split()[0])
+    found, loops, straight = spills(tmp_path / "k.o", isa)
+    print(f"{shape:14} {isa:7} {compiler:9} generated {generated - start:.2f} s, "
+          f"compiled {compiled - generated:.1f} s, text {text / 1024:.0f} KB, {loops} FMA loops, "
+          f"{sum(found.values())} spills in them, {straight} elsewhere between FMAs")
+    assert loops > 0 or shape == "micro"
+    assert not found
+    assert text <= 128 * 1024
+    assert generated - start < 3 * 0.2 and compiled - generated < 3 * 5  # against hangs alone
+
+
+def test_fma_loops_are_found(tmp_path):
+    """The counting itself: a loop that must spill, and one that need not."""
+    source = tmp_path / "k.c"
+    for accumulators, expected in (8, False), (40, True):
+        names = [f"a{i}" for i in range(accumulators)]
+        source.write_text(
+            "#include <immintrin.h>\n#pragma GCC target(\"avx2,fma\")\n"
+            "void f(const float *x, float *y) {\n" +
+            "".join(f"__m256 {a} = _mm256_loadu_ps(y + {8 * i});\n" for i, a in enumerate(names)) +
+            "for (int k = 0; k < 100; k++, x += 8) {\n__m256 b = _mm256_loadu_ps(x);\n" +
+            "".join(f"{a} = _mm256_fmadd_ps({a}, b, b);\n" for a in names) + "}\n" +
+            "".join(f"_mm256_storeu_ps(y + {8 * i}, {a});\n" for i, a in enumerate(names)) + "}\n")
+        run(*compiler_for("avx2", "gcc"), "-O2", "-c", source, "-o", tmp_path / "k.o")
+        found, loops, _ = spills(tmp_path / "k.o", "avx2")
+        assert loops == 1 and bool(found) == expected
+
+
+# ---- other callers ----
+
+@pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1]])
+def test_foreign_scheduler(config, tmp_path):
+    """OpenMP runs the tasks in a random order."""
+    for isa in NATIVE:
+        source = generate(tmp_path, config, isa)
+        run(*compiler_for(isa, "gcc"), "-std=c11", "-O2", *WARNINGS, "-fopenmp",
+            '-DHEADER="kernel.h"', "-DKERNEL=kernel_kernel", "-I", tmp_path,
+            ROOT / "tests/openmp_test.c", source, tmp_path / "mhagen.c", "-o", tmp_path / "test")
+        output = run(tmp_path / "test")
+        assert re.match("same bits|skipped", output), output
+
+
+@slow
+def test_many_kernels_link_together(tmp_path):
+    """All globals start with the kernel's name, so one program holds any number of them."""
+    objects = []
+    for i, config in enumerate(COVER[:9]):
+        for isa in NATIVE:
+            name = f"kernel{i}_{isa}"
+            run(*compiler_for(isa, "gcc"), "-O1", "-c", generate(tmp_path, config, isa, name),
+                "-o", tmp_path / f"{name}.o")
+            objects.append(tmp_path / f"{name}.o")
+            table = run("nm", "--extern-only", objects[-1])
+            symbols = [line.split() for line in table.splitlines()]
+            defined = {s[-1] for s in symbols if s[-2] != "U"}
+            assert defined == {f"{name}_{part}" for part in ("pack", "run", "supported", "kernel")}
+            assert {s[-1] for s in symbols if s[-2] == "U"} <= {
+                "mhagen_check_args", "mhagen_check_weights", "mhagen_cpu_has", "mhagen_pack_panel",
+                "memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
+            sections = run("size", "-A", objects[-1])
+            assert re.findall(r"^\.(?:data|bss) +(\d+)", sections, re.M) == ["0", "0"]  # no state
+    main = tmp_path / "main.c"
+    main.write_text("int main(void) { return 0; }\n")
+    run("gcc", main, *objects, tmp_path / "mhagen.c", "-o", tmp_path / "main", "-pthread")

@@ -1,0 +1,149 @@
+"""What holds for the sources and for every generated text; each is little more than a grep."""
+import platform
+import re
+
+import pytest
+
+from tools import COVER, ISAS, MHAGEN, ROOT, generate, run
+
+GEN = ROOT / "gen"
+PURE = [path for path in GEN.rglob("*.lua") if path.name not in ("main.lua", "prelude.lua")]
+EMITTERS = sorted(GEN.glob("emit/*.lua"))
+INTRINSIC = r"\b_mm\d*_\w+\(|\bv\w+q?_(?:n_|lane_|laneq_)?[fsu]\d\d\b|__m(?:128|256|512)|float32x\d"
+
+
+def code(path):
+    """The text of a file, that of Lua without comments."""
+    text = path.read_text()
+    return re.sub(r"--(?!\[\[).*", "", text) if path.suffix == ".lua" else text
+
+
+def strings(path):
+    """The string literals of a Lua file."""
+    return re.findall(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\[\[[\s\S]*?\]\]', code(path))
+
+
+def hits(pattern, paths, text=code):
+    return [f"{path.relative_to(ROOT)}: {match[0]}" for path in paths
+            for match in re.finditer(pattern, text(path))]
+
+
+def test_intrinsics_only_in_isa():
+    outside = [path for path in GEN.rglob("*.lua") if path.parent.name != "isa"]
+    outside += ROOT.glob("templates/kernel.*.in")
+    assert len(outside) > 20 and not hits(INTRINSIC, outside)
+    assert all(hits(INTRINSIC, [GEN / f"isa/{isa}.lua"]) for isa in ISAS[1:])  # the pattern is alive
+
+
+def test_c_text_only_in_the_printer():
+    """A Lua string with C in it: a statement, a directive, a block. Names, types and attributes of
+    functions are data."""
+    printers = {"cprint.lua", "expr.lua", "template.lua", "generate.lua", "config.lua", "main.lua"}
+    paths = [path for path in PURE if path.name not in printers and path.parent.name != "isa"]
+    c_text = (r"[)\w\]];(?:\\n|\n|[\"'])|\{(?:\\n|\n)|#(?:include|if|pragma|define)"
+              r"|\b(?:for|if|while|return|sizeof)\s*\(")
+
+    def joined(path):
+        return " ".join(strings(path))
+    assert len(paths) > 10 and not hits(c_text, paths, joined)
+    assert hits(c_text, [GEN / "cprint.lua"], joined)
+    # generate.lua fills templates; what it writes itself are rows of tables.
+    assert not hits(r";|#\w|\b(?:for|if|return)\b", [GEN / "generate.lua"], joined)
+
+
+def test_no_attention_in_isa():
+    words = (r"(?i)\b(?:quer(?:y|ies)|keys?|values?|heads?|softmax|scores?|attention|context|probs?"
+             r"|causal|kv_len|seq|d_model)\b")
+
+    def names(path):  # generic Lua speaks of keys and values too: only there
+        generic = r"\b(?:key|value|values)\b" if path.name == "init.lua" else r"$^"
+        return re.sub(generic, "", code(path))
+    assert not hits(words, GEN.glob("isa/*.lua"), names)
+
+
+def test_no_isa_by_name_in_emitters():
+    """Where ISAs differ in kind there is an attribute or a derived op."""
+    by_name = r"\bisa(?:\.name)?\s*[=~]=|[\"'](?:" + "|".join(ISAS) + r")[\"']"
+    others = ("plan", "tape", "budget", "cprint", "expr")
+    paths = [*EMITTERS, *(GEN / f"{name}.lua" for name in others)]
+    assert not hits(by_name, paths)
+
+
+def test_no_files_outside_the_host():
+    assert not hits(r"\b(?:io|os|debug)\.\w+|\b(?:dofile|loadfile|loadstring)\b", PURE)
+    # The host's functions are for main.lua, but for the texts that are embedded in the program.
+    allowed = {"embedded"}
+    used = {match for path in PURE for match in re.findall(r"\bhost\.(\w+)", code(path))}
+    assert used <= allowed
+
+
+def test_lines_of_sources():
+    paths = [path for folder in ("gen", "runtime", "templates", "tests", "scripts", "examples")
+             for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".lua", ".c", ".h", ".in", ".py", ".sh") and path.parent.name != "golden"]
+    long = [f"{path}:{number}" for path in paths
+            for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
+    assert len(paths) > 60 and not long
+
+
+# ---- generated texts ----
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """{name: text} of every ISA in all kinds of configs."""
+    out = tmp_path_factory.mktemp("texts")
+    for i, config in enumerate(COVER):
+        for isa in ISAS:
+            generate(out, config, isa, f"kernel{i}_{isa}")
+    return {path.name: path.read_text() for path in out.iterdir()}
+
+
+def test_lines(texts):
+    """At most 100 columns, but for what is one line by its nature: the command, a directive."""
+    for name, text in texts.items():
+        long = [line for line in text.splitlines() if len(line) > 100
+                and not re.match(r" \*   command |#pragma clang attribute push", line)]
+        assert not long, (name, long[:3])
+        assert not re.search(r"[ \t]+$|\t|\r|[^\x00-\x7f]", text, re.M), name
+        assert text.endswith("\n") and not text.endswith("\n\n"), name
+
+
+def test_nothing_of_this_machine(texts):
+    """No date, path, host, user or commit."""
+    commit = "git rev-parse --short HEAD 2>/dev/null || true"
+    words = [str(ROOT), "/tmp", "/home", "/usr", platform.node(),
+             run("sh", "-c", commit, cwd=ROOT).strip()]
+    pattern = "|".join(re.escape(word) for word in words if len(word) > 2)
+    for name, text in texts.items():
+        assert not re.search(rf"{pattern}|\b20\d\d-\d\d-\d\d\b|__(DATE|TIME|FILE)__", text), name
+
+
+def test_literals_only(texts):
+    """No shape is an argument: a loop's count is a literal, or what is left for the last task; only
+    a mask makes it depend on lengths."""
+    for name, text in texts.items():
+        masked = re.search(r"causal|kv_len", text.split("*/")[0])
+        if re.match(r"kernel.*\.c$", name) and not masked:
+            bounds = re.findall(r"for \(ptrdiff_t \w+ = 0; \w+ < ([^;]+);", text)
+            others = [bound for bound in bounds if not bound.isdigit() and "-first + " not in bound]
+            assert not others, (name, others)
+
+
+def test_full_is_straight(texts):
+    """Without a loop; the only branches are the guards of the safe path."""
+    for name, text in texts.items():
+        if name.endswith(".c") and "unroll=full" in text:
+            forward = text[text.index(" forward("):].split("\n}\n")[0]
+            assert not re.search(r"\b(for|while|do|switch|goto)\b", forward), name
+            guards = re.findall(r"\bif \((.*)\) \{", forward)
+            assert all(guard.startswith("!") for guard in guards), (name, guards)
+
+
+def test_goldens():
+    run("sh", ROOT / "tests/golden.sh")
+
+
+def test_runtime_is_embedded(tmp_path):
+    run(MHAGEN, "gen", *COVER[0].split(), "isa=scalar", "-o", tmp_path)
+    for name in "mhagen.h", "mhagen.c":
+        assert (tmp_path / name).read_bytes() == (ROOT / "runtime" / name).read_bytes()
