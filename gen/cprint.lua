@@ -23,22 +23,21 @@ end
 
 local function element(p) return ("%s[%s]"):format(p.base, expr.text(p.off)) end
 
--- Breaks a long statement at the commas nearest to the right edge.
+-- Breaks a long statement at the commas nearest to the right edge, or else at spaces.
 local function wrap(line, indent)
   local out = {}
   local limit = 100
   local pad = indent .. "    "
   while #line > limit do
     local cut
-    for i = limit, #pad + 20, -1 do
-      if line:sub(i, i + 1) == ", " then
-        cut = i
-        break
+    for _, mark in ipairs { ", ", " " } do
+      for i = limit, #pad + 20, -1 do
+        if not cut and line:sub(i, i + #mark - 1) == mark then cut = i end
       end
     end
     if not cut then break end
-    out[#out + 1] = line:sub(1, cut)
-    line = pad .. line:sub(cut + 2)
+    out[#out + 1] = line:sub(1, cut):gsub(" $", "")
+    line = pad .. line:sub(cut + 1):gsub("^ ", "")
   end
   out[#out + 1] = line
   return table.concat(out, "\n")

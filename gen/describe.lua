@@ -13,7 +13,8 @@ local function number(n)
   return (grouped:gsub("^,", ""))
 end
 
-function M.shape(cfg)
+-- In one line, or with `newline` before the options.
+function M.shape(cfg, newline)
   local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
   if cfg.attention == "cross" then
     inputs = ("q[%d][%d], k and v[%d][%d]"):format(cfg.seq, cfg.d_model, cfg.seq_kv, cfg.d_model)
@@ -25,7 +26,7 @@ function M.shape(cfg)
   if cfg.kv_len then more[#more + 1] = "kv_len" end
   if cfg.probs then more[#more + 1] = "probs" end
   return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.d_model, cfg.h,
-    cfg.h > 1 and "s" or "", heads, #more > 0 and "; " .. table.concat(more, ", ") or "")
+    cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
 end
 
 local function tiles(runs, width)
@@ -58,8 +59,8 @@ local function phases(plan)
   line("values", ("tiles %s, %s"):format(column_tiles(plan.v), chain(plan.k_chunks)))
   for _, group in ipairs(plan.groups) do
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
-    line("attend", ("%d x %s queries: Q %s | scores %dx%d k%d | context %s k%d"):format(group.count,
-      width, tiles(group.q, group.used), group.keys.rows, group.used, cfg.dk,
+    line("attend", ("%d x %s queries: Q %s"):format(group.count, width, tiles(group.q, group.used)))
+    line("", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, cfg.dk,
       tiles(group.context, group.used), math.min(cfg.seq_kv, group.keys.block_tiles * group.keys.rows)))
   end
   line("output", ("tiles %s, %s"):format(column_tiles(plan.groups[1].out), chain(plan.out_chunks)))

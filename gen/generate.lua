@@ -48,7 +48,7 @@ return function(cfg)
 
   local common = {
     name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
-    shape = describe.shape(cfg), isa = cfg.isa,
+    shape = describe.shape(cfg, "\n *             "), isa = cfg.isa,
     h = tostring(cfg.h), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk), dv = tostring(cfg.dv),
     seq = tostring(cfg.seq), seq_kv = tostring(cfg.seq_kv), batch = tostring(cfg.batch),
   }

@@ -81,18 +81,9 @@ local function runs_cost(isa, runs, vecs, steps)
   return sum
 end
 
--- Most rows of a tile with this many vectors that leaves registers for B and for A. `a_registers`
--- says how many of A's live at a time: one broadcast, or with lane FMAs a vector for every
--- `lanes` rows ("columns": A contiguous from row to row) or for every row ("rows").
-local function most_rows(isa, vectors, a_order)
-  local most = 0
-  for rows = 1, 32 do
-    local a = 1
-    if isa.rows.fma_lane then a = a_order == "rows" and rows or ceil_div(rows, isa.lanes) end
-    if rows * vectors + vectors + a <= isa.registers and rows * vectors <= 28 then most = rows end
-  end
-  return most
-end
+-- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
+-- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
+local function most_rows(isa, vectors, a_order) return isa.tiles[a_order][vectors] or 0 end
 
 local function refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
@@ -117,12 +108,12 @@ local function vector_counts(isa, cfg, vectors_key, keys)
   for _, key in ipairs(keys) do
     local most = most_rows(isa, from, key[2])
     if cfg[key[1]] and cfg[key[1]] > most then
-      refuse(key[1], cfg[key[1]], ("at most %d rows of %d vectors fit the %d registers of %s"):format(
-        most, from, isa.registers, isa.name))
+      refuse(key[1], cfg[key[1]], ("%s keeps at most %d rows of %d vectors in its %d registers"):format(
+        isa.name, most, from, isa.registers))
     end
   end
-  refuse(vectors_key, from, ("no tile of that width fits the %d registers of %s"):format(
-    isa.registers, isa.name))
+  refuse(vectors_key, from, ("%s keeps no tile of that width in its %d registers"):format(
+    isa.name, isa.registers))
 end
 
 -- Rows of a tile: the schedule key if it is set, else the cheapest.

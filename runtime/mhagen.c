@@ -53,8 +53,8 @@ mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *pa
   if (!weights || !packed) return MHAGEN_ERR_NULL;
   if (!weights->wq || !weights->wk || !weights->wv || !weights->wo) return MHAGEN_ERR_NULL;
   if (misaligned(packed)) return MHAGEN_ERR_ALIGN;
-  if (weights->layout != MHAGEN_IN_OUT && weights->layout != MHAGEN_OUT_IN) return MHAGEN_ERR_LAYOUT;
-  return MHAGEN_OK;
+  const int known = weights->layout == MHAGEN_IN_OUT || weights->layout == MHAGEN_OUT_IN;
+  return known ? MHAGEN_OK : MHAGEN_ERR_LAYOUT;
 }
 
 void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t steps,

@@ -56,7 +56,8 @@ typedef struct mhagen_args {
   const void *packed;     /* filled by the kernel's pack; aligned to MHAGEN_ALIGN; only read */
   void *workspace;        /* workspace_bytes, aligned to MHAGEN_ALIGN, contents irrelevant;
                              two runs at the same time need two workspaces */
-  const int *kv_len;      /* [batch], each 0..seq_kv: the valid keys; only where the config says so */
+  const int *kv_len;      /* [batch], each 0..seq_kv: the valid keys; only where the config
+                             says so */
   float *probs;           /* [batch][h][seq][seq_kv]: the attention weights; only where the config
                              says so */
 } mhagen_args;

@@ -131,3 +131,14 @@ def test_many_kernels_link_together(tmp_path):
     main = tmp_path / "main.c"
     main.write_text("int main(void) { return 0; }\n")
     run("gcc", main, *objects, tmp_path / "mhagen.c", "-o", tmp_path / "main", "-pthread")
+
+
+@pytest.mark.parametrize("config", COVER)
+def test_stack(config, tmp_path):
+    """The frames of all functions together, more than any chain of calls, stay below what is promised."""
+    need("gcc")
+    for isa in ISAS[:3]:
+        path = generate(tmp_path, config, isa)
+        run(*compiler_for(isa, "gcc"), "-std=c11", "-O2", "-fstack-usage", "-c", path, cwd=tmp_path)
+        frames = [int(line.split("\t")[1]) for line in path.with_suffix(".su").read_text().splitlines()]
+        assert 0 < sum(frames) < 16384, (isa, frames)

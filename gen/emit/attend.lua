@@ -1,5 +1,6 @@
 -- Attention of one group of queries: scores, softmax and context, head by head.
 
+local balanced = require "plan".balanced
 local expr = require "expr"
 local gemm = require "emit.gemm"
 local probs = require "emit.probs"
@@ -31,12 +32,20 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
   end)
 end
 
+-- The largest divisor of n that suits a block of K steps.
+local function divisor(n)
+  for d = 8, 1, -1 do
+    if n % d == 0 then return d end
+  end
+end
+
 -- O^T[dv][width] from the weights of a block of keys. steps: literal number of keys, or `tiles`, a
 -- run-time number of key tiles. add: to what is there. final: divide by the sum, test for finite.
 -- filter: key of the first weight, to keep values of hidden keys out (they may be NaN).
 local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, filter)
   local t, plan = K.t, K.plan
-  for _, run in ipairs(group.context) do
+  -- The filter needs registers, and time is no matter there: small tiles.
+  for _, run in ipairs(filter and balanced(plan.cfg.dv, 2) or group.context) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       local params = {
@@ -51,10 +60,14 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
       K:part(name, ("%d rows of O^T%s%s."):format(run.size,
         add and ", added to what is there" or "", final and ", divided by the sum" or ""), params,
         function(p)
-        local unrolled = tiles and group.keys.rows or K:unroll(steps, run.size * #group.vecs)
+        local unroll, blocks
+        if tiles then -- the K loop runs over tiles of keys, in whole blocks
+          unroll = filter and 1 or divisor(group.keys.rows)
+          blocks = p.tiles * (group.keys.rows // unroll)
+        end
         local tile = {
-          rows = run.size, vecs = group.vecs, steps = steps, blocks = p.tiles,
-          unroll = unrolled,
+          rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
+          unroll = unroll or K:unroll(steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.v.ld }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t),
         }
@@ -174,7 +187,8 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
   K:each("block", one_block and 1 or expr.ceil_div(tiles, keys.block_tiles), function(b)
     local start = t:int("start", expr.max(b * keys.block_tiles, 1))
     local finish = t:int("finish", expr.min(tiles, b * keys.block_tiles + keys.block_tiles))
-    local bound = t:int("bound", expr.max(start, expr.min(open, finish)))
+    local opened = t:int("opened", expr.min(open, finish))
+    local bound = t:int("bound", expr.max(start, opened))
     local p_base = b * (p_block - keys.block_tiles * p_tile)
     if plan.cfg.probs then p_base = 0 end
     K:each("tile", bound - start, function(i)

@@ -1,4 +1,4 @@
--- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, masks of their own; ymm and xmm for lane tails.
+-- AVX-512 (F, DQ, BW, VL): 16 lanes, 32 registers, masks of their own; ymm for lane tails.
 
 local x86 = require "isa.x86"
 
@@ -12,12 +12,12 @@ return {
   begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma",
   finish = x86.finish,
   registers = 32,
+  tiles = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } },
   fused = true,
   saturates = true,
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", cost = 1 },
     { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", cost = 0.5 },
-    { lanes = 4, t = "__m128", m = "__mmask8", p = "_mm", full = "0x0F", cost = 0.5 },
   },
   rows = {
     load = "$p_loadu_ps($1)",

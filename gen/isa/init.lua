@@ -3,8 +3,7 @@
 -- In a row, $1 $2 .. are the operands, $e1 an address operand as an element (p[3]), and for the
 -- vector's width: any attribute of it ($p, $t, ..), $iota the list 0.0f, 1.0f, .., and for the
 -- literal n of the op: $hex a mask of n bits, $on a list of n times -1 and zeros behind.
--- A row may be a table: by the literal n for the ops marked `by = "n"`, else by lanes (and then,
--- again a table, by n).
+-- A row may be a table, by the literal n.
 
 local ops = require "isa.ops"
 local derived = require "isa.derived"
@@ -26,11 +25,13 @@ local function check_row(isa, name, row, arity)
 end
 
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
--- widths (the full one first), rows. Optional: fused (fma rounds once), saturates (scale2 takes any
+-- tiles (the most rows of a tile of 1, 2, .. vectors that the compilers keep in registers, measured:
+-- one row more spills; by the order of the matrix that is broadcast, which differs where FMAs are
+-- by lane), widths (the full one first), rows. Optional: fused (fma rounds once), saturates (scale2 takes any
 -- exponent), arch, headers, prelude, begin and finish (text before and after the functions that
 -- need the ISA).
 function M.define(isa)
-  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "widths", "rows" } do
+  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "tiles", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
   end
   for name, row in pairs(isa.rows) do
@@ -56,11 +57,8 @@ end
 -- A row for one width and literal, cut into texts and operands.
 local function compile(isa, op, w, n)
   local row = isa.rows[op.name]
-  if type(row) == "table" then
-    row = op.by == "n" and row[n] or row[w.lanes]
-    if type(row) == "table" then row = row[n] end
-  end
-  if not row then error(("isa %s: op %s: no row for this width"):format(isa.name, op.name)) end
+  if type(row) == "table" then row = row[n] end
+  if not row then error(("isa %s: op %s: no row for this literal"):format(isa.name, op.name)) end
   local filled = row:gsub("%$(%w+)", function(key)
     if key == "hex" then return ("0x%X"):format((1 << n) - 1) end
     if key == "on" then

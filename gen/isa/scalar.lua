@@ -8,6 +8,7 @@ return {
   guard = "1",
   headers = "#include <stdint.h>",
   registers = 16,
+  tiles = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } },
   fused = false,
   saturates = true,
   prelude = [[

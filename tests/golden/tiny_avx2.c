@@ -4,7 +4,8 @@
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
  *             values    tiles 5x8, k8
- *             attend    1 x 5 of 8 queries: Q 1 of 8x5 | scores 5x5 k4 | context 1 of 4x5 k5
+ *             attend    1 x 5 of 8 queries: Q 1 of 8x5
+ *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,280 bytes packed, 1,536 bytes of workspace
  *   registers at most 10 of 16 vectors live in a loop

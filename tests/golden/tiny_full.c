@@ -4,7 +4,8 @@
  *   shape     x[3][4] -> y[3][4], 1 head of 2
  *   plan      keys      tiles 3x2, k4; 1 of 1 heads together
  *             values    tiles 3x2, k4
- *             attend    1 x 3 of 16 queries: Q 1 of 2x3 | scores 3x3 k2 | context 1 of 2x3 k3
+ *             attend    1 x 3 of 16 queries: Q 1 of 2x3
+ *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
  *   cost      264 flops; 960 bytes packed, 1,472 bytes of workspace
  *   registers at most 18 of 32 vectors live in a loop
@@ -53,162 +54,162 @@ mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
 #endif
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
-static inline __attribute__((always_inline)) __m128 exp2_4(__m128 x) {
-  const __m128 n = _mm_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m128 r = _mm_sub_ps(x, n);
-  const __m128 c6 = _mm_set1_ps(0.000155957678f);
-  const __m128 c5 = _mm_set1_ps(0.00134068797f);
-  const __m128 p5 = _mm_fmadd_ps(c6, r, c5);
-  const __m128 c4 = _mm_set1_ps(0.00961772259f);
-  const __m128 p4 = _mm_fmadd_ps(p5, r, c4);
-  const __m128 c3 = _mm_set1_ps(0.0555031635f);
-  const __m128 p3 = _mm_fmadd_ps(p4, r, c3);
-  const __m128 c2 = _mm_set1_ps(0.240226477f);
-  const __m128 p2 = _mm_fmadd_ps(p3, r, c2);
-  const __m128 c1 = _mm_set1_ps(0.693147182f);
-  const __m128 p1 = _mm_fmadd_ps(p2, r, c1);
-  const __m128 c0 = _mm_set1_ps(1.0f);
-  const __m128 p0 = _mm_fmadd_ps(p1, r, c0);
-  const __m128 scaled = _mm_scalef_ps(p0, n);
-  const __m128 lowest = _mm_set1_ps(-126.0f);
-  const __mmask8 tiny = _mm_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m128 result = _mm_mask_blend_ps(tiny, scaled, _mm_setzero_ps());
+static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  const __m256 n = _mm256_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256 r = _mm256_sub_ps(x, n);
+  const __m256 c6 = _mm256_set1_ps(0.000155957678f);
+  const __m256 c5 = _mm256_set1_ps(0.00134068797f);
+  const __m256 p5 = _mm256_fmadd_ps(c6, r, c5);
+  const __m256 c4 = _mm256_set1_ps(0.00961772259f);
+  const __m256 p4 = _mm256_fmadd_ps(p5, r, c4);
+  const __m256 c3 = _mm256_set1_ps(0.0555031635f);
+  const __m256 p3 = _mm256_fmadd_ps(p4, r, c3);
+  const __m256 c2 = _mm256_set1_ps(0.240226477f);
+  const __m256 p2 = _mm256_fmadd_ps(p3, r, c2);
+  const __m256 c1 = _mm256_set1_ps(0.693147182f);
+  const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
+  const __m256 c0 = _mm256_set1_ps(1.0f);
+  const __m256 p0 = _mm256_fmadd_ps(p1, r, c0);
+  const __m256 scaled = _mm256_scalef_ps(p0, n);
+  const __m256 lowest = _mm256_set1_ps(-126.0f);
+  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
+  const __m256 result = _mm256_mask_blend_ps(tiny, scaled, _mm256_setzero_ps());
   return result;
 }
 
 /* Raises the maximum by the scores of some keys. */
 static __attribute__((noinline)) void scores_maximum_3x3of16(const float *k, const float *q,
     float *stats) {
-  __m128 acc_r0_c0 = _mm_setzero_ps();
-  __m128 acc_r1_c0 = _mm_setzero_ps();
-  __m128 acc_r2_c0 = _mm_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r2_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m128 b_k0_c0 = _mm_loadu_ps(q);
-  const __m128 a_r0_k0 = _mm_set1_ps(k[0]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m128 a_r1_k0 = _mm_set1_ps(k[16]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m128 a_r2_k0 = _mm_set1_ps(k[32]);
-  acc_r2_c0 = _mm_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
+  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
   /* k = 1 */
-  const __m128 b_k1_c0 = _mm_loadu_ps(q + 16);
-  const __m128 a_r0_k1 = _mm_set1_ps(k[1]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m128 a_r1_k1 = _mm_set1_ps(k[17]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m128 a_r2_k1 = _mm_set1_ps(k[33]);
-  acc_r2_c0 = _mm_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m128 zero_c0 = _mm_setzero_ps();
-  const __m128 negmax_c0 = _mm_loadu_ps(stats);
-  const __m128 m_c0 = _mm_sub_ps(zero_c0, negmax_c0);
-  const __m128 max_r0_c0 = _mm_max_ps(m_c0, acc_r0_c0);
-  const __m128 max_r1_c0 = _mm_max_ps(max_r0_c0, acc_r1_c0);
-  const __m128 max_r2_c0 = _mm_max_ps(max_r1_c0, acc_r2_c0);
-  const __m128 minus_m_c0 = _mm_sub_ps(zero_c0, max_r2_c0);
-  _mm_storeu_ps(stats, minus_m_c0);
+  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
+  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  const __m256 max_r0_c0 = _mm256_max_ps(m_c0, acc_r0_c0);
+  const __m256 max_r1_c0 = _mm256_max_ps(max_r0_c0, acc_r1_c0);
+  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r2_c0);
+  _mm256_storeu_ps(stats, minus_m_c0);
 }
 
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_3x3of16(const float *k, const float *q,
     float *stats, float *p) {
-  __m128 acc_r0_c0 = _mm_setzero_ps();
-  __m128 acc_r1_c0 = _mm_setzero_ps();
-  __m128 acc_r2_c0 = _mm_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r2_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m128 b_k0_c0 = _mm_loadu_ps(q);
-  const __m128 a_r0_k0 = _mm_set1_ps(k[0]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m128 a_r1_k0 = _mm_set1_ps(k[16]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m128 a_r2_k0 = _mm_set1_ps(k[32]);
-  acc_r2_c0 = _mm_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
+  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
   /* k = 1 */
-  const __m128 b_k1_c0 = _mm_loadu_ps(q + 16);
-  const __m128 a_r0_k1 = _mm_set1_ps(k[1]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m128 a_r1_k1 = _mm_set1_ps(k[17]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m128 a_r2_k1 = _mm_set1_ps(k[33]);
-  acc_r2_c0 = _mm_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m128 zero_c0 = _mm_setzero_ps();
-  const __m128 negmax_c0 = _mm_loadu_ps(stats);
-  const __m128 m_c0 = _mm_sub_ps(zero_c0, negmax_c0);
-  const __m128 x_r0_c0 = _mm_sub_ps(acc_r0_c0, m_c0);
-  const __m128 p_r0_c0 = exp2_4(x_r0_c0);
-  _mm_storeu_ps(p, p_r0_c0);
-  const __m128 x_r1_c0 = _mm_sub_ps(acc_r1_c0, m_c0);
-  const __m128 p_r1_c0 = exp2_4(x_r1_c0);
-  _mm_storeu_ps(p + 16, p_r1_c0);
-  const __m128 sum_r1_c0 = _mm_add_ps(p_r0_c0, p_r1_c0);
-  const __m128 x_r2_c0 = _mm_sub_ps(acc_r2_c0, m_c0);
-  const __m128 p_r2_c0 = exp2_4(x_r2_c0);
-  _mm_storeu_ps(p + 32, p_r2_c0);
-  const __m128 sum_r2_c0 = _mm_add_ps(sum_r1_c0, p_r2_c0);
-  _mm_storeu_ps(stats + 16, sum_r2_c0);
+  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
+  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
+  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
+  _mm256_storeu_ps(p, p_r0_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
+  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
+  _mm256_storeu_ps(p + 16, p_r1_c0);
+  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
+  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
+  _mm256_storeu_ps(p + 32, p_r2_c0);
+  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
+  _mm256_storeu_ps(stats + 16, sum_r2_c0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_2x3of16_k3_final(const float *v, const float *p,
     float *stats, float *o) {
-  __m128 acc_r0_c0 = _mm_setzero_ps();
-  __m128 acc_r1_c0 = _mm_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m128 b_k0_c0 = _mm_loadu_ps(p);
-  const __m128 a_r0_k0 = _mm_set1_ps(v[0]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m128 a_r1_k0 = _mm_set1_ps(v[1]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+  const __m256 b_k0_c0 = _mm256_loadu_ps(p);
+  const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+  const __m256 a_r1_k0 = _mm256_set1_ps(v[1]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
   /* k = 1 */
-  const __m128 b_k1_c0 = _mm_loadu_ps(p + 16);
-  const __m128 a_r0_k1 = _mm_set1_ps(v[16]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m128 a_r1_k1 = _mm_set1_ps(v[17]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+  const __m256 b_k1_c0 = _mm256_loadu_ps(p + 16);
+  const __m256 a_r0_k1 = _mm256_set1_ps(v[16]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+  const __m256 a_r1_k1 = _mm256_set1_ps(v[17]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
   /* k = 2 */
-  const __m128 b_k2_c0 = _mm_loadu_ps(p + 32);
-  const __m128 a_r0_k2 = _mm_set1_ps(v[32]);
-  acc_r0_c0 = _mm_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m128 a_r1_k2 = _mm_set1_ps(v[33]);
-  acc_r1_c0 = _mm_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m128 inverse_c0 = _mm_loadu_ps(stats + 48);
-  __m128 test_c0 = _mm_loadu_ps(stats + 32);
-  const __m128 zero_c0 = _mm_setzero_ps();
-  const __m128 o_r0_c0 = _mm_mul_ps(acc_r0_c0, inverse_c0);
-  _mm_storeu_ps(o, o_r0_c0);
-  test_c0 = _mm_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m128 o_r1_c0 = _mm_mul_ps(acc_r1_c0, inverse_c0);
-  _mm_storeu_ps(o + 16, o_r1_c0);
-  test_c0 = _mm_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  _mm_storeu_ps(stats + 32, test_c0);
+  const __m256 b_k2_c0 = _mm256_loadu_ps(p + 32);
+  const __m256 a_r0_k2 = _mm256_set1_ps(v[32]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+  const __m256 a_r1_k2 = _mm256_set1_ps(v[33]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+  const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
+  __m256 test_c0 = _mm256_loadu_ps(stats + 32);
+  const __m256 zero_c0 = _mm256_setzero_ps();
+  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
+  _mm256_storeu_ps(o, o_r0_c0);
+  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
+  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
+  _mm256_storeu_ps(o + 16, o_r1_c0);
+  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
+  _mm256_storeu_ps(stats + 32, test_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
 static __attribute__((noinline)) void again_3of16(const float *q, const float *k, const float *v,
     float *p, float *stats, float *o) {
   {
-    const __m128 none_c0 = _mm_set1_ps(INFINITY);
-    const __m128 kept_c0 = _mm_loadu_ps(stats);
-    _mm_storeu_ps(stats + 80, kept_c0);
-    _mm_storeu_ps(stats, none_c0);
+    const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
+    _mm256_storeu_ps(stats, none_c0);
   }
   scores_maximum_3x3of16(k, q, stats);
   {
-    const __m128 most_c0 = _mm_set1_ps(4.2949673e+09f);
-    const __m128 sum_c0 = _mm_loadu_ps(stats + 16);
-    const __mmask8 good_c0 = _mm_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
-    const __m128 kept_c0 = _mm_loadu_ps(stats + 80);
-    const __m128 negmax_c0 = _mm_loadu_ps(stats);
-    const __m128 m_c0 = _mm_mask_blend_ps(good_c0, negmax_c0, kept_c0);
-    _mm_storeu_ps(stats, m_c0);
+    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
+    _mm256_storeu_ps(stats, m_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {
-    const __m128 one_c0 = _mm_set1_ps(1.0f);
-    const __m128 sum_c0 = _mm_loadu_ps(stats + 16);
-    const __m128 inverse_c0 = _mm_div_ps(one_c0, sum_c0);
-    _mm_storeu_ps(stats + 48, inverse_c0);
-    const __m128 test_zero_c0 = _mm_setzero_ps();
-    _mm_storeu_ps(stats + 32, test_zero_c0);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
+    _mm256_storeu_ps(stats + 48, inverse_c0);
+    const __m256 test_zero_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + 32, test_zero_c0);
   }
   context_2x3of16_k3_final(v, p, stats, o);
 }
@@ -311,88 +312,88 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
     /* project_keys */
     {
       /* keys_3x2_k4 */
-      __m128 acc_r0_c0 = _mm_loadu_ps(packed + 96);
-      __m128 acc_r1_c0 = _mm_loadu_ps(packed + 96);
-      __m128 acc_r2_c0 = _mm_loadu_ps(packed + 96);
+      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 96);
+      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 96);
+      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 96);
       /* k = 0 */
-      const __m128 b_k0_c0 = _mm_loadu_ps(packed + 32);
-      const __m128 a_r0_k0 = _mm_set1_ps(q[0]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m128 a_r1_k0 = _mm_set1_ps(q[4]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m128 a_r2_k0 = _mm_set1_ps(q[8]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 32);
+      const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+      const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+      const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m128 b_k1_c0 = _mm_loadu_ps(packed + 48);
-      const __m128 a_r0_k1 = _mm_set1_ps(q[1]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m128 a_r1_k1 = _mm_set1_ps(q[5]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m128 a_r2_k1 = _mm_set1_ps(q[9]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 48);
+      const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+      const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+      const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m128 b_k2_c0 = _mm_loadu_ps(packed + 64);
-      const __m128 a_r0_k2 = _mm_set1_ps(q[2]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m128 a_r1_k2 = _mm_set1_ps(q[6]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      const __m128 a_r2_k2 = _mm_set1_ps(q[10]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
+      const __m256 b_k2_c0 = _mm256_loadu_ps(packed + 64);
+      const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+      const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+      const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m128 b_k3_c0 = _mm_loadu_ps(packed + 80);
-      const __m128 a_r0_k3 = _mm_set1_ps(q[3]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-      const __m128 a_r1_k3 = _mm_set1_ps(q[7]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-      const __m128 a_r2_k3 = _mm_set1_ps(q[11]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-      _mm_storeu_ps(ws + 96, acc_r0_c0);
-      _mm_storeu_ps(ws + 112, acc_r1_c0);
-      _mm_storeu_ps(ws + 128, acc_r2_c0);
+      const __m256 b_k3_c0 = _mm256_loadu_ps(packed + 80);
+      const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
+      const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
+      const __m256 a_r2_k3 = _mm256_set1_ps(q[11]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
+      _mm256_storeu_ps(ws + 96, acc_r0_c0);
+      _mm256_storeu_ps(ws + 112, acc_r1_c0);
+      _mm256_storeu_ps(ws + 128, acc_r2_c0);
     }
   }
   {
     /* project_values */
     {
       /* values_3x2_k4 */
-      __m128 acc_r0_c0 = _mm_loadu_ps(packed + 176);
-      __m128 acc_r1_c0 = _mm_loadu_ps(packed + 176);
-      __m128 acc_r2_c0 = _mm_loadu_ps(packed + 176);
+      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 176);
+      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 176);
+      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 176);
       /* k = 0 */
-      const __m128 b_k0_c0 = _mm_loadu_ps(packed + 112);
-      const __m128 a_r0_k0 = _mm_set1_ps(q[0]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m128 a_r1_k0 = _mm_set1_ps(q[4]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m128 a_r2_k0 = _mm_set1_ps(q[8]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 112);
+      const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+      const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+      const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m128 b_k1_c0 = _mm_loadu_ps(packed + 128);
-      const __m128 a_r0_k1 = _mm_set1_ps(q[1]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m128 a_r1_k1 = _mm_set1_ps(q[5]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m128 a_r2_k1 = _mm_set1_ps(q[9]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 128);
+      const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+      const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+      const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m128 b_k2_c0 = _mm_loadu_ps(packed + 144);
-      const __m128 a_r0_k2 = _mm_set1_ps(q[2]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m128 a_r1_k2 = _mm_set1_ps(q[6]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      const __m128 a_r2_k2 = _mm_set1_ps(q[10]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
+      const __m256 b_k2_c0 = _mm256_loadu_ps(packed + 144);
+      const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+      const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+      const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m128 b_k3_c0 = _mm_loadu_ps(packed + 160);
-      const __m128 a_r0_k3 = _mm_set1_ps(q[3]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-      const __m128 a_r1_k3 = _mm_set1_ps(q[7]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-      const __m128 a_r2_k3 = _mm_set1_ps(q[11]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-      _mm_storeu_ps(ws + 144, acc_r0_c0);
-      _mm_storeu_ps(ws + 160, acc_r1_c0);
-      _mm_storeu_ps(ws + 176, acc_r2_c0);
+      const __m256 b_k3_c0 = _mm256_loadu_ps(packed + 160);
+      const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
+      const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
+      const __m256 a_r2_k3 = _mm256_set1_ps(q[11]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
+      _mm256_storeu_ps(ws + 144, acc_r0_c0);
+      _mm256_storeu_ps(ws + 160, acc_r1_c0);
+      _mm256_storeu_ps(ws + 176, acc_r2_c0);
     }
   }
   /* attend */
@@ -400,126 +401,126 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
     /* attend_3of16 */
     {
       /* query_2x3of16_k4 */
-      __m128 acc_r0_c0 = _mm_set1_ps(packed[16]);
-      __m128 acc_r1_c0 = _mm_set1_ps(packed[17]);
+      __m256 acc_r0_c0 = _mm256_set1_ps(packed[16]);
+      __m256 acc_r1_c0 = _mm256_set1_ps(packed[17]);
       /* k = 0 */
-      const __m128 b_k0_c0 = _mm_loadu_ps(ws);
-      const __m128 a_r0_k0 = _mm_set1_ps(packed[0]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m128 a_r1_k0 = _mm_set1_ps(packed[1]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(ws);
+      const __m256 a_r0_k0 = _mm256_set1_ps(packed[0]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+      const __m256 a_r1_k0 = _mm256_set1_ps(packed[1]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
       /* k = 1 */
-      const __m128 b_k1_c0 = _mm_loadu_ps(ws + 16);
-      const __m128 a_r0_k1 = _mm_set1_ps(packed[2]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m128 a_r1_k1 = _mm_set1_ps(packed[3]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(ws + 16);
+      const __m256 a_r0_k1 = _mm256_set1_ps(packed[2]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+      const __m256 a_r1_k1 = _mm256_set1_ps(packed[3]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
       /* k = 2 */
-      const __m128 b_k2_c0 = _mm_loadu_ps(ws + 32);
-      const __m128 a_r0_k2 = _mm_set1_ps(packed[4]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m128 a_r1_k2 = _mm_set1_ps(packed[5]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+      const __m256 b_k2_c0 = _mm256_loadu_ps(ws + 32);
+      const __m256 a_r0_k2 = _mm256_set1_ps(packed[4]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+      const __m256 a_r1_k2 = _mm256_set1_ps(packed[5]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
       /* k = 3 */
-      const __m128 b_k3_c0 = _mm_loadu_ps(ws + 48);
-      const __m128 a_r0_k3 = _mm_set1_ps(packed[6]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-      const __m128 a_r1_k3 = _mm_set1_ps(packed[7]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-      _mm_storeu_ps(ws + 192, acc_r0_c0);
-      _mm_storeu_ps(ws + 208, acc_r1_c0);
+      const __m256 b_k3_c0 = _mm256_loadu_ps(ws + 48);
+      const __m256 a_r0_k3 = _mm256_set1_ps(packed[6]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
+      const __m256 a_r1_k3 = _mm256_set1_ps(packed[7]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
+      _mm256_storeu_ps(ws + 192, acc_r0_c0);
+      _mm256_storeu_ps(ws + 208, acc_r1_c0);
     }
     {
       /* scores_first_3x3of16 */
-      __m128 acc_r0_c0 = _mm_setzero_ps();
-      __m128 acc_r1_c0 = _mm_setzero_ps();
-      __m128 acc_r2_c0 = _mm_setzero_ps();
+      __m256 acc_r0_c0 = _mm256_setzero_ps();
+      __m256 acc_r1_c0 = _mm256_setzero_ps();
+      __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m128 b_k0_c0 = _mm_loadu_ps(ws + 192);
-      const __m128 a_r0_k0 = _mm_set1_ps(ws[96]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m128 a_r1_k0 = _mm_set1_ps(ws[112]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m128 a_r2_k0 = _mm_set1_ps(ws[128]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(ws + 192);
+      const __m256 a_r0_k0 = _mm256_set1_ps(ws[96]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+      const __m256 a_r1_k0 = _mm256_set1_ps(ws[112]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+      const __m256 a_r2_k0 = _mm256_set1_ps(ws[128]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m128 b_k1_c0 = _mm_loadu_ps(ws + 208);
-      const __m128 a_r0_k1 = _mm_set1_ps(ws[97]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m128 a_r1_k1 = _mm_set1_ps(ws[113]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m128 a_r2_k1 = _mm_set1_ps(ws[129]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-      const __m128 zero_c0 = _mm_setzero_ps();
-      const __m128 max_r1_c0 = _mm_max_ps(acc_r0_c0, acc_r1_c0);
-      const __m128 max_r2_c0 = _mm_max_ps(max_r1_c0, acc_r2_c0);
-      const __m128 minus_m_c0 = _mm_sub_ps(zero_c0, max_r2_c0);
-      _mm_storeu_ps(ws + 272, minus_m_c0);
-      const __m128 x_r0_c0 = _mm_sub_ps(acc_r0_c0, max_r2_c0);
-      const __m128 p_r0_c0 = exp2_4(x_r0_c0);
-      _mm_storeu_ps(ws + 224, p_r0_c0);
-      const __m128 x_r1_c0 = _mm_sub_ps(acc_r1_c0, max_r2_c0);
-      const __m128 p_r1_c0 = exp2_4(x_r1_c0);
-      _mm_storeu_ps(ws + 240, p_r1_c0);
-      const __m128 sum_r1_c0 = _mm_add_ps(p_r0_c0, p_r1_c0);
-      const __m128 x_r2_c0 = _mm_sub_ps(acc_r2_c0, max_r2_c0);
-      const __m128 p_r2_c0 = exp2_4(x_r2_c0);
-      _mm_storeu_ps(ws + 256, p_r2_c0);
-      const __m128 sum_r2_c0 = _mm_add_ps(sum_r1_c0, p_r2_c0);
-      _mm_storeu_ps(ws + 288, sum_r2_c0);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(ws + 208);
+      const __m256 a_r0_k1 = _mm256_set1_ps(ws[97]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+      const __m256 a_r1_k1 = _mm256_set1_ps(ws[113]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+      const __m256 a_r2_k1 = _mm256_set1_ps(ws[129]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+      const __m256 zero_c0 = _mm256_setzero_ps();
+      const __m256 max_r1_c0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+      const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
+      const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r2_c0);
+      _mm256_storeu_ps(ws + 272, minus_m_c0);
+      const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_r2_c0);
+      const __m256 p_r0_c0 = exp2_8(x_r0_c0);
+      _mm256_storeu_ps(ws + 224, p_r0_c0);
+      const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_r2_c0);
+      const __m256 p_r1_c0 = exp2_8(x_r1_c0);
+      _mm256_storeu_ps(ws + 240, p_r1_c0);
+      const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+      const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_r2_c0);
+      const __m256 p_r2_c0 = exp2_8(x_r2_c0);
+      _mm256_storeu_ps(ws + 256, p_r2_c0);
+      const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
+      _mm256_storeu_ps(ws + 288, sum_r2_c0);
     }
     {
-      const __m128 one_c0 = _mm_set1_ps(1.0f);
-      const __m128 sum_c0 = _mm_loadu_ps(ws + 288);
-      const __m128 inverse_c0 = _mm_div_ps(one_c0, sum_c0);
-      _mm_storeu_ps(ws + 320, inverse_c0);
-      const __m128 test_zero_c0 = _mm_setzero_ps();
-      _mm_storeu_ps(ws + 304, test_zero_c0);
+      const __m256 one_c0 = _mm256_set1_ps(1.0f);
+      const __m256 sum_c0 = _mm256_loadu_ps(ws + 288);
+      const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
+      _mm256_storeu_ps(ws + 320, inverse_c0);
+      const __m256 test_zero_c0 = _mm256_setzero_ps();
+      _mm256_storeu_ps(ws + 304, test_zero_c0);
     }
     {
       /* context_2x3of16_k3_final */
-      __m128 acc_r0_c0 = _mm_setzero_ps();
-      __m128 acc_r1_c0 = _mm_setzero_ps();
+      __m256 acc_r0_c0 = _mm256_setzero_ps();
+      __m256 acc_r1_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m128 b_k0_c0 = _mm_loadu_ps(ws + 224);
-      const __m128 a_r0_k0 = _mm_set1_ps(ws[144]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m128 a_r1_k0 = _mm_set1_ps(ws[145]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(ws + 224);
+      const __m256 a_r0_k0 = _mm256_set1_ps(ws[144]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+      const __m256 a_r1_k0 = _mm256_set1_ps(ws[145]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
       /* k = 1 */
-      const __m128 b_k1_c0 = _mm_loadu_ps(ws + 240);
-      const __m128 a_r0_k1 = _mm_set1_ps(ws[160]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m128 a_r1_k1 = _mm_set1_ps(ws[161]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(ws + 240);
+      const __m256 a_r0_k1 = _mm256_set1_ps(ws[160]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+      const __m256 a_r1_k1 = _mm256_set1_ps(ws[161]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
       /* k = 2 */
-      const __m128 b_k2_c0 = _mm_loadu_ps(ws + 256);
-      const __m128 a_r0_k2 = _mm_set1_ps(ws[176]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m128 a_r1_k2 = _mm_set1_ps(ws[177]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      const __m128 inverse_c0 = _mm_loadu_ps(ws + 320);
-      __m128 test_c0 = _mm_loadu_ps(ws + 304);
-      const __m128 zero_c0 = _mm_setzero_ps();
-      const __m128 o_r0_c0 = _mm_mul_ps(acc_r0_c0, inverse_c0);
-      _mm_storeu_ps(ws + 64, o_r0_c0);
-      test_c0 = _mm_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-      const __m128 o_r1_c0 = _mm_mul_ps(acc_r1_c0, inverse_c0);
-      _mm_storeu_ps(ws + 80, o_r1_c0);
-      test_c0 = _mm_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-      _mm_storeu_ps(ws + 304, test_c0);
+      const __m256 b_k2_c0 = _mm256_loadu_ps(ws + 256);
+      const __m256 a_r0_k2 = _mm256_set1_ps(ws[176]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+      const __m256 a_r1_k2 = _mm256_set1_ps(ws[177]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+      const __m256 inverse_c0 = _mm256_loadu_ps(ws + 320);
+      __m256 test_c0 = _mm256_loadu_ps(ws + 304);
+      const __m256 zero_c0 = _mm256_setzero_ps();
+      const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
+      _mm256_storeu_ps(ws + 64, o_r0_c0);
+      test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
+      const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
+      _mm256_storeu_ps(ws + 80, o_r1_c0);
+      test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
+      _mm256_storeu_ps(ws + 304, test_c0);
     }
     {
-      const __m128 sum1_c0 = _mm_loadu_ps(ws + 288);
-      const __m128 test1_c0 = _mm_loadu_ps(ws + 304);
-      const __m128 both1_c0 = _mm_add_ps(sum1_c0, test1_c0);
-      const __m128 most1_c0 = _mm_set1_ps(4.2949673e+09f);
-      const __mmask8 below1_c0 = _mm_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
-      const int good1_c0 = below1_c0 == 0x0F;
+      const __m256 sum1_c0 = _mm256_loadu_ps(ws + 288);
+      const __m256 test1_c0 = _mm256_loadu_ps(ws + 304);
+      const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
+      const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+      const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
+      const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        const __m128 none_c0 = _mm_set1_ps(INFINITY);
-        const __m128 mark_c0 = _mm_mask_blend_ps(below1_c0, none_c0, both1_c0);
-        _mm_storeu_ps(ws + 288, mark_c0);
+        const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+        const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
+        _mm256_storeu_ps(ws + 288, mark_c0);
         again_3of16(ws + 192, ws + 96, ws + 144, ws + 224, ws + 272, ws + 64);
       }
     }
@@ -529,28 +530,28 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
     /* output_3of16 */
     {
       /* output_3of16_3x4_k2 */
-      __m128 acc_r0_c0 = _mm_loadu_ps(packed + 224);
-      __m128 acc_r1_c0 = _mm_loadu_ps(packed + 224);
-      __m128 acc_r2_c0 = _mm_loadu_ps(packed + 224);
+      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 224);
+      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 224);
+      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 224);
       /* k = 0 */
-      const __m128 b_k0_c0 = _mm_loadu_ps(packed + 192);
-      const __m128 a_r0_k0 = _mm_set1_ps(ws[64]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m128 a_r1_k0 = _mm_set1_ps(ws[65]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m128 a_r2_k0 = _mm_set1_ps(ws[66]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 192);
+      const __m256 a_r0_k0 = _mm256_set1_ps(ws[64]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+      const __m256 a_r1_k0 = _mm256_set1_ps(ws[65]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+      const __m256 a_r2_k0 = _mm256_set1_ps(ws[66]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m128 b_k1_c0 = _mm_loadu_ps(packed + 208);
-      const __m128 a_r0_k1 = _mm_set1_ps(ws[80]);
-      acc_r0_c0 = _mm_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m128 a_r1_k1 = _mm_set1_ps(ws[81]);
-      acc_r1_c0 = _mm_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m128 a_r2_k1 = _mm_set1_ps(ws[82]);
-      acc_r2_c0 = _mm_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-      _mm_storeu_ps(y, acc_r0_c0);
-      _mm_storeu_ps(y + 4, acc_r1_c0);
-      _mm_storeu_ps(y + 8, acc_r2_c0);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 208);
+      const __m256 a_r0_k1 = _mm256_set1_ps(ws[80]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+      const __m256 a_r1_k1 = _mm256_set1_ps(ws[81]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+      const __m256 a_r2_k1 = _mm256_set1_ps(ws[82]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+      _mm256_mask_storeu_ps(y, 0xF, acc_r0_c0);
+      _mm256_mask_storeu_ps(y + 4, 0xF, acc_r1_c0);
+      _mm256_mask_storeu_ps(y + 8, 0xF, acc_r2_c0);
     }
   }
 }

@@ -4,7 +4,8 @@
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
  *             values    tiles 5x8, k8
- *             attend    1 x 5 of 8 queries: Q 1 of 8x5 | scores 5x5 k4 | context 1 of 4x5 k5
+ *             attend    1 x 5 of 8 queries: Q 1 of 8x5
+ *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,280 bytes packed, 1,536 bytes of workspace
  *   registers at most 19 of 32 vectors live in a loop
@@ -45,7 +46,10 @@ mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
 
 /* ---- kernels ---- */
 
-
+#if !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("no-schedule-insns")
+#endif
 
 /* XT[8][8] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void transpose_5of8(const float *x, float *xt) {
@@ -389,205 +393,205 @@ static __attribute__((noinline)) void project_values(const float *x, const float
 static __attribute__((noinline)) void query_8x5of8_k8(const float *a, const float *b,
     const float *bias, float *c) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(bias[0]);
-  float32x2_t acc_r0_c1 = vdup_n_f32(bias[0]);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(bias[0]);
   float32x4_t acc_r1_c0 = vdupq_n_f32(bias[1]);
-  float32x2_t acc_r1_c1 = vdup_n_f32(bias[1]);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(bias[1]);
   float32x4_t acc_r2_c0 = vdupq_n_f32(bias[2]);
-  float32x2_t acc_r2_c1 = vdup_n_f32(bias[2]);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(bias[2]);
   float32x4_t acc_r3_c0 = vdupq_n_f32(bias[3]);
-  float32x2_t acc_r3_c1 = vdup_n_f32(bias[3]);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(bias[3]);
   float32x4_t acc_r4_c0 = vdupq_n_f32(bias[4]);
-  float32x2_t acc_r4_c1 = vdup_n_f32(bias[4]);
+  float32x4_t acc_r4_c1 = vdupq_n_f32(bias[4]);
   float32x4_t acc_r5_c0 = vdupq_n_f32(bias[5]);
-  float32x2_t acc_r5_c1 = vdup_n_f32(bias[5]);
+  float32x4_t acc_r5_c1 = vdupq_n_f32(bias[5]);
   float32x4_t acc_r6_c0 = vdupq_n_f32(bias[6]);
-  float32x2_t acc_r6_c1 = vdup_n_f32(bias[6]);
+  float32x4_t acc_r6_c1 = vdupq_n_f32(bias[6]);
   float32x4_t acc_r7_c0 = vdupq_n_f32(bias[7]);
-  float32x2_t acc_r7_c1 = vdup_n_f32(bias[7]);
+  float32x4_t acc_r7_c1 = vdupq_n_f32(bias[7]);
   /* k = 0 */
   const float32x4_t b_k0_c0 = vld1q_f32(b);
-  const float32x2_t b_k0_c1 = vld1_f32(b + 4);
+  const float32x4_t b_k0_c1 = vld1q_f32(b + 4);
   const float32x4_t a_r0_k0 = vld1q_f32(a);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r0_k0, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r0_k0, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r0_k0, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
   const float32x4_t a_r4_k0 = vld1q_f32(a + 4);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k0_c0, a_r4_k0, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k0_c1, a_r4_k0, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k0_c1, a_r4_k0, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k0_c0, a_r4_k0, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k0_c1, a_r4_k0, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k0_c1, a_r4_k0, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k0_c0, a_r4_k0, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k0_c1, a_r4_k0, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k0_c1, a_r4_k0, 3);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(b + 8);
-  const float32x2_t b_k1_c1 = vld1_f32(b + 12);
+  const float32x4_t b_k1_c1 = vld1q_f32(b + 12);
   const float32x4_t a_r0_k1 = vld1q_f32(a + 8);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k1, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r0_k1, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r0_k1, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r0_k1, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
   const float32x4_t a_r4_k1 = vld1q_f32(a + 12);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k1, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k1, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k1, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k1_c0, a_r4_k1, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k1_c1, a_r4_k1, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k1_c1, a_r4_k1, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k1_c0, a_r4_k1, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k1_c1, a_r4_k1, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k1_c1, a_r4_k1, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k1_c0, a_r4_k1, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k1_c1, a_r4_k1, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k1_c1, a_r4_k1, 3);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(b + 16);
-  const float32x2_t b_k2_c1 = vld1_f32(b + 20);
+  const float32x4_t b_k2_c1 = vld1q_f32(b + 20);
   const float32x4_t a_r0_k2 = vld1q_f32(a + 16);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k2, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r0_k2, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r0_k2, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r0_k2, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
   const float32x4_t a_r4_k2 = vld1q_f32(a + 20);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k2, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k2, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k2, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k2_c0, a_r4_k2, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k2_c1, a_r4_k2, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k2_c1, a_r4_k2, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k2_c0, a_r4_k2, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k2_c1, a_r4_k2, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k2_c1, a_r4_k2, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k2_c0, a_r4_k2, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k2_c1, a_r4_k2, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k2_c1, a_r4_k2, 3);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(b + 24);
-  const float32x2_t b_k3_c1 = vld1_f32(b + 28);
+  const float32x4_t b_k3_c1 = vld1q_f32(b + 28);
   const float32x4_t a_r0_k3 = vld1q_f32(a + 24);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k3, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r0_k3, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r0_k3, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r0_k3, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
   const float32x4_t a_r4_k3 = vld1q_f32(a + 28);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k3, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k3, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k3, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k3_c0, a_r4_k3, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k3_c1, a_r4_k3, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k3_c1, a_r4_k3, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k3_c0, a_r4_k3, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k3_c1, a_r4_k3, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k3_c1, a_r4_k3, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k3_c0, a_r4_k3, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k3_c1, a_r4_k3, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k3_c1, a_r4_k3, 3);
   /* k = 4 */
   const float32x4_t b_k4_c0 = vld1q_f32(b + 32);
-  const float32x2_t b_k4_c1 = vld1_f32(b + 36);
+  const float32x4_t b_k4_c1 = vld1q_f32(b + 36);
   const float32x4_t a_r0_k4 = vld1q_f32(a + 32);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r0_k4, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r0_k4, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r0_k4, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
   const float32x4_t a_r4_k4 = vld1q_f32(a + 36);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k4_c0, a_r4_k4, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k4_c1, a_r4_k4, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k4_c1, a_r4_k4, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k4_c0, a_r4_k4, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k4_c1, a_r4_k4, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k4_c1, a_r4_k4, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k4_c0, a_r4_k4, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k4_c1, a_r4_k4, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k4_c1, a_r4_k4, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k4_c0, a_r4_k4, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k4_c1, a_r4_k4, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k4_c1, a_r4_k4, 3);
   /* k = 5 */
   const float32x4_t b_k5_c0 = vld1q_f32(b + 40);
-  const float32x2_t b_k5_c1 = vld1_f32(b + 44);
+  const float32x4_t b_k5_c1 = vld1q_f32(b + 44);
   const float32x4_t a_r0_k5 = vld1q_f32(a + 40);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k5, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k5, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k5, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r0_k5, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k5_c1, a_r0_k5, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r0_k5, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r0_k5, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k5_c1, a_r0_k5, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r0_k5, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r0_k5, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k5_c1, a_r0_k5, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r0_k5, 3);
   const float32x4_t a_r4_k5 = vld1q_f32(a + 44);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k5_c0, a_r4_k5, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k5, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k5, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k5_c0, a_r4_k5, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k5_c1, a_r4_k5, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k5_c1, a_r4_k5, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k5_c0, a_r4_k5, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k5_c1, a_r4_k5, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k5_c1, a_r4_k5, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k5_c0, a_r4_k5, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k5_c1, a_r4_k5, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k5_c1, a_r4_k5, 3);
   /* k = 6 */
   const float32x4_t b_k6_c0 = vld1q_f32(b + 48);
-  const float32x2_t b_k6_c1 = vld1_f32(b + 52);
+  const float32x4_t b_k6_c1 = vld1q_f32(b + 52);
   const float32x4_t a_r0_k6 = vld1q_f32(a + 48);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k6, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k6, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k6, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r0_k6, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k6_c1, a_r0_k6, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r0_k6, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r0_k6, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k6_c1, a_r0_k6, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r0_k6, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r0_k6, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k6_c1, a_r0_k6, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r0_k6, 3);
   const float32x4_t a_r4_k6 = vld1q_f32(a + 52);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k6_c0, a_r4_k6, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k6, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k6, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k6_c0, a_r4_k6, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k6_c1, a_r4_k6, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k6_c1, a_r4_k6, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k6_c0, a_r4_k6, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k6_c1, a_r4_k6, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k6_c1, a_r4_k6, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k6_c0, a_r4_k6, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k6_c1, a_r4_k6, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k6_c1, a_r4_k6, 3);
   /* k = 7 */
   const float32x4_t b_k7_c0 = vld1q_f32(b + 56);
-  const float32x2_t b_k7_c1 = vld1_f32(b + 60);
+  const float32x4_t b_k7_c1 = vld1q_f32(b + 60);
   const float32x4_t a_r0_k7 = vld1q_f32(a + 56);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k7, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k7, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k7, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r0_k7, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k7_c1, a_r0_k7, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r0_k7, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r0_k7, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k7_c1, a_r0_k7, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r0_k7, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r0_k7, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k7_c1, a_r0_k7, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r0_k7, 3);
   const float32x4_t a_r4_k7 = vld1q_f32(a + 60);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k7_c0, a_r4_k7, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k7, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k7, 0);
   acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k7_c0, a_r4_k7, 1);
-  acc_r5_c1 = vfma_laneq_f32(acc_r5_c1, b_k7_c1, a_r4_k7, 1);
+  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k7_c1, a_r4_k7, 1);
   acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k7_c0, a_r4_k7, 2);
-  acc_r6_c1 = vfma_laneq_f32(acc_r6_c1, b_k7_c1, a_r4_k7, 2);
+  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k7_c1, a_r4_k7, 2);
   acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k7_c0, a_r4_k7, 3);
-  acc_r7_c1 = vfma_laneq_f32(acc_r7_c1, b_k7_c1, a_r4_k7, 3);
+  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k7_c1, a_r4_k7, 3);
   vst1q_f32(c, acc_r0_c0);
-  vst1_f32(c + 4, acc_r0_c1);
+  vst1q_f32(c + 4, acc_r0_c1);
   vst1q_f32(c + 8, acc_r1_c0);
-  vst1_f32(c + 12, acc_r1_c1);
+  vst1q_f32(c + 12, acc_r1_c1);
   vst1q_f32(c + 16, acc_r2_c0);
-  vst1_f32(c + 20, acc_r2_c1);
+  vst1q_f32(c + 20, acc_r2_c1);
   vst1q_f32(c + 24, acc_r3_c0);
-  vst1_f32(c + 28, acc_r3_c1);
+  vst1q_f32(c + 28, acc_r3_c1);
   vst1q_f32(c + 32, acc_r4_c0);
-  vst1_f32(c + 36, acc_r4_c1);
+  vst1q_f32(c + 36, acc_r4_c1);
   vst1q_f32(c + 40, acc_r5_c0);
-  vst1_f32(c + 44, acc_r5_c1);
+  vst1q_f32(c + 44, acc_r5_c1);
   vst1q_f32(c + 48, acc_r6_c0);
-  vst1_f32(c + 52, acc_r6_c1);
+  vst1q_f32(c + 52, acc_r6_c1);
   vst1q_f32(c + 56, acc_r7_c0);
-  vst1_f32(c + 60, acc_r7_c1);
+  vst1q_f32(c + 60, acc_r7_c1);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
@@ -616,37 +620,7 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   const float32x4_t scaled = vreinterpretq_f32_s32(scaled_sum);
   const float32x4_t lowest = vdupq_n_f32(-126.0f);
   const uint32x4_t tiny = vcltq_f32(x, lowest);
-  const float32x4_t result = vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(scaled), tiny));
-  return result;
-}
-
-/* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
-static inline __attribute__((always_inline)) float32x2_t exp2_2(float32x2_t x) {
-  const float32x2_t most = vdup_n_f32(127.0f);
-  const float32x2_t top = vmin_f32(most, x);
-  const float32x2_t n = vrndn_f32(top);
-  const float32x2_t r = vsub_f32(top, n);
-  const float32x2_t c6 = vdup_n_f32(0.000155957678f);
-  const float32x2_t c5 = vdup_n_f32(0.00134068797f);
-  const float32x2_t p5 = vfma_f32(c5, c6, r);
-  const float32x2_t c4 = vdup_n_f32(0.00961772259f);
-  const float32x2_t p4 = vfma_f32(c4, p5, r);
-  const float32x2_t c3 = vdup_n_f32(0.0555031635f);
-  const float32x2_t p3 = vfma_f32(c3, p4, r);
-  const float32x2_t c2 = vdup_n_f32(0.240226477f);
-  const float32x2_t p2 = vfma_f32(c2, p3, r);
-  const float32x2_t c1 = vdup_n_f32(0.693147182f);
-  const float32x2_t p1 = vfma_f32(c1, p2, r);
-  const float32x2_t c0 = vdup_n_f32(1.0f);
-  const float32x2_t p0 = vfma_f32(c0, p1, r);
-  const int32x2_t scaled_int = vcvt_s32_f32(n);
-  const int32x2_t scaled_exponent = vshl_n_s32(scaled_int, 23);
-  const int32x2_t scaled_bits = vreinterpret_s32_f32(p0);
-  const int32x2_t scaled_sum = vadd_s32(scaled_bits, scaled_exponent);
-  const float32x2_t scaled = vreinterpret_f32_s32(scaled_sum);
-  const float32x2_t lowest = vdup_n_f32(-126.0f);
-  const uint32x2_t tiny = vclt_f32(x, lowest);
-  const float32x2_t result = vreinterpret_f32_u32(vbic_u32(vreinterpret_u32_f32(scaled), tiny));
+  const float32x4_t result = vbslq_f32(tiny, vdupq_n_f32(0.0f), scaled);
   return result;
 }
 
@@ -654,15 +628,15 @@ static inline __attribute__((always_inline)) float32x2_t exp2_2(float32x2_t x) {
 static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r0_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r1_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r2_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r3_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r4_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t a_r0_k0 = vld1q_f32(k);
   const float32x4_t a_r1_k0 = vld1q_f32(k + 8);
@@ -670,56 +644,56 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   const float32x4_t a_r3_k0 = vld1q_f32(k + 24);
   const float32x4_t a_r4_k0 = vld1q_f32(k + 32);
   const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x2_t b_k0_c1 = vld1_f32(q + 4);
+  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x2_t b_k1_c1 = vld1_f32(q + 12);
+  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x2_t b_k2_c1 = vld1_f32(q + 20);
+  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x2_t b_k3_c1 = vld1_f32(q + 28);
+  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t max_r1_c0 = vmaxq_f32(acc_r0_c0, acc_r1_c0);
   const float32x4_t max_r2_c0 = vmaxq_f32(max_r1_c0, acc_r2_c0);
@@ -747,106 +721,106 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   vst1q_f32(p + 32, p_r4_c0);
   const float32x4_t sum_r4_c0 = vaddq_f32(sum_r3_c0, p_r4_c0);
   vst1q_f32(stats + 8, sum_r4_c0);
-  const float32x2_t zero_c1 = vdup_n_f32(0.0f);
-  const float32x2_t max_r1_c1 = vmax_f32(acc_r0_c1, acc_r1_c1);
-  const float32x2_t max_r2_c1 = vmax_f32(max_r1_c1, acc_r2_c1);
-  const float32x2_t max_r3_c1 = vmax_f32(max_r2_c1, acc_r3_c1);
-  const float32x2_t max_r4_c1 = vmax_f32(max_r3_c1, acc_r4_c1);
-  const float32x2_t minus_m_c1 = vsub_f32(zero_c1, max_r4_c1);
-  vst1_f32(stats + 4, minus_m_c1);
-  const float32x2_t x_r0_c1 = vsub_f32(acc_r0_c1, max_r4_c1);
-  const float32x2_t p_r0_c1 = exp2_2(x_r0_c1);
-  vst1_f32(p + 4, p_r0_c1);
-  const float32x2_t x_r1_c1 = vsub_f32(acc_r1_c1, max_r4_c1);
-  const float32x2_t p_r1_c1 = exp2_2(x_r1_c1);
-  vst1_f32(p + 12, p_r1_c1);
-  const float32x2_t sum_r1_c1 = vadd_f32(p_r0_c1, p_r1_c1);
-  const float32x2_t x_r2_c1 = vsub_f32(acc_r2_c1, max_r4_c1);
-  const float32x2_t p_r2_c1 = exp2_2(x_r2_c1);
-  vst1_f32(p + 20, p_r2_c1);
-  const float32x2_t sum_r2_c1 = vadd_f32(sum_r1_c1, p_r2_c1);
-  const float32x2_t x_r3_c1 = vsub_f32(acc_r3_c1, max_r4_c1);
-  const float32x2_t p_r3_c1 = exp2_2(x_r3_c1);
-  vst1_f32(p + 28, p_r3_c1);
-  const float32x2_t sum_r3_c1 = vadd_f32(sum_r2_c1, p_r3_c1);
-  const float32x2_t x_r4_c1 = vsub_f32(acc_r4_c1, max_r4_c1);
-  const float32x2_t p_r4_c1 = exp2_2(x_r4_c1);
-  vst1_f32(p + 36, p_r4_c1);
-  const float32x2_t sum_r4_c1 = vadd_f32(sum_r3_c1, p_r4_c1);
-  vst1_f32(stats + 12, sum_r4_c1);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t max_r1_c1 = vmaxq_f32(acc_r0_c1, acc_r1_c1);
+  const float32x4_t max_r2_c1 = vmaxq_f32(max_r1_c1, acc_r2_c1);
+  const float32x4_t max_r3_c1 = vmaxq_f32(max_r2_c1, acc_r3_c1);
+  const float32x4_t max_r4_c1 = vmaxq_f32(max_r3_c1, acc_r4_c1);
+  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_r4_c1);
+  vst1q_f32(stats + 4, minus_m_c1);
+  const float32x4_t x_r0_c1 = vsubq_f32(acc_r0_c1, max_r4_c1);
+  const float32x4_t p_r0_c1 = exp2_4(x_r0_c1);
+  vst1q_f32(p + 4, p_r0_c1);
+  const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, max_r4_c1);
+  const float32x4_t p_r1_c1 = exp2_4(x_r1_c1);
+  vst1q_f32(p + 12, p_r1_c1);
+  const float32x4_t sum_r1_c1 = vaddq_f32(p_r0_c1, p_r1_c1);
+  const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, max_r4_c1);
+  const float32x4_t p_r2_c1 = exp2_4(x_r2_c1);
+  vst1q_f32(p + 20, p_r2_c1);
+  const float32x4_t sum_r2_c1 = vaddq_f32(sum_r1_c1, p_r2_c1);
+  const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, max_r4_c1);
+  const float32x4_t p_r3_c1 = exp2_4(x_r3_c1);
+  vst1q_f32(p + 28, p_r3_c1);
+  const float32x4_t sum_r3_c1 = vaddq_f32(sum_r2_c1, p_r3_c1);
+  const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, max_r4_c1);
+  const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
+  vst1q_f32(p + 36, p_r4_c1);
+  const float32x4_t sum_r4_c1 = vaddq_f32(sum_r3_c1, p_r4_c1);
+  vst1q_f32(stats + 12, sum_r4_c1);
 }
 
 /* 4 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, const float *p,
     float *stats, float *o) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r0_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r1_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r2_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r3_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t b_k0_c0 = vld1q_f32(p);
-  const float32x2_t b_k0_c1 = vld1_f32(p + 4);
+  const float32x4_t b_k0_c1 = vld1q_f32(p + 4);
   const float32x4_t a_r0_k0 = vld1q_f32(v);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r0_k0, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r0_k0, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r0_k0, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(p + 8);
-  const float32x2_t b_k1_c1 = vld1_f32(p + 12);
+  const float32x4_t b_k1_c1 = vld1q_f32(p + 12);
   const float32x4_t a_r0_k1 = vld1q_f32(v + 8);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k1, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r0_k1, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r0_k1, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r0_k1, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(p + 16);
-  const float32x2_t b_k2_c1 = vld1_f32(p + 20);
+  const float32x4_t b_k2_c1 = vld1q_f32(p + 20);
   const float32x4_t a_r0_k2 = vld1q_f32(v + 16);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k2, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r0_k2, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r0_k2, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r0_k2, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(p + 24);
-  const float32x2_t b_k3_c1 = vld1_f32(p + 28);
+  const float32x4_t b_k3_c1 = vld1q_f32(p + 28);
   const float32x4_t a_r0_k3 = vld1q_f32(v + 24);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k3, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r0_k3, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r0_k3, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r0_k3, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
   /* k = 4 */
   const float32x4_t b_k4_c0 = vld1q_f32(p + 32);
-  const float32x2_t b_k4_c1 = vld1_f32(p + 36);
+  const float32x4_t b_k4_c1 = vld1q_f32(p + 36);
   const float32x4_t a_r0_k4 = vld1q_f32(v + 32);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r0_k4, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r0_k4, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r0_k4, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
   const float32x4_t inverse_c0 = vld1q_f32(stats + 24);
   float32x4_t test_c0 = vld1q_f32(stats + 16);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
@@ -863,37 +837,37 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
   vst1q_f32(o + 24, o_r3_c0);
   test_c0 = vfmaq_f32(test_c0, o_r3_c0, zero_c0);
   vst1q_f32(stats + 16, test_c0);
-  const float32x2_t inverse_c1 = vld1_f32(stats + 28);
-  float32x2_t test_c1 = vld1_f32(stats + 20);
-  const float32x2_t zero_c1 = vdup_n_f32(0.0f);
-  const float32x2_t o_r0_c1 = vmul_f32(acc_r0_c1, inverse_c1);
-  vst1_f32(o + 4, o_r0_c1);
-  test_c1 = vfma_f32(test_c1, o_r0_c1, zero_c1);
-  const float32x2_t o_r1_c1 = vmul_f32(acc_r1_c1, inverse_c1);
-  vst1_f32(o + 12, o_r1_c1);
-  test_c1 = vfma_f32(test_c1, o_r1_c1, zero_c1);
-  const float32x2_t o_r2_c1 = vmul_f32(acc_r2_c1, inverse_c1);
-  vst1_f32(o + 20, o_r2_c1);
-  test_c1 = vfma_f32(test_c1, o_r2_c1, zero_c1);
-  const float32x2_t o_r3_c1 = vmul_f32(acc_r3_c1, inverse_c1);
-  vst1_f32(o + 28, o_r3_c1);
-  test_c1 = vfma_f32(test_c1, o_r3_c1, zero_c1);
-  vst1_f32(stats + 20, test_c1);
+  const float32x4_t inverse_c1 = vld1q_f32(stats + 28);
+  float32x4_t test_c1 = vld1q_f32(stats + 20);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t o_r0_c1 = vmulq_f32(acc_r0_c1, inverse_c1);
+  vst1q_f32(o + 4, o_r0_c1);
+  test_c1 = vfmaq_f32(test_c1, o_r0_c1, zero_c1);
+  const float32x4_t o_r1_c1 = vmulq_f32(acc_r1_c1, inverse_c1);
+  vst1q_f32(o + 12, o_r1_c1);
+  test_c1 = vfmaq_f32(test_c1, o_r1_c1, zero_c1);
+  const float32x4_t o_r2_c1 = vmulq_f32(acc_r2_c1, inverse_c1);
+  vst1q_f32(o + 20, o_r2_c1);
+  test_c1 = vfmaq_f32(test_c1, o_r2_c1, zero_c1);
+  const float32x4_t o_r3_c1 = vmulq_f32(acc_r3_c1, inverse_c1);
+  vst1q_f32(o + 28, o_r3_c1);
+  test_c1 = vfmaq_f32(test_c1, o_r3_c1, zero_c1);
+  vst1q_f32(stats + 20, test_c1);
 }
 
 /* Raises the maximum by the scores of some keys. */
 static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, const float *q,
     float *stats) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r0_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r1_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r2_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r3_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r4_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t a_r0_k0 = vld1q_f32(k);
   const float32x4_t a_r1_k0 = vld1q_f32(k + 8);
@@ -901,56 +875,56 @@ static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, cons
   const float32x4_t a_r3_k0 = vld1q_f32(k + 24);
   const float32x4_t a_r4_k0 = vld1q_f32(k + 32);
   const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x2_t b_k0_c1 = vld1_f32(q + 4);
+  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x2_t b_k1_c1 = vld1_f32(q + 12);
+  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x2_t b_k2_c1 = vld1_f32(q + 20);
+  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x2_t b_k3_c1 = vld1_f32(q + 28);
+  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c0 = vld1q_f32(stats);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
@@ -961,31 +935,31 @@ static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, cons
   const float32x4_t max_r4_c0 = vmaxq_f32(max_r3_c0, acc_r4_c0);
   const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_r4_c0);
   vst1q_f32(stats, minus_m_c0);
-  const float32x2_t zero_c1 = vdup_n_f32(0.0f);
-  const float32x2_t negmax_c1 = vld1_f32(stats + 4);
-  const float32x2_t m_c1 = vsub_f32(zero_c1, negmax_c1);
-  const float32x2_t max_r0_c1 = vmax_f32(m_c1, acc_r0_c1);
-  const float32x2_t max_r1_c1 = vmax_f32(max_r0_c1, acc_r1_c1);
-  const float32x2_t max_r2_c1 = vmax_f32(max_r1_c1, acc_r2_c1);
-  const float32x2_t max_r3_c1 = vmax_f32(max_r2_c1, acc_r3_c1);
-  const float32x2_t max_r4_c1 = vmax_f32(max_r3_c1, acc_r4_c1);
-  const float32x2_t minus_m_c1 = vsub_f32(zero_c1, max_r4_c1);
-  vst1_f32(stats + 4, minus_m_c1);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
+  const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
+  const float32x4_t max_r0_c1 = vmaxq_f32(m_c1, acc_r0_c1);
+  const float32x4_t max_r1_c1 = vmaxq_f32(max_r0_c1, acc_r1_c1);
+  const float32x4_t max_r2_c1 = vmaxq_f32(max_r1_c1, acc_r2_c1);
+  const float32x4_t max_r3_c1 = vmaxq_f32(max_r2_c1, acc_r3_c1);
+  const float32x4_t max_r4_c1 = vmaxq_f32(max_r3_c1, acc_r4_c1);
+  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_r4_c1);
+  vst1q_f32(stats + 4, minus_m_c1);
 }
 
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r0_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r1_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r2_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r3_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x2_t acc_r4_c1 = vdup_n_f32(0.0f);
+  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t a_r0_k0 = vld1q_f32(k);
   const float32x4_t a_r1_k0 = vld1q_f32(k + 8);
@@ -993,56 +967,56 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   const float32x4_t a_r3_k0 = vld1q_f32(k + 24);
   const float32x4_t a_r4_k0 = vld1q_f32(k + 32);
   const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x2_t b_k0_c1 = vld1_f32(q + 4);
+  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x2_t b_k1_c1 = vld1_f32(q + 12);
+  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x2_t b_k2_c1 = vld1_f32(q + 20);
+  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x2_t b_k3_c1 = vld1_f32(q + 28);
+  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfma_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
   acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfma_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
   acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfma_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
   acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfma_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfma_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c0 = vld1q_f32(stats);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
@@ -1066,29 +1040,29 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   vst1q_f32(p + 32, p_r4_c0);
   const float32x4_t sum_r4_c0 = vaddq_f32(sum_r3_c0, p_r4_c0);
   vst1q_f32(stats + 8, sum_r4_c0);
-  const float32x2_t zero_c1 = vdup_n_f32(0.0f);
-  const float32x2_t negmax_c1 = vld1_f32(stats + 4);
-  const float32x2_t m_c1 = vsub_f32(zero_c1, negmax_c1);
-  const float32x2_t x_r0_c1 = vsub_f32(acc_r0_c1, m_c1);
-  const float32x2_t p_r0_c1 = exp2_2(x_r0_c1);
-  vst1_f32(p + 4, p_r0_c1);
-  const float32x2_t x_r1_c1 = vsub_f32(acc_r1_c1, m_c1);
-  const float32x2_t p_r1_c1 = exp2_2(x_r1_c1);
-  vst1_f32(p + 12, p_r1_c1);
-  const float32x2_t sum_r1_c1 = vadd_f32(p_r0_c1, p_r1_c1);
-  const float32x2_t x_r2_c1 = vsub_f32(acc_r2_c1, m_c1);
-  const float32x2_t p_r2_c1 = exp2_2(x_r2_c1);
-  vst1_f32(p + 20, p_r2_c1);
-  const float32x2_t sum_r2_c1 = vadd_f32(sum_r1_c1, p_r2_c1);
-  const float32x2_t x_r3_c1 = vsub_f32(acc_r3_c1, m_c1);
-  const float32x2_t p_r3_c1 = exp2_2(x_r3_c1);
-  vst1_f32(p + 28, p_r3_c1);
-  const float32x2_t sum_r3_c1 = vadd_f32(sum_r2_c1, p_r3_c1);
-  const float32x2_t x_r4_c1 = vsub_f32(acc_r4_c1, m_c1);
-  const float32x2_t p_r4_c1 = exp2_2(x_r4_c1);
-  vst1_f32(p + 36, p_r4_c1);
-  const float32x2_t sum_r4_c1 = vadd_f32(sum_r3_c1, p_r4_c1);
-  vst1_f32(stats + 12, sum_r4_c1);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
+  const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
+  const float32x4_t x_r0_c1 = vsubq_f32(acc_r0_c1, m_c1);
+  const float32x4_t p_r0_c1 = exp2_4(x_r0_c1);
+  vst1q_f32(p + 4, p_r0_c1);
+  const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, m_c1);
+  const float32x4_t p_r1_c1 = exp2_4(x_r1_c1);
+  vst1q_f32(p + 12, p_r1_c1);
+  const float32x4_t sum_r1_c1 = vaddq_f32(p_r0_c1, p_r1_c1);
+  const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, m_c1);
+  const float32x4_t p_r2_c1 = exp2_4(x_r2_c1);
+  vst1q_f32(p + 20, p_r2_c1);
+  const float32x4_t sum_r2_c1 = vaddq_f32(sum_r1_c1, p_r2_c1);
+  const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, m_c1);
+  const float32x4_t p_r3_c1 = exp2_4(x_r3_c1);
+  vst1q_f32(p + 28, p_r3_c1);
+  const float32x4_t sum_r3_c1 = vaddq_f32(sum_r2_c1, p_r3_c1);
+  const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, m_c1);
+  const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
+  vst1q_f32(p + 36, p_r4_c1);
+  const float32x4_t sum_r4_c1 = vaddq_f32(sum_r3_c1, p_r4_c1);
+  vst1q_f32(stats + 12, sum_r4_c1);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -1099,10 +1073,10 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     const float32x4_t kept_c0 = vld1q_f32(stats);
     vst1q_f32(stats + 40, kept_c0);
     vst1q_f32(stats, none_c0);
-    const float32x2_t none_c1 = vdup_n_f32(INFINITY);
-    const float32x2_t kept_c1 = vld1_f32(stats + 4);
-    vst1_f32(stats + 44, kept_c1);
-    vst1_f32(stats + 4, none_c1);
+    const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
+    const float32x4_t kept_c1 = vld1q_f32(stats + 4);
+    vst1q_f32(stats + 44, kept_c1);
+    vst1q_f32(stats + 4, none_c1);
   }
   scores_maximum_5x5of8(k, q, stats);
   {
@@ -1113,13 +1087,13 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     const float32x4_t negmax_c0 = vld1q_f32(stats);
     const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
     vst1q_f32(stats, m_c0);
-    const float32x2_t most_c1 = vdup_n_f32(4.2949673e+09f);
-    const float32x2_t sum_c1 = vld1_f32(stats + 12);
-    const uint32x2_t good_c1 = vclt_f32(sum_c1, most_c1);
-    const float32x2_t kept_c1 = vld1_f32(stats + 44);
-    const float32x2_t negmax_c1 = vld1_f32(stats + 4);
-    const float32x2_t m_c1 = vbsl_f32(good_c1, kept_c1, negmax_c1);
-    vst1_f32(stats + 4, m_c1);
+    const float32x4_t most_c1 = vdupq_n_f32(4.2949673e+09f);
+    const float32x4_t sum_c1 = vld1q_f32(stats + 12);
+    const uint32x4_t good_c1 = vcltq_f32(sum_c1, most_c1);
+    const float32x4_t kept_c1 = vld1q_f32(stats + 44);
+    const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
+    const float32x4_t m_c1 = vbslq_f32(good_c1, kept_c1, negmax_c1);
+    vst1q_f32(stats + 4, m_c1);
   }
   scores_again_5x5of8(k, q, stats, p);
   {
@@ -1127,14 +1101,14 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     const float32x4_t sum_c0 = vld1q_f32(stats + 8);
     const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
     vst1q_f32(stats + 24, inverse_c0);
-    const float32x2_t one_c1 = vdup_n_f32(1.0f);
-    const float32x2_t sum_c1 = vld1_f32(stats + 12);
-    const float32x2_t inverse_c1 = vdiv_f32(one_c1, sum_c1);
-    vst1_f32(stats + 28, inverse_c1);
+    const float32x4_t one_c1 = vdupq_n_f32(1.0f);
+    const float32x4_t sum_c1 = vld1q_f32(stats + 12);
+    const float32x4_t inverse_c1 = vdivq_f32(one_c1, sum_c1);
+    vst1q_f32(stats + 28, inverse_c1);
     const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
     vst1q_f32(stats + 16, test_zero_c0);
-    const float32x2_t test_zero_c1 = vdup_n_f32(0.0f);
-    vst1_f32(stats + 20, test_zero_c1);
+    const float32x4_t test_zero_c1 = vdupq_n_f32(0.0f);
+    vst1q_f32(stats + 20, test_zero_c1);
   }
   context_4x5of8_k5_final(v, p, stats, o);
 }
@@ -1150,14 +1124,14 @@ static __attribute__((noinline)) void attend_5of8(const float *xt, const float *
       const float32x4_t sum_c0 = vld1q_f32(scratch + 120);
       const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
       vst1q_f32(scratch + 136, inverse_c0);
-      const float32x2_t one_c1 = vdup_n_f32(1.0f);
-      const float32x2_t sum_c1 = vld1_f32(scratch + 124);
-      const float32x2_t inverse_c1 = vdiv_f32(one_c1, sum_c1);
-      vst1_f32(scratch + 140, inverse_c1);
+      const float32x4_t one_c1 = vdupq_n_f32(1.0f);
+      const float32x4_t sum_c1 = vld1q_f32(scratch + 124);
+      const float32x4_t inverse_c1 = vdivq_f32(one_c1, sum_c1);
+      vst1q_f32(scratch + 140, inverse_c1);
       const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
       vst1q_f32(scratch + 128, test_zero_c0);
-      const float32x2_t test_zero_c1 = vdup_n_f32(0.0f);
-      vst1_f32(scratch + 132, test_zero_c1);
+      const float32x4_t test_zero_c1 = vdupq_n_f32(0.0f);
+      vst1q_f32(scratch + 132, test_zero_c1);
     }
     context_4x5of8_k5_final(kv + 4 * head + 48, scratch + 64, scratch + 112, o + 32 * head);
     {
@@ -1167,19 +1141,19 @@ static __attribute__((noinline)) void attend_5of8(const float *xt, const float *
       const float32x4_t most1_c0 = vdupq_n_f32(4.2949673e+09f);
       const uint32x4_t below1_c0 = vcltq_f32(both1_c0, most1_c0);
       const int good1_c0 = vminvq_u32(below1_c0) != 0;
-      const float32x2_t sum1_c1 = vld1_f32(scratch + 124);
-      const float32x2_t test1_c1 = vld1_f32(scratch + 132);
-      const float32x2_t both1_c1 = vadd_f32(sum1_c1, test1_c1);
-      const float32x2_t most1_c1 = vdup_n_f32(4.2949673e+09f);
-      const uint32x2_t below1_c1 = vclt_f32(both1_c1, most1_c1);
-      const int good1_c1 = vminv_u32(below1_c1) != 0;
+      const float32x4_t sum1_c1 = vld1q_f32(scratch + 124);
+      const float32x4_t test1_c1 = vld1q_f32(scratch + 132);
+      const float32x4_t both1_c1 = vaddq_f32(sum1_c1, test1_c1);
+      const float32x4_t most1_c1 = vdupq_n_f32(4.2949673e+09f);
+      const uint32x4_t below1_c1 = vcltq_f32(both1_c1, most1_c1);
+      const int good1_c1 = vminvq_u32(below1_c1) != 0;
       if (!(good1_c0 & good1_c1)) {
         const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
         const float32x4_t mark_c0 = vbslq_f32(below1_c0, both1_c0, none_c0);
         vst1q_f32(scratch + 120, mark_c0);
-        const float32x2_t none_c1 = vdup_n_f32(INFINITY);
-        const float32x2_t mark_c1 = vbsl_f32(below1_c1, both1_c1, none_c1);
-        vst1_f32(scratch + 124, mark_c1);
+        const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
+        const float32x4_t mark_c1 = vbslq_f32(below1_c1, both1_c1, none_c1);
+        vst1q_f32(scratch + 124, mark_c1);
         again_5of8(scratch + 32 * head, kv + 4 * head, kv + 4 * head + 48, scratch + 64,
             scratch + 112, o + 32 * head);
       }
@@ -1384,7 +1358,9 @@ static void task_output(const mhagen_args *args, int index) {
       args->y + 40 * index);
 }
 
-
+#if !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static const mhagen_phase phases[] = {
   { "transpose", task_transpose, 0, 1 },

@@ -24,12 +24,13 @@ extern "C" {
 #define TINY_NEON_PACKED_BYTES 1280
 #define TINY_NEON_WORKSPACE_BYTES 1536
 
-/* Packs the weights, once, into packed[TINY_NEON_PACKED_BYTES]. Errors: MHAGEN_ERR_NULL for a null
- * argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; packed is not written then. */
+/* Packs the weights, once, into the 1280 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+ * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; nothing is written then. */
 mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
- * no state; the stack holds at most a few vectors and a dozen frames. On an error nothing is written. */
+ * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU; nothing is written then. */
 mhagen_status tiny_neon_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (neon). */

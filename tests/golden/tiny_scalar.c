@@ -4,7 +4,8 @@
  *   shape     x[2][3] -> y[2][3], 1 head of 2
  *   plan      keys      tiles 2x2, k3; 1 of 1 heads together
  *             values    tiles 2x2, k3
- *             attend    1 x 2 queries: Q 1 of 2x2 | scores 2x2 k2 | context 1 of 2x2 k2
+ *             attend    1 x 2 queries: Q 1 of 2x2
+ *                       scores 2x2 k2 | context 1 of 2x2 k2
  *             output    tiles 2x3, k2
  *   cost      128 flops; 512 bytes packed, 448 bytes of workspace
  *   registers at most 10 of 16 vectors live in a loop
