@@ -130,7 +130,7 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_NEON
 } mhagen_cpu;
 
-/* Whether this CPU and its operating system offer it (AVX2 includes FMA; AVX-512: F, DQ, BW, VL). */
+/* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). */
 int mhagen_cpu_has(mhagen_cpu isa);
 
 #ifdef __cplusplus
