@@ -116,6 +116,15 @@ for word in ([[
   reserved[word] = true
 end
 
+-- <name>.h must not stand in for a header that the generated C, or a product, includes.
+local headers = {}
+for word in ([[
+  arm_neon assert complex ctype errno fenv float immintrin inttypes iso646 limits locale math pthread
+  setjmp signal stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string
+  tgmath threads time uchar unistd wchar wctype]]):gmatch("%S+") do
+  headers[word] = true
+end
+
 local function name_rule(value)
   if type(value) ~= "string" or not value:match("^%a[%w_]*$") then
     return "must be a C identifier that starts with a letter"
@@ -123,6 +132,8 @@ local function name_rule(value)
     return "must have at most 128 characters"
   elseif reserved[value] then
     return "must not be a keyword of C or C++"
+  elseif headers[value:lower()] then
+    return "must not be the name of a header of C or POSIX"
   elseif value:lower():match("^mhagen") then
     return "must not start with mhagen, the prefix of the runtime"
   end

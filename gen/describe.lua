@@ -1,6 +1,5 @@
 -- A plan in words: the comment on top of a generated file, and what `explain` prints.
 
-local budget = require "budget"
 local config = require "config"
 local tape = require "tape"
 
@@ -8,7 +7,7 @@ local M = {}
 
 -- 1234567 -> "1,234,567"
 local function number(n)
-  local text = ("%d"):format(n)
+  local text = ("%.0f"):format(n)
   local grouped = text:reverse():gsub("(%d%d%d)", "%1,"):reverse()
   return (grouped:gsub("^,", ""))
 end
@@ -67,7 +66,7 @@ local function phases(plan)
   return lines
 end
 
--- The functions with the most live vectors, as counted on the tape.
+-- The most vectors alive at one place of a tile, as counted on the tape (those inside exp2 apart).
 local function pressure(kernels)
   local most = 0
   for _, fn in ipairs(kernels.functions) do
@@ -76,21 +75,22 @@ local function pressure(kernels)
   return most
 end
 
-function M.header(plan, kernels)
-  local lines = {}
+function M.header(recorded)
+  local plan, lines = recorded.plan, {}
   for i, text in ipairs(phases(plan)) do
     lines[#lines + 1] = (" *   %-9s %s"):format(i == 1 and "plan" or "", text)
   end
   lines[#lines + 1] = (" *   cost      %s flops; %s bytes packed, %s bytes of workspace"):format(
     number(plan.flops), number(plan.packed.total * 4), number(plan.workspace * 4))
-  lines[#lines + 1] = (" *   registers at most %d of %d vectors live in a loop"):format(
-    pressure(kernels), plan.isa.registers)
+  lines[#lines + 1] = (" *   registers at most %d of %d vectors live at once"):format(
+    pressure(recorded.tape), plan.isa.registers)
   lines[#lines + 1] = " *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>"
   return table.concat(lines, "\n")
 end
 
-function M.explain(plan)
-  local cfg, lines = plan.cfg, {}
+function M.explain(recorded)
+  local plan, lines = recorded.plan, {}
+  local cfg = plan.cfg
   local function line(...) lines[#lines + 1] = string.format(...) end
   line("%s", cfg.name)
   line("  command    mhagen gen %s", config.canonical(cfg))
@@ -98,15 +98,19 @@ function M.explain(plan)
   line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
     number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
-  line("  unrolling  %s: about %s statements of at most %s (code_limit)", cfg.unroll,
-    number(budget.statements(plan)), number(cfg.code_limit))
+  local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
+    plan.straight) or ""
+  line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,
+    number(recorded.statements), number(cfg.code_limit), straight)
+  line("  registers  at most %d of %d vectors live at once", pressure(recorded.tape), plan.isa.registers)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
   line("why")
   line("  lanes are queries in attend: row maxima and sums are vertical, K and V only broadcast")
   line("  one pass over the keys: the first tile's maximum serves all, checked at the end")
-  line("  tiles: the cheapest by FMAs, loads and latency within %d registers", plan.isa.registers)
-  line("  %d of %d heads projected together: fewest idle lanes", plan.hb, cfg.h)
+  line("  tiles: what the schedule keys do not give, the cheapest by FMAs, loads and latency")
+  line("  %d of %d heads projected together: %s", plan.hb, cfg.h,
+    cfg.head_block and "as head_block says" or "fewest idle lanes")
   line("buffers (bytes)")
   local function buffer(name, floats) line("  %-22s %15s", name, number(floats * 4)) end
   buffer("packed", plan.packed.total)

@@ -1,11 +1,6 @@
 -- A checked config -> the plan as text.
 
-local budget = require "budget"
 local describe = require "describe"
-local plan = require "plan"
+local record = require "record"
 
-return function(cfg)
-  local built = plan.build(cfg)
-  budget.check(built)
-  return describe.explain(built)
-end
+return function(cfg) return describe.explain(record(cfg)) end

@@ -1,12 +1,10 @@
 -- A checked config -> the texts of <name>.h and <name>.c.
 
-local budget = require "budget"
 local config = require "config"
 local cprint = require "cprint"
 local describe = require "describe"
-local kernel = require "emit.kernel"
 local pack = require "emit.pack"
-local plan_of = require "plan"
+local record = require "record"
 local tape = require "tape"
 local template = require "template"
 local version = require "version"
@@ -30,14 +28,9 @@ local function phase_rows(phases, plan)
 end
 
 return function(cfg)
-  local plan = plan_of.build(cfg)
-  budget.check(plan)
+  local recorded = record(cfg)
+  local plan = recorded.plan
   local isa = plan.isa
-
-  local kernels = tape.new(isa)
-  local phases = kernel.emit(kernels, plan)
-  local functions = cprint.functions(kernels)
-  budget.check_text(plan, functions)
   local packing = tape.new(isa)
   pack.emit(packing, plan)
 
@@ -64,10 +57,10 @@ return function(cfg)
     inputs = cfg.attention == "self" and "q" or "q, k, v",
   }
   local source_values = with {
-    plan = describe.header(plan, kernels), pack = cprint.functions(packing), guard = isa.guard,
+    plan = describe.header(recorded), pack = cprint.functions(packing), guard = isa.guard,
     headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
-    functions = functions, finish = isa.finish or "",
-    phases = phase_rows(phases, plan), cpu = isa.cpu,
+    functions = recorded.functions, finish = isa.finish or "",
+    phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
     options = #options > 0 and table.concat(options, " | ") or "0",
   }
   return {

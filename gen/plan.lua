@@ -66,12 +66,14 @@ local function vector_blocks(isa, n, most)
   return runs
 end
 
+local LATENCY = 4 -- of an FMA, in cycles
+
 -- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
 -- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
 local function tile_cost(isa, rows, vecs, steps)
   local fma = 0
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local step = math.max(rows * fma, #vecs + rows / 2, isa.chains or 4)
+  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY)
   return steps * step + 20 + 2 * rows * #vecs
 end
 
@@ -212,7 +214,7 @@ local function choose_head_block(isa, cfg)
     if cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
       local _, _, kv_cost = plan_keys_values(isa, cfg, hb)
       local _, attend_cost = plan_groups(isa, cfg, hb)
-      local cost = (kv_cost + (attend_cost or 0)) * (cfg.h // hb)
+      local cost = (kv_cost + attend_cost) * (cfg.h // hb)
       if not best or cost < best_cost * 0.995 then best, best_cost = hb, cost end
     end
   end
@@ -235,21 +237,23 @@ local function panels_floats(product, steps)
   return sum
 end
 
-local function check_size(what, floats)
+-- Buffers are below 2^45 floats; the factors of a size are so bounded that 64 bits hold it.
+local function check_size(cfg, key, what, floats)
   if floats > 2 ^ 45 then
-    refuse(what, math.tointeger(floats) or floats, "a buffer of more than 2^45 floats")
+    refuse(key, cfg[key], ("%s would have %d floats, at most 2^45 are possible"):format(what, floats))
   end
 end
 
+-- As a float: the count may be beyond 64 bits.
 function M.flops(cfg)
-  local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
+  local n, m, d = cfg.seq, cfg.seq_kv, 1.0 * cfg.d_model
   local pairs_seen = n * m
   if cfg.causal then
     local short = math.min(n, m)
     pairs_seen = short * (short + 1) // 2 + (n - short) * m
   end
   local project = 2 * d * cfg.h * (n * cfg.dk + m * (cfg.dk + cfg.dv))
-  local attend = 2 * pairs_seen * cfg.h * (cfg.dk + cfg.dv)
+  local attend = 2.0 * pairs_seen * cfg.h * (cfg.dk + cfg.dv)
   local output = 2 * n * cfg.h * cfg.dv * d
   return (project + attend + output) * cfg.batch
 end
@@ -258,12 +262,9 @@ function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa }
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
-  for what, floats in pairs {
-    seq = cfg.batch * n * d, seq_kv = cfg.batch * m * d,
-    probs = cfg.probs and cfg.batch * cfg.h * n * m or 0,
-  } do
-    check_size(what, floats)
-  end
+  check_size(cfg, "seq", "q", cfg.batch * n * d)
+  check_size(cfg, "seq_kv", "k", cfg.batch * m * d)
+  if cfg.probs then check_size(cfg, "probs", "probs", cfg.batch * cfg.h * n * m) end
 
   plan.masked = cfg.causal or cfg.kv_len
   local hb = choose_head_block(isa, cfg)
@@ -271,6 +272,8 @@ function M.build(cfg)
   plan.groups = plan_groups(isa, cfg, hb)
   plan.k, plan.v = plan_keys_values(isa, cfg, hb)
   plan.k_unroll = cfg.k_unroll or 4
+  -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
+  plan.straight = 400
   plan.k_chunks = chunks(d, cfg.k_block or 512, plan.k_unroll)
   plan.out_chunks = chunks(cfg.h * cfg.dv, cfg.k_block or 512, plan.k_unroll)
 
@@ -304,7 +307,6 @@ function M.build(cfg)
     local most = most_rows(isa, #group.out.blocks[1].vecs, "columns")
     group.out.row_runs = M.balanced(group.used, math.min(group.out.tile_rows, most))
   end
-  plan.out_blocks = plan.groups[1].out.blocks
 
   local kv_rows = 0
   for _, group in ipairs(plan.groups) do kv_rows = math.max(kv_rows, group.k_rows) end
@@ -325,7 +327,7 @@ function M.build(cfg)
   packed.add("wo", panels_floats(plan.groups[1].out, cfg.h * cfg.dv))
   packed.add("bo", plan.groups[1].out.ld)
   plan.head, plan.packed = head, packed
-  check_size("d_model", packed.total)
+  check_size(cfg, "d_model", "packed", packed.total)
 
   -- Parallel tasks: of a batch entry, head blocks times `chunks_per_head` ranges of groups.
   plan.resident = math.min(cfg.batch, math.max(8, ceil_div(cfg.batch, 64)))
@@ -348,8 +350,13 @@ function M.build(cfg)
   plan.scratch, plan.kv, plan.entry = scratch, kv, entry
   plan.kv_rows = kv_rows
   plan.workspace = plan.resident * entry.total
-  check_size("batch", plan.workspace)
+  check_size(cfg, "batch", "the workspace", plan.workspace)
   plan.flops = M.flops(cfg)
+
+  local tasks = math.max(plan.group_count, plan.head_blocks * math.max(2, plan.attend_tasks))
+  if cfg.batch * tasks > 2 ^ 31 - 1 then
+    refuse("batch", cfg.batch, ("would make %d tasks, more than an int can count"):format(cfg.batch * tasks))
+  end
   return plan
 end
 

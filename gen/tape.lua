@@ -69,7 +69,7 @@ local function uses(node, mark_one)
   end
   for _, a in ipairs(node.args or {}) do mark_any(a) end
   for _, c in ipairs(node.conditions or {}) do mark(c) end
-  for _, key in ipairs { "left", "right", "count", "to", "value", "off", "result" } do
+  for _, key in ipairs { "left", "right", "count", "value", "off", "result" } do
     mark_any(node[key])
   end
   if node.kind == "int_at" then mark(node.base) end

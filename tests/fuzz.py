@@ -113,7 +113,9 @@ def grid():
                 dict(h=2, d_model=2, dk=2, seq=1, seq_kv=4096, attention="cross", probs="true"),
                 dict(h=2, d_model=3, dk=2, seq=4096, seq_kv=1, attention="cross", probs="true"),
                 dict(h=1, d_model=6, dk=4, seq=300, causal="true", kv_len="true"),
-                dict(h=12, d_model=384, dk=32, seq=128)]
+                dict(h=12, d_model=384, dk=32, seq=128),
+                base(batch=9, kv_len="true"), base(batch=17, causal="true", probs="true"),
+                {**micro, "batch": 9, "unroll": "full"}]
     return list({text(config): config for config in configs}.values())
 
 

@@ -79,6 +79,8 @@ INT = "must be an integer from"
     ("name=for", "name = for: must not be a keyword of C or C++"),
     ("name=nullptr", "keyword"),
     ("name=template", "keyword"),
+    ("name=math", "name = math: must not be the name of a header of C or POSIX"),
+    ("name=Stdlib", "header"),
     ("name=_x", "name = _x: must be a C identifier that starts with a letter"),
     ("name=9x", "identifier"),
     ("name=", "identifier"),

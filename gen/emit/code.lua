@@ -60,7 +60,7 @@ function Code:unroll(steps, accumulators)
   local level = self.plan.cfg.unroll
   if self.cold then return self.plan.k_unroll end
   if level == "k" or self.full then return steps end
-  if level == "auto" and steps <= 32 and steps * accumulators <= 400 then return steps end
+  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
   return self.plan.k_unroll
 end
 

@@ -142,7 +142,7 @@ local function task(K, name, per_entry, build)
   local t, plan = K.t, K.plan
   return define_task(K, name, per_entry, function()
     local index = expr.var("index")
-    if plan.cfg.batch == 1 then return build(entry_pointers(K, 0, 0), index) end
+    if plan.cfg.batch == 1 then return build(entry_pointers(K, 0, 0), t:int("i", index)) end
     local b = t:int("b", expr.div(index, per_entry))
     local e = entry_pointers(K, b, plan.resident > 1 and expr.mod(b, plan.resident) or 0)
     build(e, t:int("i", expr.mod(index, per_entry)))

@@ -16,7 +16,6 @@ local M = {}
 -- negmax: -m; test: not 0 where a result was not finite; limit: the last key that a lane sees;
 -- kept: the -m of the first attempt.
 M.stats = { negmax = 0, sum = 1, test = 2, inverse = 3, limit = 4, kept = 5 }
-M.stats_rows = 6
 
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0

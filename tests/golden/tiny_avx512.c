@@ -9,7 +9,7 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,040 flops; 2,048 bytes packed, 2,880 bytes of workspace
- *   registers at most 18 of 32 vectors live in a loop
+ *   registers at most 18 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
  */
@@ -1513,13 +1513,15 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
-  transpose_5of16(args->q + 40 * index, (float *)args->workspace + 128 * index);
+  const ptrdiff_t i = index;
+  transpose_5of16(args->q + 40 * i, (float *)args->workspace + 128 * i);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
-  const ptrdiff_t hb = (index / 2);
-  if ((index % 2) < 1) {
+  const ptrdiff_t hb = (i / 2);
+  if ((i % 2) < 1) {
     project_keys(args->q, (const float *)args->packed + 368 * hb + 80,
         (const float *)args->packed + 368 * hb + 208, (float *)args->workspace + 160 * hb + 256,
         len);
@@ -1531,22 +1533,24 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
-  const ptrdiff_t hb = index;
+  const ptrdiff_t hb = i;
   if (0 < len) {
     attend_5of16((float *)args->workspace, (const float *)args->packed + 368 * hb,
-        (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 304 * index + 416,
+        (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 304 * i + 416,
         (float *)args->workspace + 128 * hb + 128, 0, len);
   }
 }
 
 static void task_output(const mhagen_args *args, int index) {
+  const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
   if (len < 1) {
-    no_keys_5of16((const float *)args->packed, args->y + 40 * index);
+    no_keys_5of16((const float *)args->packed, args->y + 40 * i);
   } else {
-    output_5of16((float *)args->workspace + 128 * index + 128, (const float *)args->packed,
-        args->y + 40 * index);
+    output_5of16((float *)args->workspace + 128 * i + 128, (const float *)args->packed,
+        args->y + 40 * i);
   }
 }
 

@@ -8,7 +8,7 @@
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
  *   cost      264 flops; 960 bytes packed, 1,472 bytes of workspace
- *   registers at most 18 of 32 vectors live in a loop
+ *   registers at most 18 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
  */

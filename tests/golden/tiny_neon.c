@@ -8,7 +8,7 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,280 bytes packed, 1,536 bytes of workspace
- *   registers at most 19 of 32 vectors live in a loop
+ *   registers at most 19 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
  */
@@ -1332,12 +1332,14 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
-  transpose_5of8(args->q + 40 * index, (float *)args->workspace + 64 * index);
+  const ptrdiff_t i = index;
+  transpose_5of8(args->q + 40 * i, (float *)args->workspace + 64 * i);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t hb = (index / 2);
-  if ((index % 2) < 1) {
+  const ptrdiff_t i = index;
+  const ptrdiff_t hb = (i / 2);
+  if ((i % 2) < 1) {
     project_keys(args->q, (const float *)args->packed + 240 * hb + 80,
         (const float *)args->packed + 240 * hb + 144, (float *)args->workspace + 96 * hb + 128);
   } else {
@@ -1347,15 +1349,17 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t hb = index;
+  const ptrdiff_t i = index;
+  const ptrdiff_t hb = i;
   attend_5of8((float *)args->workspace, (const float *)args->packed + 240 * hb,
-      (float *)args->workspace + 96 * hb + 128, (float *)args->workspace + 160 * index + 224,
+      (float *)args->workspace + 96 * hb + 128, (float *)args->workspace + 160 * i + 224,
       (float *)args->workspace + 64 * hb + 64);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  output_5of8((float *)args->workspace + 64 * index + 64, (const float *)args->packed,
-      args->y + 40 * index);
+  const ptrdiff_t i = index;
+  output_5of8((float *)args->workspace + 64 * i + 64, (const float *)args->packed,
+      args->y + 40 * i);
 }
 
 #if !defined(__clang__)

@@ -8,7 +8,7 @@
  *                       scores 2x2 k2 | context 1 of 2x2 k2
  *             output    tiles 2x3, k2
  *   cost      128 flops; 512 bytes packed, 448 bytes of workspace
- *   registers at most 10 of 16 vectors live in a loop
+ *   registers at most 10 of 16 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
  */
@@ -580,12 +580,14 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
-  transpose_2(args->q + 6 * index, (float *)args->workspace + 6 * index);
+  const ptrdiff_t i = index;
+  transpose_2(args->q + 6 * i, (float *)args->workspace + 6 * i);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t hb = (index / 2);
-  if ((index % 2) < 1) {
+  const ptrdiff_t i = index;
+  const ptrdiff_t hb = (i / 2);
+  if ((i % 2) < 1) {
     project_keys(args->q, (const float *)args->packed + 96 * hb + 32,
         (const float *)args->packed + 96 * hb + 48, (float *)args->workspace + 32 * hb + 32);
   } else {
@@ -595,15 +597,16 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t hb = index;
+  const ptrdiff_t i = index;
+  const ptrdiff_t hb = i;
   attend_2((float *)args->workspace, (const float *)args->packed + 96 * hb,
-      (float *)args->workspace + 32 * hb + 32, (float *)args->workspace + 48 * index + 64,
+      (float *)args->workspace + 32 * hb + 32, (float *)args->workspace + 48 * i + 64,
       (float *)args->workspace + 4 * hb + 16);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  output_2((float *)args->workspace + 4 * index + 16, (const float *)args->packed,
-      args->y + 6 * index);
+  const ptrdiff_t i = index;
+  output_2((float *)args->workspace + 4 * i + 16, (const float *)args->packed, args->y + 6 * i);
 }
 
 
