@@ -43,7 +43,7 @@ M.schema = {
   { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto",
     doc = "how much is straight-line code" },
 
-  -- The schedule changes the speed only; what is not given is the plan's choice.
+  -- The schedule changes the speed, and the last bits; what is not given is the plan's choice.
   { key = "query_vectors", min = 1, max = 8, doc = "vectors of queries in one group" },
   { key = "key_rows", min = 1, max = 32, doc = "keys in a score tile" },
   { key = "context_rows", min = 1, max = 32, doc = "value columns in a context tile" },
@@ -282,7 +282,7 @@ function M.help()
   local lines = { "Config keys:" }
   for _, row in ipairs(M.schema) do
     if row.key == FIRST_SCHEDULE_KEY then
-      lines[#lines + 1] = "\nSchedule keys (speed only; what is not given, the plan chooses):"
+      lines[#lines + 1] = "\nSchedule keys (speed, and the last bits; what is not given, the plan chooses):"
     end
     local values = "identifier"
     if row.min then values = ("%d..%d"):format(row.min, row.max) end

@@ -1,5 +1,7 @@
 """The generated C as its user compiles it: warnings, spills, sizes, other schedulers."""
+import ctypes
 import platform
+import random
 import re
 import time
 
@@ -142,3 +144,50 @@ def test_stack(config, tmp_path):
         run(*compiler_for(isa, "gcc"), "-std=c11", "-O2", "-fstack-usage", "-c", path, cwd=tmp_path)
         frames = [int(line.split("\t")[1]) for line in path.with_suffix(".su").read_text().splitlines()]
         assert 0 < sum(frames) < 16384, (isa, frames)
+
+
+class Weights(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in "wq wk wv wo bq bk bv bo".split()]
+    _fields_ += [("layout", ctypes.c_int)]
+
+
+class Args(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in "q k v y packed workspace kv_len probs".split()]
+
+
+@pytest.mark.parametrize("isa", NATIVE)
+@pytest.mark.parametrize("shape", ["h=2 d_model=20 dk=6 seq=19", "h=2 d_model=20 dk=6 seq=40 causal=true"])
+def test_batch_entry_is_a_single_call(shape, isa, tmp_path):
+    """An entry of a batch has the bits that a kernel without a batch gives it."""
+    h, d, dk, seq = (int(re.search(rf"\b{key}=(\d+)", shape)[1]) for key in ("h", "d_model", "dk", "seq"))
+    floats = random.Random(1)
+
+    def numbers(n):
+        return (ctypes.c_float * n)(*(floats.uniform(-1, 1) for _ in range(n)))
+
+    matrices, biases = [numbers(d * h * dk) for _ in range(4)], [numbers(h * dk) for _ in range(3)]
+    weights = Weights(*map(ctypes.addressof, [*matrices, *biases]))
+    x = numbers(11 * seq * d)
+
+    def y_of(batch, at):
+        name = f"batch{batch}_{isa}"
+        path = generate(tmp_path, f"{shape} batch={batch}", isa, name)
+        library = tmp_path / f"{name}.so"
+        run(*compiler_for(isa, "gcc"), "-O1", "-shared", "-fPIC", "-o", library, path,
+            tmp_path / "mhagen.c", "-pthread")
+        kernel, header = ctypes.CDLL(str(library)), (tmp_path / f"{name}.h").read_text()
+        if not getattr(kernel, f"{name}_supported")():
+            pytest.skip(f"this CPU lacks {isa}")
+        sizes = [int(re.search(rf"{what}_BYTES (\d+)", header)[1]) for what in ("PACKED", "WORKSPACE")]
+        rooms = [ctypes.create_string_buffer(size + 64) for size in sizes]
+        packed, workspace = ((ctypes.addressof(room) + 63) // 64 * 64 for room in rooms)
+        y = (ctypes.c_float * (batch * seq * d))()
+        args = Args(q=ctypes.addressof(x) + 4 * at * seq * d, y=ctypes.addressof(y), packed=packed,
+                    workspace=workspace)
+        assert getattr(kernel, f"{name}_pack")(ctypes.byref(weights), ctypes.c_void_p(packed)) == 0
+        assert getattr(kernel, f"{name}_run")(ctypes.byref(args)) == 0
+        return bytes(y)
+
+    together, size = y_of(11, 0), 4 * seq * d
+    for entry in 0, 5, 10:
+        assert together[entry * size:(entry + 1) * size] == y_of(1, entry)
