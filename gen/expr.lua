@@ -6,8 +6,6 @@ local E = {}
 E.__index = E
 
 -- An atom is a variable, or an operation that is not a sum: div (of non-negative numbers), min, max.
-local function atom_key(a) return a.key end
-
 local function make(const, terms)
   if #terms == 0 then return const end
   return setmetatable({ const = const, terms = terms }, E)
@@ -24,10 +22,10 @@ local function combine(x, y, sign)
   local terms, at = {}, {}
   for _, t in ipairs(tx) do
     terms[#terms + 1] = { atom = t.atom, coef = t.coef }
-    at[atom_key(t.atom)] = #terms
+    at[t.atom.key] = #terms
   end
   for _, t in ipairs(ty) do
-    local i = at[atom_key(t.atom)]
+    local i = at[t.atom.key]
     if i then
       terms[i].coef = terms[i].coef + sign * t.coef
     else
@@ -77,12 +75,12 @@ end
 E.__tostring = M.text
 
 -- Does the text need parentheses as an operand of * or /?
-function M.is_sum(e)
+local function is_sum(e)
   return math.type(e) ~= "integer" and (#e.terms > 1 or e.const ~= 0 or e.terms[1].coef ~= 1)
 end
 
 local function paren(e)
-  return M.is_sum(e) and "(" .. M.text(e) .. ")" or M.text(e)
+  return is_sum(e) and "(" .. M.text(e) .. ")" or M.text(e)
 end
 
 local function from_atom(atom) return make(0, { { atom = atom, coef = 1 } }) end

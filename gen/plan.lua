@@ -36,7 +36,7 @@ local function chunks(n, most, multiple)
   local count = ceil_div(n, most)
   local size = math.min(n, round_up(ceil_div(n, count), multiple))
   count = ceil_div(n, size)
-  return { size = size, count = count, last = n - (count - 1) * size }
+  return { total = n, size = size, count = count, last = n - (count - 1) * size }
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
@@ -289,6 +289,7 @@ function M.build(cfg)
     group.keys = { rows = rows, tiles = tiles, block_tiles = block_tiles,
                    blocks = ceil_div(tiles, block_tiles), rest = m % rows }
     group.out = plan_columns(isa, cfg, out_keys, group.used, d, cfg.h * cfg.dv, "columns")
+    group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0, group.xt, group.o = plan.group_count, group.at, xt, o
     group.xt_floats, group.o_floats = d * group.width, cfg.h * cfg.dv * group.width
     plan.group_count = plan.group_count + group.count

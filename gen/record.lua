@@ -22,7 +22,6 @@ return function(cfg)
   budget.check_estimate(plan)
   local recorded = record(plan)
   if cfg.unroll == "auto" and recorded.statements > cfg.code_limit then
-    plan = plan_of.build(cfg)
     plan.straight = 0 -- every tile is a loop then, as at level tile
     recorded = record(plan)
   end

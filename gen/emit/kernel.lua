@@ -153,11 +153,6 @@ end
 function M.emit(t, plan)
   local cfg = plan.cfg
   local K = code.new(t, plan)
-  for _, group in ipairs(plan.groups) do
-    group.name = tostring(group.used)
-    if group.used < group.width then group.name = group.used .. "of" .. group.width end
-  end
-  plan.k_chunks.total, plan.out_chunks.total = cfg.d_model, cfg.h * cfg.dv
 
   local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
   local entry_params = { args_param, { kind = "ptrdiff_t", name = "b" } }
