@@ -24,18 +24,18 @@ function M.statements(plan)
   local function times(count) return straight and count or 1 end
 
   local sum = 0
-  local function columns(product, steps, repeats)
+  local function columns(product, runs, steps, repeats)
     for _, block in ipairs(product.blocks) do
-      for _, run in ipairs(product.row_runs) do
+      for _, run in ipairs(runs) do
         sum = sum + times(repeats * block.count * run.count) * tile(run.size, #block.vecs, k_steps(steps), STORE)
       end
     end
   end
-  columns(plan.k, cfg.d_model, plan.head_blocks)
-  columns(plan.v, cfg.d_model, plan.head_blocks)
-  for _, group in ipairs(plan.groups) do
+  columns(plan.k, plan.k.runs[1], cfg.d_model, plan.head_blocks)
+  columns(plan.v, plan.v.runs[1], cfg.d_model, plan.head_blocks)
+  for i, group in ipairs(plan.groups) do
     local n, groups = #group.vecs, group.count
-    for _, run in ipairs(group.q) do
+    for _, run in ipairs(plan.q) do
       sum = sum + times(groups * plan.head_blocks * run.count)
         * tile(run.size, n, k_steps(cfg.d_model), STORE)
     end
@@ -47,7 +47,7 @@ function M.statements(plan)
     for _, run in ipairs(group.context) do
       sum = sum + times(heads * run.count) * tile(run.size, n, k_steps(cfg.seq_kv), STORE)
     end
-    columns(group.out, cfg.h * cfg.dv, groups)
+    columns(plan.out, plan.out.runs[i], cfg.h * cfg.dv, groups)
   end
   return sum
 end

@@ -52,6 +52,7 @@ M.schema = {
   { key = "kv_vectors", min = 1, max = 8, doc = "its width in vectors" },
   { key = "out_rows", min = 1, max = 32, doc = "rows of a tile of the output projection" },
   { key = "out_vectors", min = 1, max = 8, doc = "its width in vectors" },
+  { key = "out_block", min = 1, max = 65536, doc = "queries per block of the output projection" },
   { key = "key_block", min = 1, max = 4096, doc = "keys per softmax block" },
   { key = "k_block", min = 16, max = 4096, doc = "longest accumulation chain" },
   { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration" },

@@ -39,8 +39,12 @@ end
 local function column_tiles(product)
   local words = {}
   for _, block in ipairs(product.blocks) do
-    for _, run in ipairs(product.row_runs) do
-      words[#words + 1] = ("%dx%d"):format(run.size, block.used)
+    for _, runs in ipairs(product.runs) do
+      for _, run in ipairs(runs) do
+        local word = ("%dx%d"):format(run.size, block.used)
+        if not words[word] then words[#words + 1] = word end
+        words[word] = true
+      end
     end
   end
   return table.concat(words, ", ")
@@ -58,11 +62,11 @@ local function phases(plan)
   line("values", ("tiles %s, %s"):format(column_tiles(plan.v), chain(plan.k_chunks)))
   for _, group in ipairs(plan.groups) do
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
-    line("attend", ("%d x %s queries: Q %s"):format(group.count, width, tiles(group.q, group.used)))
+    line("attend", ("%d x %s queries: Q %s"):format(group.count, width, tiles(plan.q, group.used)))
     line("", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, cfg.dk,
       tiles(group.context, group.used), math.min(cfg.seq_kv, group.keys.block_tiles * group.keys.rows)))
   end
-  line("output", ("tiles %s, %s"):format(column_tiles(plan.groups[1].out), chain(plan.out_chunks)))
+  line("output", ("tiles %s, %s"):format(column_tiles(plan.out), chain(plan.out_chunks)))
   return lines
 end
 

@@ -15,6 +15,10 @@ local M = {}
 local function ceil_div(a, b) return (a + b - 1) // b end
 local function round_up(a, b) return ceil_div(a, b) * b end
 
+-- Bytes of context that one block of the output product reads again and again: half of a second-level
+-- cache of 1 MB, where a panel of Wo passes through as well.
+M.cached = 524288
+
 -- Sections of buffers start at multiples of this many floats (64 bytes).
 M.align = 16
 
@@ -67,19 +71,22 @@ local function vector_blocks(isa, n, most)
 end
 
 local LATENCY = 4 -- of an FMA, in cycles
+local STREAM = 0.04 -- a row of X: cache lines of its own, d_model floats from the next row's
 
 -- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
 -- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
-local function tile_cost(isa, rows, vecs, steps)
+local function tile_cost(isa, rows, vecs, steps, streams)
   local fma = 0
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY)
+  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY) + (streams and rows * STREAM or 0)
   return steps * step + 20 + 2 * rows * #vecs
 end
 
-local function runs_cost(isa, runs, vecs, steps)
+local function runs_cost(isa, runs, vecs, steps, streams)
   local sum = 0
-  for _, run in ipairs(runs) do sum = sum + run.count * tile_cost(isa, run.size, vecs, steps) end
+  for _, run in ipairs(runs) do
+    sum = sum + run.count * tile_cost(isa, run.size, vecs, steps, streams)
+  end
   return sum
 end
 
@@ -172,27 +179,29 @@ local function plan_groups(isa, cfg, hb)
   return best, best_cost
 end
 
--- A product with vectors over `columns`: the column blocks, and the rows of a tile for `rows` rows.
-local function plan_columns(isa, cfg, keys, rows, columns, steps, a_order)
+-- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
+-- `rows` rows, the runs of its tiles.
+local function plan_columns(isa, cfg, keys, sets, columns, steps, a_order)
   local best, best_cost
   for _, vectors in ipairs(vector_counts(isa, cfg, keys.vectors, { { keys.rows, a_order } })) do
-    local blocks = vector_blocks(isa, columns, vectors)
-    local widest = #blocks[1].vecs
-    local function cost(tile_rows)
-      local sum = 0
-      for _, block in ipairs(blocks) do
-        sum = sum + block.count * runs_cost(isa, M.balanced(rows, tile_rows), block.vecs, steps)
+    local product = { blocks = vector_blocks(isa, columns, vectors), runs = {} }
+    local product_cost = 0
+    for i, set in ipairs(sets) do
+      local function cost(tile_rows)
+        local sum = 0
+        for _, block in ipairs(product.blocks) do
+          sum = sum + block.count * runs_cost(isa, M.balanced(set.rows, tile_rows), block.vecs, steps,
+            a_order == "rows" and steps > 256)
+        end
+        return sum
       end
-      return sum
+      local tile_rows = choose_rows(isa, cfg, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost)
+      product.runs[i] = M.balanced(set.rows, tile_rows)
+      product_cost = product_cost + set.count * cost(tile_rows)
     end
-    local tile_rows = choose_rows(isa, cfg, keys.rows, rows, widest, a_order, cost)
-    if not best or cost(tile_rows) < best_cost then
-      best = { blocks = blocks, tile_rows = tile_rows }
-      best_cost = cost(tile_rows)
-    end
+    if not best or product_cost < best_cost then best, best_cost = product, product_cost end
     if vectors * isa.lanes >= columns then break end
   end
-  best.row_runs = M.balanced(rows, best.tile_rows)
   best.ld = #isas.cover(isa, columns) * isa.lanes
   return best, best_cost
 end
@@ -201,8 +210,9 @@ local kv_keys = { rows = "kv_rows", vectors = "kv_vectors" }
 local out_keys = { rows = "out_rows", vectors = "out_vectors" }
 
 local function plan_keys_values(isa, cfg, hb)
-  local k, k_cost = plan_columns(isa, cfg, kv_keys, cfg.seq_kv, hb * cfg.dk, cfg.d_model, "rows")
-  local v, v_cost = plan_columns(isa, cfg, kv_keys, cfg.seq_kv, hb * cfg.dv, cfg.d_model, "rows")
+  local sets = { { rows = cfg.seq_kv, count = 1 } }
+  local k, k_cost = plan_columns(isa, cfg, kv_keys, sets, hb * cfg.dk, cfg.d_model, "rows")
+  local v, v_cost = plan_columns(isa, cfg, kv_keys, sets, hb * cfg.dv, cfg.d_model, "rows")
   return k, v, k_cost + v_cost
 end
 
@@ -219,6 +229,38 @@ local function choose_head_block(isa, cfg)
     end
   end
   return best
+end
+
+-- Blocks of groups for the output product: as many groups as the second-level cache holds the context
+-- of, so that each panel of Wo is read from farther away once a block. { count, pieces } each, a
+-- piece being `count` groups of a kind from number `first` of the kind on; in the i-th of several
+-- equal blocks from first + i * count on.
+local function output_blocks(plan)
+  local cfg = plan.cfg
+  local queries = cfg.out_block or M.cached // (4 * cfg.h * cfg.dv)
+  local most = math.max(1, queries // plan.groups[1].width)
+  local blocks, total = {}, 0
+  for _, run in ipairs(M.balanced(plan.group_count, most)) do
+    for i = 0, run.count - 1 do
+      local from, pieces = run.at + i * run.size, {}
+      for kind, group in ipairs(plan.groups) do
+        local first = math.max(from, group.first)
+        local count = math.min(from + run.size, group.first + group.count) - first
+        if count > 0 then
+          pieces[#pieces + 1] = { kind = kind, first = first - group.first, count = count }
+        end
+      end
+      local last = blocks[#blocks]
+      if last and #pieces == 1 and #last.pieces == 1 and pieces[1].kind == last.pieces[1].kind
+        and pieces[1].count == last.pieces[1].count then
+        last.count = last.count + 1
+      else
+        blocks[#blocks + 1] = { count = 1, first = total, pieces = pieces }
+      end
+      total = total + 1
+    end
+  end
+  return blocks, total
 end
 
 -- Lays sections behind each other; `total` in floats.
@@ -283,12 +325,9 @@ function M.build(cfg)
   for _, group in ipairs(plan.groups) do
     local rows = group.key_rows
     local tiles = ceil_div(m, rows)
-    local block_tiles = math.min(tiles, math.max(1, (cfg.key_block or 128) // rows))
-    local blocks = ceil_div(tiles, block_tiles)
-    block_tiles = ceil_div(tiles, blocks)
+    local block_tiles = ceil_div(tiles, math.min(tiles, ceil_div(m, cfg.key_block or 64)))
     group.keys = { rows = rows, tiles = tiles, block_tiles = block_tiles,
                    blocks = ceil_div(tiles, block_tiles), rest = m % rows }
-    group.out = plan_columns(isa, cfg, out_keys, group.used, d, cfg.h * cfg.dv, "columns")
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0, group.xt, group.o = plan.group_count, group.at, xt, o
     group.xt_floats, group.o_floats = d * group.width, cfg.h * cfg.dv * group.width
@@ -301,21 +340,25 @@ function M.build(cfg)
     stats_floats = math.max(stats_floats, 6 * group.width)
     group.k_rows = plan.masked and tiles * rows or m
   end
-  -- One packing of Wo serves all groups.
-  for _, group in ipairs(plan.groups) do
-    group.out.blocks = plan.groups[1].out.blocks
-    group.out.ld = plan.groups[1].out.ld
-    local most = most_rows(isa, #group.out.blocks[1].vecs, "columns")
-    group.out.row_runs = M.balanced(group.used, math.min(group.out.tile_rows, most))
+  local sets = {}
+  for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
+  plan.out = plan_columns(isa, cfg, out_keys, sets, d, cfg.h * cfg.dv, "columns")
+  plan.out_blocks, plan.out_block_count = output_blocks(plan)
+  plan.panel_count = 0
+  local panel = 0
+  for _, block in ipairs(plan.out.blocks) do
+    block.first, block.panel = plan.panel_count, panel
+    plan.panel_count = plan.panel_count + block.count
+    panel = panel + block.count * block.width * cfg.h * cfg.dv
   end
 
   local kv_rows = 0
   for _, group in ipairs(plan.groups) do kv_rows = math.max(kv_rows, group.k_rows) end
 
   -- Packed weights: per head block the panels of Wq, Wk, Wv and their biases; then Wo and bo.
-  -- The panels of Wq depend on the tile heights, which all groups must share.
-  local q_runs = plan.groups[1].q
-  for _, group in ipairs(plan.groups) do group.q = q_runs end
+  -- The panels of Wq are as high as the tiles of Q^T, which all groups share: the first group has the
+  -- most vectors, so what fits there fits all.
+  plan.q = plan.groups[1].q
   local head = layout()
   head.add("wq", hb * cfg.dk * d)
   head.add("bq", hb * cfg.dk)
@@ -325,8 +368,8 @@ function M.build(cfg)
   head.add("bv", plan.v.ld)
   local packed = layout()
   packed.add("heads", plan.head_blocks * head.total)
-  packed.add("wo", panels_floats(plan.groups[1].out, cfg.h * cfg.dv))
-  packed.add("bo", plan.groups[1].out.ld)
+  packed.add("wo", panels_floats(plan.out, cfg.h * cfg.dv))
+  packed.add("bo", plan.out.ld)
   plan.head, plan.packed = head, packed
   check_size(cfg, "d_model", "packed", packed.total)
 
@@ -354,7 +397,8 @@ function M.build(cfg)
   check_size(cfg, "batch", "the workspace", plan.workspace)
   plan.flops = M.flops(cfg)
 
-  local tasks = math.max(plan.group_count, plan.head_blocks * math.max(2, plan.attend_tasks))
+  local tasks = math.max(plan.group_count, plan.head_blocks * math.max(2, plan.attend_tasks),
+    plan.out_block_count * plan.panel_count)
   if cfg.batch * tasks > 2 ^ 31 - 1 then
     refuse("batch", cfg.batch, ("would make %d tasks, more than an int can count"):format(cfg.batch * tasks))
   end

@@ -27,20 +27,25 @@ local function entry_pointers(K, b, slot)
   return e
 end
 
+local function each_output_block(K, build)
+  for _, out_block in ipairs(K.plan.out_blocks) do
+    K:each("part", out_block.count, function(i) build(out_block, i) end)
+  end
+end
+
 local function each_group(K, build)
   for _, group in ipairs(K.plan.groups) do
     K:each("g", group.count, function(i) build(group, i) end)
   end
 end
 
--- The group with run-time number g.
-local function with_group(K, g, build)
-  local groups = K.plan.groups
+-- The item with run-time number `index` of a list of items { first, count }: build(item, place in it).
+local function pick(K, list, index, build)
   local function from(i)
-    local group = groups[i]
-    if i == #groups then return build(group, g - group.first) end
-    K.t:when(g, group.first + group.count,
-      function() build(group, g - group.first) end, function() from(i + 1) end)
+    local item = list[i]
+    if i == #list then return build(item, index - item.first) end
+    K.t:when(index, item.first + item.count,
+      function() build(item, index - item.first) end, function() from(i + 1) end)
   end
   from(1)
 end
@@ -72,10 +77,21 @@ function steps.keys_values(K, e, head_block, kv_slot, which)
     e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), e.len)
 end
 
-function steps.output(K, e, group, i)
-  local plan, cfg = K.plan, K.plan.cfg
-  local y = e.y:at(i * (group.used * cfg.d_model) + group.q0 * cfg.d_model)
-  project.output(K, group, e.ws:at(plan.entry.o + group.o + i * group.o_floats), e.packed, y)
+-- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.
+function steps.output(K, e, out_block, i, block, j, panel)
+  local plan, d = K.plan, K.plan.cfg.d_model
+  local pieces = {}
+  local column = j * block.width + block.at
+  for n, piece in ipairs(out_block.pieces) do
+    local group = plan.groups[piece.kind]
+    local first = i * piece.count + piece.first
+    pieces[n] = {
+      group = group, kind = piece.kind, count = piece.count,
+      o = e.ws:at(plan.entry.o + group.o + first * group.o_floats),
+      y = e.y:at((first * group.used + group.q0) * d + column),
+    }
+  end
+  project.output(K, pieces, block, e.packed:at(plan.packed.wo + panel), e.packed:at(plan.packed.bo + column))
 end
 
 function steps.no_keys(K, e, group, i)
@@ -92,7 +108,7 @@ end
 -- All of a batch entry in the order that keeps the caches warm: each head block's K and V are used
 -- at once, in the same place for every block.
 local function forward(K, e)
-  local t = K.t
+  local t, cfg = K.t, K.plan.cfg
   t:note("transpose")
   each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
   K:each("hb", K.plan.head_blocks, function(hb)
@@ -103,7 +119,11 @@ local function forward(K, e)
     each_group(K, function(group, i) steps.attend(K, e, hb, 0, 0, group, i) end)
   end)
   t:note("output")
-  each_group(K, function(group, i) steps.output(K, e, group, i) end)
+  each_output_block(K, function(out_block, i)
+    project.each_panel(K, K.plan.out, cfg.h * cfg.dv, function(block, j, panel)
+      steps.output(K, e, out_block, i, block, j, panel)
+    end)
+  end)
 end
 
 local function run_entry(K, b, slot)
@@ -151,7 +171,7 @@ end
 
 -- Records everything; returns the phases { name, per_entry (tasks per batch entry) }.
 function M.emit(t, plan)
-  local cfg = plan.cfg
+  local cfg, hdv = plan.cfg, plan.cfg.h * plan.cfg.dv
   local K = code.new(t, plan)
 
   local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
@@ -176,7 +196,7 @@ function M.emit(t, plan)
 
   local phases = {}
   phases[1] = task(K, "transpose", plan.group_count, function(e, g)
-    with_group(K, g, function(group, i) steps.transpose(K, e, group, i) end)
+    pick(K, plan.groups, g, function(group, i) steps.transpose(K, e, group, i) end)
   end)
   phases[2] = task(K, "keys_values", plan.head_blocks * 2, function(e, i)
     read_len(K, e)
@@ -192,18 +212,25 @@ function M.emit(t, plan)
     local function all()
       K:each("j", expr.min(plan.groups_per_task, plan.group_count - first), function(j)
         local g = t:int("g", j + first)
-        with_group(K, g, function(group, at) steps.attend(K, e, hb, hb, i, group, at) end)
+        pick(K, plan.groups, g, function(group, at) steps.attend(K, e, hb, hb, i, group, at) end)
       end)
     end
     if e.len then t:when(0, e.len, all) else all() end
   end)
-  phases[4] = task(K, "output", plan.group_count, function(e, g)
+  phases[4] = task(K, "output", plan.out_block_count * plan.panel_count, function(e, i)
     read_len(K, e)
-    with_group(K, g, function(group, i)
-      if not e.len then return steps.output(K, e, group, i) end
-      t:when(e.len, 1, function() steps.no_keys(K, e, group, i) end,
-        function() steps.output(K, e, group, i) end)
-    end)
+    local function all()
+      local panel_number = t:int("panel", expr.mod(i, plan.panel_count))
+      pick(K, plan.out_blocks, t:int("part", expr.div(i, plan.panel_count)), function(out_block, at)
+        pick(K, plan.out.blocks, panel_number, function(block, j)
+          steps.output(K, e, out_block, at, block, j, j * (block.width * hdv) + block.panel)
+        end)
+      end)
+    end
+    if not e.len then return all() end
+    t:when(e.len, 1, function()
+      t:when(i, 1, function() each_group(K, function(group, g) steps.no_keys(K, e, group, g) end) end)
+    end, all)
   end)
   return phases
 end

@@ -43,7 +43,7 @@ function M.emit(t, plan)
     each("hb", plan.head_blocks, function(i)
       local head = packed:at(i * plan.head.total + plan.packed.heads)
       local k_column, v_column = i * (hb * cfg.dk), i * (hb * cfg.dv)
-      for _, run in ipairs(plan.groups[1].q) do
+      for _, run in ipairs(plan.q) do
         each("tile", run.count, function(j)
           local row = j * run.size + run.at
           panel("wq", d, cfg.h * cfg.dk, k_column + row, run.size, run.size, scale,
@@ -59,7 +59,7 @@ function M.emit(t, plan)
       panels("wv", d, cfg.h * cfg.dv, v_column, plan.v, head:at(plan.head.wv))
       bias("bv", cfg.h * cfg.dv, v_column, hb * cfg.dv, plan.v.ld, 1.0)
     end)
-    local out = plan.groups[1].out
+    local out = plan.out
     panels("wo", cfg.h * cfg.dv, d, 0, out, packed:at(plan.packed.wo))
     panel("bo", 1, d, 0, d, out.ld, 1.0, packed:at(plan.packed.bo))
   end)

@@ -42,52 +42,40 @@ function M.transpose(K, group, x, xt)
   end)
 end
 
--- Runs of tiles of a product with vectors over columns. Rows of A are `a_row` floats apart, its K
--- steps `a_step`; run-time `len` (or nil) bounds the rows.
-local function column_product(K, label, product, chunks, a, panels, bias, out, len)
-  local t = K.t
-  K:chunks(chunks, function(mode, k0, steps)
-    local panel_at = 0
-    for _, block in ipairs(product.blocks) do
-      K:each("panel", block.count, function(j)
-        local panel = panels:at(j * (block.width * chunks.total) + (panel_at + k0 * block.width))
-        for _, run in ipairs(product.row_runs) do
-          local count = run.count
-          if len and not K.full then
-            count = expr.min(count, expr.ceil_div(len - run.at, run.size))
-          end
-          K:each("tile", count, function(i)
-            local row = i * run.size + run.at
-            local column = j * block.width + block.at
-            local name = ("%s_%dx%d_k%d%s"):format(label, run.size, block.used, steps, suffix[mode])
-            K:part(name, ("A tile of %d rows and %d columns, %d K steps%s."):format(run.size,
-              block.used, steps, mode == "next" and ", added to what is there" or ""), {
-              { "a", "in", a.p:at(row * a.row + k0 * a.step) },
-              { "b", "in", panel },
-              { "bias", "in", bias:at(column) },
-              { "c", "out", out.p:at(row * out.row + column) },
-            }, function(p)
-              local tile = {
-                rows = run.size, vecs = block.vecs, steps = steps,
-                unroll = K:unroll(steps, run.size * #block.vecs),
-                a = { p = p.a, row = a.row, step = a.step }, b = { p = p.b, step = block.width },
-                init = mode == "next" and gemm.from_zero(t) or gemm.from_columns(t, p.bias),
-              }
-              gemm.store(t, tile, gemm.tile(t, tile), p.c, out.row, mode == "next", out.exact)
-            end)
-          end)
-        end
-      end)
-      panel_at = panel_at + block.count * block.width * chunks.total
-    end
+-- One tile of a product with vectors over columns. Rows of A are `a.row` floats apart, its K steps
+-- `a.step`; those of the result `out.row`.
+local function column_tile(K, label, rows, block, chunk, a, panel, bias, out)
+  local t, mode, steps = K.t, chunk.mode, chunk.steps
+  K:part(("%s_%dx%d_k%d%s"):format(label, rows, block.used, steps, suffix[mode]),
+    ("A tile of %d rows and %d columns, %d K steps%s."):format(rows, block.used, steps,
+      mode == "next" and ", added to what is there" or ""), {
+    { "a", "in", a.p }, { "b", "in", panel }, { "bias", "in", bias }, { "c", "out", out.p },
+  }, function(p)
+    local tile = {
+      rows = rows, vecs = block.vecs, steps = steps, unroll = K:unroll(steps, rows * #block.vecs),
+      a = { p = p.a, row = a.row, step = a.step }, b = { p = p.b, step = block.width },
+      init = mode == "next" and gemm.from_zero(t) or gemm.from_columns(t, p.bias),
+    }
+    gemm.store(t, tile, gemm.tile(t, tile), p.c, out.row, mode == "next", out.exact)
   end)
+end
+
+-- build(block, j, panel) for each panel of a product: the j-th of a block of equal ones; `panel` is
+-- its place, in floats.
+function M.each_panel(K, product, steps, build)
+  local at = 0
+  for _, block in ipairs(product.blocks) do
+    local first = at
+    K:each("panel", block.count, function(j) build(block, j, j * (block.width * steps) + first) end)
+    at = at + block.count * block.width * steps
+  end
 end
 
 -- Q^T[hb*dk][width] = Wq^T XT + bq for one group of queries.
 function M.queries(K, group, wq, bq, xt, q)
   local t, plan = K.t, K.plan
   K:chunks(plan.k_chunks, function(mode, k0, steps)
-    for _, run in ipairs(group.q) do
+    for _, run in ipairs(plan.q) do
       K:each("tile", run.count, function(i)
         local row = i * run.size + run.at
         K:part(("query_%dx%s_k%d%s"):format(run.size, group.name, steps, suffix[mode]),
@@ -112,7 +100,7 @@ end
 
 -- K or V (which = "k", "v") of a block of heads; run-time `len` (or nil) bounds the keys.
 function M.keys_values(K, which, x, packed, kv, len)
-  local plan = K.plan
+  local plan, d = K.plan, K.plan.cfg.d_model
   local product, w, bias = plan[which], packed:at(plan.head["w" .. which]), packed:at(plan.head["b" .. which])
   local label = ({ k = "keys", v = "values" })[which]
   local params = { { "x", "in", x }, { "w", "in", w }, { "bias", "in", bias },
@@ -120,8 +108,24 @@ function M.keys_values(K, which, x, packed, kv, len)
   if len then params[#params + 1] = { "len", "int", len } end
   K:part("project_" .. label, ("%s of %d head%s."):format(label:gsub("^.", string.upper), plan.hb,
     plan.hb > 1 and "s" or ""), params, function(p)
-    column_product(K, label, product, plan.k_chunks, { p = p.x, row = plan.cfg.d_model, step = 1 },
-      p.w, p.bias, { p = p.out, row = product.ld }, p.len)
+    -- The panels are the inner loop: they are few, and X may be larger than the cache.
+    K:chunks(plan.k_chunks, function(mode, k0, steps)
+      for _, run in ipairs(product.runs[1]) do
+        local count = run.count
+        if p.len and not K.full then
+          count = expr.min(count, expr.ceil_div(p.len - run.at, run.size))
+        end
+        K:each("tile", count, function(i)
+          local row = i * run.size + run.at
+          M.each_panel(K, product, d, function(block, j, panel)
+            local column = j * block.width + block.at
+            column_tile(K, label, run.size, block, { mode = mode, steps = steps },
+              { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
+              p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
+          end)
+        end)
+      end
+    end)
     if which == "k" then return end
     if len and not K.full then
       masked.clear_values(K, p.out, p.len)
@@ -131,16 +135,37 @@ function M.keys_values(K, which, x, packed, kv, len)
   end)
 end
 
--- Y of a group from the context of all heads.
-function M.output(K, group, o, packed, y)
+-- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, o, y }
+-- each, with the number of equal groups in group.pieces.
+function M.output(K, pieces, block, panel, bias)
   local plan = K.plan
-  K:part("output_" .. group.name, ("Y of %d queries, from the context of all heads."):format(group.used), {
-    { "o", "in", o }, { "packed", "in", packed }, { "y", "out", y },
-  }, function(p)
-    column_product(K, "output_" .. group.name, group.out, plan.out_chunks,
-      { p = p.o, row = 1, step = group.width },
-      p.packed:at(plan.packed.wo), p.packed:at(plan.packed.bo),
-      { p = p.y, row = plan.cfg.d_model, exact = true })
+  local d, names, queries = plan.cfg.d_model, {}, 0
+  local params = { { "panel", "in", panel }, { "bias", "in", bias } }
+  for i, piece in ipairs(pieces) do
+    names[i] = piece.count .. "x" .. piece.group.name
+    queries = queries + piece.count * piece.group.used
+    params[#params + 1] = { "o" .. i, "in", piece.o }
+    params[#params + 1] = { "y" .. i, "out", piece.y }
+  end
+  K:part(("output_%s_%d"):format(table.concat(names, "_"), block.used),
+    ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
+    params, function(p)
+    K:chunks(plan.out_chunks, function(mode, k0, steps)
+      for i, piece in ipairs(pieces) do
+        local group = piece.group
+        K:each("g", piece.count, function(g)
+          local o, y = p["o" .. i]:at(g * group.o_floats), p["y" .. i]:at(g * (group.used * d))
+          for _, run in ipairs(plan.out.runs[piece.kind]) do
+            K:each("tile", run.count, function(j)
+              local row = j * run.size + run.at
+              column_tile(K, "output_" .. group.name, run.size, block, { mode = mode, steps = steps },
+                { p = o:at(row + k0 * group.width), row = 1, step = group.width },
+                p.panel:at(k0 * block.width), p.bias, { p = y:at(row * d), row = d, exact = true })
+            end)
+          end
+        end)
+      end
+    end)
   end)
 end
 

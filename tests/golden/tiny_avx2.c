@@ -593,32 +593,32 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   const __m256 a_r4_k3 = _mm256_set1_ps(k[35]);
   acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_r1_c0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
-  const __m256 max_r3_c0 = _mm256_max_ps(max_r2_c0, acc_r3_c0);
-  const __m256 max_r4_c0 = _mm256_max_ps(max_r3_c0, acc_r4_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r2_c0, acc_r3_c0);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_r4_c0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_r4_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_8_0);
   const __m256 p_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_r4_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_8_0);
   const __m256 p_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_r4_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_8_0);
   const __m256 p_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 16, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, max_r4_c0);
+  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, max_c0_8_0);
   const __m256 p_r3_c0 = exp2_8(x_r3_c0);
   _mm256_storeu_ps(p + 24, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, max_r4_c0);
+  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, max_c0_8_0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 32, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
-  _mm256_storeu_ps(stats + 8, sum_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  _mm256_storeu_ps(stats + 8, sum_c0_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -755,12 +755,12 @@ static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, cons
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_r0_c0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 max_r1_c0 = _mm256_max_ps(max_r0_c0, acc_r1_c0);
-  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
-  const __m256 max_r3_c0 = _mm256_max_ps(max_r2_c0, acc_r3_c0);
-  const __m256 max_r4_c0 = _mm256_max_ps(max_r3_c0, acc_r4_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r1_c0, acc_r2_c0);
+  const __m256 max_c0_2_4 = _mm256_max_ps(acc_r3_c0, acc_r4_c0);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -829,20 +829,20 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
   const __m256 p_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
   const __m256 p_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 16, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
   const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, m_c0);
   const __m256 p_r3_c0 = exp2_8(x_r3_c0);
   _mm256_storeu_ps(p + 24, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
   const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, m_c0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 32, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
-  _mm256_storeu_ps(stats + 8, sum_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  _mm256_storeu_ps(stats + 8, sum_c0_4_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -1020,9 +1020,10 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   _mm256_storeu_ps(c + 32, acc_r4_c0);
 }
 
-/* Y of 5 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_5of8(const float *o, const float *packed, float *y) {
-  output_5of8_5x8_k8(o, packed + 240, packed + 304, y);
+/* 8 columns of Y for 5 queries, from the context of all heads. */
+static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const float *bias,
+    const float *o1, float *y1) {
+  output_5of8_5x8_k8(o1, panel, bias, y1);
 }
 
 /* Everything for one batch entry. */
@@ -1038,7 +1039,8 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   attend_5of8((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 128,
       (float *)args->workspace + 224, (float *)args->workspace + 64);
   /* output */
-  output_5of8((float *)args->workspace + 64, (const float *)args->packed, args->y + 40 * b);
+  output_1x5of8_8((const float *)args->packed + 240, (const float *)args->packed + 304,
+      (float *)args->workspace + 64, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -1072,8 +1074,9 @@ static void task_attend(const mhagen_args *args, int index) {
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
-  output_5of8((float *)args->workspace + 64 * i + 64, (const float *)args->packed,
-      args->y + 40 * i);
+  const ptrdiff_t part = i;
+  output_1x5of8_8((const float *)args->packed + 240, (const float *)args->packed + 304,
+      (float *)args->workspace + 64 * part + 64, args->y + 40 * part);
 }
 
 #if defined(__clang__)

@@ -660,32 +660,32 @@ static __attribute__((noinline)) void scores_first_5x5of16(const float *k, const
   const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
   acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_r1_c0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
-  const __m256 max_r3_c0 = _mm256_max_ps(max_r2_c0, acc_r3_c0);
-  const __m256 max_r4_c0 = _mm256_max_ps(max_r3_c0, acc_r4_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r2_c0, acc_r3_c0);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_r4_c0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_r4_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_8_0);
   const __m256 p_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_r4_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_8_0);
   const __m256 p_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_r4_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_8_0);
   const __m256 p_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, max_r4_c0);
+  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, max_c0_8_0);
   const __m256 p_r3_c0 = exp2_8(x_r3_c0);
   _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, max_r4_c0);
+  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, max_c0_8_0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
-  _mm256_storeu_ps(stats + 16, sum_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
@@ -762,32 +762,32 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
   const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_r1_c0 = _mm256_max_ps(s_r0_c0, s_r1_c0);
-  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, s_r2_c0);
-  const __m256 max_r3_c0 = _mm256_max_ps(max_r2_c0, s_r3_c0);
-  const __m256 max_r4_c0 = _mm256_max_ps(max_r3_c0, s_r4_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(s_r0_c0, s_r1_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(s_r2_c0, s_r3_c0);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, s_r4_c0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, max_r4_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, max_c0_8_0);
   const __m256 p_r0_c0 = exp2_8(x_r0_c0);
   _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, max_r4_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, max_c0_8_0);
   const __m256 p_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, max_r4_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, max_c0_8_0);
   const __m256 p_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, max_r4_c0);
+  const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, max_c0_8_0);
   const __m256 p_r3_c0 = exp2_8(x_r3_c0);
   _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, max_r4_c0);
+  const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, max_c0_8_0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
-  _mm256_storeu_ps(stats + 16, sum_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
@@ -850,18 +850,18 @@ static __attribute__((noinline)) void scores_5x5of16(const float *k, const float
   _mm256_storeu_ps(p, p_r0_c0);
   const __m256 p_r1_c0 = exp2_8(acc_r1_c0);
   _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
   const __m256 p_r2_c0 = exp2_8(acc_r2_c0);
   _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
   const __m256 p_r3_c0 = exp2_8(acc_r3_c0);
   _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
   const __m256 p_r4_c0 = exp2_8(acc_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_r4_c0);
+  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
   _mm256_storeu_ps(stats + 16, sum_c0);
 }
 
@@ -942,18 +942,18 @@ static __attribute__((noinline)) void scores_masked_5x5of16(const float *k, cons
   _mm256_storeu_ps(p, p_r0_c0);
   const __m256 p_r1_c0 = exp2_8(s_r1_c0);
   _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
   const __m256 p_r2_c0 = exp2_8(s_r2_c0);
   _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
   const __m256 p_r3_c0 = exp2_8(s_r3_c0);
   _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
   const __m256 p_r4_c0 = exp2_8(s_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_r4_c0);
+  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
   _mm256_storeu_ps(stats + 16, sum_c0);
 }
 
@@ -1112,12 +1112,12 @@ static __attribute__((noinline)) void scores_maximum_masked_5x5of16(const float 
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_r0_c0 = _mm256_max_ps(m_c0, s_r0_c0);
-  const __m256 max_r1_c0 = _mm256_max_ps(max_r0_c0, s_r1_c0);
-  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, s_r2_c0);
-  const __m256 max_r3_c0 = _mm256_max_ps(max_r2_c0, s_r3_c0);
-  const __m256 max_r4_c0 = _mm256_max_ps(max_r3_c0, s_r4_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(s_r1_c0, s_r2_c0);
+  const __m256 max_c0_2_4 = _mm256_max_ps(s_r3_c0, s_r4_c0);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -1203,20 +1203,20 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
   const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, m_c0);
   const __m256 p_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, m_c0);
   const __m256 p_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
   const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, m_c0);
   const __m256 p_r3_c0 = exp2_8(x_r3_c0);
   _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 sum_r3_c0 = _mm256_add_ps(sum_r2_c0, p_r3_c0);
   const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, m_c0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_r3_c0, p_r4_c0);
-  _mm256_storeu_ps(stats + 16, sum_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
+  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -1481,9 +1481,10 @@ static __attribute__((noinline)) void output_5of16_5x8_k8(const float *a, const 
   _mm256_storeu_ps(c + 32, acc_r4_c0);
 }
 
-/* Y of 5 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_5of16(const float *o, const float *packed, float *y) {
-  output_5of16_5x8_k8(o, packed + 368, packed + 496, y);
+/* 8 columns of Y for 5 queries, from the context of all heads. */
+static __attribute__((noinline)) void output_1x5of16_8(const float *panel, const float *bias,
+    const float *o1, float *y1) {
+  output_5of16_5x8_k8(o1, panel, bias, y1);
 }
 
 /* Everything for one batch entry. */
@@ -1504,7 +1505,8 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
         (float *)args->workspace + 256, (float *)args->workspace + 416,
         (float *)args->workspace + 128, 0, len);
     /* output */
-    output_5of16((float *)args->workspace + 128, (const float *)args->packed, args->y + 40 * b);
+    output_1x5of16_8((const float *)args->packed + 368, (const float *)args->packed + 496,
+        (float *)args->workspace + 128, args->y + 40 * b);
   }
 }
 
@@ -1547,10 +1549,13 @@ static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
   if (len < 1) {
-    no_keys_5of16((const float *)args->packed, args->y + 40 * i);
+    if (i < 1) {
+      no_keys_5of16((const float *)args->packed, args->y);
+    }
   } else {
-    output_5of16((float *)args->workspace + 128 * i + 128, (const float *)args->packed,
-        args->y + 40 * i);
+    const ptrdiff_t part = i;
+    output_1x5of16_8((const float *)args->packed + 368, (const float *)args->packed + 496,
+        (float *)args->workspace + 128 * part + 128, args->y + 40 * part);
   }
 }
 

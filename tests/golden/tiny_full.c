@@ -102,10 +102,10 @@ static __attribute__((noinline)) void scores_maximum_3x3of16(const float *k, con
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 max_r0_c0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 max_r1_c0 = _mm256_max_ps(max_r0_c0, acc_r1_c0);
-  const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r2_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r1_c0, acc_r2_c0);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -140,12 +140,12 @@ static __attribute__((noinline)) void scores_again_3x3of16(const float *k, const
   const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
   const __m256 p_r1_c0 = exp2_8(x_r1_c0);
   _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
   const __m256 p_r2_c0 = exp2_8(x_r2_c0);
   _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
-  _mm256_storeu_ps(stats + 16, sum_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, p_r2_c0);
+  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -452,22 +452,22 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k1 = _mm256_set1_ps(ws[129]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       const __m256 zero_c0 = _mm256_setzero_ps();
-      const __m256 max_r1_c0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-      const __m256 max_r2_c0 = _mm256_max_ps(max_r1_c0, acc_r2_c0);
-      const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_r2_c0);
+      const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+      const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_r2_c0);
+      const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
       _mm256_storeu_ps(ws + 272, minus_m_c0);
-      const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_r2_c0);
+      const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_4_0);
       const __m256 p_r0_c0 = exp2_8(x_r0_c0);
       _mm256_storeu_ps(ws + 224, p_r0_c0);
-      const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_r2_c0);
+      const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_4_0);
       const __m256 p_r1_c0 = exp2_8(x_r1_c0);
       _mm256_storeu_ps(ws + 240, p_r1_c0);
-      const __m256 sum_r1_c0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-      const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_r2_c0);
+      const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_4_0);
       const __m256 p_r2_c0 = exp2_8(x_r2_c0);
       _mm256_storeu_ps(ws + 256, p_r2_c0);
-      const __m256 sum_r2_c0 = _mm256_add_ps(sum_r1_c0, p_r2_c0);
-      _mm256_storeu_ps(ws + 288, sum_r2_c0);
+      const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+      const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, p_r2_c0);
+      _mm256_storeu_ps(ws + 288, sum_c0_4_0);
     }
     {
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -527,7 +527,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
   }
   /* output */
   {
-    /* output_3of16 */
+    /* output_1x3of16_4 */
     {
       /* output_3of16_3x4_k2 */
       __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 224);

@@ -695,59 +695,59 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
   acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t max_r1_c0 = vmaxq_f32(acc_r0_c0, acc_r1_c0);
-  const float32x4_t max_r2_c0 = vmaxq_f32(max_r1_c0, acc_r2_c0);
-  const float32x4_t max_r3_c0 = vmaxq_f32(max_r2_c0, acc_r3_c0);
-  const float32x4_t max_r4_c0 = vmaxq_f32(max_r3_c0, acc_r4_c0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_r4_c0);
+  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_r0_c0, acc_r1_c0);
+  const float32x4_t max_c0_2_2 = vmaxq_f32(acc_r2_c0, acc_r3_c0);
+  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_2);
+  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_r4_c0);
+  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_8_0);
   vst1q_f32(stats, minus_m_c0);
-  const float32x4_t x_r0_c0 = vsubq_f32(acc_r0_c0, max_r4_c0);
+  const float32x4_t x_r0_c0 = vsubq_f32(acc_r0_c0, max_c0_8_0);
   const float32x4_t p_r0_c0 = exp2_4(x_r0_c0);
   vst1q_f32(p, p_r0_c0);
-  const float32x4_t x_r1_c0 = vsubq_f32(acc_r1_c0, max_r4_c0);
+  const float32x4_t x_r1_c0 = vsubq_f32(acc_r1_c0, max_c0_8_0);
   const float32x4_t p_r1_c0 = exp2_4(x_r1_c0);
   vst1q_f32(p + 8, p_r1_c0);
-  const float32x4_t sum_r1_c0 = vaddq_f32(p_r0_c0, p_r1_c0);
-  const float32x4_t x_r2_c0 = vsubq_f32(acc_r2_c0, max_r4_c0);
+  const float32x4_t x_r2_c0 = vsubq_f32(acc_r2_c0, max_c0_8_0);
   const float32x4_t p_r2_c0 = exp2_4(x_r2_c0);
   vst1q_f32(p + 16, p_r2_c0);
-  const float32x4_t sum_r2_c0 = vaddq_f32(sum_r1_c0, p_r2_c0);
-  const float32x4_t x_r3_c0 = vsubq_f32(acc_r3_c0, max_r4_c0);
+  const float32x4_t x_r3_c0 = vsubq_f32(acc_r3_c0, max_c0_8_0);
   const float32x4_t p_r3_c0 = exp2_4(x_r3_c0);
   vst1q_f32(p + 24, p_r3_c0);
-  const float32x4_t sum_r3_c0 = vaddq_f32(sum_r2_c0, p_r3_c0);
-  const float32x4_t x_r4_c0 = vsubq_f32(acc_r4_c0, max_r4_c0);
+  const float32x4_t x_r4_c0 = vsubq_f32(acc_r4_c0, max_c0_8_0);
   const float32x4_t p_r4_c0 = exp2_4(x_r4_c0);
   vst1q_f32(p + 32, p_r4_c0);
-  const float32x4_t sum_r4_c0 = vaddq_f32(sum_r3_c0, p_r4_c0);
-  vst1q_f32(stats + 8, sum_r4_c0);
+  const float32x4_t sum_r4_c0 = vaddq_f32(p_r0_c0, p_r4_c0);
+  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r4_c0, p_r1_c0);
+  const float32x4_t sum_c0_2_2 = vaddq_f32(p_r2_c0, p_r3_c0);
+  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_c0_2_2);
+  vst1q_f32(stats + 8, sum_c0_4_0);
   const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t max_r1_c1 = vmaxq_f32(acc_r0_c1, acc_r1_c1);
-  const float32x4_t max_r2_c1 = vmaxq_f32(max_r1_c1, acc_r2_c1);
-  const float32x4_t max_r3_c1 = vmaxq_f32(max_r2_c1, acc_r3_c1);
-  const float32x4_t max_r4_c1 = vmaxq_f32(max_r3_c1, acc_r4_c1);
-  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_r4_c1);
+  const float32x4_t max_c1_2_0 = vmaxq_f32(acc_r0_c1, acc_r1_c1);
+  const float32x4_t max_c1_2_2 = vmaxq_f32(acc_r2_c1, acc_r3_c1);
+  const float32x4_t max_c1_4_0 = vmaxq_f32(max_c1_2_0, max_c1_2_2);
+  const float32x4_t max_c1_8_0 = vmaxq_f32(max_c1_4_0, acc_r4_c1);
+  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_8_0);
   vst1q_f32(stats + 4, minus_m_c1);
-  const float32x4_t x_r0_c1 = vsubq_f32(acc_r0_c1, max_r4_c1);
+  const float32x4_t x_r0_c1 = vsubq_f32(acc_r0_c1, max_c1_8_0);
   const float32x4_t p_r0_c1 = exp2_4(x_r0_c1);
   vst1q_f32(p + 4, p_r0_c1);
-  const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, max_r4_c1);
+  const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, max_c1_8_0);
   const float32x4_t p_r1_c1 = exp2_4(x_r1_c1);
   vst1q_f32(p + 12, p_r1_c1);
-  const float32x4_t sum_r1_c1 = vaddq_f32(p_r0_c1, p_r1_c1);
-  const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, max_r4_c1);
+  const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, max_c1_8_0);
   const float32x4_t p_r2_c1 = exp2_4(x_r2_c1);
   vst1q_f32(p + 20, p_r2_c1);
-  const float32x4_t sum_r2_c1 = vaddq_f32(sum_r1_c1, p_r2_c1);
-  const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, max_r4_c1);
+  const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, max_c1_8_0);
   const float32x4_t p_r3_c1 = exp2_4(x_r3_c1);
   vst1q_f32(p + 28, p_r3_c1);
-  const float32x4_t sum_r3_c1 = vaddq_f32(sum_r2_c1, p_r3_c1);
-  const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, max_r4_c1);
+  const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, max_c1_8_0);
   const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
   vst1q_f32(p + 36, p_r4_c1);
-  const float32x4_t sum_r4_c1 = vaddq_f32(sum_r3_c1, p_r4_c1);
-  vst1q_f32(stats + 12, sum_r4_c1);
+  const float32x4_t sum_r4_c1 = vaddq_f32(p_r0_c1, p_r4_c1);
+  const float32x4_t sum_c1_2_0 = vaddq_f32(sum_r4_c1, p_r1_c1);
+  const float32x4_t sum_c1_2_2 = vaddq_f32(p_r2_c1, p_r3_c1);
+  const float32x4_t sum_c1_4_0 = vaddq_f32(sum_c1_2_0, sum_c1_2_2);
+  vst1q_f32(stats + 12, sum_c1_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -928,22 +928,22 @@ static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, cons
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c0 = vld1q_f32(stats);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t max_r0_c0 = vmaxq_f32(m_c0, acc_r0_c0);
-  const float32x4_t max_r1_c0 = vmaxq_f32(max_r0_c0, acc_r1_c0);
-  const float32x4_t max_r2_c0 = vmaxq_f32(max_r1_c0, acc_r2_c0);
-  const float32x4_t max_r3_c0 = vmaxq_f32(max_r2_c0, acc_r3_c0);
-  const float32x4_t max_r4_c0 = vmaxq_f32(max_r3_c0, acc_r4_c0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_r4_c0);
+  const float32x4_t max_c0_2_0 = vmaxq_f32(m_c0, acc_r0_c0);
+  const float32x4_t max_c0_2_2 = vmaxq_f32(acc_r1_c0, acc_r2_c0);
+  const float32x4_t max_c0_2_4 = vmaxq_f32(acc_r3_c0, acc_r4_c0);
+  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_2);
+  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, max_c0_2_4);
+  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_8_0);
   vst1q_f32(stats, minus_m_c0);
   const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
   const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
-  const float32x4_t max_r0_c1 = vmaxq_f32(m_c1, acc_r0_c1);
-  const float32x4_t max_r1_c1 = vmaxq_f32(max_r0_c1, acc_r1_c1);
-  const float32x4_t max_r2_c1 = vmaxq_f32(max_r1_c1, acc_r2_c1);
-  const float32x4_t max_r3_c1 = vmaxq_f32(max_r2_c1, acc_r3_c1);
-  const float32x4_t max_r4_c1 = vmaxq_f32(max_r3_c1, acc_r4_c1);
-  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_r4_c1);
+  const float32x4_t max_c1_2_0 = vmaxq_f32(m_c1, acc_r0_c1);
+  const float32x4_t max_c1_2_2 = vmaxq_f32(acc_r1_c1, acc_r2_c1);
+  const float32x4_t max_c1_2_4 = vmaxq_f32(acc_r3_c1, acc_r4_c1);
+  const float32x4_t max_c1_4_0 = vmaxq_f32(max_c1_2_0, max_c1_2_2);
+  const float32x4_t max_c1_8_0 = vmaxq_f32(max_c1_4_0, max_c1_2_4);
+  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_8_0);
   vst1q_f32(stats + 4, minus_m_c1);
 }
 
@@ -1026,20 +1026,20 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   const float32x4_t x_r1_c0 = vsubq_f32(acc_r1_c0, m_c0);
   const float32x4_t p_r1_c0 = exp2_4(x_r1_c0);
   vst1q_f32(p + 8, p_r1_c0);
-  const float32x4_t sum_r1_c0 = vaddq_f32(p_r0_c0, p_r1_c0);
   const float32x4_t x_r2_c0 = vsubq_f32(acc_r2_c0, m_c0);
   const float32x4_t p_r2_c0 = exp2_4(x_r2_c0);
   vst1q_f32(p + 16, p_r2_c0);
-  const float32x4_t sum_r2_c0 = vaddq_f32(sum_r1_c0, p_r2_c0);
   const float32x4_t x_r3_c0 = vsubq_f32(acc_r3_c0, m_c0);
   const float32x4_t p_r3_c0 = exp2_4(x_r3_c0);
   vst1q_f32(p + 24, p_r3_c0);
-  const float32x4_t sum_r3_c0 = vaddq_f32(sum_r2_c0, p_r3_c0);
   const float32x4_t x_r4_c0 = vsubq_f32(acc_r4_c0, m_c0);
   const float32x4_t p_r4_c0 = exp2_4(x_r4_c0);
   vst1q_f32(p + 32, p_r4_c0);
-  const float32x4_t sum_r4_c0 = vaddq_f32(sum_r3_c0, p_r4_c0);
-  vst1q_f32(stats + 8, sum_r4_c0);
+  const float32x4_t sum_r4_c0 = vaddq_f32(p_r0_c0, p_r4_c0);
+  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r4_c0, p_r1_c0);
+  const float32x4_t sum_c0_2_2 = vaddq_f32(p_r2_c0, p_r3_c0);
+  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_c0_2_2);
+  vst1q_f32(stats + 8, sum_c0_4_0);
   const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
   const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
@@ -1049,20 +1049,20 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, m_c1);
   const float32x4_t p_r1_c1 = exp2_4(x_r1_c1);
   vst1q_f32(p + 12, p_r1_c1);
-  const float32x4_t sum_r1_c1 = vaddq_f32(p_r0_c1, p_r1_c1);
   const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, m_c1);
   const float32x4_t p_r2_c1 = exp2_4(x_r2_c1);
   vst1q_f32(p + 20, p_r2_c1);
-  const float32x4_t sum_r2_c1 = vaddq_f32(sum_r1_c1, p_r2_c1);
   const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, m_c1);
   const float32x4_t p_r3_c1 = exp2_4(x_r3_c1);
   vst1q_f32(p + 28, p_r3_c1);
-  const float32x4_t sum_r3_c1 = vaddq_f32(sum_r2_c1, p_r3_c1);
   const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, m_c1);
   const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
   vst1q_f32(p + 36, p_r4_c1);
-  const float32x4_t sum_r4_c1 = vaddq_f32(sum_r3_c1, p_r4_c1);
-  vst1q_f32(stats + 12, sum_r4_c1);
+  const float32x4_t sum_r4_c1 = vaddq_f32(p_r0_c1, p_r4_c1);
+  const float32x4_t sum_c1_2_0 = vaddq_f32(sum_r4_c1, p_r1_c1);
+  const float32x4_t sum_c1_2_2 = vaddq_f32(p_r2_c1, p_r3_c1);
+  const float32x4_t sum_c1_4_0 = vaddq_f32(sum_c1_2_0, sum_c1_2_2);
+  vst1q_f32(stats + 12, sum_c1_4_0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -1306,9 +1306,10 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   vst1q_f32(c + 36, acc_r4_c1);
 }
 
-/* Y of 5 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_5of8(const float *o, const float *packed, float *y) {
-  output_5of8_5x8_k8(o, packed + 240, packed + 304, y);
+/* 8 columns of Y for 5 queries, from the context of all heads. */
+static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const float *bias,
+    const float *o1, float *y1) {
+  output_5of8_5x8_k8(o1, panel, bias, y1);
 }
 
 /* Everything for one batch entry. */
@@ -1324,7 +1325,8 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   attend_5of8((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 128,
       (float *)args->workspace + 224, (float *)args->workspace + 64);
   /* output */
-  output_5of8((float *)args->workspace + 64, (const float *)args->packed, args->y + 40 * b);
+  output_1x5of8_8((const float *)args->packed + 240, (const float *)args->packed + 304,
+      (float *)args->workspace + 64, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -1358,8 +1360,9 @@ static void task_attend(const mhagen_args *args, int index) {
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
-  output_5of8((float *)args->workspace + 64 * i + 64, (const float *)args->packed,
-      args->y + 40 * i);
+  const ptrdiff_t part = i;
+  output_1x5of8_8((const float *)args->packed + 240, (const float *)args->packed + 304,
+      (float *)args->workspace + 64 * part + 64, args->y + 40 * part);
 }
 
 #if !defined(__clang__)

@@ -258,29 +258,29 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
   const float zero_c0 = 0.0f;
-  const float max_r1_c0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
-  const float minus_m_c0 = zero_c0 - max_r1_c0;
+  const float max_c0_2_0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
+  const float minus_m_c0 = zero_c0 - max_c0_2_0;
   stats[0] = minus_m_c0;
-  const float x_r0_c0 = acc_r0_c0 - max_r1_c0;
+  const float x_r0_c0 = acc_r0_c0 - max_c0_2_0;
   const float p_r0_c0 = exp2_1(x_r0_c0);
   p[0] = p_r0_c0;
-  const float x_r1_c0 = acc_r1_c0 - max_r1_c0;
+  const float x_r1_c0 = acc_r1_c0 - max_c0_2_0;
   const float p_r1_c0 = exp2_1(x_r1_c0);
   p[2] = p_r1_c0;
-  const float sum_r1_c0 = p_r0_c0 + p_r1_c0;
-  stats[2] = sum_r1_c0;
+  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
+  stats[2] = sum_c0_2_0;
   const float zero_c1 = 0.0f;
-  const float max_r1_c1 = acc_r0_c1 > acc_r1_c1 ? acc_r0_c1 : acc_r1_c1;
-  const float minus_m_c1 = zero_c1 - max_r1_c1;
+  const float max_c1_2_0 = acc_r0_c1 > acc_r1_c1 ? acc_r0_c1 : acc_r1_c1;
+  const float minus_m_c1 = zero_c1 - max_c1_2_0;
   stats[1] = minus_m_c1;
-  const float x_r0_c1 = acc_r0_c1 - max_r1_c1;
+  const float x_r0_c1 = acc_r0_c1 - max_c1_2_0;
   const float p_r0_c1 = exp2_1(x_r0_c1);
   p[1] = p_r0_c1;
-  const float x_r1_c1 = acc_r1_c1 - max_r1_c1;
+  const float x_r1_c1 = acc_r1_c1 - max_c1_2_0;
   const float p_r1_c1 = exp2_1(x_r1_c1);
   p[3] = p_r1_c1;
-  const float sum_r1_c1 = p_r0_c1 + p_r1_c1;
-  stats[3] = sum_r1_c1;
+  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
+  stats[3] = sum_c1_2_0;
 }
 
 /* 2 rows of O^T, divided by the sum. */
@@ -358,16 +358,16 @@ static __attribute__((noinline)) void scores_maximum_2x2(const float *k, const f
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
-  const float max_r0_c0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
-  const float max_r1_c0 = max_r0_c0 > acc_r1_c0 ? max_r0_c0 : acc_r1_c0;
-  const float minus_m_c0 = zero_c0 - max_r1_c0;
+  const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
+  const float max_c0_4_0 = max_c0_2_0 > acc_r1_c0 ? max_c0_2_0 : acc_r1_c0;
+  const float minus_m_c0 = zero_c0 - max_c0_4_0;
   stats[0] = minus_m_c0;
   const float zero_c1 = 0.0f;
   const float negmax_c1 = stats[1];
   const float m_c1 = zero_c1 - negmax_c1;
-  const float max_r0_c1 = m_c1 > acc_r0_c1 ? m_c1 : acc_r0_c1;
-  const float max_r1_c1 = max_r0_c1 > acc_r1_c1 ? max_r0_c1 : acc_r1_c1;
-  const float minus_m_c1 = zero_c1 - max_r1_c1;
+  const float max_c1_2_0 = m_c1 > acc_r0_c1 ? m_c1 : acc_r0_c1;
+  const float max_c1_4_0 = max_c1_2_0 > acc_r1_c1 ? max_c1_2_0 : acc_r1_c1;
+  const float minus_m_c1 = zero_c1 - max_c1_4_0;
   stats[1] = minus_m_c1;
 }
 
@@ -405,8 +405,8 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
   const float x_r1_c0 = acc_r1_c0 - m_c0;
   const float p_r1_c0 = exp2_1(x_r1_c0);
   p[2] = p_r1_c0;
-  const float sum_r1_c0 = p_r0_c0 + p_r1_c0;
-  stats[2] = sum_r1_c0;
+  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
+  stats[2] = sum_c0_2_0;
   const float zero_c1 = 0.0f;
   const float negmax_c1 = stats[1];
   const float m_c1 = zero_c1 - negmax_c1;
@@ -416,8 +416,8 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
   const float x_r1_c1 = acc_r1_c1 - m_c1;
   const float p_r1_c1 = exp2_1(x_r1_c1);
   p[3] = p_r1_c1;
-  const float sum_r1_c1 = p_r0_c1 + p_r1_c1;
-  stats[3] = sum_r1_c1;
+  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
+  stats[3] = sum_c1_2_0;
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -554,9 +554,10 @@ static __attribute__((noinline)) void output_2_2x3_k2(const float *a, const floa
   c[5] = acc_r1_c2;
 }
 
-/* Y of 2 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_2(const float *o, const float *packed, float *y) {
-  output_2_2x3_k2(o, packed + 96, packed + 112, y);
+/* 3 columns of Y for 2 queries, from the context of all heads. */
+static __attribute__((noinline)) void output_1x2_3(const float *panel, const float *bias,
+    const float *o1, float *y1) {
+  output_2_2x3_k2(o1, panel, bias, y1);
 }
 
 /* Everything for one batch entry. */
@@ -572,7 +573,8 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   attend_2((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 32,
       (float *)args->workspace + 64, (float *)args->workspace + 16);
   /* output */
-  output_2((float *)args->workspace + 16, (const float *)args->packed, args->y + 6 * b);
+  output_1x2_3((const float *)args->packed + 96, (const float *)args->packed + 112,
+      (float *)args->workspace + 16, args->y + 6 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -606,7 +608,9 @@ static void task_attend(const mhagen_args *args, int index) {
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
-  output_2((float *)args->workspace + 4 * i + 16, (const float *)args->packed, args->y + 6 * i);
+  const ptrdiff_t part = i;
+  output_1x2_3((const float *)args->packed + 96, (const float *)args->packed + 112,
+      (float *)args->workspace + 4 * part + 16, args->y + 6 * part);
 }
 
 
