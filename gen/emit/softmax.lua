@@ -39,12 +39,16 @@ local function hide(t, group, stats, acc, rows, key)
   return out
 end
 
-local function column_max(t, v, rows, acc, c, start)
-  local m = start
-  for r = 0, rows - 1 do
-    m = m and t:op("max", v.w, ("max_r%d_c%d"):format(r, c - 1), m, acc[r][c]) or acc[r][c]
+-- One value of list[1] .. list[n] by an op of two: in pairs, so that no chain is long.
+local function reduce(t, w, op, list, prefix)
+  local step = 1
+  while step < #list do
+    for i = 1, #list - step, 2 * step do
+      list[i] = t:op(op, w, ("%s%d_%d"):format(prefix, step * 2, i - 1), list[i], list[i + step])
+    end
+    step = step * 2
   end
-  return m
+  return list[1]
 end
 
 -- kind: "first" finds m in this tile; "next" starts at the -m of the statistics; "again" is the first
@@ -69,19 +73,23 @@ function M.tile(t, group, tile, kind, ptrs, key)
         m = t:op("sub", v.w, ("m_c%d"):format(c - 1), zero, old)
       end
       if kind ~= "again" then
-        m = column_max(t, v, tile.rows, acc, c, m)
+        local scores = { m }
+        for r = 0, tile.rows - 1 do scores[#scores + 1] = acc[r][c] end
+        m = reduce(t, v.w, "max", scores, ("max_c%d_"):format(c - 1))
         t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))
       end
     end
     if kind ~= "maximum" then
-      local sum -- of this tile first: one chain over all keys would round too often
+      local sums = {} -- of this tile first: one chain over all keys would round too often
       for r = 0, tile.rows - 1 do
         local name = ("r%d_c%d"):format(r, c - 1)
         local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m) or acc[r][c]
         local p = exp.exp2(t, "p_" .. name, x)
         t:op("store", v.w, nil, ptrs.out:at(r * group.width + (c - 1) * group.lanes), p)
-        sum = sum and t:op("add", v.w, "sum_" .. name, sum, p) or p
+        local chain = r % 4 + 1
+        sums[chain] = sums[chain] and t:op("add", v.w, "sum_" .. name, sums[chain], p) or p
       end
+      local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
       if kind == "next" then
         local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), M.stat(group, stats, "sum", c))
         sum = t:op("add", v.w, ("sum_c%d"):format(c - 1), old, sum)
