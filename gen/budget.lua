@@ -31,23 +31,28 @@ function M.statements(plan)
       end
     end
   end
-  columns(plan.k, plan.k.runs[1], cfg.d_model, plan.head_blocks)
-  columns(plan.v, plan.v.runs[1], cfg.d_model, plan.head_blocks)
+  for _, product in pairs(plan.projected) do
+    columns(product, product.runs[1], cfg.d_model, plan.head_blocks)
+  end
   for i, group in ipairs(plan.groups) do
     local n, groups = #group.vecs, group.count
-    for _, run in ipairs(plan.q) do
-      sum = sum + times(groups * plan.head_blocks * run.count)
-        * tile(run.size, n, k_steps(cfg.d_model), STORE)
-    end
     local heads = groups * cfg.h
+    local function rows(product, repeats)
+      for _, run in ipairs(product and product.runs or {}) do
+        sum = sum + times(repeats * run.count) * tile(run.size, n, k_steps(product.steps), STORE)
+      end
+    end
+    rows(plan.q, groups * plan.head_blocks)
+    rows(plan.kq, heads)
+    rows(plan.vc, heads)
     -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
     local kinds = straight and 1 or plan.masked and 6 or 3
     sum = sum + (times(heads * group.keys.tiles) + kinds - 1)
-      * tile(group.keys.rows, n, k_steps(cfg.dk), SCORE)
+      * tile(group.keys.rows, n, k_steps(plan.fold.depth), SCORE)
     for _, run in ipairs(group.context) do
       sum = sum + times(heads * run.count) * tile(run.size, n, k_steps(cfg.seq_kv), STORE)
     end
-    columns(plan.out, plan.out.runs[i], cfg.h * cfg.dv, groups)
+    columns(plan.out, plan.out.runs[i], plan.out.steps, groups)
   end
   return sum
 end

@@ -40,6 +40,8 @@ M.schema = {
     doc = "sequences per call" },
   { key = "probs", default = false, also = { "weights", "need_weights" },
     doc = "also write the attention weights of every head" },
+  { key = "fold", choices = { "auto", "off" }, default = "auto",
+    doc = "products of weights made when packing, where that takes fewer flops" },
   { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto",
     doc = "how much is straight-line code" },
 

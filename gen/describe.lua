@@ -50,6 +50,14 @@ local function column_tiles(product)
   return table.concat(words, ", ")
 end
 
+-- What stands in the place of a product that fold.lua avoids.
+local ways = {
+  absorbk = "the inputs themselves; Wk is applied to the queries",
+  absorbv = "the inputs themselves; Wv is applied to the context",
+  mergek = "the inputs themselves; the queries' weights are Wq Wk^T",
+  mergev = "the inputs themselves; the output's weights are Wv Wo",
+}
+
 -- One line a phase.
 local function phases(plan)
   local cfg, lines = plan.cfg, {}
@@ -57,16 +65,19 @@ local function phases(plan)
   local function chain(chunks)
     return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
   end
-  line("keys", ("tiles %s, %s; %d of %d heads together"):format(column_tiles(plan.k), chain(plan.k_chunks),
-    plan.hb, cfg.h))
-  line("values", ("tiles %s, %s"):format(column_tiles(plan.v), chain(plan.k_chunks)))
+  for _, row in ipairs { { "keys", "k", plan.fold.qk }, { "values", "v", plan.fold.vo } } do
+    local product = plan.projected[row[2]]
+    line(row[1], product and ("tiles %s, %s; %d of %d heads together"):format(column_tiles(product),
+      chain(plan.k_chunks), plan.hb, cfg.h) or ways[row[3] .. row[2]])
+  end
   for _, group in ipairs(plan.groups) do
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
-    line("attend", ("%d x %s queries: Q %s"):format(group.count, width, tiles(plan.q, group.used)))
-    line("", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, cfg.dk,
+    local first = plan.q or plan.kq
+    line("attend", ("%d x %s queries: Q %s"):format(group.count, width, tiles(first.runs, group.used)))
+    line("", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, plan.fold.depth,
       tiles(group.context, group.used), math.min(cfg.seq_kv, group.keys.block_tiles * group.keys.rows)))
   end
-  line("output", ("tiles %s, %s"):format(column_tiles(plan.out), chain(plan.out_chunks)))
+  line("output", ("tiles %s, %s"):format(column_tiles(plan.out), chain(plan.out.chunks)))
   return lines
 end
 
@@ -102,6 +113,10 @@ function M.explain(recorded)
   line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
     number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
+  if plan.fold.flops < plan.flops then
+    line("  fold       %s flops are left to do (%.3g of them)", number(plan.fold.flops),
+      plan.fold.flops / plan.flops)
+  end
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
     plan.straight) or ""
   line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,

@@ -3,227 +3,116 @@
 --
 --   transpose   X[q][d_model] of a group of queries -> XT[d_model][group width]
 --   keys_values K[key][hb*dk] = X Wk + bk, V[key][hb*dv] = X Wv + bv, for a block of hb heads
---   attend      Q^T = Wq^T XT, then per head S^T, softmax and O^T[dv][group width]
+--   attend      Q^T = Wq^T XT (q), then per head S^T, softmax and O^T[dv][group width]
 --   output      Y = O Wo + bo, one product over all heads
 --
 -- The lanes of a vector are queries in transpose and attend, columns in keys_values and output.
+-- fold.lua may put X itself in the place of K or V: then Wk is applied to Q^T (kq), Wv to O^T (vc).
 
+local fold = require "fold"
 local isas = require "isa.init"
+local tiles = require "tiles"
+
+local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
 
 local M = {}
-
-local function ceil_div(a, b) return (a + b - 1) // b end
-local function round_up(a, b) return ceil_div(a, b) * b end
 
 -- Bytes of context that one block of the output product reads again and again: half of a second-level
 -- cache of 1 MB, where a panel of Wo passes through as well.
 M.cached = 524288
 
+-- Keys per block of softmax: the sum over a block is one chain in a register. A chain of n equal
+-- terms is off by n * 7.5e-9 in the mean.
+M.key_block = 64
+
+-- The statistics of a group of queries, a row of `width` floats each. negmax: -m; test: not 0 where a
+-- result was not finite; limit: the last key that a lane sees; kept: the -m of the first attempt.
+M.stats = { negmax = 0, sum = 1, test = 2, inverse = 3, limit = 4, kept = 5 }
+local STAT_ROWS = 6
+
 -- Sections of buffers start at multiples of this many floats (64 bytes).
 M.align = 16
 
--- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
-function M.balanced(n, most)
-  local blocks = ceil_div(n, most)
-  local small, big_count = n // blocks, n % blocks
-  local runs = {}
-  if big_count > 0 then runs[1] = { size = small + 1, count = big_count, at = 0 } end
-  if blocks > big_count then
-    runs[#runs + 1] = { size = small, count = blocks - big_count, at = big_count * (small + 1) }
-  end
-  return runs
-end
-
--- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
--- grows with the root of a chain's length, and the footprint in cache.
-local function chunks(n, most, multiple)
-  local count = ceil_div(n, most)
-  local size = math.min(n, round_up(ceil_div(n, count), multiple))
-  count = ceil_div(n, size)
-  return { total = n, size = size, count = count, last = n - (count - 1) * size }
-end
-
--- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
--- { vecs, count, at = first float, used = floats of one block, width = its slots }.
-local function vector_blocks(isa, n, most)
-  local cover = isas.cover(isa, n)
-  local runs, i = {}, 1
-  for _, run in ipairs(M.balanced(#cover, most)) do
-    for _ = 1, run.count do
-      local vecs, used = {}, 0
-      for c = 1, run.size do
-        vecs[c] = cover[i]
-        used = used + cover[i].used
-        i = i + 1
-      end
-      local last, tail = runs[#runs], vecs[#vecs]
-      local same = last and #last.vecs == #vecs and last.vecs[#vecs].w == tail.w
-        and last.used == used
-      if same then
-        last.count = last.count + 1
-      else
-        runs[#runs + 1] = { vecs = vecs, count = 1, at = vecs[1].at, used = used,
-                            width = #vecs * isa.lanes, lanes = isa.lanes }
-      end
-    end
-  end
-  return runs
-end
-
-local LATENCY = 4 -- of an FMA, in cycles
-local STREAM = 0.04 -- a row of X: cache lines of its own, d_model floats from the next row's
-
--- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
--- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
-local function tile_cost(isa, rows, vecs, steps, streams)
-  local fma = 0
-  for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY) + (streams and rows * STREAM or 0)
-  return steps * step + 20 + 2 * rows * #vecs
-end
-
-local function runs_cost(isa, runs, vecs, steps, streams)
-  local sum = 0
-  for _, run in ipairs(runs) do
-    sum = sum + run.count * tile_cost(isa, run.size, vecs, steps, streams)
-  end
-  return sum
-end
-
--- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
--- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
-local function most_rows(isa, vectors, a_order) return isa.tiles[a_order][vectors] or 0 end
-
-local function refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
-
--- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
--- keys: { schedule key, order of A } each.
-local function fits(isa, cfg, vectors, keys)
-  for _, key in ipairs(keys) do
-    if most_rows(isa, vectors, key[2]) < (cfg[key[1]] or 1) then return false end
-  end
-  return true
-end
-
--- The vector counts to try, up to 6: all that fit, or the one that the schedule asks for.
-local function vector_counts(isa, cfg, vectors_key, keys)
-  local from, to = 1, 6
-  if cfg[vectors_key] then from, to = cfg[vectors_key], cfg[vectors_key] end
-  local counts = {}
-  for vectors = from, to do
-    if fits(isa, cfg, vectors, keys) then counts[#counts + 1] = vectors end
-  end
-  if counts[1] then return counts end
-  for _, key in ipairs(keys) do
-    local most = most_rows(isa, from, key[2])
-    if cfg[key[1]] and cfg[key[1]] > most then
-      refuse(key[1], cfg[key[1]], ("%s keeps at most %d rows of %d vectors in its %d registers"):format(
-        isa.name, most, from, isa.registers))
-    end
-  end
-  refuse(vectors_key, from, ("%s keeps no tile of that width in its %d registers"):format(
-    isa.name, isa.registers))
-end
-
--- Rows of a tile: the schedule key if it is set, else the cheapest.
-local function choose_rows(isa, cfg, key, n, vectors, a_order, cost)
-  if cfg[key] then return cfg[key] end
-  local most = most_rows(isa, vectors, a_order)
-  local best, best_cost
-  for rows = math.max(1, most // 3), most do
-    local c = cost(rows)
-    if not best or c < best_cost then best, best_cost = rows, c end
-    if rows >= n then break end
-  end
-  return best
-end
-
 -- The tiles of one group of queries, and their cost.
-local function plan_group(isa, cfg, group, hb)
+local function plan_group(plan, group, hb)
+  local isa, cfg, f = plan.isa, plan.cfg, plan.fold
   local vecs, n = group.vecs, #group.vecs
   local function rows_cost(total, steps)
-    return function(rows) return runs_cost(isa, M.balanced(total, rows), vecs, steps) end
+    return function(rows) return tiles.runs_cost(tiles.balanced(total, rows), vecs, steps) end
   end
   local function score_cost(rows)
-    local cost = cfg.seq_kv // rows * tile_cost(isa, rows, vecs, cfg.dk)
-    if cfg.seq_kv % rows > 0 then cost = cost + tile_cost(isa, cfg.seq_kv % rows, vecs, cfg.dk) end
+    local cost = cfg.seq_kv // rows * tiles.cost(rows, vecs, f.depth)
+    if cfg.seq_kv % rows > 0 then cost = cost + tiles.cost(cfg.seq_kv % rows, vecs, f.depth) end
     return cost
   end
-  local q_rows = choose_rows(isa, cfg, "q_rows", hb * cfg.dk, n, "columns",
-    rows_cost(hb * cfg.dk, cfg.d_model))
-  local key_rows = choose_rows(isa, cfg, "key_rows", cfg.seq_kv, n, "rows", score_cost)
-  local context_rows = choose_rows(isa, cfg, "context_rows", cfg.dv, n, "columns",
-    rows_cost(cfg.dv, cfg.seq_kv))
-  group.q = M.balanced(hb * cfg.dk, q_rows)
-  group.context = M.balanced(cfg.dv, context_rows)
+  local function product(rows, steps)
+    local cost = rows_cost(rows, steps)
+    local height = tiles.choose_rows(isa, cfg, "q_rows", rows, n, "columns", cost)
+    return { runs = tiles.balanced(rows, height), rows = rows, steps = steps,
+             chunks = tiles.chunks(steps, plan.k_block, plan.k_unroll) }, cost(height)
+  end
+  local key_rows = tiles.choose_rows(isa, cfg, "key_rows", cfg.seq_kv, n, "rows", score_cost)
+  local context_cost = rows_cost(f.breadth, cfg.seq_kv)
+  local context_rows = tiles.choose_rows(isa, cfg, "context_rows", f.breadth, n, "columns", context_cost)
+  group.context = tiles.balanced(f.breadth, context_rows)
   group.key_rows = math.min(key_rows, cfg.seq_kv)
-  return rows_cost(hb * cfg.dk, cfg.d_model)(q_rows)
-    + hb * (score_cost(key_rows) + rows_cost(cfg.dv, cfg.seq_kv)(context_rows))
+
+  local head = score_cost(key_rows) + context_cost(context_rows)
+  local function add(name, repeats, rows, steps)
+    local cost
+    group[name], cost = product(rows, steps)
+    head = head + cost * repeats
+  end
+  head = head * hb
+  if f.qk ~= "merge" then add("q", 1, hb * cfg.dk, cfg.d_model) end
+  if f.qk ~= "project" then add("kq", hb, f.depth, f.qk == "merge" and cfg.d_model or cfg.dk) end
+  if f.vo == "absorb" then add("vc", hb, cfg.dv, f.breadth) end
+  return head
 end
 
 local group_keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows", "columns" } }
 
 -- Groups of queries: the number of vectors that makes attend cheapest, unless the schedule says.
-local function plan_groups(isa, cfg, hb)
-  local function with(vectors)
-    local runs, cost = vector_blocks(isa, cfg.seq, vectors), 0
-    for _, group in ipairs(runs) do cost = cost + group.count * plan_group(isa, cfg, group, hb) end
-    return runs, cost
-  end
+local function plan_groups(plan, hb)
+  local isa, cfg = plan.isa, plan.cfg
   local best, best_cost
-  for _, vectors in ipairs(vector_counts(isa, cfg, "query_vectors", group_keys)) do
-    local runs, cost = with(vectors)
-    if not best or cost < best_cost then best, best_cost = runs, cost end
+  for _, vectors in ipairs(tiles.vector_counts(isa, cfg, "query_vectors", group_keys)) do
+    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors), 0
+    for _, group in ipairs(groups) do cost = cost + group.count * plan_group(plan, group, hb) end
+    if not best or cost < best_cost then best, best_cost = groups, cost end
     if vectors * isa.lanes >= cfg.seq then break end
   end
-  return best, best_cost
-end
-
--- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, the runs of its tiles.
-local function plan_columns(isa, cfg, keys, sets, columns, steps, a_order)
-  local best, best_cost
-  for _, vectors in ipairs(vector_counts(isa, cfg, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = vector_blocks(isa, columns, vectors), runs = {} }
-    local product_cost = 0
-    for i, set in ipairs(sets) do
-      local function cost(tile_rows)
-        local sum = 0
-        for _, block in ipairs(product.blocks) do
-          sum = sum + block.count * runs_cost(isa, M.balanced(set.rows, tile_rows), block.vecs, steps,
-            a_order == "rows" and steps > 256)
-        end
-        return sum
-      end
-      local tile_rows = choose_rows(isa, cfg, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost)
-      product.runs[i] = M.balanced(set.rows, tile_rows)
-      product_cost = product_cost + set.count * cost(tile_rows)
-    end
-    if not best or product_cost < best_cost then best, best_cost = product, product_cost end
-    if vectors * isa.lanes >= columns then break end
-  end
-  best.ld = #isas.cover(isa, columns) * isa.lanes
   return best, best_cost
 end
 
 local kv_keys = { rows = "kv_rows", vectors = "kv_vectors" }
 local out_keys = { rows = "out_rows", vectors = "out_vectors" }
 
-local function plan_keys_values(isa, cfg, hb)
+-- What is projected of a block of heads: { k =, v = } with a product each, where the fold leaves it.
+local function plan_projected(plan, hb)
+  local cfg, f = plan.cfg, plan.fold
   local sets = { { rows = cfg.seq_kv, count = 1 } }
-  local k, k_cost = plan_columns(isa, cfg, kv_keys, sets, hb * cfg.dk, cfg.d_model, "rows")
-  local v, v_cost = plan_columns(isa, cfg, kv_keys, sets, hb * cfg.dv, cfg.d_model, "rows")
-  return k, v, k_cost + v_cost
+  local projected, sum = {}, 0
+  for _, row in ipairs { { "k", f.qk, cfg.dk }, { "v", f.vo, cfg.dv } } do
+    local which, way, width = table.unpack(row)
+    if way == "project" then
+      local cost
+      projected[which], cost = tiles.columns(plan.isa, cfg, kv_keys, sets, hb * width, cfg.d_model, "rows")
+      sum = sum + cost
+    end
+  end
+  return projected, sum
 end
 
 -- Heads projected together: more columns waste fewer lanes, fewer columns stay in the cache.
-local function choose_head_block(isa, cfg)
+local function choose_head_block(plan)
+  local cfg = plan.cfg
   if cfg.head_block then return cfg.head_block end
   local best, best_cost
   for hb = 1, cfg.h do
     if cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
-      local _, _, kv_cost = plan_keys_values(isa, cfg, hb)
-      local _, attend_cost = plan_groups(isa, cfg, hb)
+      local _, kv_cost = plan_projected(plan, hb)
+      local _, attend_cost = plan_groups(plan, hb)
       local cost = (kv_cost + attend_cost) * (cfg.h // hb)
       if not best or cost < best_cost * 0.995 then best, best_cost = hb, cost end
     end
@@ -232,15 +121,14 @@ local function choose_head_block(isa, cfg)
 end
 
 -- Blocks of groups for the output product: as many groups as the second-level cache holds the context
--- of, so that each panel of Wo is read from farther away once a block. { count, pieces } each, a
+-- of, so that each panel of Wo is read from farther away once a block. { count, first, pieces } each, a
 -- piece being `count` groups of a kind from number `first` of the kind on; in the i-th of several
 -- equal blocks from first + i * count on.
 local function output_blocks(plan)
-  local cfg = plan.cfg
-  local queries = cfg.out_block or M.cached // (4 * cfg.h * cfg.dv)
+  local queries = plan.cfg.out_block or M.cached // (4 * plan.out.steps)
   local most = math.max(1, queries // plan.groups[1].width)
   local blocks, total = {}, 0
-  for _, run in ipairs(M.balanced(plan.group_count, most)) do
+  for _, run in ipairs(tiles.balanced(plan.group_count, most)) do
     for i = 0, run.count - 1 do
       local from, pieces = run.at + i * run.size, {}
       for kind, group in ipairs(plan.groups) do
@@ -261,6 +149,24 @@ local function output_blocks(plan)
     end
   end
   return blocks, total
+end
+
+-- Y = O Wo: its blocks of queries, and the number and place of its panels.
+local function plan_output(plan)
+  local cfg, sets = plan.cfg, {}
+  local steps = cfg.h * plan.fold.out
+  for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
+  plan.out = tiles.columns(plan.isa, cfg, out_keys, sets, cfg.d_model, steps, "columns")
+  plan.out.steps = steps
+  plan.out.chunks = tiles.chunks(steps, plan.k_block, plan.k_unroll)
+  plan.out_blocks, plan.out_block_count = output_blocks(plan)
+  plan.panel_count = 0
+  local panel = 0
+  for _, block in ipairs(plan.out.blocks) do
+    block.first, block.panel = plan.panel_count, panel
+    plan.panel_count = plan.panel_count + block.count
+    panel = panel + block.count * block.width * steps
+  end
 end
 
 -- Lays sections behind each other; `total` in floats.
@@ -286,92 +192,94 @@ local function check_size(cfg, key, what, floats)
   end
 end
 
--- As a float: the count may be beyond 64 bits.
+-- The useful floating-point operations of the formula. As a float: the count may be beyond 64 bits.
 function M.flops(cfg)
   local n, m, d = cfg.seq, cfg.seq_kv, 1.0 * cfg.d_model
-  local pairs_seen = n * m
-  if cfg.causal then
-    local short = math.min(n, m)
-    pairs_seen = short * (short + 1) // 2 + (n - short) * m
-  end
   local project = 2 * d * cfg.h * (n * cfg.dk + m * (cfg.dk + cfg.dv))
-  local attend = 2.0 * pairs_seen * cfg.h * (cfg.dk + cfg.dv)
+  local attend = 2.0 * fold.pairs(cfg) * cfg.h * (cfg.dk + cfg.dv)
   local output = 2 * n * cfg.h * cfg.dv * d
   return (project + attend + output) * cfg.batch
 end
 
+-- Packed weights: per head block those of the queries, of what is projected, of what is absorbed; then
+-- Wo and bo.
+local function plan_packed(plan, hb)
+  local cfg, f = plan.cfg, plan.fold
+  local head = layout()
+  if plan.q then
+    head.add("wq", plan.q.rows * cfg.d_model)
+    head.add("bq", plan.q.rows)
+  end
+  for _, which in ipairs { "k", "v" } do
+    local product = plan.projected[which]
+    if product then
+      head.add("w" .. which, panels_floats(product, cfg.d_model))
+      if not f.biases then head.add("b" .. which, product.ld) end
+    end
+  end
+  if plan.kq then head.add("wk", hb * plan.kq.rows * plan.kq.steps) end
+  if f.qk == "merge" then head.add("bq", hb * plan.kq.rows) end
+  if plan.vc then head.add("wv", hb * plan.vc.rows * plan.vc.steps) end
+  local packed = layout()
+  packed.add("heads", plan.head_blocks * head.total)
+  packed.add("wo", panels_floats(plan.out, plan.out.steps))
+  packed.add("bo", plan.out.ld)
+  if cfg.kv_len and f.biases then packed.add("bo_alone", plan.out.ld) end -- of rows that see no key
+  plan.head, plan.packed = head, packed
+  check_size(cfg, "d_model", "packed", packed.total)
+end
+
+-- Where scores find keys and context values: `row` floats from key to key, a head `head` floats on.
+local function operand(projected, width, cfg)
+  if projected then return { row = projected.ld, head = width } end
+  return { row = cfg.d_model, head = 0 }
+end
+
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
-  local plan = { cfg = cfg, isa = isa }
+  local plan = { cfg = cfg, isa = isa, fold = fold.choose(cfg) }
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
   check_size(cfg, "seq", "q", cfg.batch * n * d)
   check_size(cfg, "seq_kv", "k", cfg.batch * m * d)
   if cfg.probs then check_size(cfg, "probs", "probs", cfg.batch * cfg.h * n * m) end
 
   plan.masked = cfg.causal or cfg.kv_len
-  local hb = choose_head_block(isa, cfg)
-  plan.hb, plan.head_blocks = hb, cfg.h // hb
-  plan.groups = plan_groups(isa, cfg, hb)
-  plan.k, plan.v = plan_keys_values(isa, cfg, hb)
-  plan.k_unroll = cfg.k_unroll or 4
+  plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 512
   -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
   plan.straight = 400
-  plan.k_chunks = chunks(d, cfg.k_block or 512, plan.k_unroll)
-  plan.out_chunks = chunks(cfg.h * cfg.dv, cfg.k_block or 512, plan.k_unroll)
+  local hb = choose_head_block(plan)
+  plan.hb, plan.head_blocks = hb, cfg.h // hb
+  plan.groups = plan_groups(plan, hb)
+  plan.projected = plan_projected(plan, hb)
+  plan.keys = operand(plan.projected.k, cfg.dk, cfg)
+  plan.values = operand(plan.projected.v, cfg.dv, cfg)
+  plan.k_chunks = tiles.chunks(d, plan.k_block, plan.k_unroll)
+  -- Weights are packed for tiles of Q^T, which all groups share: the first group has the most
+  -- vectors, so what fits there fits all.
+  plan.q, plan.kq, plan.vc = plan.groups[1].q, plan.groups[1].kq, plan.groups[1].vc
 
-  -- Every group kind: its keys in tiles and blocks, its output tiles, its place in the buffers.
+  -- Every group kind: its keys in tiles and blocks, its place in the buffers.
+  local head_rows = cfg.h * plan.fold.out
   plan.group_count = 0
-  local xt, o, p_floats, q_floats, stats_floats = 0, 0, 0, 0, 0
+  local xt, o, kv_rows, widest, p_floats = 0, 0, 0, 0, 0
   for _, group in ipairs(plan.groups) do
     local rows = group.key_rows
-    local tiles = ceil_div(m, rows)
-    local block_tiles = ceil_div(tiles, math.min(tiles, ceil_div(m, cfg.key_block or 64)))
-    group.keys = { rows = rows, tiles = tiles, block_tiles = block_tiles,
-                   blocks = ceil_div(tiles, block_tiles), rest = m % rows }
+    local count = ceil_div(m, rows)
+    local block_tiles = ceil_div(count, math.min(count, ceil_div(m, cfg.key_block or M.key_block)))
+    group.keys = { rows = rows, tiles = count, block_tiles = block_tiles,
+                   blocks = ceil_div(count, block_tiles), rest = m % rows }
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0, group.xt, group.o = plan.group_count, group.at, xt, o
-    group.xt_floats, group.o_floats = d * group.width, cfg.h * cfg.dv * group.width
+    group.xt_floats, group.o_floats = d * group.width, head_rows * group.width
     plan.group_count = plan.group_count + group.count
     xt = xt + group.count * group.xt_floats
     o = o + group.count * group.o_floats
-    local p_rows = (cfg.probs and tiles or block_tiles) * rows
-    p_floats = math.max(p_floats, p_rows * group.width)
-    q_floats = math.max(q_floats, hb * cfg.dk * group.width)
-    stats_floats = math.max(stats_floats, 6 * group.width)
-    group.k_rows = plan.masked and tiles * rows or m
+    p_floats = math.max(p_floats, (cfg.probs and count or block_tiles) * rows * group.width)
+    widest = math.max(widest, group.width)
+    kv_rows = math.max(kv_rows, plan.masked and count * rows or m)
   end
-  local sets = {}
-  for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
-  plan.out = plan_columns(isa, cfg, out_keys, sets, d, cfg.h * cfg.dv, "columns")
-  plan.out_blocks, plan.out_block_count = output_blocks(plan)
-  plan.panel_count = 0
-  local panel = 0
-  for _, block in ipairs(plan.out.blocks) do
-    block.first, block.panel = plan.panel_count, panel
-    plan.panel_count = plan.panel_count + block.count
-    panel = panel + block.count * block.width * cfg.h * cfg.dv
-  end
-
-  local kv_rows = 0
-  for _, group in ipairs(plan.groups) do kv_rows = math.max(kv_rows, group.k_rows) end
-
-  -- Packed weights: per head block the panels of Wq, Wk, Wv and their biases; then Wo and bo.
-  -- The panels of Wq are as high as the tiles of Q^T, which all groups share: the first group has the
-  -- most vectors, so what fits there fits all.
-  plan.q = plan.groups[1].q
-  local head = layout()
-  head.add("wq", hb * cfg.dk * d)
-  head.add("bq", hb * cfg.dk)
-  head.add("wk", panels_floats(plan.k, d))
-  head.add("bk", plan.k.ld)
-  head.add("wv", panels_floats(plan.v, d))
-  head.add("bv", plan.v.ld)
-  local packed = layout()
-  packed.add("heads", plan.head_blocks * head.total)
-  packed.add("wo", panels_floats(plan.out, cfg.h * cfg.dv))
-  packed.add("bo", plan.out.ld)
-  plan.head, plan.packed = head, packed
-  check_size(cfg, "d_model", "packed", packed.total)
+  plan_output(plan)
+  plan_packed(plan, hb)
 
   -- Parallel tasks: of a batch entry, head blocks times `chunks_per_head` ranges of groups.
   plan.resident = math.min(cfg.batch, math.max(8, ceil_div(cfg.batch, 64)))
@@ -380,12 +288,15 @@ function M.build(cfg)
   plan.attend_tasks = ceil_div(plan.group_count, plan.groups_per_task)
 
   local scratch = layout()
-  scratch.add("q", q_floats)
+  if plan.q then scratch.add("q", plan.q.rows * widest) end
+  if plan.kq then scratch.add("kq", plan.kq.rows * widest) end
   scratch.add("p", p_floats)
-  scratch.add("stats", stats_floats)
+  if plan.vc then scratch.add("c", plan.vc.steps * widest) end
+  scratch.add("stats", STAT_ROWS * widest)
   local kv = layout()
-  kv.add("k", kv_rows * plan.k.ld)
-  kv.add("v", kv_rows * plan.v.ld)
+  for _, which in ipairs { "k", "v" } do
+    if plan.projected[which] then kv.add(which, kv_rows * plan.projected[which].ld) end
+  end
   local entry = layout()
   entry.add("xt", xt)
   entry.add("o", o)

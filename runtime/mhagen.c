@@ -57,17 +57,48 @@ mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *pa
   return known ? MHAGEN_OK : MHAGEN_ERR_LAYOUT;
 }
 
-void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t steps,
-                       ptrdiff_t columns, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width,
-                       double scale, float *panel) {
-  const ptrdiff_t step_stride = layout == MHAGEN_IN_OUT ? columns : 1;
-  const ptrdiff_t column_stride = layout == MHAGEN_IN_OUT ? 1 : steps;
+/* Element (row, column) of a matrix m[rows][columns]; of a null matrix zero. */
+static double element(const float *m, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
+                      ptrdiff_t row, ptrdiff_t column) {
+  if (!m) return 0.0;
+  return (double)m[layout == MHAGEN_IN_OUT ? row * columns + column : column * rows + row];
+}
+
+void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
+                       ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
+                       ptrdiff_t width, double scale, float *panel) {
   for (ptrdiff_t k = 0; k < steps; ++k) {
     for (ptrdiff_t c = 0; c < width; ++c) {
-      const int real = w && c < used;
-      panel[k * width + c] =
-          real ? (float)(scale * (double)w[k * step_stride + (column + c) * column_stride]) : 0.0f;
+      const double x = c < used ? element(w, layout, rows, columns, row + k, column + c) : 0.0;
+      panel[k * width + c] = (float)(scale * x);
     }
+  }
+}
+
+void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
+                         mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
+                         ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,
+                         ptrdiff_t used, ptrdiff_t width, double scale, float *panel) {
+  for (ptrdiff_t k = 0; k < steps; ++k) {
+    for (ptrdiff_t c = 0; c < width; ++c) {
+      double sum = 0.0;
+      for (ptrdiff_t i = first; c < used && i < first + inner; ++i) {
+        sum += element(a, a_layout, steps, depth, k, i) *
+               element(b, b_layout, depth, columns, i, column + c);
+      }
+      panel[k * width + c] = (float)(scale * sum);
+    }
+  }
+}
+
+void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptrdiff_t columns,
+                             float *bias) {
+  for (ptrdiff_t c = 0; c < columns; ++c) {
+    double sum = element(weights->bo, MHAGEN_IN_OUT, 1, columns, 0, c);
+    for (ptrdiff_t i = 0; weights->bv && i < depth; ++i) {
+      sum += (double)weights->bv[i] * element(weights->wo, weights->layout, depth, columns, i, c);
+    }
+    bias[c] = (float)sum;
   }
 }
 

@@ -115,12 +115,23 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
 /* For generated code: the status that packing starts with. */
 mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
 
-/* For generated code: packs `used` columns of a matrix w[steps][columns] (under MHAGEN_OUT_IN
- * w[columns][steps]) from `column` on into panel[steps][width], scaled and rounded once, with zeros
- * behind. A null w means zeros. */
-void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t steps,
-                       ptrdiff_t columns, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width,
-                       double scale, float *panel);
+/* For generated code: packs `steps` rows from `row` on and `used` columns from `column` on of a matrix
+ * w[rows][columns] (under MHAGEN_OUT_IN w[columns][rows]) into panel[steps][width], scaled and rounded
+ * once, with zeros behind. A null w means zeros. */
+void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
+                       ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
+                       ptrdiff_t width, double scale, float *panel);
+
+/* For generated code: the same for the product of `inner` columns of a[steps][depth] from `first` on,
+ * and as many rows of b[depth][columns], summed in double. */
+void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
+                         mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
+                         ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,
+                         ptrdiff_t used, ptrdiff_t width, double scale, float *panel);
+
+/* For generated code: bo + bv wo, summed in double, with wo[depth][columns]. */
+void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptrdiff_t columns,
+                             float *bias);
 
 /* Instruction sets that a generated kernel may ask for. */
 typedef enum mhagen_cpu {

@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 OPTIONS = {"attention": "cross", "causal": "true", "kv_len": "true", "probs": "true"}
 SCHEDULE = {"query_vectors": 4, "key_rows": 16, "context_rows": 16, "q_rows": 16, "kv_rows": 16,
-            "kv_vectors": 4, "out_rows": 16, "out_vectors": 4, "key_block": 64, "k_block": 64,
+            "kv_vectors": 4, "out_rows": 16, "out_vectors": 4, "out_block": 64, "key_block": 64, "k_block": 64,
             "k_unroll": 8, "head_block": 0}  # the largest to try; head_block divides h
 ISAS = ["scalar", "avx2", "avx512", "neon"]
 BATCH = 8  # kernels in one executable
@@ -66,6 +66,8 @@ def random_config(rng):
                 config[key] = value
         if "attention" in config and rng.random() < 0.7:
             config["seq_kv"] = extent(64, 200)
+        if rng.random() < 0.2:
+            config["fold"] = "off"
         if rng.random() < 0.3:
             config["batch"] = rng.randint(2, 4)
         unroll = rng.choice(["full"] if micro else ["auto", "auto", "tile", "k"])
@@ -116,6 +118,13 @@ def grid():
                 dict(h=12, d_model=384, dk=32, seq=128),
                 base(batch=9, kv_len="true"), base(batch=17, causal="true", probs="true"),
                 {**micro, "batch": 9, "unroll": "full"}]
+    # Keys and values that are not projected, because of wide heads and of few queries.
+    for shape in (dict(h=1, d_model=24, dk=32, seq=19), dict(h=3, d_model=7, dk=13, dv=5, seq=37, batch=2),
+                  dict(h=1, d_model=600, dk=304, seq=3),
+                  dict(h=2, d_model=40, dk=16, seq=2, seq_kv=33, attention="cross", batch=2),
+                  dict(h=3, d_model=530, dk=17, dv=9, seq=1, seq_kv=70, attention="cross", probs="true")):
+        configs += [shape, {**shape, "fold": "off"}]
+    configs += [base(**extra, fold="off") for extra in options(23, 9)[-1:]]
     return list({text(config): config for config in configs}.values())
 
 

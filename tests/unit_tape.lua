@@ -97,17 +97,50 @@ end
 
 local biases = { bq = true, bk = true, bv = true, bo = true }
 
--- As mhagen_pack_panel in runtime/mhagen.c, for weights stored [in][out].
-local function pack_panel(w, layout, steps, columns, column, used, width, scale, panel)
-  same(layout, 0, "layout")
+-- The packing functions of runtime/mhagen.c. layout 0: m[rows][columns].
+local function element(m, layout, rows, columns, row, column)
+  return m.buffer[m.off + (layout == 0 and row * columns + column or column * rows + row)]
+end
+
+local function fill(panel, steps, width, value)
   for k = 0, steps - 1 do
     for c = 0, width - 1 do
       local at = panel.off + k * width + c
       if panel.buffer[at] == nil then error("packs outside of its buffer") end
-      local value = c < used and w.buffer[w.off + k * columns + column + c] or 0.0
-      panel.buffer[at] = string.unpack("<f", string.pack("<f", scale * value))
+      panel.buffer[at] = string.unpack("<f", string.pack("<f", value(k, c)))
     end
   end
+end
+
+local pack_functions = {}
+
+function pack_functions.mhagen_pack_panel(w, layout, rows, columns, row, column, steps, used, width, scale, panel)
+  fill(panel, steps, width, function(k, c)
+    return c < used and scale * element(w, layout, rows, columns, row + k, column + c) or 0.0
+  end)
+end
+
+function pack_functions.mhagen_pack_product(a, a_layout, b, b_layout, steps, depth, columns, first, inner,
+                                            column, used, width, scale, panel)
+  fill(panel, steps, width, function(k, c)
+    local sum = 0.0
+    for i = first, first + inner - 1 do
+      if c < used then
+        sum = sum + element(a, a_layout, steps, depth, k, i) * element(b, b_layout, depth, columns, i, column + c)
+      end
+    end
+    return scale * sum
+  end)
+end
+
+function pack_functions.mhagen_pack_output_bias(weights, depth, columns, bias)
+  fill(bias, 1, columns, function(_, c)
+    local sum = element(weights.bo, 0, 1, columns, 0, c)
+    for i = 0, depth - 1 do
+      sum = sum + element(weights.bv, 0, 1, depth, 0, i) * element(weights.wo, 0, depth, columns, i, c)
+    end
+    return sum
+  end)
 end
 
 -- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0.
@@ -187,7 +220,7 @@ local function kernel_of(text, kv_len)
     bq = input("bq", k_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", d),
   }
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
-  evaluate.new(packing, { mhagen_pack_panel = pack_panel })("pack_all", weights, packed)
+  evaluate.new(packing, pack_functions)("pack_all", weights, packed)
   packed.buffer.constant = true
 
   local function arguments()
@@ -249,6 +282,10 @@ local function kernels()
       { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true causal=true", { [0] = 3, 0 } },
       { "h=2 d_model=3 dk=2 seq=3 unroll=k batch=2 probs=true kv_len=true", { [0] = 2, 3 } },
       { "h=1 d_model=2 dk=2 seq=3 causal=true unroll=full" },
+      { "h=2 d_model=3 dk=4 seq=9" }, -- merged
+      { "h=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed
+      { "h=2 d_model=3 dk=4 seq=9 fold=off" },
+      { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true fold=off", { [0] = 3, 0 } },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
         "kv_len=true", { [0] = 9 } },

@@ -1,18 +1,18 @@
 -- Attention of one group of queries: scores, softmax and context, head by head.
 
-local balanced = require "plan".balanced
 local expr = require "expr"
 local gemm = require "emit.gemm"
 local probs = require "emit.probs"
 local project = require "emit.project"
 local softmax = require "emit.softmax"
+local balanced = require "tiles".balanced
 
 local M = {}
 
 -- One tile of scores: `rows` keys by the queries of the group. key: index of its first key, or nil
 -- where every lane sees every key of the tile.
 local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
-  local t, plan = K.t, K.plan
+  local t, plan, depth = K.t, K.plan, K.plan.fold.depth
   local words = { first = "_first", next = "", again = "_again", maximum = "_maximum" }
   local params = {
     { "k", "in", ptrs.k:at(k_at) }, { "q", "in", ptrs.q },
@@ -26,8 +26,8 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        again = "Weights of the first keys with a known maximum.",
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
     softmax.tile(t, group, {
-      rows = rows, steps = plan.cfg.dk, unroll = K:unroll(plan.cfg.dk, rows * #group.vecs),
-      a = { p = p.k, row = plan.k.ld, step = 1 }, b = { p = p.q, step = group.width },
+      rows = rows, steps = depth, test = plan.fold.test_scores, unroll = K:unroll(depth, rows * #group.vecs),
+      a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
   end)
 end
@@ -45,7 +45,7 @@ end
 local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, filter)
   local t, plan = K.t, K.plan
   -- The filter needs registers, and time is no matter there: small tiles.
-  for _, run in ipairs(filter and balanced(plan.cfg.dv, 2) or group.context) do
+  for _, run in ipairs(filter and balanced(plan.fold.breadth, 2) or group.context) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       local params = {
@@ -68,7 +68,7 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
         local tile = {
           rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
-          a = { p = p.v, row = 1, step = plan.v.ld }, b = { p = p.p, step = group.width },
+          a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t),
         }
         if p.key then
@@ -133,7 +133,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
   local t, plan = K.t, K.plan
   local keys, m = group.keys, plan.cfg.seq_kv
   local rows, block_keys = keys.rows, keys.block_tiles * keys.rows
-  local k_tile, p_tile = rows * plan.k.ld, rows * group.width
+  local k_tile, p_tile = rows * plan.keys.row, rows * group.width
   local p_block = plan.cfg.probs and block_keys * group.width or 0
   local filter = safe and plan.masked
   local first = safe and "again" or "first"
@@ -155,15 +155,15 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
           local full = block_rows // rows
           K:each("tile", full - from, function(i)
             score_tile(K, group, rows, "next", ptrs,
-              block * (block_keys * plan.k.ld) + (i + from) * k_tile,
+              block * (block_keys * plan.keys.row) + (i + from) * k_tile,
               block * p_block + (i + from) * p_tile)
           end)
           if block_rows % rows > 0 and full >= from then
             score_tile(K, group, block_rows % rows, "next", ptrs,
-              block * (block_keys * plan.k.ld) + full * k_tile, block * p_block + full * p_tile)
+              block * (block_keys * plan.keys.row) + full * k_tile, block * p_block + full * p_tile)
           end
           if last then invert_sums(K, group, ptrs.stats) end
-          context(K, group, ptrs, block * (block_keys * plan.v.ld), block * p_block, block_rows, nil,
+          context(K, group, ptrs, block * (block_keys * plan.values.row), block * p_block, block_rows, nil,
             b > 0, last, nil)
         end)
       end
@@ -173,7 +173,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
 
   local one_block = keys.blocks == 1
   if not one_block then
-    K:each("row", plan.cfg.dv, function(r)
+    K:each("row", plan.fold.breadth, function(r)
       for c, v in ipairs(group.vecs) do
         t:block(function()
           t:op("store", v.w, nil, ptrs.o:at(r * group.width + (c - 1) * group.lanes),
@@ -202,7 +202,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
     if one_block then invert_sums(K, group, ptrs.stats) end
     local used = finish - b * keys.block_tiles
     local steps = expr.is_const(used) and used * rows or nil
-    context(K, group, ptrs, b * (block_keys * plan.v.ld), b * p_block, steps,
+    context(K, group, ptrs, b * (block_keys * plan.values.row), b * p_block, steps,
       not steps and used or nil, not one_block, one_block, filter and b * block_keys)
   end)
   if not one_block then
@@ -233,7 +233,7 @@ local function head_again(K, group, ptrs, tiles)
         t:op("store", v.w, nil, stat("negmax", c), none)
       end
     end)
-    local rows, k_tile = keys.rows, keys.rows * plan.k.ld
+    local rows, k_tile = keys.rows, keys.rows * plan.keys.row
     local full = plan.cfg.seq_kv // rows
     K:each("tile", p.tiles or full, function(i)
       score_tile(K, group, rows, "maximum", p, i * k_tile, 0, p.tiles and i * rows)
@@ -300,7 +300,8 @@ end
 function M.group(K, group, a)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
   local params = {
-    { "xt", "in", a.xt }, { "packed", "in", a.packed }, { "kv", "in", a.kv },
+    { "xt", "in", a.xt }, { "packed", "in", a.packed }, { "keys", "in", a.keys },
+    { "values", "in", a.values },
     { "scratch", "out", a.scratch }, { "o", "out", a.o },
   }
   if cfg.probs then params[#params + 1] = { "probs", "out", a.probs } end
@@ -308,9 +309,13 @@ function M.group(K, group, a)
   if cfg.kv_len then params[#params + 1] = { "len", "int", a.len } end
   K:part("attend_" .. group.name, ("Attention of %d queries, %d head%s."):format(
     group.used, plan.hb, plan.hb > 1 and "s" or ""), params, function(p)
-    local q = p.scratch:at(plan.scratch.q)
     local stats = p.scratch:at(plan.scratch.stats)
-    project.queries(K, group, p.packed:at(plan.head.wq), p.packed:at(plan.head.bq), p.xt, q)
+    local function weights(name) return p.packed:at(plan.head[name]) end
+    local q
+    if plan.q then
+      q = p.scratch:at(plan.scratch.q)
+      project.rows(K, "query", plan.q, group, weights "wq", p.xt, weights "bq", q)
+    end
 
     local open, tiles
     if plan.masked then
@@ -341,12 +346,25 @@ function M.group(K, group, a)
 
     K:each("head", plan.hb, function(i)
       local ptrs = {
-        q = q:at(i * (cfg.dk * group.width)), p = p.scratch:at(plan.scratch.p), stats = stats,
-        k = p.kv:at(plan.kv.k + i * cfg.dk), v = p.kv:at(plan.kv.v + i * cfg.dv),
-        o = p.o:at(i * (cfg.dv * group.width)),
+        q = q and q:at(i * (cfg.dk * group.width)), p = p.scratch:at(plan.scratch.p), stats = stats,
+        k = p.keys:at(i * plan.keys.head), v = p.values:at(i * plan.values.head),
+        o = p.o:at(i * (plan.fold.out * group.width)),
       }
+      local function apply(label, product, which, from, bias, to)
+        local size = product.rows * product.steps
+        project.rows(K, label, product, group, weights(which):at(i * size), from, bias, to)
+      end
+      if plan.kq then
+        local kq = p.scratch:at(plan.scratch.kq)
+        local bias = not q and weights "bq":at(i * plan.kq.rows)
+        apply("key_query", plan.kq, "wk", q and ptrs.q or p.xt, bias, kq)
+        ptrs.q = kq
+      end
+      local o = ptrs.o
+      if plan.vc then ptrs.o = p.scratch:at(plan.scratch.c) end
       head_pass(K, group, ptrs, open, tiles, false)
       check_head(K, group, ptrs, tiles)
+      if plan.vc then apply("value_context", plan.vc, "wv", ptrs.o, nil, o) end
       if cfg.probs then
         ptrs.probs = p.probs:at(i * (cfg.seq * cfg.seq_kv))
         probs.write(K, group, ptrs, tiles)

@@ -60,12 +60,14 @@ end
 function steps.attend(K, e, head_block, kv_slot, scratch_slot, group, i)
   local plan, cfg = K.plan, K.plan.cfg
   local q0 = i * group.used + group.q0
+  local kv = e.ws:at(plan.entry.kv + kv_slot * plan.kv.total)
   attend.group(K, group, {
     xt = e.ws:at(plan.entry.xt + group.xt + i * group.xt_floats),
     packed = e.packed:at(plan.packed.heads + head_block * plan.head.total),
-    kv = e.ws:at(plan.entry.kv + kv_slot * plan.kv.total),
+    keys = plan.projected.k and kv:at(plan.kv.k) or e.k,
+    values = plan.projected.v and kv:at(plan.kv.v) or e.v,
     scratch = e.ws:at(plan.entry.scratch + scratch_slot * plan.scratch.total),
-    o = e.ws:at(plan.entry.o + group.o + i * group.o_floats + head_block * (plan.hb * cfg.dv * group.width)),
+    o = e.ws:at(plan.entry.o + group.o + i * group.o_floats + head_block * (plan.hb * plan.fold.out * group.width)),
     probs = cfg.probs and e.probs:at(head_block * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv),
     q0 = q0, len = e.len,
   })
@@ -108,19 +110,20 @@ end
 -- All of a batch entry in the order that keeps the caches warm: each head block's K and V are used
 -- at once, in the same place for every block.
 local function forward(K, e)
-  local t, cfg = K.t, K.plan.cfg
+  local t = K.t
   t:note("transpose")
   each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
   K:each("hb", K.plan.head_blocks, function(hb)
     t:note("keys and values")
-    steps.keys_values(K, e, hb, 0, "k")
-    steps.keys_values(K, e, hb, 0, "v")
+    for _, which in ipairs { "k", "v" } do
+      if K.plan.projected[which] then steps.keys_values(K, e, hb, 0, which) end
+    end
     t:note("attend")
     each_group(K, function(group, i) steps.attend(K, e, hb, 0, 0, group, i) end)
   end)
   t:note("output")
   each_output_block(K, function(out_block, i)
-    project.each_panel(K, K.plan.out, cfg.h * cfg.dv, function(block, j, panel)
+    project.each_panel(K, K.plan.out, K.plan.out.steps, function(block, j, panel)
       steps.output(K, e, out_block, i, block, j, panel)
     end)
   end)
@@ -171,7 +174,7 @@ end
 
 -- Records everything; returns the phases { name, per_entry (tasks per batch entry) }.
 function M.emit(t, plan)
-  local cfg, hdv = plan.cfg, plan.cfg.h * plan.cfg.dv
+  local cfg = plan.cfg
   local K = code.new(t, plan)
 
   local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
@@ -195,17 +198,23 @@ function M.emit(t, plan)
   end
 
   local phases = {}
-  phases[1] = task(K, "transpose", plan.group_count, function(e, g)
+  phases[#phases + 1] = task(K, "transpose", plan.group_count, function(e, g)
     pick(K, plan.groups, g, function(group, i) steps.transpose(K, e, group, i) end)
   end)
-  phases[2] = task(K, "keys_values", plan.head_blocks * 2, function(e, i)
-    read_len(K, e)
-    local hb = t:int("hb", expr.div(i, 2))
-    t:when(expr.mod(i, 2), 1,
-      function() steps.keys_values(K, e, hb, hb, "k") end,
-      function() steps.keys_values(K, e, hb, hb, "v") end)
-  end)
-  phases[3] = task(K, "attend", plan.head_blocks * plan.attend_tasks, function(e, i)
+  local projected = {}
+  for _, which in ipairs { "k", "v" } do
+    if plan.projected[which] then projected[#projected + 1] = which end
+  end
+  if projected[1] then
+    phases[#phases + 1] = task(K, "keys_values", plan.head_blocks * #projected, function(e, i)
+      read_len(K, e)
+      local hb = t:int("hb", expr.div(i, #projected))
+      local function project_one(which) return function() steps.keys_values(K, e, hb, hb, which) end end
+      if #projected == 1 then return project_one(projected[1])() end
+      t:when(expr.mod(i, 2), 1, project_one(projected[1]), project_one(projected[2]))
+    end)
+  end
+  phases[#phases + 1] = task(K, "attend", plan.head_blocks * plan.attend_tasks, function(e, i)
     read_len(K, e)
     local hb = t:int("hb", expr.div(i, plan.attend_tasks))
     local first = t:int("first", expr.mod(i, plan.attend_tasks) * plan.groups_per_task)
@@ -217,13 +226,13 @@ function M.emit(t, plan)
     end
     if e.len then t:when(0, e.len, all) else all() end
   end)
-  phases[4] = task(K, "output", plan.out_block_count * plan.panel_count, function(e, i)
+  phases[#phases + 1] = task(K, "output", plan.out_block_count * plan.panel_count, function(e, i)
     read_len(K, e)
     local function all()
       local panel_number = t:int("panel", expr.mod(i, plan.panel_count))
       pick(K, plan.out_blocks, t:int("part", expr.div(i, plan.panel_count)), function(out_block, at)
         pick(K, plan.out.blocks, panel_number, function(block, j)
-          steps.output(K, e, out_block, at, block, j, j * (block.width * hdv) + block.panel)
+          steps.output(K, e, out_block, at, block, j, j * (block.width * plan.out.steps) + block.panel)
         end)
       end)
     end

@@ -33,7 +33,7 @@ function M.no_keys(K, group, packed, y, probs)
   K:part("no_keys_" .. group.name, "Rows that see no key: y = bo, weights zero.", params, function(p)
     K:each("row", group.used, function(r)
       fill(p.y:at(r * cfg.d_model), cfg.d_model, function(at, w)
-        return t:op("load", w, "bias", p.packed:at(at + K.plan.packed.bo))
+        return t:op("load", w, "bias", p.packed:at(at + (K.plan.packed.bo_alone or K.plan.packed.bo)))
       end)
     end)
     if cfg.probs then
@@ -49,13 +49,13 @@ end
 -- V rows from `from` on that a key tile may still touch: zeros, so that zero weights stay zeros.
 function M.clear_values(K, v, from)
   local t, plan, isa = K.t, K.plan, K.plan.isa
-  local most = 0
+  local most, ld = 0, plan.values.row
   for _, group in ipairs(plan.groups) do most = math.max(most, group.keys.rows) end
   K:each("row", expr.min(most, plan.kv_rows - from), function(i)
     t:block(function()
       local zero = t:op("zero", isa.full, "zero")
-      for c = 0, plan.v.ld // isa.lanes - 1 do
-        t:op("store", isa.full, nil, v:at((from + i) * plan.v.ld + c * isa.lanes), zero)
+      for c = 0, ld // isa.lanes - 1 do
+        t:op("store", isa.full, nil, v:at((from + i) * ld + c * isa.lanes), zero)
       end
     end)
   end)

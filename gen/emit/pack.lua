@@ -1,36 +1,125 @@
 -- Packing of the weights into panels: what the kernels read from front to back.
 --
--- A panel holds some columns of a matrix, K step by K step: panel[k][column]. Panels of Wq are as
--- wide as a tile of Q^T is high; those of Wk, Wv and Wo are whole vectors, zeros behind the end.
--- log2(e)/sqrt(dk) goes into Wq and bq, so that the weights are exp2 of the plain scores.
+-- A panel holds some columns of a matrix, K step by K step: panel[k][column]. Panels of the weights of
+-- Q^T are as wide as a tile of it is high; those of Wk, Wv and Wo are whole vectors, zeros behind the
+-- end. log2(e)/sqrt(dk) goes into Wq and bq, so that the weights are exp2 of the plain scores.
 
 local expr = require "expr"
 local tape = require "tape"
 
 local M = {}
 
+-- Functions of the runtime; mhagen.h says what their arguments are.
 local panel_fn = { name = "mhagen_pack_panel" }
+local product_fn = { name = "mhagen_pack_product" }
+local bias_fn = { name = "mhagen_pack_output_bias" }
 
 function M.emit(t, plan)
-  local cfg = plan.cfg
+  local cfg, f, hb, d = plan.cfg, plan.fold, plan.hb, plan.cfg.d_model
+  local k_columns, v_columns = cfg.h * cfg.dk, cfg.h * cfg.dv
   local layout = expr.var("weights->layout")
+  local flipped = 1 - layout -- that of the transposed matrix
   local scale = 1.4426950408889634 / math.sqrt(cfg.dk)
+  local function weights(name) return tape.pointer("weights->" .. name) end
 
   local function each(var, count, build)
     if count == 1 then build(0) else t:loop(var, count, build) end
   end
-  local function panel(matrix, steps, columns, column, used, width, factor, to)
-    t:call(panel_fn, { tape.pointer("weights->" .. matrix), layout, steps, columns, column, used, width,
-                       factor, to })
+  -- Steps row .. row + steps of a matrix with `rows` rows.
+  local function panel(matrix, order, rows, columns, row, column, steps, used, width, factor, to)
+    t:call(panel_fn, { weights(matrix), order, rows, columns, row, column, steps, used, width, factor, to })
   end
-  local function panels(matrix, steps, columns, column, product, to)
+  -- The panels of a product with vectors over columns.
+  local function panels(product, steps, to, build)
     local at = 0
     for _, block in ipairs(product.blocks) do
       each("panel", block.count, function(j)
-        panel(matrix, steps, columns, column + j * block.width + block.at, block.used, block.width, 1.0,
-          to:at(j * (block.width * steps) + at))
+        build(j * block.width + block.at, block, to:at(j * (block.width * steps) + at))
       end)
       at = at + block.count * block.width * steps
+    end
+  end
+  -- The panels of a product by rows, as high as its tiles.
+  local function tiles(product, to, build)
+    for _, run in ipairs(product.runs) do
+      each("tile", run.count, function(j)
+        local row = j * run.size + run.at
+        build(row, run.size, to:at(row * product.steps))
+      end)
+    end
+  end
+
+  local function queries(to, first)
+    tiles(plan.q, to:at(plan.head.wq), function(row, size, at)
+      panel("wq", layout, d, k_columns, 0, first + row, d, size, size, scale, at)
+    end)
+    panel("bq", layout, 1, k_columns, 0, first, 1, hb * cfg.dk, hb * cfg.dk, scale, to:at(plan.head.bq))
+  end
+
+  -- Wq or bq times Wk^T of a head.
+  local function merged_queries(to, first)
+    each("head", hb, function(i)
+      local function product(matrix, steps, row, size, at)
+        t:call(product_fn, { weights(matrix), layout, weights("wk"), flipped, steps, k_columns, d,
+                             i * cfg.dk + first, cfg.dk, row, size, size, scale, at })
+      end
+      tiles(plan.kq, to:at(i * (plan.kq.rows * d) + plan.head.wk), function(row, size, at)
+        product("wq", d, row, size, at)
+      end)
+      product("bq", 1, 0, d, to:at(i * d + plan.head.bq))
+    end)
+  end
+
+  local function keys(to, first)
+    if plan.projected.k then
+      panels(plan.projected.k, d, to:at(plan.head.wk), function(column, block, at)
+        panel("wk", layout, d, k_columns, 0, first + column, d, block.used, block.width, 1.0, at)
+      end)
+      if not f.biases then
+        panel("bk", layout, 1, k_columns, 0, first, 1, hb * cfg.dk, plan.projected.k.ld, 1.0,
+          to:at(plan.head.bk))
+      end
+    else
+      each("head", hb, function(i)
+        tiles(plan.kq, to:at(i * (plan.kq.rows * plan.kq.steps) + plan.head.wk), function(row, size, at)
+          panel("wk", flipped, k_columns, d, i * cfg.dk + first, row, cfg.dk, size, size, 1.0, at)
+        end)
+      end)
+    end
+  end
+
+  local function values(to, first)
+    if plan.projected.v then
+      panels(plan.projected.v, d, to:at(plan.head.wv), function(column, block, at)
+        panel("wv", layout, d, v_columns, 0, first + column, d, block.used, block.width, 1.0, at)
+      end)
+      if not f.biases then
+        panel("bv", layout, 1, v_columns, 0, first, 1, hb * cfg.dv, plan.projected.v.ld, 1.0,
+          to:at(plan.head.bv))
+      end
+    elseif plan.vc then
+      each("head", hb, function(i)
+        tiles(plan.vc, to:at(i * (plan.vc.rows * plan.vc.steps) + plan.head.wv), function(row, size, at)
+          panel("wv", layout, d, v_columns, 0, i * cfg.dv + first + row, d, size, size, 1.0, at)
+        end)
+      end)
+    end
+  end
+
+  local function output(to)
+    panels(plan.out, plan.out.steps, to:at(plan.packed.wo), function(column, block, at)
+      if f.vo ~= "merge" then
+        return panel("wo", layout, v_columns, d, 0, column, v_columns, block.used, block.width, 1.0, at)
+      end
+      each("head", cfg.h, function(i)
+        t:call(product_fn, { weights("wv"), layout, weights("wo"), layout, d, v_columns, d, i * cfg.dv,
+                             cfg.dv, column, block.used, block.width, 1.0, at:at(i * (d * block.width)) })
+      end)
+    end)
+    local alone = f.biases and plan.packed.bo_alone
+    if f.biases then t:call(bias_fn, { tape.pointer("weights"), v_columns, d, to:at(plan.packed.bo) }) end
+    if alone or not f.biases then
+      panel("bo", layout, 1, d, 0, 0, 1, d, plan.out.ld, 1.0, to:at(alone or plan.packed.bo))
     end
   end
 
@@ -39,29 +128,18 @@ function M.emit(t, plan)
     params = { { kind = "const mhagen_weights *", name = "weights" }, { kind = "float *", name = "packed" } },
   }, function()
     local packed = tape.pointer("packed")
-    local hb, d = plan.hb, cfg.d_model
     each("hb", plan.head_blocks, function(i)
       local head = packed:at(i * plan.head.total + plan.packed.heads)
-      local k_column, v_column = i * (hb * cfg.dk), i * (hb * cfg.dv)
-      for _, run in ipairs(plan.q) do
-        each("tile", run.count, function(j)
-          local row = j * run.size + run.at
-          panel("wq", d, cfg.h * cfg.dk, k_column + row, run.size, run.size, scale,
-            head:at(plan.head.wq + row * d))
-        end)
+      local first = i * (hb * cfg.dk)
+      if f.qk == "merge" then
+        merged_queries(head, first)
+      else
+        queries(head, first)
+        keys(head, first)
       end
-      local function bias(name, columns, column, used, width, factor)
-        panel(name, 1, columns, column, used, width, factor, head:at(plan.head[name]))
-      end
-      bias("bq", cfg.h * cfg.dk, k_column, hb * cfg.dk, hb * cfg.dk, scale)
-      panels("wk", d, cfg.h * cfg.dk, k_column, plan.k, head:at(plan.head.wk))
-      bias("bk", cfg.h * cfg.dk, k_column, hb * cfg.dk, plan.k.ld, 1.0)
-      panels("wv", d, cfg.h * cfg.dv, v_column, plan.v, head:at(plan.head.wv))
-      bias("bv", cfg.h * cfg.dv, v_column, hb * cfg.dv, plan.v.ld, 1.0)
+      values(head, i * (hb * cfg.dv))
     end)
-    local out = plan.out
-    panels("wo", cfg.h * cfg.dv, d, 0, out, packed:at(plan.packed.wo))
-    panel("bo", 1, d, 0, d, out.ld, 1.0, packed:at(plan.packed.bo))
+    output(packed)
   end)
 end
 

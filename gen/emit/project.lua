@@ -44,17 +44,18 @@ end
 
 -- One tile of a product with vectors over columns. Rows of A are `a.row` floats apart, its K steps
 -- `a.step`; those of the result `out.row`.
+-- Without a bias sums start at zero.
 local function column_tile(K, label, rows, block, chunk, a, panel, bias, out)
   local t, mode, steps = K.t, chunk.mode, chunk.steps
+  local params = { { "a", "in", a.p }, { "b", "in", panel }, { "c", "out", out.p } }
+  if bias then table.insert(params, 3, { "bias", "in", bias }) end
   K:part(("%s_%dx%d_k%d%s"):format(label, rows, block.used, steps, suffix[mode]),
     ("A tile of %d rows and %d columns, %d K steps%s."):format(rows, block.used, steps,
-      mode == "next" and ", added to what is there" or ""), {
-    { "a", "in", a.p }, { "b", "in", panel }, { "bias", "in", bias }, { "c", "out", out.p },
-  }, function(p)
+      mode == "next" and ", added to what is there" or ""), params, function(p)
     local tile = {
       rows = rows, vecs = block.vecs, steps = steps, unroll = K:unroll(steps, rows * #block.vecs),
       a = { p = p.a, row = a.row, step = a.step }, b = { p = p.b, step = block.width },
-      init = mode == "next" and gemm.from_zero(t) or gemm.from_columns(t, p.bias),
+      init = (mode == "next" or not bias) and gemm.from_zero(t) or gemm.from_columns(t, p.bias),
     }
     gemm.store(t, tile, gemm.tile(t, tile), p.c, out.row, mode == "next", out.exact)
   end)
@@ -71,25 +72,27 @@ function M.each_panel(K, product, steps, build)
   end
 end
 
--- Q^T[hb*dk][width] = Wq^T XT + bq for one group of queries.
-function M.queries(K, group, wq, bq, xt, q)
-  local t, plan = K.t, K.plan
-  K:chunks(plan.k_chunks, function(mode, k0, steps)
-    for _, run in ipairs(plan.q) do
+-- C[rows][width] = A B + bias for one group of queries: weights A, packed in tiles as high as those of
+-- the product, times B[steps][width]. Without a bias sums start at zero.
+function M.rows(K, label, product, group, weights, b, bias, c)
+  local t = K.t
+  K:chunks(product.chunks, function(mode, k0, steps)
+    for _, run in ipairs(product.runs) do
       K:each("tile", run.count, function(i)
         local row = i * run.size + run.at
-        K:part(("query_%dx%s_k%d%s"):format(run.size, group.name, steps, suffix[mode]),
-          ("%d rows of Q^T for a group of queries, %d K steps."):format(run.size, steps), {
-          { "a", "in", wq:at(row * plan.cfg.d_model + k0 * run.size) },
-          { "b", "in", xt:at(k0 * group.width) },
-          { "bias", "in", bq:at(row) },
-          { "c", "out", q:at(row * group.width) },
-        }, function(p)
+        local params = {
+          { "a", "in", weights:at(row * product.steps + k0 * run.size) },
+          { "b", "in", b:at(k0 * group.width) }, { "c", "out", c:at(row * group.width) },
+        }
+        if bias then table.insert(params, 3, { "bias", "in", bias:at(row) }) end
+        K:part(("%s_%dx%s_k%d%s"):format(label, run.size, group.name, steps, suffix[mode]),
+          ("%d rows for a group of queries, %d K steps%s."):format(run.size, steps,
+            mode == "next" and ", added to what is there" or ""), params, function(p)
           local tile = {
             rows = run.size, vecs = group.vecs, steps = steps,
             unroll = K:unroll(steps, run.size * #group.vecs),
             a = { p = p.a, row = 1, step = run.size }, b = { p = p.b, step = group.width },
-            init = mode == "next" and gemm.from_zero(t) or gemm.from_row(t, p.bias),
+            init = (mode == "next" or not bias) and gemm.from_zero(t) or gemm.from_row(t, p.bias),
           }
           gemm.store(t, tile, gemm.tile(t, tile), p.c, group.width, mode == "next")
         end)
@@ -101,10 +104,11 @@ end
 -- K or V (which = "k", "v") of a block of heads; run-time `len` (or nil) bounds the keys.
 function M.keys_values(K, which, x, packed, kv, len)
   local plan, d = K.plan, K.plan.cfg.d_model
-  local product, w, bias = plan[which], packed:at(plan.head["w" .. which]), packed:at(plan.head["b" .. which])
+  local product, w, bias = plan.projected[which], packed:at(plan.head["w" .. which])
+  if not plan.fold.biases then bias = packed:at(plan.head["b" .. which]) end
   local label = ({ k = "keys", v = "values" })[which]
-  local params = { { "x", "in", x }, { "w", "in", w }, { "bias", "in", bias },
-                   { "out", "out", kv:at(plan.kv[which]) } }
+  local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
+  if bias then params[#params + 1] = { "bias", "in", bias } end
   if len then params[#params + 1] = { "len", "int", len } end
   K:part("project_" .. label, ("%s of %d head%s."):format(label:gsub("^.", string.upper), plan.hb,
     plan.hb > 1 and "s" or ""), params, function(p)
@@ -121,7 +125,7 @@ function M.keys_values(K, which, x, packed, kv, len)
             local column = j * block.width + block.at
             column_tile(K, label, run.size, block, { mode = mode, steps = steps },
               { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
-              p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
+              p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
           end)
         end)
       end
@@ -150,7 +154,7 @@ function M.output(K, pieces, block, panel, bias)
   K:part(("output_%s_%d"):format(table.concat(names, "_"), block.used),
     ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
     params, function(p)
-    K:chunks(plan.out_chunks, function(mode, k0, steps)
+    K:chunks(plan.out.chunks, function(mode, k0, steps)
       for i, piece in ipairs(pieces) do
         local group = piece.group
         K:each("g", piece.count, function(g)

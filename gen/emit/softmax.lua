@@ -5,22 +5,17 @@
 -- start their accumulators at -m and exponentiate at once. Any m gives the same softmax as long as
 -- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
 -- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
---
--- Per group of queries there is a small table of statistics, one row of `width` floats each:
 
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
+local rows_of_stats = require "plan".stats
 
 local M = {}
-
--- negmax: -m; test: not 0 where a result was not finite; limit: the last key that a lane sees;
--- kept: the -m of the first attempt.
-M.stats = { negmax = 0, sum = 1, test = 2, inverse = 3, limit = 4, kept = 5 }
 
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0
 
-function M.stat(group, stats, row, c) return stats:at(M.stats[row] * group.width + (c - 1) * group.lanes) end
+function M.stat(group, stats, row, c) return stats:at(rows_of_stats[row] * group.width + (c - 1) * group.lanes) end
 
 -- Puts -inf where the key of row r is beyond the lane's limit. key is an integer expression.
 local function hide(t, group, stats, acc, rows, key)
@@ -53,7 +48,7 @@ end
 
 -- kind: "first" finds m in this tile; "next" starts at the -m of the statistics; "again" is the first
 -- tile with a known m, in the same operations; "maximum" only raises m.
--- tile: rows, a, b, steps, unroll; ptrs: out (weights), stats; key: index of the first key when masked.
+-- tile: rows, a, b, steps, unroll, test (whether an infinite score makes the sum NaN); ptrs: out (weights), stats; key: index of the first key when masked.
 function M.tile(t, group, tile, kind, ptrs, key)
   local stats = ptrs.stats
   tile.vecs = group.vecs
@@ -87,6 +82,10 @@ function M.tile(t, group, tile, kind, ptrs, key)
         local p = exp.exp2(t, "p_" .. name, x)
         t:op("store", v.w, nil, ptrs.out:at(r * group.width + (c - 1) * group.lanes), p)
         local chain = r % 4 + 1
+        if tile.test then
+          local zero = t:op("zero", v.w, "zero_" .. name)
+          p = t:op("fma", v.w, "tested_" .. name, acc[r][c], zero, p) -- 0 * inf is NaN
+        end
         sums[chain] = sums[chain] and t:op("add", v.w, "sum_" .. name, sums[chain], p) or p
       end
       local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))

@@ -4,11 +4,11 @@
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *             causal, kv_len
  *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
- *             values    tiles 5x8, k8
+ *             values    tiles 5x8, k8; 2 of 2 heads together
  *             attend    1 x 5 of 16 queries: Q 1 of 8x5
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,040 flops; 2,048 bytes packed, 2,880 bytes of workspace
+ *   cost      3,040 flops; 1,984 bytes packed, 2,880 bytes of workspace
  *   registers at most 18 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
@@ -23,14 +23,14 @@
 
 /* Every weight into its place in `packed`. */
 static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 8, 8, 0.72134752044448169, packed);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 8, 8, 0.72134752044448169, packed + 64);
-  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 8, 16, 1.0, packed + 80);
-  mhagen_pack_panel(weights->bk, weights->layout, 1, 8, 0, 8, 16, 1.0, packed + 208);
-  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 8, 16, 1.0, packed + 224);
-  mhagen_pack_panel(weights->bv, weights->layout, 1, 8, 0, 8, 16, 1.0, packed + 352);
-  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 8, 16, 1.0, packed + 368);
-  mhagen_pack_panel(weights->bo, weights->layout, 1, 8, 0, 8, 16, 1.0, packed + 496);
+  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169, packed);
+  mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 0, 1, 8, 8, 0.72134752044448169,
+      packed + 64);
+  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 80);
+  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 208);
+  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 336);
+  mhagen_pack_output_bias(weights, 8, 8, packed + 464);
+  mhagen_pack_panel(weights->bo, weights->layout, 1, 8, 0, 0, 1, 8, 16, 1.0, packed + 480);
 }
 
 mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed) {
@@ -58,7 +58,7 @@ mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed) {
 static __attribute__((noinline)) void no_keys_5of16(const float *packed, float *y) {
   for (ptrdiff_t row = 0; row < 5; ++row) {
     {
-      const __m256 bias = _mm256_loadu_ps(packed + 496);
+      const __m256 bias = _mm256_loadu_ps(packed + 480);
       _mm256_storeu_ps(y + 8 * row, bias);
     }
   }
@@ -171,13 +171,12 @@ static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt)
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, const float *bias,
-    float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
+static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_r4_c0 = _mm256_setzero_ps();
   /* k = 0 */
   const __m256 b_k0_c0 = _mm256_loadu_ps(b);
   const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
@@ -282,21 +281,20 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
 }
 
 /* Keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w,
-    const float *bias, float *out, ptrdiff_t len) {
+static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out,
+    ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
-    keys_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
+    keys_5x8_k8(x + 40 * tile, w, out + 80 * tile);
   }
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
+static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_r4_c0 = _mm256_setzero_ps();
   /* k = 0 */
   const __m256 b_k0_c0 = _mm256_loadu_ps(b);
   const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
@@ -401,10 +399,10 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
 }
 
 /* Values of 2 heads. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w,
-    const float *bias, float *out, ptrdiff_t len) {
+static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
+    ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
-    values_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
+    values_5x8_k8(x + 40 * tile, w, out + 80 * tile);
   }
   for (ptrdiff_t row = 0; row < (5 < -len + 5 ? 5 : -len + 5); ++row) {
     {
@@ -414,7 +412,7 @@ static __attribute__((noinline)) void project_values(const float *x, const float
   }
 }
 
-/* 8 rows of Q^T for a group of queries, 8 K steps. */
+/* 8 rows for a group of queries, 8 K steps. */
 static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const float *b,
     const float *bias, float *c) {
   __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
@@ -1301,7 +1299,7 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
 
 /* Attention of 5 queries, 2 heads. */
 static __attribute__((noinline)) void attend_5of16(const float *xt, const float *packed,
-    const float *kv, float *scratch, float *o, ptrdiff_t q0, ptrdiff_t len) {
+    const float *keys, const float *values, float *scratch, float *o, ptrdiff_t q0, ptrdiff_t len) {
   query_8x5of16_k8(packed, xt, packed + 64, scratch);
   const ptrdiff_t open = ((len / 5) < ((q0 + 1) / 5) ? (len / 5) : ((q0 + 1) / 5));
   const ptrdiff_t tiles = (((len + 4) / 5) < ((q0 + 9) / 5) ? ((len + 4) / 5) : ((q0 + 9) / 5));
@@ -1315,20 +1313,20 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
   }
   for (ptrdiff_t head = 0; head < 2; ++head) {
     if (0 < open) {
-      scores_first_5x5of16(kv + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128);
+      scores_first_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128);
     } else {
-      scores_first_masked_5x5of16(kv + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128,
-          0);
+      scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208,
+          scratch + 128, 0);
     }
     const ptrdiff_t finish = (tiles < 1 ? tiles : 1);
     const ptrdiff_t opened = (open < finish ? open : finish);
     const ptrdiff_t bound = (1 > opened ? 1 : opened);
     for (ptrdiff_t tile = 0; tile < bound - 1; ++tile) {
-      scores_5x5of16(kv + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
+      scores_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
           scratch + 80 * tile + 208);
     }
     for (ptrdiff_t tile = 0; tile < finish - bound; ++tile) {
-      scores_masked_5x5of16(kv + 4 * head + 80 * tile + 80 * bound, scratch + 64 * head,
+      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80 * bound, scratch + 64 * head,
           scratch + 208, scratch + 80 * tile + 80 * bound + 128, 5 * tile + 5 * bound);
     }
     {
@@ -1339,7 +1337,7 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       const __m256 test_zero_c0 = _mm256_setzero_ps();
       _mm256_storeu_ps(scratch + 240, test_zero_c0);
     }
-    context_4x5of16_final(kv + 4 * head + 80, scratch + 128, scratch + 208, o + 64 * head, finish);
+    context_4x5of16_final(values + 4 * head, scratch + 128, scratch + 208, o + 64 * head, finish);
     {
       const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 224);
       const __m256 test1_c0 = _mm256_loadu_ps(scratch + 240);
@@ -1348,7 +1346,7 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        again_5of16(scratch + 64 * head, kv + 4 * head, kv + 4 * head + 80, scratch + 128,
+        again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
             scratch + 208, o + 64 * head, tiles);
         {
           const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 224);
@@ -1361,7 +1359,7 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
             const __m256 none_c0 = _mm256_set1_ps(INFINITY);
             const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
             _mm256_storeu_ps(scratch + 224, mark_c0);
-            again_5of16(scratch + 64 * head, kv + 4 * head, kv + 4 * head + 80, scratch + 128,
+            again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
                 scratch + 208, o + 64 * head, tiles);
           }
         }
@@ -1496,16 +1494,16 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
     /* transpose */
     transpose_5of16(args->q + 40 * b, (float *)args->workspace);
     /* keys and values */
-    project_keys(args->q + 40 * b, (const float *)args->packed + 80,
-        (const float *)args->packed + 208, (float *)args->workspace + 256, len);
-    project_values(args->q + 40 * b, (const float *)args->packed + 224,
-        (const float *)args->packed + 352, (float *)args->workspace + 336, len);
+    project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 256,
+        len);
+    project_values(args->q + 40 * b, (const float *)args->packed + 208,
+        (float *)args->workspace + 336, len);
     /* attend */
     attend_5of16((float *)args->workspace, (const float *)args->packed,
-        (float *)args->workspace + 256, (float *)args->workspace + 416,
-        (float *)args->workspace + 128, 0, len);
+        (float *)args->workspace + 256, (float *)args->workspace + 336,
+        (float *)args->workspace + 416, (float *)args->workspace + 128, 0, len);
     /* output */
-    output_1x5of16_8((const float *)args->packed + 368, (const float *)args->packed + 496,
+    output_1x5of16_8((const float *)args->packed + 336, (const float *)args->packed + 464,
         (float *)args->workspace + 128, args->y + 40 * b);
   }
 }
@@ -1524,13 +1522,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t len = args->kv_len[0];
   const ptrdiff_t hb = (i / 2);
   if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 368 * hb + 80,
-        (const float *)args->packed + 368 * hb + 208, (float *)args->workspace + 160 * hb + 256,
-        len);
+    project_keys(args->q, (const float *)args->packed + 336 * hb + 80,
+        (float *)args->workspace + 160 * hb + 256, len);
   } else {
-    project_values(args->q, (const float *)args->packed + 368 * hb + 224,
-        (const float *)args->packed + 368 * hb + 352, (float *)args->workspace + 160 * hb + 336,
-        len);
+    project_values(args->q, (const float *)args->packed + 336 * hb + 208,
+        (float *)args->workspace + 160 * hb + 336, len);
   }
 }
 
@@ -1539,9 +1535,10 @@ static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t len = args->kv_len[0];
   const ptrdiff_t hb = i;
   if (0 < len) {
-    attend_5of16((float *)args->workspace, (const float *)args->packed + 368 * hb,
-        (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 304 * i + 416,
-        (float *)args->workspace + 128 * hb + 128, 0, len);
+    attend_5of16((float *)args->workspace, (const float *)args->packed + 336 * hb,
+        (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 160 * hb + 336,
+        (float *)args->workspace + 304 * i + 416, (float *)args->workspace + 128 * hb + 128, 0,
+        len);
   }
 }
 
@@ -1554,7 +1551,7 @@ static void task_output(const mhagen_args *args, int index) {
     }
   } else {
     const ptrdiff_t part = i;
-    output_1x5of16_8((const float *)args->packed + 368, (const float *)args->packed + 496,
+    output_1x5of16_8((const float *)args->packed + 336, (const float *)args->packed + 464,
         (float *)args->workspace + 128 * part + 128, args->y + 40 * part);
   }
 }

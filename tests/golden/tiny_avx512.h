@@ -22,10 +22,10 @@ extern "C" {
 #define TINY_AVX512_BATCH 1
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_AVX512_PACKED_BYTES 2048
+#define TINY_AVX512_PACKED_BYTES 1984
 #define TINY_AVX512_WORKSPACE_BYTES 2880
 
-/* Packs the weights, once, into the 2048 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 1984 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; nothing is written then. */
 mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed);
 

@@ -3,11 +3,11 @@
  *   command   mhagen gen h=1 d_model=4 dk=2 seq=3 isa=avx512 name=tiny_full unroll=full
  *   shape     x[3][4] -> y[3][4], 1 head of 2
  *   plan      keys      tiles 3x2, k4; 1 of 1 heads together
- *             values    tiles 3x2, k4
+ *             values    tiles 3x2, k4; 1 of 1 heads together
  *             attend    1 x 3 of 16 queries: Q 1 of 2x3
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
- *   cost      264 flops; 960 bytes packed, 1,472 bytes of workspace
+ *   cost      264 flops; 832 bytes packed, 1,472 bytes of workspace
  *   registers at most 18 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
@@ -22,14 +22,13 @@
 
 /* Every weight into its place in `packed`. */
 static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 4, 2, 0, 2, 2, 1.0201394465967895, packed);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 2, 0, 2, 2, 1.0201394465967895, packed + 16);
-  mhagen_pack_panel(weights->wk, weights->layout, 4, 2, 0, 2, 16, 1.0, packed + 32);
-  mhagen_pack_panel(weights->bk, weights->layout, 1, 2, 0, 2, 16, 1.0, packed + 96);
-  mhagen_pack_panel(weights->wv, weights->layout, 4, 2, 0, 2, 16, 1.0, packed + 112);
-  mhagen_pack_panel(weights->bv, weights->layout, 1, 2, 0, 2, 16, 1.0, packed + 176);
-  mhagen_pack_panel(weights->wo, weights->layout, 2, 4, 0, 4, 16, 1.0, packed + 192);
-  mhagen_pack_panel(weights->bo, weights->layout, 1, 4, 0, 4, 16, 1.0, packed + 224);
+  mhagen_pack_panel(weights->wq, weights->layout, 4, 2, 0, 0, 4, 2, 2, 1.0201394465967895, packed);
+  mhagen_pack_panel(weights->bq, weights->layout, 1, 2, 0, 0, 1, 2, 2, 1.0201394465967895,
+      packed + 16);
+  mhagen_pack_panel(weights->wk, weights->layout, 4, 2, 0, 0, 4, 2, 16, 1.0, packed + 32);
+  mhagen_pack_panel(weights->wv, weights->layout, 4, 2, 0, 0, 4, 2, 16, 1.0, packed + 96);
+  mhagen_pack_panel(weights->wo, weights->layout, 2, 4, 0, 0, 2, 4, 16, 1.0, packed + 160);
+  mhagen_pack_output_bias(weights, 2, 4, packed + 192);
 }
 
 mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
@@ -312,9 +311,9 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
     /* project_keys */
     {
       /* keys_3x2_k4 */
-      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 96);
-      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 96);
-      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 96);
+      __m256 acc_r0_c0 = _mm256_setzero_ps();
+      __m256 acc_r1_c0 = _mm256_setzero_ps();
+      __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
       const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 32);
       const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
@@ -356,11 +355,11 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
     /* project_values */
     {
       /* values_3x2_k4 */
-      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 176);
-      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 176);
-      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 176);
+      __m256 acc_r0_c0 = _mm256_setzero_ps();
+      __m256 acc_r1_c0 = _mm256_setzero_ps();
+      __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 112);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 96);
       const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
@@ -368,7 +367,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 128);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 112);
       const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
@@ -376,7 +375,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = _mm256_loadu_ps(packed + 144);
+      const __m256 b_k2_c0 = _mm256_loadu_ps(packed + 128);
       const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
@@ -384,7 +383,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m256 b_k3_c0 = _mm256_loadu_ps(packed + 160);
+      const __m256 b_k3_c0 = _mm256_loadu_ps(packed + 144);
       const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
       const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
@@ -530,11 +529,11 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
     /* output_1x3of16_4 */
     {
       /* output_3of16_3x4_k2 */
-      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 224);
-      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 224);
-      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 224);
+      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 192);
+      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 192);
+      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 192);
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 192);
+      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 160);
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[64]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[65]);
@@ -542,7 +541,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k0 = _mm256_set1_ps(ws[66]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 208);
+      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 176);
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[80]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[81]);

@@ -21,10 +21,10 @@ extern "C" {
 #define TINY_FULL_BATCH 1
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_FULL_PACKED_BYTES 960
+#define TINY_FULL_PACKED_BYTES 832
 #define TINY_FULL_WORKSPACE_BYTES 1472
 
-/* Packs the weights, once, into the 960 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 832 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; nothing is written then. */
 mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed);
 

@@ -3,11 +3,11 @@
  *   command   mhagen gen h=2 d_model=8 dk=4 seq=5 isa=neon name=tiny_neon
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
- *             values    tiles 5x8, k8
+ *             values    tiles 5x8, k8; 2 of 2 heads together
  *             attend    1 x 5 of 8 queries: Q 1 of 8x5
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,280 bytes packed, 1,536 bytes of workspace
+ *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
  *   registers at most 19 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
@@ -22,14 +22,13 @@
 
 /* Every weight into its place in `packed`. */
 static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 8, 8, 0.72134752044448169, packed);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 8, 8, 0.72134752044448169, packed + 64);
-  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 8, 8, 1.0, packed + 80);
-  mhagen_pack_panel(weights->bk, weights->layout, 1, 8, 0, 8, 8, 1.0, packed + 144);
-  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 8, 8, 1.0, packed + 160);
-  mhagen_pack_panel(weights->bv, weights->layout, 1, 8, 0, 8, 8, 1.0, packed + 224);
-  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 8, 8, 1.0, packed + 240);
-  mhagen_pack_panel(weights->bo, weights->layout, 1, 8, 0, 8, 8, 1.0, packed + 304);
+  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169, packed);
+  mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 0, 1, 8, 8, 0.72134752044448169,
+      packed + 64);
+  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 80);
+  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 144);
+  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 208);
+  mhagen_pack_output_bias(weights, 8, 8, packed + 272);
 }
 
 mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
@@ -100,18 +99,17 @@ static __attribute__((noinline)) void transpose_5of8(const float *x, float *xt) 
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, const float *bias,
-    float *c) {
-  float32x4_t acc_r0_c0 = vld1q_f32(bias);
-  float32x4_t acc_r0_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r1_c0 = vld1q_f32(bias);
-  float32x4_t acc_r1_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r2_c0 = vld1q_f32(bias);
-  float32x4_t acc_r2_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r3_c0 = vld1q_f32(bias);
-  float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r4_c0 = vld1q_f32(bias);
-  float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
+static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
+  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t a_r0_k0 = vld1q_f32(a);
   const float32x4_t a_r1_k0 = vld1q_f32(a + 8);
@@ -239,24 +237,22 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
 }
 
 /* Keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w,
-    const float *bias, float *out) {
-  keys_5x8_k8(x, w, bias, out);
+static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out) {
+  keys_5x8_k8(x, w, out);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
-  float32x4_t acc_r0_c0 = vld1q_f32(bias);
-  float32x4_t acc_r0_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r1_c0 = vld1q_f32(bias);
-  float32x4_t acc_r1_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r2_c0 = vld1q_f32(bias);
-  float32x4_t acc_r2_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r3_c0 = vld1q_f32(bias);
-  float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r4_c0 = vld1q_f32(bias);
-  float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
+static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
+  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
+  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t a_r0_k0 = vld1q_f32(a);
   const float32x4_t a_r1_k0 = vld1q_f32(a + 8);
@@ -384,12 +380,11 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
 }
 
 /* Values of 2 heads. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w,
-    const float *bias, float *out) {
-  values_5x8_k8(x, w, bias, out);
+static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out) {
+  values_5x8_k8(x, w, out);
 }
 
-/* 8 rows of Q^T for a group of queries, 8 K steps. */
+/* 8 rows for a group of queries, 8 K steps. */
 static __attribute__((noinline)) void query_8x5of8_k8(const float *a, const float *b,
     const float *bias, float *c) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(bias[0]);
@@ -1115,10 +1110,10 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
 
 /* Attention of 5 queries, 2 heads. */
 static __attribute__((noinline)) void attend_5of8(const float *xt, const float *packed,
-    const float *kv, float *scratch, float *o) {
+    const float *keys, const float *values, float *scratch, float *o) {
   query_8x5of8_k8(packed, xt, packed + 64, scratch);
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    scores_first_5x5of8(kv + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
+    scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
     {
       const float32x4_t one_c0 = vdupq_n_f32(1.0f);
       const float32x4_t sum_c0 = vld1q_f32(scratch + 120);
@@ -1133,7 +1128,7 @@ static __attribute__((noinline)) void attend_5of8(const float *xt, const float *
       const float32x4_t test_zero_c1 = vdupq_n_f32(0.0f);
       vst1q_f32(scratch + 132, test_zero_c1);
     }
-    context_4x5of8_k5_final(kv + 4 * head + 48, scratch + 64, scratch + 112, o + 32 * head);
+    context_4x5of8_k5_final(values + 4 * head, scratch + 64, scratch + 112, o + 32 * head);
     {
       const float32x4_t sum1_c0 = vld1q_f32(scratch + 120);
       const float32x4_t test1_c0 = vld1q_f32(scratch + 128);
@@ -1154,7 +1149,7 @@ static __attribute__((noinline)) void attend_5of8(const float *xt, const float *
         const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
         const float32x4_t mark_c1 = vbslq_f32(below1_c1, both1_c1, none_c1);
         vst1q_f32(scratch + 124, mark_c1);
-        again_5of8(scratch + 32 * head, kv + 4 * head, kv + 4 * head + 48, scratch + 64,
+        again_5of8(scratch + 32 * head, keys + 4 * head, values + 4 * head, scratch + 64,
             scratch + 112, o + 32 * head);
       }
     }
@@ -1317,15 +1312,15 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   /* transpose */
   transpose_5of8(args->q + 40 * b, (float *)args->workspace);
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed + 80,
-      (const float *)args->packed + 144, (float *)args->workspace + 128);
-  project_values(args->q + 40 * b, (const float *)args->packed + 160,
-      (const float *)args->packed + 224, (float *)args->workspace + 176);
+  project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 128);
+  project_values(args->q + 40 * b, (const float *)args->packed + 144,
+      (float *)args->workspace + 176);
   /* attend */
   attend_5of8((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 128,
-      (float *)args->workspace + 224, (float *)args->workspace + 64);
+      (float *)args->workspace + 176, (float *)args->workspace + 224,
+      (float *)args->workspace + 64);
   /* output */
-  output_1x5of8_8((const float *)args->packed + 240, (const float *)args->packed + 304,
+  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
       (float *)args->workspace + 64, args->y + 40 * b);
 }
 
@@ -1342,26 +1337,26 @@ static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = (i / 2);
   if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 240 * hb + 80,
-        (const float *)args->packed + 240 * hb + 144, (float *)args->workspace + 96 * hb + 128);
+    project_keys(args->q, (const float *)args->packed + 208 * hb + 80,
+        (float *)args->workspace + 96 * hb + 128);
   } else {
-    project_values(args->q, (const float *)args->packed + 240 * hb + 160,
-        (const float *)args->packed + 240 * hb + 224, (float *)args->workspace + 96 * hb + 176);
+    project_values(args->q, (const float *)args->packed + 208 * hb + 144,
+        (float *)args->workspace + 96 * hb + 176);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = i;
-  attend_5of8((float *)args->workspace, (const float *)args->packed + 240 * hb,
-      (float *)args->workspace + 96 * hb + 128, (float *)args->workspace + 160 * i + 224,
-      (float *)args->workspace + 64 * hb + 64);
+  attend_5of8((float *)args->workspace, (const float *)args->packed + 208 * hb,
+      (float *)args->workspace + 96 * hb + 128, (float *)args->workspace + 96 * hb + 176,
+      (float *)args->workspace + 160 * i + 224, (float *)args->workspace + 64 * hb + 64);
 }
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t part = i;
-  output_1x5of8_8((const float *)args->packed + 240, (const float *)args->packed + 304,
+  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
       (float *)args->workspace + 64 * part + 64, args->y + 40 * part);
 }
 

@@ -2,12 +2,12 @@
  *
  *   command   mhagen gen h=1 d_model=3 dk=2 seq=2 isa=scalar name=tiny_scalar
  *   shape     x[2][3] -> y[2][3], 1 head of 2
- *   plan      keys      tiles 2x2, k3; 1 of 1 heads together
- *             values    tiles 2x2, k3
- *             attend    1 x 2 queries: Q 1 of 2x2
- *                       scores 2x2 k2 | context 1 of 2x2 k2
- *             output    tiles 2x3, k2
- *   cost      128 flops; 512 bytes packed, 448 bytes of workspace
+ *   plan      keys      the inputs themselves; the queries' weights are Wq Wk^T
+ *             values    the inputs themselves; the output's weights are Wv Wo
+ *             attend    1 x 2 queries: Q 1 of 3x2
+ *                       scores 2x2 k3 | context 1 of 3x2 k2
+ *             output    tiles 2x3, k3
+ *   cost      128 flops; 256 bytes packed, 320 bytes of workspace
  *   registers at most 10 of 16 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
@@ -22,14 +22,13 @@
 
 /* Every weight into its place in `packed`. */
 static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 3, 2, 0, 2, 2, 1.0201394465967895, packed);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 2, 0, 2, 2, 1.0201394465967895, packed + 16);
-  mhagen_pack_panel(weights->wk, weights->layout, 3, 2, 0, 2, 2, 1.0, packed + 32);
-  mhagen_pack_panel(weights->bk, weights->layout, 1, 2, 0, 2, 2, 1.0, packed + 48);
-  mhagen_pack_panel(weights->wv, weights->layout, 3, 2, 0, 2, 2, 1.0, packed + 64);
-  mhagen_pack_panel(weights->bv, weights->layout, 1, 2, 0, 2, 2, 1.0, packed + 80);
-  mhagen_pack_panel(weights->wo, weights->layout, 2, 3, 0, 3, 3, 1.0, packed + 96);
-  mhagen_pack_panel(weights->bo, weights->layout, 1, 3, 0, 3, 3, 1.0, packed + 112);
+  mhagen_pack_product(weights->wq, weights->layout, weights->wk, -weights->layout + 1, 3, 2, 3, 0,
+      2, 0, 3, 3, 1.0201394465967895, packed);
+  mhagen_pack_product(weights->bq, weights->layout, weights->wk, -weights->layout + 1, 1, 2, 3, 0,
+      2, 0, 3, 3, 1.0201394465967895, packed + 16);
+  mhagen_pack_product(weights->wv, weights->layout, weights->wo, weights->layout, 3, 2, 3, 0, 2, 0,
+      3, 3, 1.0, packed + 32);
+  mhagen_pack_output_bias(weights, 2, 3, packed + 48);
 }
 
 mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed) {
@@ -73,105 +72,15 @@ static __attribute__((noinline)) void transpose_2(const float *x, float *xt) {
   }
 }
 
-/* A tile of 2 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void keys_2x2_k3(const float *a, const float *b, const float *bias,
-    float *c) {
-  float acc_r0_c0 = bias[0];
-  float acc_r0_c1 = bias[1];
-  float acc_r1_c0 = bias[0];
-  float acc_r1_c1 = bias[1];
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float b_k0_c1 = b[1];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = a[3];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  /* k = 1 */
-  const float b_k1_c0 = b[2];
-  const float b_k1_c1 = b[3];
-  const float a_r0_k1 = a[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = a[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  /* k = 2 */
-  const float b_k2_c0 = b[4];
-  const float b_k2_c1 = b[5];
-  const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  const float a_r1_k2 = a[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
-  c[0] = acc_r0_c0;
-  c[1] = acc_r0_c1;
-  c[2] = acc_r1_c0;
-  c[3] = acc_r1_c1;
-}
-
-/* Keys of 1 head. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w,
-    const float *bias, float *out) {
-  keys_2x2_k3(x, w, bias, out);
-}
-
-/* A tile of 2 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void values_2x2_k3(const float *a, const float *b,
-    const float *bias, float *c) {
-  float acc_r0_c0 = bias[0];
-  float acc_r0_c1 = bias[1];
-  float acc_r1_c0 = bias[0];
-  float acc_r1_c1 = bias[1];
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float b_k0_c1 = b[1];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = a[3];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  /* k = 1 */
-  const float b_k1_c0 = b[2];
-  const float b_k1_c1 = b[3];
-  const float a_r0_k1 = a[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = a[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  /* k = 2 */
-  const float b_k2_c0 = b[4];
-  const float b_k2_c1 = b[5];
-  const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  const float a_r1_k2 = a[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
-  c[0] = acc_r0_c0;
-  c[1] = acc_r0_c1;
-  c[2] = acc_r1_c0;
-  c[3] = acc_r1_c1;
-}
-
-/* Values of 1 head. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w,
-    const float *bias, float *out) {
-  values_2x2_k3(x, w, bias, out);
-}
-
-/* 2 rows of Q^T for a group of queries, 3 K steps. */
-static __attribute__((noinline)) void query_2x2_k3(const float *a, const float *b,
+/* 3 rows for a group of queries, 3 K steps. */
+static __attribute__((noinline)) void key_query_3x2_k3(const float *a, const float *b,
     const float *bias, float *c) {
   float acc_r0_c0 = bias[0];
   float acc_r0_c1 = bias[0];
   float acc_r1_c0 = bias[1];
   float acc_r1_c1 = bias[1];
+  float acc_r2_c0 = bias[2];
+  float acc_r2_c1 = bias[2];
   /* k = 0 */
   const float b_k0_c0 = b[0];
   const float b_k0_c1 = b[1];
@@ -181,28 +90,39 @@ static __attribute__((noinline)) void query_2x2_k3(const float *a, const float *
   const float a_r1_k0 = a[1];
   acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
+  const float a_r2_k0 = a[2];
+  acc_r2_c0 = a_r2_k0 * b_k0_c0 + acc_r2_c0;
+  acc_r2_c1 = a_r2_k0 * b_k0_c1 + acc_r2_c1;
   /* k = 1 */
   const float b_k1_c0 = b[2];
   const float b_k1_c1 = b[3];
-  const float a_r0_k1 = a[2];
+  const float a_r0_k1 = a[3];
   acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = a[3];
+  const float a_r1_k1 = a[4];
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
+  const float a_r2_k1 = a[5];
+  acc_r2_c0 = a_r2_k1 * b_k1_c0 + acc_r2_c0;
+  acc_r2_c1 = a_r2_k1 * b_k1_c1 + acc_r2_c1;
   /* k = 2 */
   const float b_k2_c0 = b[4];
   const float b_k2_c1 = b[5];
-  const float a_r0_k2 = a[4];
+  const float a_r0_k2 = a[6];
   acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  const float a_r1_k2 = a[5];
+  const float a_r1_k2 = a[7];
   acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
+  const float a_r2_k2 = a[8];
+  acc_r2_c0 = a_r2_k2 * b_k2_c0 + acc_r2_c0;
+  acc_r2_c1 = a_r2_k2 * b_k2_c1 + acc_r2_c1;
   c[0] = acc_r0_c0;
   c[1] = acc_r0_c1;
   c[2] = acc_r1_c0;
   c[3] = acc_r1_c1;
+  c[4] = acc_r2_c0;
+  c[5] = acc_r2_c1;
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
@@ -245,7 +165,7 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
   const float a_r0_k0 = k[0];
   acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = k[2];
+  const float a_r1_k0 = k[3];
   acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
   /* k = 1 */
@@ -254,9 +174,18 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
   const float a_r0_k1 = k[1];
   acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = k[3];
+  const float a_r1_k1 = k[4];
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
+  /* k = 2 */
+  const float b_k2_c0 = q[4];
+  const float b_k2_c1 = q[5];
+  const float a_r0_k2 = k[2];
+  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
+  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
+  const float a_r1_k2 = k[5];
+  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
+  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
   const float zero_c0 = 0.0f;
   const float max_c0_2_0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
   const float minus_m_c0 = zero_c0 - max_c0_2_0;
@@ -283,13 +212,15 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
   stats[3] = sum_c1_2_0;
 }
 
-/* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x2_k2_final(const float *v, const float *p,
+/* 3 rows of O^T, divided by the sum. */
+static __attribute__((noinline)) void context_3x2_k2_final(const float *v, const float *p,
     float *stats, float *o) {
   float acc_r0_c0 = 0.0f;
   float acc_r0_c1 = 0.0f;
   float acc_r1_c0 = 0.0f;
   float acc_r1_c1 = 0.0f;
+  float acc_r2_c0 = 0.0f;
+  float acc_r2_c1 = 0.0f;
   /* k = 0 */
   const float b_k0_c0 = p[0];
   const float b_k0_c1 = p[1];
@@ -299,15 +230,21 @@ static __attribute__((noinline)) void context_2x2_k2_final(const float *v, const
   const float a_r1_k0 = v[1];
   acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
+  const float a_r2_k0 = v[2];
+  acc_r2_c0 = a_r2_k0 * b_k0_c0 + acc_r2_c0;
+  acc_r2_c1 = a_r2_k0 * b_k0_c1 + acc_r2_c1;
   /* k = 1 */
   const float b_k1_c0 = p[2];
   const float b_k1_c1 = p[3];
-  const float a_r0_k1 = v[2];
+  const float a_r0_k1 = v[3];
   acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = v[3];
+  const float a_r1_k1 = v[4];
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
+  const float a_r2_k1 = v[5];
+  acc_r2_c0 = a_r2_k1 * b_k1_c0 + acc_r2_c0;
+  acc_r2_c1 = a_r2_k1 * b_k1_c1 + acc_r2_c1;
   const float inverse_c0 = stats[6];
   float test_c0 = stats[4];
   const float zero_c0 = 0.0f;
@@ -317,6 +254,9 @@ static __attribute__((noinline)) void context_2x2_k2_final(const float *v, const
   const float o_r1_c0 = acc_r1_c0 * inverse_c0;
   o[2] = o_r1_c0;
   test_c0 = o_r1_c0 * zero_c0 + test_c0;
+  const float o_r2_c0 = acc_r2_c0 * inverse_c0;
+  o[4] = o_r2_c0;
+  test_c0 = o_r2_c0 * zero_c0 + test_c0;
   stats[4] = test_c0;
   const float inverse_c1 = stats[7];
   float test_c1 = stats[5];
@@ -327,6 +267,9 @@ static __attribute__((noinline)) void context_2x2_k2_final(const float *v, const
   const float o_r1_c1 = acc_r1_c1 * inverse_c1;
   o[3] = o_r1_c1;
   test_c1 = o_r1_c1 * zero_c1 + test_c1;
+  const float o_r2_c1 = acc_r2_c1 * inverse_c1;
+  o[5] = o_r2_c1;
+  test_c1 = o_r2_c1 * zero_c1 + test_c1;
   stats[5] = test_c1;
 }
 
@@ -343,7 +286,7 @@ static __attribute__((noinline)) void scores_maximum_2x2(const float *k, const f
   const float a_r0_k0 = k[0];
   acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = k[2];
+  const float a_r1_k0 = k[3];
   acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
   /* k = 1 */
@@ -352,9 +295,18 @@ static __attribute__((noinline)) void scores_maximum_2x2(const float *k, const f
   const float a_r0_k1 = k[1];
   acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = k[3];
+  const float a_r1_k1 = k[4];
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
+  /* k = 2 */
+  const float b_k2_c0 = q[4];
+  const float b_k2_c1 = q[5];
+  const float a_r0_k2 = k[2];
+  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
+  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
+  const float a_r1_k2 = k[5];
+  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
+  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
@@ -384,7 +336,7 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
   const float a_r0_k0 = k[0];
   acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = k[2];
+  const float a_r1_k0 = k[3];
   acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
   /* k = 1 */
@@ -393,9 +345,18 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
   const float a_r0_k1 = k[1];
   acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
   acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = k[3];
+  const float a_r1_k1 = k[4];
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
+  /* k = 2 */
+  const float b_k2_c0 = q[4];
+  const float b_k2_c1 = q[5];
+  const float a_r0_k2 = k[2];
+  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
+  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
+  const float a_r1_k2 = k[5];
+  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
+  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
@@ -465,14 +426,14 @@ static __attribute__((noinline)) void again_2(const float *q, const float *k, co
     const float test_zero_c1 = 0.0f;
     stats[5] = test_zero_c1;
   }
-  context_2x2_k2_final(v, p, stats, o);
+  context_3x2_k2_final(v, p, stats, o);
 }
 
 /* Attention of 2 queries, 1 head. */
 static __attribute__((noinline)) void attend_2(const float *xt, const float *packed,
-    const float *kv, float *scratch, float *o) {
-  query_2x2_k3(packed, xt, packed + 16, scratch);
-  scores_first_2x2(kv, scratch, scratch + 32, scratch + 16);
+    const float *keys, const float *values, float *scratch, float *o) {
+  key_query_3x2_k3(packed, xt, packed + 16, scratch);
+  scores_first_2x2(keys, scratch, scratch + 32, scratch + 16);
   {
     const float one_c0 = 1.0f;
     const float sum_c0 = scratch[34];
@@ -487,7 +448,7 @@ static __attribute__((noinline)) void attend_2(const float *xt, const float *pac
     const float test_zero_c1 = 0.0f;
     scratch[37] = test_zero_c1;
   }
-  context_2x2_k2_final(kv + 16, scratch + 16, scratch + 32, o);
+  context_3x2_k2_final(values, scratch + 16, scratch + 32, o);
   {
     const float sum1_c0 = scratch[34];
     const float test1_c0 = scratch[36];
@@ -508,13 +469,13 @@ static __attribute__((noinline)) void attend_2(const float *xt, const float *pac
       const float none_c1 = INFINITY;
       const float mark_c1 = below1_c1 ? both1_c1 : none_c1;
       scratch[35] = mark_c1;
-      again_2(scratch, kv, kv + 16, scratch + 16, scratch + 32, o);
+      again_2(scratch, keys, values, scratch + 16, scratch + 32, o);
     }
   }
 }
 
-/* A tile of 2 rows and 3 columns, 2 K steps. */
-static __attribute__((noinline)) void output_2_2x3_k2(const float *a, const float *b,
+/* A tile of 2 rows and 3 columns, 3 K steps. */
+static __attribute__((noinline)) void output_2_2x3_k3(const float *a, const float *b,
     const float *bias, float *c) {
   float acc_r0_c0 = bias[0];
   float acc_r0_c1 = bias[1];
@@ -546,6 +507,18 @@ static __attribute__((noinline)) void output_2_2x3_k2(const float *a, const floa
   acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
   acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
   acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
+  /* k = 2 */
+  const float b_k2_c0 = b[6];
+  const float b_k2_c1 = b[7];
+  const float b_k2_c2 = b[8];
+  const float a_r0_k2 = a[4];
+  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
+  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
+  acc_r0_c2 = a_r0_k2 * b_k2_c2 + acc_r0_c2;
+  const float a_r1_k2 = a[5];
+  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
+  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
+  acc_r1_c2 = a_r1_k2 * b_k2_c2 + acc_r1_c2;
   c[0] = acc_r0_c0;
   c[1] = acc_r0_c1;
   c[2] = acc_r0_c2;
@@ -557,7 +530,7 @@ static __attribute__((noinline)) void output_2_2x3_k2(const float *a, const floa
 /* 3 columns of Y for 2 queries, from the context of all heads. */
 static __attribute__((noinline)) void output_1x2_3(const float *panel, const float *bias,
     const float *o1, float *y1) {
-  output_2_2x3_k2(o1, panel, bias, y1);
+  output_2_2x3_k3(o1, panel, bias, y1);
 }
 
 /* Everything for one batch entry. */
@@ -565,15 +538,11 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   /* transpose */
   transpose_2(args->q + 6 * b, (float *)args->workspace);
   /* keys and values */
-  project_keys(args->q + 6 * b, (const float *)args->packed + 32, (const float *)args->packed + 48,
-      (float *)args->workspace + 32);
-  project_values(args->q + 6 * b, (const float *)args->packed + 64,
-      (const float *)args->packed + 80, (float *)args->workspace + 48);
   /* attend */
-  attend_2((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 32,
-      (float *)args->workspace + 64, (float *)args->workspace + 16);
+  attend_2((float *)args->workspace, (const float *)args->packed, args->q + 6 * b, args->q + 6 * b,
+      (float *)args->workspace + 32, (float *)args->workspace + 16);
   /* output */
-  output_1x2_3((const float *)args->packed + 96, (const float *)args->packed + 112,
+  output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
       (float *)args->workspace + 16, args->y + 6 * b);
 }
 
@@ -586,38 +555,24 @@ static void task_transpose(const mhagen_args *args, int index) {
   transpose_2(args->q + 6 * i, (float *)args->workspace + 6 * i);
 }
 
-static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 2);
-  if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 96 * hb + 32,
-        (const float *)args->packed + 96 * hb + 48, (float *)args->workspace + 32 * hb + 32);
-  } else {
-    project_values(args->q, (const float *)args->packed + 96 * hb + 64,
-        (const float *)args->packed + 96 * hb + 80, (float *)args->workspace + 32 * hb + 48);
-  }
-}
-
 static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = i;
-  attend_2((float *)args->workspace, (const float *)args->packed + 96 * hb,
-      (float *)args->workspace + 32 * hb + 32, (float *)args->workspace + 48 * i + 64,
-      (float *)args->workspace + 4 * hb + 16);
+  attend_2((float *)args->workspace, (const float *)args->packed + 32 * hb, args->q, args->q,
+      (float *)args->workspace + 48 * i + 32, (float *)args->workspace + 6 * hb + 16);
 }
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t part = i;
-  output_1x2_3((const float *)args->packed + 96, (const float *)args->packed + 112,
-      (float *)args->workspace + 4 * part + 16, args->y + 6 * part);
+  output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
+      (float *)args->workspace + 6 * part + 16, args->y + 6 * part);
 }
 
 
 
 static const mhagen_phase phases[] = {
   { "transpose", task_transpose, 0, 1 },
-  { "keys_values", task_keys_values, 0, 2 },
   { "attend", task_attend, 0, 1 },
   { "output", task_output, 0, 1 },
 };

@@ -21,10 +21,10 @@ extern "C" {
 #define TINY_SCALAR_BATCH 1
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_SCALAR_PACKED_BYTES 512
-#define TINY_SCALAR_WORKSPACE_BYTES 448
+#define TINY_SCALAR_PACKED_BYTES 256
+#define TINY_SCALAR_WORKSPACE_BYTES 320
 
-/* Packs the weights, once, into the 512 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 256 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; nothing is written then. */
 mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed);
 

@@ -1,0 +1,153 @@
+-- How products are cut into register tiles: blocks of vectors, runs of rows, chunks of long sums, and
+-- what a tile costs.
+
+local isas = require "isa.init"
+
+local M = {}
+
+function M.ceil_div(a, b) return (a + b - 1) // b end
+function M.round_up(a, b) return M.ceil_div(a, b) * b end
+
+function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
+
+-- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
+function M.balanced(n, most)
+  local blocks = M.ceil_div(n, most)
+  local small, big_count = n // blocks, n % blocks
+  local runs = {}
+  if big_count > 0 then runs[1] = { size = small + 1, count = big_count, at = 0 } end
+  if blocks > big_count then
+    runs[#runs + 1] = { size = small, count = blocks - big_count, at = big_count * (small + 1) }
+  end
+  return runs
+end
+
+-- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
+-- grows with the root of a chain's length, and the footprint in cache.
+function M.chunks(n, most, multiple)
+  local count = M.ceil_div(n, most)
+  local size = math.min(n, M.round_up(M.ceil_div(n, count), multiple))
+  count = M.ceil_div(n, size)
+  return { total = n, size = size, count = count, last = n - (count - 1) * size }
+end
+
+-- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
+-- { vecs, count, at = first float, used = floats of one block, width = its slots }.
+function M.vector_blocks(isa, n, most)
+  local cover = isas.cover(isa, n)
+  local runs, i = {}, 1
+  for _, run in ipairs(M.balanced(#cover, most)) do
+    for _ = 1, run.count do
+      local vecs, used = {}, 0
+      for c = 1, run.size do
+        vecs[c] = cover[i]
+        used = used + cover[i].used
+        i = i + 1
+      end
+      local last, tail = runs[#runs], vecs[#vecs]
+      local same = last and #last.vecs == #vecs and last.vecs[#vecs].w == tail.w
+        and last.used == used
+      if same then
+        last.count = last.count + 1
+      else
+        runs[#runs + 1] = { vecs = vecs, count = 1, at = vecs[1].at, used = used,
+                            width = #vecs * isa.lanes, lanes = isa.lanes }
+      end
+    end
+  end
+  return runs
+end
+
+local LATENCY = 4 -- of an FMA, in cycles
+local STREAM = 0.04 -- a row of X: cache lines of its own, d_model floats from the next row's
+
+-- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
+-- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
+function M.cost(rows, vecs, steps, streams)
+  local fma = 0
+  for _, v in ipairs(vecs) do fma = fma + v.w.cost end
+  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY) + (streams and rows * STREAM or 0)
+  return steps * step + 20 + 2 * rows * #vecs
+end
+
+-- The same for all rows of some runs.
+function M.runs_cost(runs, vecs, steps, streams)
+  local sum = 0
+  for _, run in ipairs(runs) do sum = sum + run.count * M.cost(run.size, vecs, steps, streams) end
+  return sum
+end
+
+-- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
+-- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
+local function most_rows(isa, vectors, a_order) return isa.tiles[a_order][vectors] or 0 end
+
+-- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
+-- keys: { schedule key, order of A } each.
+local function fits(isa, cfg, vectors, keys)
+  for _, key in ipairs(keys) do
+    if most_rows(isa, vectors, key[2]) < (cfg[key[1]] or 1) then return false end
+  end
+  return true
+end
+
+-- The vector counts to try, up to 6: all that fit, or the one that the schedule asks for.
+function M.vector_counts(isa, cfg, vectors_key, keys)
+  local from, to = 1, 6
+  if cfg[vectors_key] then from, to = cfg[vectors_key], cfg[vectors_key] end
+  local counts = {}
+  for vectors = from, to do
+    if fits(isa, cfg, vectors, keys) then counts[#counts + 1] = vectors end
+  end
+  if counts[1] then return counts end
+  for _, key in ipairs(keys) do
+    local most = most_rows(isa, from, key[2])
+    if cfg[key[1]] and cfg[key[1]] > most then
+      M.refuse(key[1], cfg[key[1]], ("%s keeps at most %d rows of %d vectors in its %d registers"):format(
+        isa.name, most, from, isa.registers))
+    end
+  end
+  M.refuse(vectors_key, from, ("%s keeps no tile of that width in its %d registers"):format(
+    isa.name, isa.registers))
+end
+
+-- Rows of a tile: the schedule key if it is set, else the cheapest.
+function M.choose_rows(isa, cfg, key, n, vectors, a_order, cost)
+  if cfg[key] then return cfg[key] end
+  local most = most_rows(isa, vectors, a_order)
+  local best, best_cost
+  for rows = math.max(1, most // 3), most do
+    local c = cost(rows)
+    if not best or c < best_cost then best, best_cost = rows, c end
+    if rows >= n then break end
+  end
+  return best
+end
+
+-- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
+-- `rows` rows, the runs of its tiles. keys: the schedule's for rows and vectors.
+function M.columns(isa, cfg, keys, sets, columns, steps, a_order)
+  local best, best_cost
+  for _, vectors in ipairs(M.vector_counts(isa, cfg, keys.vectors, { { keys.rows, a_order } })) do
+    local product = { blocks = M.vector_blocks(isa, columns, vectors), runs = {} }
+    local product_cost = 0
+    for i, set in ipairs(sets) do
+      local function cost(tile_rows)
+        local sum = 0
+        for _, block in ipairs(product.blocks) do
+          sum = sum + block.count * M.runs_cost(M.balanced(set.rows, tile_rows), block.vecs, steps,
+            a_order == "rows" and steps > 256)
+        end
+        return sum
+      end
+      local tile_rows = M.choose_rows(isa, cfg, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost)
+      product.runs[i] = M.balanced(set.rows, tile_rows)
+      product_cost = product_cost + set.count * cost(tile_rows)
+    end
+    if not best or product_cost < best_cost then best, best_cost = product, product_cost end
+    if vectors * isa.lanes >= columns then break end
+  end
+  best.ld = #isas.cover(isa, columns) * isa.lanes
+  return best, best_cost
+end
+
+return M
