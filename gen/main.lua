@@ -2,6 +2,7 @@
 -- compilers; all other modules are functions from values to values.
 
 local argparse = require "argparse"
+local bench = require "bench"
 local host = require "host"
 local config = require "config"
 local explain = require "explain"
@@ -75,19 +76,19 @@ local function load_config(arguments)
   return config.load(entries, assignments)
 end
 
--- The files of a kernel, with the runtime.
+-- The files of a kernel, with the runtime; and what was recorded for them.
 local function files_of(cfg)
-  local files = generate(cfg)
+  local files, recorded = generate(cfg)
   for _, name in ipairs { "mhagen.h", "mhagen.c" } do
     files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
   end
-  return files
+  return files, recorded
 end
 
 local commands = {}
 
 function commands.gen(args)
-  must(host.write_files(args.output, files_of(load_config(args.config))))
+  must(host.write_files(args.output, (files_of(load_config(args.config)))))
   return 0
 end
 
@@ -114,6 +115,43 @@ local function joined(...)
   return all
 end
 
+-- The words that compile, for $CC or a cross compiler: -O2, unless they say another level.
+local function compiler(cc)
+  return joined(words_of(cc), { "-std=c11" }, cc:find("%f[%S]%-O") and {} or { "-O2" })
+end
+
+-- Adds the embedded files of a command to those of a kernel.
+local function add_embedded(files, cfg, command, names)
+  for _, name in ipairs(names) do
+    local base = name:match("[^/]+$")
+    if base:match("%w+") == cfg.name then
+      error({ message = ("%s: %s is a file of the %s; choose another name"):format(
+        command, base, command) }, 0)
+    end
+    files[#files + 1] = { name = base, text = host.embedded(name) }
+  end
+end
+
+-- The paths of the C files that `wanted` accepts.
+local function sources(dir, files, wanted)
+  local paths = {}
+  for _, file in ipairs(files) do
+    if file.name:match("%.c$") and wanted(file.name) then
+      paths[#paths + 1] = dir .. "/" .. file.name
+    end
+  end
+  return paths
+end
+
+-- work(dir, ...) in a new directory that is removed afterwards.
+local function in_temp_dir(work, ...)
+  local dir = must(host.temp_dir())
+  local results = table.pack(xpcall(work, on_error, dir, ...))
+  host.remove_dir(dir)
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
 -- Compiles and runs the check in `dir`: true, false and what failed, or nil and why it is skipped.
 local function check_in(dir, cfg)
   local files = files_of(cfg)
@@ -123,21 +161,13 @@ local function check_in(dir, cfg)
 
   files[#files + 1] = { name = "mhagen_check.c",
                         text = template.file("check.c.in", { name = cfg.name }) }
-  for _, name in ipairs { "checker.c", "checker.h", "reference.c", "reference.h" } do
-    if name:match("%w+") == cfg.name then
-      error({ message = "check: " .. name .. " is a file of the check; choose another name" }, 0)
-    end
-    files[#files + 1] = { name = name, text = host.embedded("tests/" .. name) }
-  end
+  add_embedded(files, cfg, "check", { "tests/checker.c", "tests/checker.h", "tests/reference.c",
+                                      "tests/reference.h" })
   must(host.write_files(dir, files))
-  local sources = {}
-  for _, file in ipairs(files) do
-    if file.name:match("%.c$") then sources[#sources + 1] = dir .. "/" .. file.name end
-  end
 
   local program = dir .. "/mhagen_check"
-  local compile = joined(words_of(emulated and emulated.cc or host.cc),
-                         { "-std=c11", "-O2", "-o", program }, sources, { "-lm", "-pthread" })
+  local compile = joined(compiler(emulated and emulated.cc or host.cc), { "-o", program },
+                         sources(dir, files, function() return true end), { "-lm", "-pthread" })
   local run = joined(emulated and emulated.run or {}, { program })
   for _, command in ipairs { compile, run } do
     local status, message = host.run(command)
@@ -151,12 +181,80 @@ end
 
 function commands.check(args)
   local cfg = load_config(args.config)
-  local dir = must(host.temp_dir())
-  local ok, passed, why = xpcall(check_in, on_error, dir, cfg)
-  host.remove_dir(dir)
-  if not ok then error(passed, 0) end
+  local passed, why = in_temp_dir(check_in, cfg)
   if passed == nil then must(host.print(("%s: skipped: %s\n"):format(cfg.name, why))) end
   if passed == false then return 1, why end
+  return 0
+end
+
+local OUTPUT_BYTES = 1 << 20 -- the most that is read of a program
+
+-- Runs a command that is a step of a benchmark; its output, or nil: then the row tells.
+local function step(row, name, command)
+  local status, output = host.run(command, OUTPUT_BYTES)
+  if must(status, output) == 0 then return output end
+  row.status, row.message = name, ("%s ended with status %d"):format(command[1], status)
+  bench.add(row, output)
+end
+
+local function seconds_since(start) return math.floor((host.clock() - start) * 1e3 + 0.5) / 1e3 end
+
+-- Generates, compiles and times in `dir`: a row of results.
+local function bench_in(dir, cfg, args)
+  local start = host.clock()
+  local files, recorded = files_of(cfg)
+  local row = bench.row(cfg, recorded)
+  row.generate_seconds = seconds_since(start)
+  local why = obstacle(isas.list[cfg.isa])
+  if why then
+    row.status, row.message = "skipped", why
+    return row
+  end
+
+  files[#files + 1] = { name = "mhagen_bench.c", text = bench.main(recorded) }
+  files[#files + 1] = { name = "mhagen_peak.c", text = bench.peak() }
+  add_embedded(files, cfg, "bench", { "bench/bench.c", "bench/bench.h", "tests/reference.c",
+                                      "tests/reference.h" })
+  must(host.write_files(dir, files))
+  local kernel, object, program = cfg.name .. ".c", dir .. "/" .. cfg.name .. ".o", dir .. "/mhagen_bench"
+  local cc = compiler(host.cc)
+  row.flags = table.concat(cc, " ")
+  start = host.clock()
+  if not step(row, "compile", joined(cc, { "-c", "-o", object, dir .. "/" .. kernel })) then return row end
+  row.compile_seconds = seconds_since(start)
+  local others = sources(dir, files, function(name) return name ~= kernel end)
+  if not step(row, "compile", joined(cc, { "-o", program, object }, others, { "-lm", "-pthread" })) then
+    return row
+  end
+  local version_text = step(row, "compile", joined(words_of(host.cc), { "--version" }))
+  local sizes = version_text and step(row, "compile", { "size", object })
+  if not sizes then return row end
+  row.compiler = version_text:match("^[^\n]*")
+  row.text_bytes = math.tointeger(sizes:match("\n%s*(%d+)"))
+
+  local options = {}
+  local phases = args.phases and cfg.unroll ~= "full"
+  if args.threads then options = joined(options, { "--threads", args.threads }) end
+  if args.samples then options = joined(options, { "--samples", args.samples }) end
+  if phases then options = joined(options, { "--phases" }) end
+  local output = step(row, "time", joined({ program }, options))
+  if not output then return row end
+  bench.add(row, output)
+  if args.phases then
+    row.phases = {}
+    local symbols = phases and step(row, "time", { "nm", "-n", program })
+    if symbols then row.phases = bench.phases(output, symbols) end
+  end
+  return row
+end
+
+function commands.bench(args)
+  local cfg = load_config(args.config)
+  local row
+  if args.output then row = bench_in(args.output, cfg, args) else row = in_temp_dir(bench_in, cfg, args) end
+  local failed = row.status ~= "ok" and row.status ~= "skipped"
+  if args.json or not failed then must(host.print(args.json and bench.json(row) or bench.text(row))) end
+  if failed then return 1, ("bench of %s: %s: %s"):format(cfg.name, row.status, row.message) end
   return 0
 end
 
@@ -177,6 +275,12 @@ function commands.isas()
 end
 
 -- ---- the command line ----
+
+-- The text of an option, if it is a positive number.
+local function count(text)
+  if text:match("^[1-9]%d?%d?%d?%d?%d?$") then return text end
+  return nil, ("'%s' is not a number from 1 to 999999"):format(show(text))
+end
 
 local function build_parser()
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
@@ -210,6 +314,13 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
                        "Writes nothing."))
   takes_config(command("check", "Generate, compile, run against the reference in double.",
                        "Uses $CC (default cc); another architecture's code runs under QEMU."))
+  local timed = takes_config(command("bench", "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
+                                     "Uses $CC (default cc) with -O2 unless it has another -O."))
+  timed:flag("--json", "print a JSON object")
+  timed:flag("--phases", "say where the time goes")
+  timed:option("--threads", "run on so many threads and cores (default: 1)"):argname("<N>"):convert(count)
+  timed:option("--samples", "take so many samples"):argname("<N>"):convert(count)
+  timed:option("-o --output", "keep program and sources in this directory"):argname("<DIR>")
   command("isas", "List the instruction sets, and whether this CPU has each.",
           "Code for another architecture is checked with a cross compiler and QEMU, if installed.")
   return parser
