@@ -16,14 +16,14 @@ import suite
 
 def build(side, args, directory):
     """Builds, checks and times one side once; returns its program and row."""
-    config = [word for word in args.keys if "=" in word] + [f"isa={args.isa or suite.widest()}"]
+    def own(option):
+        return getattr(args, option + side)
+    words = [f"isa={args.isa or suite.widest()}", *args.keys, *own("").split()]
     if args.shape:
-        config += suite.suite()[args.shape][0]
-    given = {word.split("=")[0] for word in vars(args)[side].split()}
-    config = [word for word in config if word.split("=")[0] not in given]
-    config += vars(args)[side].split()
-    row = suite.bench(config, vars(args)["cc_" + side] or args.cc,
-                      vars(args)["mhagen_" + side], ["--samples", 5, "-o", directory])
+        words = suite.suite()[args.shape][0] + words
+    config = dict(word.split("=", 1) for word in words)  # later ones win
+    row = suite.bench([f"{key}={value}" for key, value in config.items()], own("cc_") or args.cc,
+                      own("mhagen_"), ["--samples", 5, "-o", directory])
     if row["status"] != "ok":
         sys.exit(f"{side}: {row['status']}: {row['message']}")
     return directory / "mhagen_bench", row
@@ -62,13 +62,13 @@ def main():
     for side in "ab":
         row = sides[side][1]
         print(f"{side.upper()}  {lower_median(times[side]):10.2f} us  min {min(times[side]):10.2f}  "
-              f"of peak {lower_median(fractions[side]):.3f}  text {row['text_bytes']}  "
-              f"error {row['error']:.1e}  {row['command'].removeprefix('mhagen gen ')}")
-    wins = sum(b < a for a, b in zip(times["a"], times["b"]))
-    ratio = lower_median(times["b"]) / lower_median(times["a"])
-    by_fraction = lower_median(fractions["a"]) / lower_median(fractions["b"])
-    print(f"B / A: {ratio:.4f} by time, {by_fraction:.4f} by fraction of peak; "
-          f"B is faster in {wins} of {args.rounds} rounds")
+              f"of peak {lower_median(fractions[side]):.4f}  text {row['text_bytes']}  "
+              f"error {row['error']:.1e}  {row['flags']}: {row['command']}")
+    ratios = sorted(b / a for a, b in zip(times["a"], times["b"]))
+    quarter = len(ratios) // 4
+    print(f"B / A  {lower_median(times['b']) / lower_median(times['a']):.4f}; "
+          f"middle half of the rounds {ratios[quarter]:.4f} to {ratios[-1 - quarter]:.4f}; "
+          f"B is faster in {sum(ratio < 1 for ratio in ratios)} of {args.rounds}")
 
 
 if __name__ == "__main__":

@@ -155,8 +155,8 @@ static int pin(int threads) {
   const int here = sched_getcpu();
   CPU_ZERO(&chosen);
   if (sched_getaffinity(0, sizeof all, &all) || here < 0) fail("time", "cannot pin to a core");
-  for (int i = 0; i < CPU_SETSIZE && count < threads; i++) {
-    const int cpu = (here + i) % CPU_SETSIZE;
+  for (size_t i = 0; i < CPU_SETSIZE && count < threads; i++) {
+    const size_t cpu = ((size_t)here + i) % CPU_SETSIZE;
     if (!CPU_ISSET(cpu, &all)) continue;
     CPU_SET(cpu, &chosen);
     count++;
@@ -223,8 +223,8 @@ static double measure(const bench *b, int samples) {
   const long runs = once < SAMPLE ? (long)(SAMPLE / once) + 1 : 1;
   const clockid_t clock = clock_for(b, once * (double)runs);
   if (samples == 0) {
-    const double most = SAMPLING / (once * (double)runs + 2 * PEAK);
-    samples = most > MOST_SAMPLES ? MOST_SAMPLES : most < LEAST_SAMPLES ? LEAST_SAMPLES : (int)most;
+    const double fit = SAMPLING / (once * (double)runs + 2 * PEAK);
+    samples = (int)fmin(fmax(fit, LEAST_SAMPLES), MOST_SAMPLES);
   }
   double *seconds = malloc(3 * (size_t)samples * sizeof *seconds);
   if (!seconds) fail("time", "out of memory");

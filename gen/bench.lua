@@ -44,7 +44,7 @@ end
 local phases = { "projections", "scores+softmax", "context", "output", "other" }
 local phase_of = {
   { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
-  { "scores_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },
+  { "scores_", "scores+softmax" }, { "probs_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },
 }
 
 -- symbols: the output of nm -n, lines "address kind name" in the order of addresses.
@@ -102,6 +102,9 @@ function M.row(cfg, recorded)
   }
 end
 
+-- From the output of size, in the format that is its default everywhere.
+function M.text_bytes(sizes) return math.tointeger(sizes:match("\n%s*(%d+)")) end
+
 -- Adds what a benchmark's program has printed.
 function M.add(row, output)
   for _, key in ipairs(keys) do
@@ -111,7 +114,7 @@ function M.add(row, output)
 end
 
 local function ordered(values, order)
-  local all = setmetatable({}, { __jsonorder = order })
+  local all = setmetatable({}, { __jsonorder = order, __jsontype = "object" })
   for _, key in ipairs(order) do all[key] = values[key] end
   return all
 end

@@ -143,11 +143,11 @@ local function sources(dir, files, wanted)
   return paths
 end
 
--- work(dir, ...) in a new directory that is removed afterwards.
-local function in_temp_dir(work, ...)
-  local dir = must(host.temp_dir())
-  local results = table.pack(xpcall(work, on_error, dir, ...))
-  host.remove_dir(dir)
+-- work(dir, ...); without a directory in a new one, which is removed afterwards.
+local function in_dir(dir, work, ...)
+  local new = not dir and must(host.temp_dir())
+  local results = table.pack(xpcall(work, on_error, dir or new, ...))
+  if new then host.remove_dir(new) end
   if not results[1] then error(results[2], 0) end
   return table.unpack(results, 2, results.n)
 end
@@ -181,7 +181,7 @@ end
 
 function commands.check(args)
   local cfg = load_config(args.config)
-  local passed, why = in_temp_dir(check_in, cfg)
+  local passed, why = in_dir(nil, check_in, cfg)
   if passed == nil then must(host.print(("%s: skipped: %s\n"):format(cfg.name, why))) end
   if passed == false then return 1, why end
   return 0
@@ -189,15 +189,32 @@ end
 
 local OUTPUT_BYTES = 1 << 20 -- the most that is read of a program
 
--- Runs a command that is a step of a benchmark; its output, or nil: then the row tells.
+-- Runs a command that is a step of a benchmark and returns its output. If it fails, the row says
+-- so, and is raised.
 local function step(row, name, command)
   local status, output = host.run(command, OUTPUT_BYTES)
   if must(status, output) == 0 then return output end
   row.status, row.message = name, ("%s ended with status %d"):format(command[1], status)
   bench.add(row, output)
+  error({ failed = row }, 0)
 end
 
 local function seconds_since(start) return math.floor((host.clock() - start) * 1e3 + 0.5) / 1e3 end
+
+-- Compiles the files of a benchmark; returns the path of its program.
+local function build_bench(dir, cfg, files, row)
+  local cc, program = compiler(host.cc), dir .. "/mhagen_bench"
+  local kernel, object = cfg.name .. ".c", dir .. "/" .. cfg.name .. ".o"
+  row.flags = table.concat(cc, " ")
+  local start = host.clock()
+  step(row, "compile", joined(cc, { "-c", "-o", object, dir .. "/" .. kernel }))
+  row.compile_seconds = seconds_since(start)
+  local others = sources(dir, files, function(name) return name ~= kernel end)
+  step(row, "compile", joined(cc, { "-o", program, object }, others, { "-lm", "-pthread" }))
+  row.compiler = step(row, "compile", joined(words_of(host.cc), { "--version" })):match("^[^\n]*")
+  row.text_bytes = bench.text_bytes(step(row, "compile", { "size", object }))
+  return program
+end
 
 -- Generates, compiles and times in `dir`: a row of results.
 local function bench_in(dir, cfg, args)
@@ -205,7 +222,7 @@ local function bench_in(dir, cfg, args)
   local files, recorded = files_of(cfg)
   local row = bench.row(cfg, recorded)
   row.generate_seconds = seconds_since(start)
-  local why = obstacle(isas.list[cfg.isa])
+  local why = obstacle(isas.list[cfg.isa]) -- under an emulator times mean nothing
   if why then
     row.status, row.message = "skipped", why
     return row
@@ -216,45 +233,28 @@ local function bench_in(dir, cfg, args)
   add_embedded(files, cfg, "bench", { "bench/bench.c", "bench/bench.h", "tests/reference.c",
                                       "tests/reference.h" })
   must(host.write_files(dir, files))
-  local kernel, object, program = cfg.name .. ".c", dir .. "/" .. cfg.name .. ".o", dir .. "/mhagen_bench"
-  local cc = compiler(host.cc)
-  row.flags = table.concat(cc, " ")
-  start = host.clock()
-  if not step(row, "compile", joined(cc, { "-c", "-o", object, dir .. "/" .. kernel })) then return row end
-  row.compile_seconds = seconds_since(start)
-  local others = sources(dir, files, function(name) return name ~= kernel end)
-  if not step(row, "compile", joined(cc, { "-o", program, object }, others, { "-lm", "-pthread" })) then
-    return row
+  local run = { build_bench(dir, cfg, files, row) }
+  for _, option in ipairs { "threads", "samples" } do
+    if args[option] then run = joined(run, { "--" .. option, args[option] }) end
   end
-  local version_text = step(row, "compile", joined(words_of(host.cc), { "--version" }))
-  local sizes = version_text and step(row, "compile", { "size", object })
-  if not sizes then return row end
-  row.compiler = version_text:match("^[^\n]*")
-  row.text_bytes = math.tointeger(sizes:match("\n%s*(%d+)"))
-
-  local options = {}
-  local phases = args.phases and cfg.unroll ~= "full"
-  if args.threads then options = joined(options, { "--threads", args.threads }) end
-  if args.samples then options = joined(options, { "--samples", args.samples }) end
-  if phases then options = joined(options, { "--phases" }) end
-  local output = step(row, "time", joined({ program }, options))
-  if not output then return row end
-  bench.add(row, output)
-  if args.phases then
-    row.phases = {}
-    local symbols = phases and step(row, "time", { "nm", "-n", program })
-    if symbols then row.phases = bench.phases(output, symbols) end
+  if not args.phases or cfg.unroll == "full" then
+    bench.add(row, step(row, "time", run))
+    if args.phases then row.phases = {} end
+  else
+    local output = step(row, "time", joined(run, { "--phases" }))
+    bench.add(row, output)
+    row.phases = bench.phases(output, step(row, "time", { "nm", "-n", run[1] }))
   end
   return row
 end
 
 function commands.bench(args)
   local cfg = load_config(args.config)
-  local row
-  if args.output then row = bench_in(args.output, cfg, args) else row = in_temp_dir(bench_in, cfg, args) end
-  local failed = row.status ~= "ok" and row.status ~= "skipped"
-  if args.json or not failed then must(host.print(args.json and bench.json(row) or bench.text(row))) end
-  if failed then return 1, ("bench of %s: %s: %s"):format(cfg.name, row.status, row.message) end
+  local ok, row = pcall(in_dir, args.output, bench_in, cfg, args)
+  if not ok then row = row.failed or error(row, 0) end
+  if args.json then must(host.print(bench.json(row))) end
+  if not ok then return 1, ("bench of %s: %s: %s"):format(cfg.name, row.status, row.message) end
+  if not args.json then must(host.print(bench.text(row))) end
   return 0
 end
 
@@ -276,10 +276,12 @@ end
 
 -- ---- the command line ----
 
--- The text of an option, if it is a positive number.
-local function count(text)
-  if text:match("^[1-9]%d?%d?%d?%d?%d?$") then return text end
-  return nil, ("'%s' is not a number from 1 to 999999"):format(show(text))
+-- Converts the value of an option that is a number.
+local function count(option)
+  return function(text)
+    if text:match("^[1-9]%d?%d?%d?%d?%d?$") then return text end
+    return nil, ("option '%s': '%s' is not a number from 1 to 999999"):format(option, show(text))
+  end
 end
 
 local function build_parser()
@@ -306,6 +308,17 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
     return cmd
   end
 
+  local function takes_bench_options(cmd)
+    local function number(option, text)
+      cmd:option("--" .. option, text):argname("<N>"):convert(count("--" .. option))
+    end
+    cmd:flag("--json", "print one JSON object")
+    cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
+    number("threads", "threads, on as many cores (default: 1)")
+    number("samples", "timed samples (default: what a second allows, 5 to 400)")
+    cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
+  end
+
   takes_config(command("gen", "Write the kernel: NAME.h, NAME.c, and the runtime beside them.",
                        "Example: mhagen gen h=12 d_model=384 dk=32 seq=128 isa=avx2 -o out"))
     :option("-o --output", "directory; made if it is missing"):argname("<DIR>")
@@ -314,13 +327,9 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
                        "Writes nothing."))
   takes_config(command("check", "Generate, compile, run against the reference in double.",
                        "Uses $CC (default cc); another architecture's code runs under QEMU."))
-  local timed = takes_config(command("bench", "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
-                                     "Uses $CC (default cc) with -O2 unless it has another -O."))
-  timed:flag("--json", "print a JSON object")
-  timed:flag("--phases", "say where the time goes")
-  timed:option("--threads", "run on so many threads and cores (default: 1)"):argname("<N>"):convert(count)
-  timed:option("--samples", "take so many samples"):argname("<N>"):convert(count)
-  timed:option("-o --output", "keep program and sources in this directory"):argname("<DIR>")
+  takes_bench_options(takes_config(command("bench",
+    "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
+    "On one pinned core. $CC is the compiler and its options (default: cc, -O2).")))
   command("isas", "List the instruction sets, and whether this CPU has each.",
           "Code for another architecture is checked with a cross compiler and QEMU, if installed.")
   return parser
