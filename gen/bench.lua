@@ -142,7 +142,9 @@ local function bytes(n)
   return ("%.1f MB"):format(n / 1e6)
 end
 
-local function microseconds(t) return (t < 1000 and "%.2f" or "%.1f"):format(t) end
+local function microseconds(t)
+  return (t < 10 and "%.3f" or t < 1000 and "%.2f" or "%.1f"):format(t)
+end
 
 -- The row for a reader.
 function M.text(row)
