@@ -39,7 +39,7 @@ def bench(config, cc="cc", mhagen=MHAGEN, options=()):
     result = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE,
                             env={**os.environ, "CC": cc})
     if not result.stdout:
-        sys.exit(result.returncode or 1)  # the reason is on standard error already
+        sys.exit(result.returncode)  # the reason is on standard error already
     return json.loads(result.stdout)
 
 
@@ -52,11 +52,6 @@ def options(description):
                         help='compiler and options, such as "clang-19 -O3"')
     parser.add_argument("--threads", type=int, default=1)
     return parser
-
-
-def wide(text):
-    """A word that argparse would take for a file name or an option stays what it is."""
-    return [word for word in text.split(",") if word]
 
 
 HEAD = (f"{'shape':<14} {'us min':>10} {'median':>10} {'p99':>10} {'cold':>10} {'GFLOP/s':>8} "
@@ -75,9 +70,12 @@ def table_row(name, row, target):
 
 def main():
     parser = options(__doc__)
-    parser.add_argument("--shapes", type=wide, default=list(suite()), help="such as micro,minilm")
+    parser.add_argument("--shapes", default=",".join(suite()), help="such as micro,minilm")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build")
     args = parser.parse_args()
+    shapes = args.shapes.split(",")
+    if not set(shapes) <= set(suite()):
+        parser.error("the shapes are " + ", ".join(suite()))
     isa = args.isa or widest()
     lines, rows = [], []
 
@@ -85,7 +83,7 @@ def main():
         lines.append(line)
         print(line, flush=True)
 
-    for name in args.shapes:
+    for name in shapes:
         config, target = suite()[name]
         row = bench([*config, f"isa={isa}", *args.keys], args.cc,
                     options=["--threads", args.threads])
