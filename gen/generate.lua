@@ -1,4 +1,4 @@
--- A checked config -> the texts of <name>.h and <name>.c.
+-- A checked config -> the texts of <name>.h and <name>.c, and what was recorded for them.
 
 local config = require "config"
 local cprint = require "cprint"
@@ -66,5 +66,5 @@ return function(cfg)
   return {
     { name = cfg.name .. ".h", text = template.file("kernel.h.in", header_values) },
     { name = cfg.name .. ".c", text = template.file("kernel.c.in", source_values) },
-  }
+  }, recorded
 end

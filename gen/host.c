@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -335,7 +336,7 @@ static int host_write_files(lua_State *L) {
   return fail(L, lua_tostring(L, -1), strerror(error));
 }
 
-/* ---- compiling and running (for `check`) ---- */
+/* ---- compiling and running (for `check` and `bench`) ---- */
 
 /* temp_dir() -> the path of a new directory */
 static int host_temp_dir(lua_State *L) {
@@ -362,29 +363,73 @@ static int host_remove_dir(lua_State *L) {
   return 0;
 }
 
-/* run { program, argument, ... } -> exit status, 128 + n for signal n; nil, message if it could not
- * be started. Output goes where ours goes. */
+/* Reads to the end, and keeps what fits. Returns the bytes kept. */
+static size_t drain(int fd, char *text, size_t limit) {
+  char rest[4096];
+  size_t size = 0;
+  for (ssize_t got = 1; got > 0;) {
+    if (size < limit) {
+      got = read(fd, text + size, limit - size);
+      if (got > 0) size += (size_t)got;
+    } else {
+      got = read(fd, rest, sizeof rest);
+    }
+  }
+  return size;
+}
+
+/* run({ program, argument, ... } [, limit]) -> exit status, 128 + n for signal n; with a limit also
+ * what it wrote to standard output, at most so many bytes. Other output goes where ours goes. nil,
+ * message if it could not be started. */
 static int host_run(lua_State *L) {
-  size_t count = (size_t)lua_rawlen(L, 1);
+  size_t count = (size_t)lua_rawlen(L, 1), limit = (size_t)luaL_optinteger(L, 2, 0);
   char **argv = lua_newuserdatauv(L, (count + 1) * sizeof *argv, 0);
+  char *text = limit > 0 ? lua_newuserdatauv(L, limit, 0) : NULL;
   for (size_t i = 0; i < count; ++i) {
     lua_rawgeti(L, 1, (lua_Integer)i + 1);
     argv[i] = (char *)luaL_checkstring(L, -1); /* the list keeps it alive; a program gets a copy */
     lua_pop(L, 1);
   }
   argv[count] = NULL;
+  int ends[2] = {-1, -1};
+  if (text != NULL && pipe(ends) != 0) return fail(L, "pipe", strerror(errno));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (text != NULL) {
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    for (int i = 0; i < 2; ++i) {
+      if (ends[i] != STDOUT_FILENO) posix_spawn_file_actions_addclose(&actions, ends[i]);
+    }
+  }
   pid_t child;
-  int error = posix_spawnp(&child, argv[0], NULL, NULL, argv, environ);
-  if (error != 0) return fail(L, argv[0], strerror(error));
+  int error = posix_spawnp(&child, argv[0], &actions, NULL, argv, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (text != NULL) close(ends[1]);
+  if (error != 0) {
+    if (text != NULL) close(ends[0]);
+    return fail(L, argv[0], strerror(error));
+  }
   /* As system(3): the terminal's interrupt ends the child; we stay to clean up. */
   struct sigaction ignore = {.sa_handler = SIG_IGN}, old_int, old_quit;
   sigaction(SIGINT, &ignore, &old_int);
   sigaction(SIGQUIT, &ignore, &old_quit);
+  size_t size = text != NULL ? drain(ends[0], text, limit) : 0;
+  if (text != NULL) close(ends[0]);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   sigaction(SIGINT, &old_int, NULL);
   sigaction(SIGQUIT, &old_quit, NULL);
   lua_pushinteger(L, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  if (text == NULL) return 1;
+  lua_pushlstring(L, text, size);
+  return 2;
+}
+
+/* clock() -> seconds since some moment */
+static int host_clock(lua_State *L) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  lua_pushnumber(L, (lua_Number)t.tv_sec + 1e-9 * (lua_Number)t.tv_nsec);
   return 1;
 }
 
@@ -433,6 +478,7 @@ static void push_host(lua_State *L) {
       {"temp_dir", host_temp_dir},
       {"remove_dir", host_remove_dir},
       {"run", host_run},
+      {"clock", host_clock},
       {"print", host_print},
       {"cpu_has", host_cpu_has},
       {"traceback", host_traceback},

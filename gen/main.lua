@@ -2,6 +2,7 @@
 -- compilers; all other modules are functions from values to values.
 
 local argparse = require "argparse"
+local bench = require "bench"
 local host = require "host"
 local config = require "config"
 local explain = require "explain"
@@ -75,19 +76,19 @@ local function load_config(arguments)
   return config.load(entries, assignments)
 end
 
--- The files of a kernel, with the runtime.
+-- The files of a kernel, with the runtime; and what was recorded for them.
 local function files_of(cfg)
-  local files = generate(cfg)
+  local files, recorded = generate(cfg)
   for _, name in ipairs { "mhagen.h", "mhagen.c" } do
     files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
   end
-  return files
+  return files, recorded
 end
 
 local commands = {}
 
 function commands.gen(args)
-  must(host.write_files(args.output, files_of(load_config(args.config))))
+  must(host.write_files(args.output, (files_of(load_config(args.config)))))
   return 0
 end
 
@@ -114,6 +115,43 @@ local function joined(...)
   return all
 end
 
+-- The words that compile, for $CC or a cross compiler: -O2, unless they say another level.
+local function compiler(cc)
+  return joined(words_of(cc), { "-std=c11" }, cc:find("%f[%S]%-O") and {} or { "-O2" })
+end
+
+-- Adds the embedded files of a command to those of a kernel.
+local function add_embedded(files, cfg, command, names)
+  for _, name in ipairs(names) do
+    local base = name:match("[^/]+$")
+    if base:match("%w+") == cfg.name then
+      error({ message = ("%s: %s is a file of the %s; choose another name"):format(
+        command, base, command) }, 0)
+    end
+    files[#files + 1] = { name = base, text = host.embedded(name) }
+  end
+end
+
+-- The paths of the C files that `wanted` accepts.
+local function sources(dir, files, wanted)
+  local paths = {}
+  for _, file in ipairs(files) do
+    if file.name:match("%.c$") and wanted(file.name) then
+      paths[#paths + 1] = dir .. "/" .. file.name
+    end
+  end
+  return paths
+end
+
+-- work(dir, ...); without a directory in a new one, which is removed afterwards.
+local function in_dir(dir, work, ...)
+  local new = not dir and must(host.temp_dir())
+  local results = table.pack(xpcall(work, on_error, dir or new, ...))
+  if new then host.remove_dir(new) end
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
 -- Compiles and runs the check in `dir`: true, false and what failed, or nil and why it is skipped.
 local function check_in(dir, cfg)
   local files = files_of(cfg)
@@ -123,21 +161,13 @@ local function check_in(dir, cfg)
 
   files[#files + 1] = { name = "mhagen_check.c",
                         text = template.file("check.c.in", { name = cfg.name }) }
-  for _, name in ipairs { "checker.c", "checker.h", "reference.c", "reference.h" } do
-    if name:match("%w+") == cfg.name then
-      error({ message = "check: " .. name .. " is a file of the check; choose another name" }, 0)
-    end
-    files[#files + 1] = { name = name, text = host.embedded("tests/" .. name) }
-  end
+  add_embedded(files, cfg, "check", { "tests/checker.c", "tests/checker.h", "tests/reference.c",
+                                      "tests/reference.h" })
   must(host.write_files(dir, files))
-  local sources = {}
-  for _, file in ipairs(files) do
-    if file.name:match("%.c$") then sources[#sources + 1] = dir .. "/" .. file.name end
-  end
 
   local program = dir .. "/mhagen_check"
-  local compile = joined(words_of(emulated and emulated.cc or host.cc),
-                         { "-std=c11", "-O2", "-o", program }, sources, { "-lm", "-pthread" })
+  local compile = joined(compiler(emulated and emulated.cc or host.cc), { "-o", program },
+                         sources(dir, files, function() return true end), { "-lm", "-pthread" })
   local run = joined(emulated and emulated.run or {}, { program })
   for _, command in ipairs { compile, run } do
     local status, message = host.run(command)
@@ -151,12 +181,80 @@ end
 
 function commands.check(args)
   local cfg = load_config(args.config)
-  local dir = must(host.temp_dir())
-  local ok, passed, why = xpcall(check_in, on_error, dir, cfg)
-  host.remove_dir(dir)
-  if not ok then error(passed, 0) end
+  local passed, why = in_dir(nil, check_in, cfg)
   if passed == nil then must(host.print(("%s: skipped: %s\n"):format(cfg.name, why))) end
   if passed == false then return 1, why end
+  return 0
+end
+
+local OUTPUT_BYTES = 1 << 20 -- the most that is read of a program
+
+-- Runs a command that is a step of a benchmark and returns its output. If it fails, the row says
+-- so, and is raised.
+local function step(row, name, command)
+  local status, output = host.run(command, OUTPUT_BYTES)
+  if must(status, output) == 0 then return output end
+  row.status, row.message = name, ("%s ended with status %d"):format(command[1], status)
+  bench.add(row, output)
+  error({ failed = row }, 0)
+end
+
+local function seconds_since(start) return math.floor((host.clock() - start) * 1e3 + 0.5) / 1e3 end
+
+-- Compiles the files of a benchmark; returns the path of its program.
+local function build_bench(dir, cfg, files, row)
+  local cc, program = compiler(host.cc), dir .. "/mhagen_bench"
+  local kernel, object = cfg.name .. ".c", dir .. "/" .. cfg.name .. ".o"
+  row.flags = table.concat(cc, " ")
+  local start = host.clock()
+  step(row, "compile", joined(cc, { "-c", "-o", object, dir .. "/" .. kernel }))
+  row.compile_seconds = seconds_since(start)
+  local others = sources(dir, files, function(name) return name ~= kernel end)
+  step(row, "compile", joined(cc, { "-o", program, object }, others, { "-lm", "-pthread" }))
+  row.compiler = step(row, "compile", joined(words_of(host.cc), { "--version" })):match("^[^\n]*")
+  row.text_bytes = bench.text_bytes(step(row, "compile", { "size", object }))
+  return program
+end
+
+-- Generates, compiles and times in `dir`: a row of results.
+local function bench_in(dir, cfg, args)
+  local start = host.clock()
+  local files, recorded = files_of(cfg)
+  local row = bench.row(cfg, recorded)
+  row.generate_seconds = seconds_since(start)
+  local why = obstacle(isas.list[cfg.isa]) -- under an emulator times mean nothing
+  if why then
+    row.status, row.message = "skipped", why
+    return row
+  end
+
+  files[#files + 1] = { name = "mhagen_bench.c", text = bench.main(recorded) }
+  files[#files + 1] = { name = "mhagen_peak.c", text = bench.peak() }
+  add_embedded(files, cfg, "bench", { "bench/bench.c", "bench/bench.h", "tests/reference.c",
+                                      "tests/reference.h" })
+  must(host.write_files(dir, files))
+  local run = { build_bench(dir, cfg, files, row) }
+  for _, option in ipairs { "threads", "samples" } do
+    if args[option] then run = joined(run, { "--" .. option, args[option] }) end
+  end
+  if not args.phases or cfg.unroll == "full" then
+    bench.add(row, step(row, "time", run))
+    if args.phases then row.phases = {} end
+  else
+    local output = step(row, "time", joined(run, { "--phases" }))
+    bench.add(row, output)
+    row.phases = bench.phases(output, step(row, "time", { "nm", "-n", run[1] }))
+  end
+  return row
+end
+
+function commands.bench(args)
+  local cfg = load_config(args.config)
+  local ok, row = pcall(in_dir, args.output, bench_in, cfg, args)
+  if not ok then row = row.failed or error(row, 0) end
+  if args.json then must(host.print(bench.json(row))) end
+  if not ok then return 1, ("bench of %s: %s: %s"):format(cfg.name, row.status, row.message) end
+  if not args.json then must(host.print(bench.text(row))) end
   return 0
 end
 
@@ -177,6 +275,14 @@ function commands.isas()
 end
 
 -- ---- the command line ----
+
+-- Converts the value of an option that is a number.
+local function count(option)
+  return function(text)
+    if text:match("^[1-9]%d?%d?%d?%d?%d?$") then return text end
+    return nil, ("option '%s': '%s' is not a number from 1 to 999999"):format(option, show(text))
+  end
+end
 
 local function build_parser()
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
@@ -202,6 +308,17 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
     return cmd
   end
 
+  local function takes_bench_options(cmd)
+    local function number(option, text)
+      cmd:option("--" .. option, text):argname("<N>"):convert(count("--" .. option))
+    end
+    cmd:flag("--json", "print one JSON object")
+    cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
+    number("threads", "threads, on as many cores (default: 1)")
+    number("samples", "timed samples (default: what a second allows, 5 to 400)")
+    cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
+  end
+
   takes_config(command("gen", "Write the kernel: NAME.h, NAME.c, and the runtime beside them.",
                        "Example: mhagen gen h=12 d_model=384 dk=32 seq=128 isa=avx2 -o out"))
     :option("-o --output", "directory; made if it is missing"):argname("<DIR>")
@@ -210,6 +327,9 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
                        "Writes nothing."))
   takes_config(command("check", "Generate, compile, run against the reference in double.",
                        "Uses $CC (default cc); another architecture's code runs under QEMU."))
+  takes_bench_options(takes_config(command("bench",
+    "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
+    "On one pinned core. $CC is the compiler and its options (default: cc, -O2).")))
   command("isas", "List the instruction sets, and whether this CPU has each.",
           "Code for another architecture is checked with a cross compiler and QEMU, if installed.")
   return parser

@@ -7,7 +7,7 @@ local M = {}
 -- { key, unit or "", meaning }
 M.fields = {
   { "name", "", "prefix of the kernel's symbols" },
-  { "status", "", "ok, or the step that failed: generate, compile, check, time" },
+  { "status", "", "ok, skipped, or the step that failed: generate, compile, check, time" },
   { "message", "", "what went wrong, one line" },
   { "config", "", "every key of the config, with its defaults" },
   { "command", "", "makes the same kernel" },
@@ -34,7 +34,8 @@ M.fields = {
   { "gflops", "GFLOP/s", "flops over us_median" },
   { "peak_gflops", "GFLOP/s", "of independent FMAs on this core, in the same run" },
   { "fraction", "", "of the FMA peak measured right before and after each sample; lower median" },
-  { "disturbed", "", "true if the FMA peak dropped by more than 5 % during the measurement" },
+  { "disturbed", "", "true if the FMA peak dropped by more than 5 % during the measurement, or if " ..
+    "others had the core for more than 5 % of the time" },
 }
 
 return M

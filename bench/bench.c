@@ -1,0 +1,412 @@
+/* bench.c: the fixed part of every benchmark. Each sample of the kernel lies between two of the FMA
+ * peak, so that a slower clock or a neighbour on the core shows in both. */
+#define _GNU_SOURCE
+#include "bench.h"
+#include "reference.h"
+
+#include <link.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+static const double WARM_UP = 0.02, SAMPLE = 0.5e-3, PEAK = 30e-6, SAMPLING = 1.0; /* seconds */
+enum { LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384 };
+
+typedef struct area {
+  void *at;
+  size_t bytes;
+  double deviation; /* of the numbers that are drawn into it; 0: none are */
+} area;
+
+typedef struct bench {
+  const mhagen_kernel *kernel;
+  double flops; /* of one run */
+  int threads, cores;
+  mhagen_weights weights;
+  void *packed;
+  mhagen_args args;
+  mhagen_pool *pool; /* null: one thread */
+  area areas[AREAS]; /* all memory that a run touches, and the weights */
+  int area_count;
+  const mhagen_peak *peak; /* the fastest on this CPU */
+  ptrdiff_t rounds;        /* that it takes for PEAK */
+  uint64_t random;
+} bench;
+
+/* Ends the program as the step that failed. */
+static void fail(const char *step, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  printf("message ");
+  vprintf(format, list);
+  printf("\nstatus %s\n", step);
+  va_end(list);
+  exit(1);
+}
+
+static double clock_seconds(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double now(void) { return clock_seconds(CLOCK_MONOTONIC); }
+
+/* ---- statistics ---- */
+
+static int by_value(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Of sorted values: the smallest that at least this fraction of them does not exceed; of one half
+ * it is the lower median. */
+static double quantile(const double *sorted, int count, double fraction) {
+  const int rank = (int)ceil(fraction * count);
+  return sorted[rank > 0 ? rank - 1 : 0];
+}
+
+/* ---- data ---- */
+
+static void *allocate(bench *b, size_t bytes, double deviation) {
+  void *at = aligned_alloc(MHAGEN_ALIGN, (bytes / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN);
+  if (!at) fail("time", "out of memory");
+  memset(at, 0, bytes);
+  b->areas[b->area_count++] = (area){at, bytes, deviation};
+  return at;
+}
+
+static const float *numbers(bench *b, size_t count, double deviation) {
+  return allocate(b, count * sizeof(float), deviation);
+}
+
+/* Weights keep the variance, so that scores are of the size that they have in use. */
+static void make_data(bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const size_t d = (size_t)k->d_model, h = (size_t)k->h, hk = h * (size_t)k->dk,
+               hv = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq,
+               m = batch * (size_t)k->seq_kv;
+  const double in = 1 / sqrt((double)d), out = 1 / sqrt((double)hv);
+  b->weights = (mhagen_weights){
+      .wq = numbers(b, d * hk, in), .wk = numbers(b, d * hk, in), .wv = numbers(b, d * hv, in),
+      .wo = numbers(b, hv * d, out), .bq = numbers(b, hk, 0.1), .bk = numbers(b, hk, 0.1),
+      .bv = numbers(b, hv, 0.1), .bo = numbers(b, d, 0.1)};
+  b->packed = allocate(b, k->packed_bytes, 0);
+  b->args = (mhagen_args){.q = numbers(b, n * d, 1), .y = allocate(b, n * d * sizeof(float), 0),
+                          .packed = b->packed, .workspace = allocate(b, k->workspace_bytes, 0)};
+  if (k->options & MHAGEN_CROSS) b->args.k = numbers(b, m * d, 1), b->args.v = numbers(b, m * d, 1);
+  if (k->options & MHAGEN_PROBS)
+    b->args.probs = allocate(b, h * n * (size_t)k->seq_kv * sizeof(float), 0);
+  if (k->options & MHAGEN_KV_LEN) {
+    int *lengths = allocate(b, batch * sizeof(int), 0);
+    for (size_t i = 0; i < batch; i++) lengths[i] = k->seq_kv;
+    b->args.kv_len = lengths;
+  }
+}
+
+/* Uniform numbers around 0, the same on every machine, and packs. */
+static void draw(bench *b) {
+  for (int i = 0; i < b->area_count; i++) {
+    float *x = b->areas[i].at;
+    const double width = b->areas[i].deviation * sqrt(12);
+    for (size_t j = 0; width > 0 && j < b->areas[i].bytes / sizeof *x; j++) {
+      b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+      x[j] = (float)(width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
+    }
+  }
+  const mhagen_status status = b->kernel->pack(&b->weights, b->packed);
+  if (status != MHAGEN_OK) fail("check", "pack: %s", mhagen_status_text(status));
+}
+
+static mhagen_status run(const bench *b) {
+  return b->pool ? mhagen_run_parallel(b->kernel, &b->args, b->pool) : b->kernel->run(&b->args);
+}
+
+/* The error is that promised of every kernel. A few numbers may cancel: narrow shapes are drawn so
+ * often that the norms are over 64, in expensive shapes 8, independent columns. */
+static void check(bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const int context = k->h * k->dv, width = context < k->d_model ? context : k->d_model,
+            columns = b->flops < 1e7 ? 64 : 8;
+  const size_t count = (size_t)k->batch * (size_t)k->seq * (size_t)k->d_model;
+  double *want = malloc(count * sizeof *want), wrong = 0, norm = 0, largest = 0;
+  for (int drawn = 0; drawn < columns; drawn += width) {
+    double score;
+    draw(b);
+    const mhagen_status status = run(b);
+    if (status != MHAGEN_OK) fail("check", "run: %s", mhagen_status_text(status));
+    if (!want || mhagen_reference(k, &b->weights, &b->args, want, NULL, &score))
+      fail("check", "out of memory");
+    largest = fmax(largest, score);
+    for (size_t i = 0; i < count; i++) {
+      const double difference = (double)b->args.y[i] - want[i];
+      wrong += difference * difference;
+      norm += want[i] * want[i];
+    }
+  }
+  free(want);
+  const double error = sqrt(wrong / norm), bound = 1e-6 * fmax(1, largest / 16);
+  printf("error %.3g\n", error);
+  if (!(error <= bound)) fail("check", "the error is %.3g, more than %.3g", error, bound);
+}
+
+/* ---- the machine ---- */
+
+/* Keeps the process to the CPU where the scheduler has put it, an idle one, and for more threads to
+ * the next ones that it may use. Returns how many there are. */
+static int pin(int threads) {
+  cpu_set_t all, chosen;
+  int count = 0;
+  const int here = sched_getcpu();
+  CPU_ZERO(&chosen);
+  if (sched_getaffinity(0, sizeof all, &all) || here < 0) fail("time", "cannot pin to a core");
+  for (size_t i = 0; i < CPU_SETSIZE && count < threads; i++) {
+    const size_t cpu = ((size_t)here + i) % CPU_SETSIZE;
+    if (!CPU_ISSET(cpu, &all)) continue;
+    CPU_SET(cpu, &chosen);
+    count++;
+  }
+  if (sched_setaffinity(0, sizeof chosen, &chosen)) fail("time", "cannot pin to a core");
+  return count;
+}
+
+static void print_machine(void) {
+  struct utsname system;
+  uname(&system);
+  char line[256], model[256] = "";
+  FILE *info = fopen("/proc/cpuinfo", "r");
+  while (info && !model[0] && fgets(line, sizeof line, info))
+    sscanf(line, "model name : %255[^\n]", model);
+  if (info) fclose(info);
+  printf("cpu %s\n", model[0] ? model : system.machine);
+  printf("cores %ld\n", sysconf(_SC_NPROCESSORS_ONLN));
+  printf("system %s %s\n", system.sysname, system.release);
+}
+
+/* ---- time ---- */
+
+/* GFLOP/s of one core. */
+static double measure_peak(const mhagen_peak *peak, ptrdiff_t rounds) {
+  static float out[MHAGEN_PEAK_FLOATS];
+  const double start = now();
+  peak->run(out, rounds);
+  return (double)peak->flops * (double)rounds / (now() - start) * 1e-9;
+}
+
+static void choose_peak(bench *b) {
+  double best = 0;
+  for (const mhagen_peak *const *peak = mhagen_peaks; *peak; peak++) {
+    if (!(*peak)->run || !mhagen_cpu_has((*peak)->cpu)) continue;
+    double rate = 0;
+    for (int i = 0; i < 20; i++) rate = fmax(rate, measure_peak(*peak, 2000));
+    if (rate <= best) continue;
+    best = rate;
+    b->peak = *peak;
+    b->rounds = (ptrdiff_t)(PEAK * best * 1e9 / (*peak)->flops) + 1;
+  }
+}
+
+/* Seconds of one run. */
+static double warm_up(const bench *b) {
+  const double start = now();
+  long runs = 0;
+  do run(b), runs++;
+  while (now() < start + WARM_UP || runs < 2);
+  return (now() - start) / (double)runs;
+}
+
+/* The clock for a timing of about so many seconds. On one thread it stands still while another
+ * process has the core, which on a shared machine makes the times repeat; but to read it takes half
+ * a microsecond. */
+static clockid_t clock_for(const bench *b, double seconds) {
+  return b->pool || seconds < SAMPLE ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+}
+
+/* Returns the median. */
+static double measure(const bench *b, int samples) {
+  const double once = warm_up(b), work = b->flops * 1e-9;
+  const long runs = once < SAMPLE ? (long)(SAMPLE / once) + 1 : 1;
+  const clockid_t clock = clock_for(b, once * (double)runs);
+  if (samples == 0) {
+    const double fit = SAMPLING / (once * (double)runs + 2 * PEAK);
+    samples = (int)fmin(fmax(fit, LEAST_SAMPLES), MOST_SAMPLES);
+  }
+  double *seconds = malloc(3 * (size_t)samples * sizeof *seconds);
+  if (!seconds) fail("time", "out of memory");
+  double *peaks = seconds + samples, *fractions = peaks + samples;
+  double passed = 0, used = 0;
+  for (int i = 0; i < samples; i++) {
+    const double before = measure_peak(b->peak, b->rounds);
+    const double wall = clock_seconds(CLOCK_MONOTONIC), start = clock_seconds(clock);
+    for (long j = 0; j < runs; j++) run(b);
+    const double time = clock_seconds(clock) - start;
+    passed += clock_seconds(CLOCK_MONOTONIC) - wall;
+    used += time;
+    seconds[i] = time / (double)runs;
+    /* The greater one: what disturbs so short a loop only makes it slower. */
+    peaks[i] = fmax(before, measure_peak(b->peak, b->rounds));
+    fractions[i] = work / seconds[i] / (peaks[i] * b->cores);
+  }
+  qsort(seconds, (size_t)samples, sizeof *seconds, by_value);
+  qsort(peaks, (size_t)samples, sizeof *peaks, by_value);
+  qsort(fractions, (size_t)samples, sizeof *fractions, by_value);
+  const double median = quantile(seconds, samples, 0.5);
+  const int slower = quantile(peaks, samples, 0.1) < 0.95 * peaks[samples - 1];
+  printf("repetitions %d\n", samples);
+  printf("us_min %.6g\n", seconds[0] * 1e6);
+  printf("us_median %.6g\n", median * 1e6);
+  printf("us_p99 %.6g\n", quantile(seconds, samples, 0.99) * 1e6);
+  printf("gflops %.6g\n", work / median);
+  printf("peak_gflops %.6g\n", quantile(peaks, samples, 0.5));
+  printf("fraction %.4f\n", quantile(fractions, samples, 0.5));
+  printf("disturbed %s\n", slower || passed > 1.05 * used ? "true" : "false");
+  free(seconds);
+  return median;
+}
+
+/* ---- cold ---- */
+
+#if defined(__x86_64__)
+
+static void flush(const void *at, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_ia32_clflush((const char *)at + i);
+}
+
+/* All that the linker has put into this program: code and constants. */
+static int flush_program(struct dl_phdr_info *object, size_t size, void *unused) {
+  (void)size, (void)unused;
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+    if (part->p_type == PT_LOAD) flush((const void *)(object->dlpi_addr + part->p_vaddr), part->p_memsz);
+  }
+  return 1; /* the first is the program, others are libraries */
+}
+
+static void make_cold(const bench *b) {
+  for (int i = 0; i < b->area_count; i++) flush(b->areas[i].at, b->areas[i].bytes);
+  flush((const char *)__builtin_frame_address(0) - STACK, STACK);
+  dl_iterate_phdr(flush_program, NULL);
+  __builtin_ia32_mfence();
+}
+
+#else
+
+/* Reads something else, larger than the caches. */
+static void make_cold(const bench *b) {
+  static volatile char *other;
+  const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const size_t bytes = last_level > 32 << 20 ? 2 * (size_t)last_level : 64 << 20;
+  (void)b;
+  if (!other) other = malloc(bytes);
+  if (!other) fail("time", "out of memory");
+  for (size_t i = 0; i < bytes; i += 64) other[i]++;
+}
+
+#endif
+
+static void measure_cold(const bench *b, double warm) {
+  const clockid_t clock = clock_for(b, warm);
+  double seconds[COLD_CALLS], total = 0;
+  int count = 0;
+  while (count < COLD_CALLS && (count < 3 || total < SAMPLING / 2)) {
+    make_cold(b);
+    const double start = clock_seconds(clock);
+    run(b);
+    seconds[count] = clock_seconds(clock) - start;
+    total += seconds[count++];
+  }
+  qsort(seconds, (size_t)count, sizeof *seconds, by_value);
+  printf("us_cold %.6g\n", quantile(seconds, count, 0.5) * 1e6);
+}
+
+/* ---- phases ---- */
+
+static volatile sig_atomic_t ticks;
+static uintptr_t tick_at[TICKS];
+
+static void on_tick(int number, siginfo_t *info, void *context) {
+  const ucontext_t *interrupted = context;
+  (void)number, (void)info;
+#if defined(__x86_64__)
+  const uintptr_t pc = (uintptr_t)interrupted->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+  const uintptr_t pc = (uintptr_t)interrupted->uc_mcontext.pc;
+#else
+  const uintptr_t pc = 0;
+  (void)interrupted;
+#endif
+  if (ticks < TICKS) tick_at[ticks++] = pc;
+}
+
+static int load_address(struct dl_phdr_info *object, size_t size, void *address) {
+  (void)size;
+  *(uintptr_t *)address = object->dlpi_addr;
+  return 1;
+}
+
+/* A profile by a timer that interrupts TICKS / 2 times, in half a second or, if it is longer, a run. */
+static void profile(const bench *b) {
+  const double once = warm_up(b), total = fmax(once, SAMPLING / 2);
+  const long period = (long)(total * 1e6 / (TICKS / 2)) | 1; /* odd: out of step with what it sees */
+  struct sigaction action = {.sa_sigaction = on_tick, .sa_flags = SA_SIGINFO | SA_RESTART};
+  const struct timeval interval = {.tv_sec = period / 1000000, .tv_usec = period % 1000000};
+  const struct itimerval on = {interval, interval}, off = {{0, 0}, {0, 0}};
+  sigaction(SIGALRM, &action, NULL);
+  setitimer(ITIMER_REAL, &on, NULL);
+  for (const double end = now() + total; now() < end;) b->kernel->run(&b->args);
+  setitimer(ITIMER_REAL, &off, NULL);
+
+  uintptr_t start = 0;
+  dl_iterate_phdr(load_address, &start);
+  for (int i = 0; i < ticks; i++) printf("pc %jx\n", (uintmax_t)(tick_at[i] - start));
+}
+
+/* ---- the interface ---- */
+
+static int usage(const char *program) {
+  fprintf(stderr, "usage: %s [--threads N] [--samples N] [--quick] [--phases]\n", program);
+  return 2;
+}
+
+int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char **argv) {
+  bench state = {.kernel = kernel, .flops = flops, .threads = 1, .random = 1}, *b = &state;
+  int samples = 0, quick = 0, phases = 0;
+  for (int i = 1; i < argc; i++) {
+    const int number = i + 1 < argc ? atoi(argv[i + 1]) : 0;
+    if (!strcmp(argv[i], "--quick")) quick = 1;
+    else if (!strcmp(argv[i], "--phases")) phases = 1;
+    else if (!strcmp(argv[i], "--threads") && number > 0) b->threads = number, i++;
+    else if (!strcmp(argv[i], "--samples") && number > 0) samples = number, i++;
+    else return usage(argv[0]);
+  }
+  print_machine();
+  printf("threads %d\n", b->threads);
+  printf("packed_bytes %zu\n", kernel->packed_bytes);
+  printf("workspace_bytes %zu\n", kernel->workspace_bytes);
+
+  b->cores = pin(b->threads); /* the workers inherit it */
+  if (b->threads > 1) {
+    b->pool = mhagen_pool_create(b->threads);
+    if (!b->pool) fail("time", "no pool of %d threads", b->threads);
+  }
+  make_data(b);
+  if (quick) draw(b);
+  else check(b);
+  choose_peak(b);
+  const double warm = measure(b, samples);
+  if (!quick) measure_cold(b, warm);
+  if (phases) profile(b);
+  mhagen_pool_destroy(b->pool);
+  printf("status ok\n");
+  return 0;
+}

@@ -1,0 +1,178 @@
+-- Benchmarks: the files of one besides the kernel's, what its output means, and a row of results as
+-- text or JSON.
+
+local config = require "config"
+local cprint = require "cprint"
+local isas = require "isa.init"
+local json = require "dkjson"
+local peak = require "emit.peak"
+local results = require "results"
+local tape = require "tape"
+local template = require "template"
+local version = require "version"
+
+local M = {}
+
+-- ---- the files ----
+
+-- The program of one kernel: bench/bench.c does the work.
+function M.main(recorded)
+  local plan = recorded.plan
+  return template.file("bench.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
+end
+
+-- The FMA loops of all ISAs, the same for every kernel: the program takes the fastest that runs.
+function M.peak()
+  local loops, names = {}, {}
+  for i, isa in ipairs(isas.list) do
+    local t = tape.new(isa)
+    local flops = peak.emit(t)
+    names[i] = "&peak_" .. isa.name
+    loops[i] = template.file("peak_isa.c.in", {
+      isa = isa.name, cpu = isa.cpu, guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
+      prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
+      flops = tostring(flops),
+    })
+  end
+  return template.file("peak.c.in", { loops = table.concat(loops), peaks = table.concat(names, ", ") })
+end
+
+-- ---- phases ----
+
+-- Which phase the functions of a kernel belong to, by the start of their names; what has none is
+-- "other": transposition, control, and the second attempt at a head.
+local phases = { "projections", "scores+softmax", "context", "output", "other" }
+local phase_of = {
+  { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
+  { "scores_", "scores+softmax" }, { "probs_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },
+}
+
+-- symbols: the output of nm -n, lines "address kind name" in the order of addresses.
+local function symbol_table(symbols)
+  local list = {}
+  for address, name in symbols:gmatch("(%x+) %a (%S+)\n") do
+    list[#list + 1] = { at = tonumber(address, 16), name = name }
+  end
+  return list
+end
+
+local function phase_at(symbols, address)
+  local low, high = 0, #symbols -- the last symbol that is not behind the address
+  while low < high do
+    local middle = (low + high + 1) // 2
+    if symbols[middle].at <= address then low = middle else high = middle - 1 end
+  end
+  for _, row in ipairs(phase_of) do
+    if low > 0 and symbols[low].name:sub(1, #row[1]) == row[1] then return row[2] end
+  end
+  return "other"
+end
+
+local function rounded(fraction) return math.floor(fraction * 1e4 + 0.5) / 1e4 end
+
+-- The fraction of time in each phase, from a program's output and symbols.
+function M.phases(output, symbols)
+  local list, count, total = symbol_table(symbols), {}, 0
+  for _, phase in ipairs(phases) do count[phase] = 0 end
+  for address in output:gmatch("pc (%x+)\n") do
+    local phase = phase_at(list, tonumber(address, 16))
+    count[phase] = count[phase] + 1
+    total = total + 1
+  end
+  for _, phase in ipairs(phases) do count[phase] = rounded(count[phase] / math.max(total, 1)) end
+  return count
+end
+
+-- ---- results ----
+
+local keys = {}
+for i, field in ipairs(results.fields) do keys[i] = field[1] end
+
+local function number_or_word(text)
+  if text == "true" or text == "false" then return text == "true" end
+  return tonumber(text) or text
+end
+
+-- What a generator knows of a kernel.
+function M.row(cfg, recorded)
+  return {
+    name = cfg.name, config = cfg, command = "mhagen gen " .. config.canonical(cfg), version = version,
+    message = "", flops = math.tointeger(recorded.plan.flops) or recorded.plan.flops,
+    statements = recorded.statements,
+  }
+end
+
+-- From the output of size, in the format that is its default everywhere.
+function M.text_bytes(sizes) return math.tointeger(sizes:match("\n%s*(%d+)")) end
+
+-- Adds what a benchmark's program has printed.
+function M.add(row, output)
+  for _, key in ipairs(keys) do
+    local value = ("\n" .. output):match("\n" .. key .. " ([^\n]*)")
+    if value then row[key] = number_or_word(value) end
+  end
+end
+
+local function ordered(values, order)
+  local all = setmetatable({}, { __jsonorder = order, __jsontype = "object" })
+  for _, key in ipairs(order) do all[key] = values[key] end
+  return all
+end
+
+-- The row with all fields, null where there is nothing; and its phases, if it has them.
+function M.json(row)
+  local order = table.move(keys, 1, #keys, 1, {})
+  local config_keys = {}
+  for i, key in ipairs(config.schema) do config_keys[i] = key.key end
+  local all = ordered(row, order)
+  for _, key in ipairs(keys) do
+    if all[key] == nil then all[key] = json.null end
+  end
+  all.config = ordered(row.config, config_keys)
+  if row.phases then
+    order[#order + 1] = "phases"
+    all.phases = ordered(row.phases, phases)
+  end
+  return json.encode(all) .. "\n"
+end
+
+local function bytes(n)
+  if n < 10000 then return ("%d bytes"):format(n) end
+  if n < 1e7 then return ("%.1f KB"):format(n / 1e3) end
+  return ("%.1f MB"):format(n / 1e6)
+end
+
+local function microseconds(t)
+  return (t < 10 and "%.3f" or t < 1000 and "%.2f" or "%.1f"):format(t)
+end
+
+-- The row for a reader.
+function M.text(row)
+  if row.status == "skipped" then return ("%s: skipped: %s\n"):format(row.name, row.message) end
+  local lines = { row.name }
+  local function line(label, ...) lines[#lines + 1] = ("  %-9s %s"):format(label, string.format(...)) end
+  local plural = row.threads > 1 and "s" or ""
+  line("machine", "%s, %d cores, %s; %d thread%s", row.cpu, row.cores, row.system, row.threads, plural)
+  line("compiler", "%s; %s; %.1f s", row.compiler, row.flags, row.compile_seconds)
+  line("time", "%s us, median of %d samples; fastest %s, 99th percentile %s; cold %s",
+    microseconds(row.us_median), row.repetitions, microseconds(row.us_min), microseconds(row.us_p99),
+    microseconds(row.us_cold))
+  line("speed", "%.1f GFLOP/s, %.1f %% of the FMA peak of %d core%s, %.1f GFLOP/s each%s", row.gflops,
+    100 * row.fraction, row.threads, plural, row.peak_gflops,
+    row.disturbed and "; the machine was disturbed" or "")
+  line("error", "%.2g against float64", row.error)
+  line("size", "%s of code, %s packed, %s workspace", bytes(row.text_bytes), bytes(row.packed_bytes),
+    bytes(row.workspace_bytes))
+  if row.phases and not row.phases.other then
+    line("phases", "not told apart: at unroll=full a run is one function")
+  elseif row.phases then
+    local parts = {}
+    for i, phase in ipairs(phases) do
+      parts[i] = ("%s %.1f %%"):format(phase, 100 * row.phases[phase])
+    end
+    line("phases", "%s", table.concat(parts, ", "))
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+return M

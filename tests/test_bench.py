@@ -1,0 +1,232 @@
+"""bench: the rows it gives, what it says when something fails, and the scripts around it. Nothing
+here depends on how fast something is."""
+import importlib.util
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from test_config import arguments, assert_refused
+from tools import MHAGEN, ROOT, SUITE, generate, run
+
+FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/results.lua").read_text(), re.M)
+PHASES = ["projections", "scores+softmax", "context", "output", "other"]
+SHAPE = "h=2 d_model=40 dk=16 seq=35"
+
+
+def bench(tmp_path, *args, **env):
+    """Runs bench with its own TMPDIR, which must be empty afterwards."""
+    temp = tmp_path / "temp"
+    temp.mkdir(exist_ok=True)
+    result = subprocess.run([MHAGEN, "bench", "--samples", "7", *args], capture_output=True, text=True,
+                            timeout=120, env={**os.environ, "TMPDIR": str(temp), **env})
+    assert list(temp.iterdir()) == []
+    return result
+
+
+def bench_row(tmp_path, *args, status=0, **env):
+    result = bench(tmp_path, "--json", *args, **env)
+    assert result.returncode == status, result
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+def sane(row):
+    assert (row["status"], row["message"], row["repetitions"]) == ("ok", "", 7)
+    assert 0 < row["us_min"] <= row["us_median"] <= row["us_p99"] and row["us_cold"] > 0
+    assert row["gflops"] == pytest.approx(row["flops"] / row["us_median"] / 1e3, rel=1e-3)
+    assert row["gflops"] < 1.6 * row["threads"] * row["peak_gflops"]
+    assert 0 < row["fraction"] < 1.6
+    assert 0 < row["error"] < 1e-6 and row["disturbed"] in (True, False)
+    for key in "flops", "statements", "text_bytes", "packed_bytes", "workspace_bytes", "cores":
+        assert row[key] > 0 and isinstance(row[key], int), key
+    for key in "compile_seconds", "generate_seconds":
+        assert 0 <= row[key] < 60
+    for key in "cpu", "system", "compiler", "flags", "version":
+        assert row[key] and isinstance(row[key], str), key
+
+
+# ---- rows ----
+
+def test_row(tmp_path):
+    """And not a warning on the way."""
+    cc = "cc -O1 -Werror -Wall -Wextra -Wpedantic -Wshadow"
+    row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", CC=cc)
+    assert list(row) == FIELDS
+    sane(row)
+    assert row["threads"] == 1
+    assert row["flags"] == cc + " -std=c11" and "cc" in row["compiler"]
+    assert row["command"] == f"mhagen gen {SHAPE} isa=scalar"
+    assert row["flops"] == 2 * 35 * 40 * 3 * 32 + 4 * 35 * 35 * 32 + 2 * 35 * 32 * 40
+    config = row["config"]
+    assert config["name"] == row["name"] and config["causal"] is False and config["dv"] == 16
+    assert list(config)[:5] == ["h", "d_model", "dk", "dv", "seq"] and "kv_rows" not in config
+
+
+def test_every_option(tmp_path):
+    config = ("h=2 d_model=20 dk=6 dv=9 seq=19 attention=cross seq_kv=23 causal=true kv_len=true "
+              "probs=true batch=3 unroll=tile isa=scalar")
+    sane(bench_row(tmp_path, *config.split()))
+
+
+def test_threads(tmp_path):
+    row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "2")
+    sane(row)
+    assert row["threads"] == 2
+
+
+def test_phases(tmp_path):
+    row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--phases")
+    assert list(row) == FIELDS + ["phases"] and list(row["phases"]) == PHASES
+    assert sum(row["phases"].values()) == pytest.approx(1, abs=1e-3)
+    assert all(row["phases"][phase] > 0 for phase in PHASES[:4]) and row["phases"]["other"] < 0.5
+
+
+def test_phases_of_straight_code(tmp_path):
+    config = ["h=2", "d_model=3", "dk=2", "seq=3", "unroll=full", "isa=scalar"]
+    assert bench_row(tmp_path, *config, "--phases")["phases"] == {}
+
+
+def test_names_of_phases(tmp_path):
+    """Every start of a name that stands for a phase is in use."""
+    starts = re.findall(r'\{ "(\w+_)", "[\w+]+" \}', (ROOT / "gen/bench.lua").read_text())
+    text = generate(tmp_path, SHAPE + " probs=true", "scalar").read_text()
+    functions = re.findall(r"^static .*\bvoid (\w+)\(", text, re.M)
+    assert len(starts) >= 6
+    for start in starts:
+        assert any(function.startswith(start) for function in functions), start
+
+
+@pytest.mark.parametrize("unroll, phases", [
+    ("tile", r"projections [\d.]+ %, scores\+softmax .*, other [\d.]+ %"),
+    ("full", "not told apart: at unroll=full a run is one function")])
+def test_text(unroll, phases, tmp_path):
+    result = bench(tmp_path, *arguments(seq=2, d_model=3), f"unroll={unroll}", "--phases")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("mha_f32_h2_d3_k16_s2_")
+    labels = [line.split()[0] for line in lines[1:]]
+    assert labels == ["machine", "compiler", "time", "speed", "error", "size", "phases"]
+    assert re.fullmatch("  phases    " + phases, lines[-1]) and max(map(len, lines)) < 150
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="needs an x86-64 host")
+def test_foreign_code_is_skipped(tmp_path):
+    result = bench(tmp_path, *arguments(isa="neon"), PATH="/nonexistent")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "mha_f32_h2_d32_k16_s16_neon: skipped: it is code for aarch64\n"
+    row = bench_row(tmp_path, *arguments(isa="neon"))
+    assert list(row) == FIELDS
+    assert (row["status"], row["message"]) == ("skipped", "it is code for aarch64")
+    assert row["us_median"] is None and row["flops"] > 0
+
+
+# ---- what goes wrong ----
+
+@pytest.mark.parametrize("args, message", [
+    (["h=0"], "config: h = 0: must be"),
+    (arguments() + ["--samples", "0"], "option '--samples': '0' is not a number from 1"),
+    (arguments() + ["--threads", "x"], "option '--threads': 'x' is not"),
+    (arguments() + ["--threads", "-1"], "'-1'"),
+    (arguments() + ["--jsn"], "unknown option '--jsn', did you mean '--json'?"),
+    (arguments(name="reference"), "reference.c is a file of the bench"),
+])
+def test_refused(args, message, tmp_path):
+    assert_refused(bench(tmp_path, *args), message)
+
+
+def test_without_compiler(tmp_path):
+    assert_refused(bench(tmp_path, *arguments(), CC="no-such-cc"), "mhagen: no-such-cc: ")
+
+
+def test_that_does_not_compile(tmp_path):
+    message = "false ended with status 1"
+    result = bench(tmp_path, *arguments(), CC="false -x")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"mhagen: bench of mha_f32_h2_d32_k16_s16_scalar: compile: {message}\n"
+    row = bench_row(tmp_path, *arguments(), CC="false -x", status=1)
+    assert list(row) == FIELDS and (row["status"], row["message"]) == ("compile", message)
+
+
+@pytest.mark.parametrize("script, status, message", [
+    ("echo message wrong; echo status check; exit 1", "check", "wrong"),
+    ("kill -SEGV $$", "time", "mhagen_bench ended with status 139"),
+    ("echo threads; head -c 3000000 /dev/zero; exit 3", "time", "mhagen_bench ended with status 3")])
+def test_program_that_fails(script, status, message, tmp_path):
+    """With a compiler whose programs do as told."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\n"
+                        'case "$*" in *" -c "* | *--version*) exec cc "$@" ;; esac\n'
+                        "while test $1 != -o; do shift; done\n"
+                        f"printf '#!/bin/sh\\n{script}\\n' >$2; chmod +x $2\n")
+    compiler.chmod(0o755)
+    row = bench_row(tmp_path, *arguments(), CC=str(compiler), status=1)
+    assert row["status"] == status and row["message"].endswith(message)
+
+
+# ---- the program ----
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The directory of a benchmark."""
+    out = tmp_path_factory.mktemp("kept") / "new"
+    run(MHAGEN, "bench", *SHAPE.split(), "isa=scalar", "name=kernel", "--samples", "3", "-o", out)
+    return out
+
+
+def test_program_is_kept(kept):
+    lines = run(kept / "mhagen_bench", "--quick", "--samples", "3").splitlines()
+    keys = [line.split(" ", 1)[0] for line in lines]
+    assert set(keys) < set(FIELDS) and len(set(keys)) == len(keys)
+    assert "us_median" in keys and not {"error", "us_cold"} & set(keys)
+    assert lines[-1] == "status ok"
+
+
+@pytest.mark.parametrize("args", [["--samples"], ["--samples", "0"], ["-x"], ["--threads", "-2"]])
+def test_usage_of_the_program(args, kept):
+    result = subprocess.run([kept / "mhagen_bench", *args], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("usage: ")
+
+
+def test_wrong_results_are_not_timed(kept, tmp_path):
+    for path in kept.glob("*.[ch]"):
+        text = path.read_text()
+        assert path.name != "kernel.c" or text.count("  pack_all(weights") == 1
+        (tmp_path / path.name).write_text(text.replace("  pack_all(weights", "  if (0) pack_all(weights"))
+    run("sh", "-c", "cc -std=c11 -O1 -o program *.c -lm -pthread", cwd=tmp_path)
+    result = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert re.search(r"\nmessage the error is 1, more than 1e-06\nstatus check\n$", result.stdout)
+
+
+# ---- the suite ----
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"bench/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_suite_is_that_of_the_tests():
+    shapes = {name: sorted(config) for name, (config, _) in script("suite").suite().items()}
+    assert shapes == {name: sorted(config.split()) for name, config in SUITE}
+
+
+def test_suite(tmp_path):
+    table = run("python3", ROOT / "bench/suite.py", "--shapes", "micro", "--isa", "scalar", "--cc", "cc -O1",
+                "--out", tmp_path / "new", "batch=2")
+    assert (tmp_path / "new/bench.txt").read_text() == table
+    assert re.search(r"^micro +[\d.]+ ", table, re.M)
+    row, = json.loads((tmp_path / "new/bench.json").read_text())
+    assert row["id"] == "micro" and row["config"]["batch"] == 2 and list(row)[2:] == FIELDS
+
+
+def test_ab(tmp_path):
+    text = run("python3", ROOT / "bench/ab.py", "--rounds", 3, "--samples", 1, "--isa", "scalar",
+               *SHAPE.split(), "--a", "k_unroll=2", "--b", "k_unroll=4 seq=3")
+    lines = text.splitlines()
+    assert "k_unroll=2" in lines[0] and "seq=3 " in lines[1] and lines[2].endswith("faster in 3 of 3")
