@@ -79,6 +79,7 @@ local function plan_groups(plan, hb)
   for _, vectors in ipairs(tiles.vector_counts(isa, cfg, "query_vectors", group_keys)) do
     local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors), 0
     for _, group in ipairs(groups) do cost = cost + group.count * plan_group(plan, group, hb) end
+    cost = cost * (1 + tiles.KIND * #groups)
     if not best or cost < best_cost then best, best_cost = groups, cost end
     if vectors * isa.lanes >= cfg.seq then break end
   end

@@ -59,22 +59,29 @@ function M.vector_blocks(isa, n, most)
 end
 
 local LATENCY = 4 -- of an FMA, in cycles
-local STREAM = 0.04 -- a row of X: cache lines of its own, d_model floats from the next row's
+-- Of a step of a long sum, whose operands come from the second-level cache: a row of X, which has cache
+-- lines of its own, d_model floats from the next row's; a vector of B.
+local ROW, VECTOR = 0.04, 0.1
+local LONG = 256 -- steps
 
 -- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
 -- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
-function M.cost(rows, vecs, steps, streams)
+function M.cost(rows, vecs, steps, a_order)
   local fma = 0
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY) + (streams and rows * STREAM or 0)
+  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY)
+  if steps > LONG then step = step + VECTOR * #vecs + (a_order == "rows" and ROW * rows or 0) end
   return steps * step + 20 + 2 * rows * #vecs
 end
 
+-- The share of the time that a second kind of tiles or groups must save: each has code of its own.
+M.KIND = 0.004
+
 -- The same for all rows of some runs.
-function M.runs_cost(runs, vecs, steps, streams)
+function M.runs_cost(runs, vecs, steps, a_order)
   local sum = 0
-  for _, run in ipairs(runs) do sum = sum + run.count * M.cost(run.size, vecs, steps, streams) end
-  return sum
+  for _, run in ipairs(runs) do sum = sum + run.count * M.cost(run.size, vecs, steps, a_order) end
+  return sum * (1 + M.KIND * #runs)
 end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
@@ -134,8 +141,7 @@ function M.columns(isa, cfg, keys, sets, columns, steps, a_order)
       local function cost(tile_rows)
         local sum = 0
         for _, block in ipairs(product.blocks) do
-          sum = sum + block.count * M.runs_cost(M.balanced(set.rows, tile_rows), block.vecs, steps,
-            a_order == "rows" and steps > 256)
+          sum = sum + block.count * M.runs_cost(M.balanced(set.rows, tile_rows), block.vecs, steps, a_order)
         end
         return sum
       end

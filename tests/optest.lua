@@ -43,7 +43,7 @@ local function record(t, name, op, w, literal)
     return t:op("load", width, "v" .. k, tape.pointer(("o->v[%d]"):format(k - 1)))
   end
   local operand = {
-    f = function(k) return vector(k, op.name == "fma_lane" and k == 2 and t.isa.full or w) end,
+    f = function(k) return vector(k, k == op.full and t.isa.full or w) end,
     m = function(k) return t:op("lt", w, "m" .. k, t:op("zero", w, "zero" .. k), vector(k, w)) end,
     i = function(k) return t:op("as_i", w, "i" .. k, vector(k, w)) end,
     a = function() return tape.pointer("o->at") end,

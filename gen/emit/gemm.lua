@@ -43,11 +43,12 @@ local function steps(t, tile, acc, k0, n, base)
           t:update(acc[r][c], "fma_lane", bv[c], a_rows, acc[r][c], r % by_lane)
         end
       else
-        local dups = {} -- one broadcast per width
+        local dups = {} -- one broadcast, for a narrower width the low part of it
         for c, v in ipairs(tile.vecs) do
           if not dups[v.w] then
             local name = ("a_r%d_k%d%s"):format(r, k, v.w == tile.vecs[1].w and "" or "_tail")
-            dups[v.w] = t:op("dup", v.w, name, a.p:at(r * a.row + k * a.step))
+            dups[v.w] = dups[full] and isa.rows.low and t:op("low", v.w, name, dups[full])
+              or t:op("dup", v.w, name, a.p:at(r * a.row + k * a.step))
           end
           local factor = dups[v.w]
           if tile.filter then

@@ -16,8 +16,9 @@ return {
   fused = true,
   saturates = true,
   widths = { -- cost: FMA issue slots, in full vectors
-    { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", cost = 1 },
-    { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", cost = 0.5 },
+    { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", low = "(", cost = 1 },
+    { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", low = "_mm512_castps512_ps256(",
+      cost = 0.5 },
   },
   rows = {
     load = "$p_loadu_ps($1)",
@@ -40,6 +41,7 @@ return {
     scale2 = "$p_scalef_ps($1, $2)",
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
+    low = "$low$1)",
     zero_if = "$p_mask_blend_ps($1, $2, $p_setzero_ps())",
     all = "$1 == $full",
     trn_lo = {

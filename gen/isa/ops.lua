@@ -9,7 +9,7 @@
 -- n and s the literals, e the float in memory, x the integer. F(x) rounds to float32, pick(c, x, y)
 -- selects, BITS(x) and FLOAT(x) pass between a float and its bits. Also so written, where needed:
 -- `alt` another result that is as good, `unfused` one that is where the ISA does not say fused,
--- `domain` for which operands there is a meaning at all. A NaN is as good as any other.
+-- `full` which operand is of the full width at any width, `domain` for which operands there is a meaning at all. A NaN is as good as any other.
 
 local list = {}
 local function op(def)
@@ -17,7 +17,7 @@ local function op(def)
   local result, args = sig:match("^(.) <%-%s*(.*)$")
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, unfused = def.unfused, domain = def.domain,
-              optional = def.optional, by = def.by }
+              optional = def.optional, by = def.by, full = def.full }
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
   list[name] = o
@@ -43,7 +43,7 @@ op { "div",     "f <- f f",   "a / b", ref = "F(a / b)" }
 op { "fma",     "f <- f f f", "a * b + c; rounded once where the ISA says fused",
      ref = "fmaf(a, b, c)", unfused = "F(F(a * b) + c)" }
 op { "fma_lane", "f <- f f f n", "a * (lane n of b) + c, rounded once; b is of the full width",
-     ref = "fmaf(a, B(n), c)", optional = true }
+     ref = "fmaf(a, B(n), c)", optional = true, full = 2 }
 op { "max",     "f <- f f",   "the larger; NaN where b is, b or NaN where only a is; either zero",
      ref = "pick(a > b, a, b)", alt = "pick(a >= b or isnan(a), a, b)" }
 op { "min",     "f <- f f",   "the smaller; NaN where b is, b or NaN where only a is; either zero",
@@ -67,6 +67,8 @@ op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", opt
 -- comparison and choice
 op { "lt",      "m <- f f",   "a < b; false where either is NaN", ref = "a < b" }
 op { "sel",     "f <- m f f", "b where the mask is set, else c", ref = "pick(a, b, c)" }
+op { "low",     "f <- f",     "the first lanes of a, which is of the full width", ref = "a",
+     optional = true, full = 1 }
 op { "zero_if", "f <- m f",   "zero where the mask is set, else b", ref = "pick(a, 0.0, b)" }
 op { "all",     "c <- m",     "whether the mask is set in every lane", ref = "all(A)" }
 -- the two halves of one step of a transposition: exchange blocks of n lanes between two vectors
