@@ -1,5 +1,6 @@
 -- A plan in words: the comment on top of a generated file, and what `explain` prints.
 
+local choices = require "choices"
 local config = require "config"
 local tape = require "tape"
 
@@ -125,9 +126,10 @@ function M.explain(recorded)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
   line("why")
-  line("  lanes are queries in attend: row maxima and sums are vertical, K and V only broadcast")
-  line("  one pass over the keys: the first tile's maximum serves all, checked at the end")
-  line("  tiles: what the schedule keys do not give, the cheapest by FMAs, loads and latency")
+  for _, row in ipairs(choices.of(plan)) do
+    line("  %s: %s", row[1], row[2])
+    for _, other in ipairs(row.rejected) do line("    not %s: %s", other[1], other[2]) end
+  end
   line("  %d of %d heads projected together: %s", plan.hb, cfg.h,
     cfg.head_block and "as head_block says" or "fewest idle lanes")
   line("buffers (bytes)")

@@ -21,8 +21,7 @@ local M = {}
 -- cache of 1 MB, where a panel of Wo passes through as well.
 M.cached = 524288
 
--- Keys per block of softmax: the sum over a block is one chain in a register. A chain of n equal
--- terms is off by n * 7.5e-9 in the mean.
+-- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it.
 M.key_block = 64
 
 -- The statistics of a group of queries, a row of `width` floats each. negmax: -m; test: not 0 where a

@@ -1,0 +1,76 @@
+-- Why the schedule is as it is: every choice with its reason and what was measured instead. Ratios of
+-- lower medians in one run, A B A B, one Zen 4 core, AVX-512, gcc -O2, unless a row says otherwise.
+-- `explain` prints the rows that a plan uses; `applies` says which, all if it is missing.
+--
+-- Each: { choice, reason, applies = function(plan), rejected = { { alternative, figure }, .. } }
+
+local M = {}
+
+local function long_sums(plan) return plan.cfg.d_model > 256 end
+local function several_kinds(plan) return plan.isa.widths[2] ~= nil end
+
+M.rows = {
+  { "lanes are queries in attend",
+    "row maxima and sums are vertical, K and V are only broadcast",
+    rejected = { { "lanes are keys", "prototype: micro -15 %, odd -13 %, large shapes within 2 %" } } },
+  { "one pass over the keys",
+    "the first tile's maximum serves all; sums are checked at the end, a bad one takes the safe way",
+    rejected = { { "a score buffer and a second pass", "prototype: whole kernel -1 to -3 %" },
+                 { "rescaling as in flash attention", "prototype: no gain up to 1500 keys" } } },
+  { "products of weights where they take fewer flops",
+    "counted for each pair of matrices, see fold.lua; bk drops out, bv goes into the output's bias",
+    applies = function(plan) return plan.cfg.fold == "auto" end,
+    rejected = { { "behind a mask", "an input has no margin for the last tile of keys, and may hold NaN there" },
+                 { "V = X (Wv Wo) for one head", "as many flops as Y = (P X) (Wv Wo), and more for few queries" },
+                 { "one key or one query, self-attention: weights are 1, no Q and K",
+                   "half of the flops, but an infinite input would give inf, not NaN" },
+                 { "equal inputs of keys and values in cross-attention", "no flops to save, Wk and Wv differ" } } },
+  { "maxima and sums in short chains",
+    "pairs of maxima, four sums: the exponentials can start earlier",
+    rejected = { { "one chain each", "micro -0.5 %, small -0.2 %" } } },
+  { "key blocks of 64",
+    "a chain of n equal terms is off by n * 7.5e-9 in the mean; the promise is 1e-6",
+    applies = function(plan) return plan.cfg.seq_kv > 64 end,
+    rejected = { { "key_block=128", "whisper_tiny +0.1 to +1.6 %, others within 0.3 %; error 9.9e-7 on equal rows" },
+                 { "key_block=256", "whisper_tiny -2 %" } } },
+  { "tiles by a cost model",
+    "FMAs, loads, latency and, in long sums, cache lines; what the schedule keys do not give",
+    rejected = { { "most rows that fit the registers", "4 to 490 spills; isa.tiles has what both compilers keep" },
+                 { "kv_vectors=1 (22x16) on d_model 768", "-4.3 %: 22 rows of X are 22 streams in 4 sets of the cache" } } },
+  { "one size of tile, unless two save 0.4 %",
+    "each size is code of its own: 93 KB became 60 KB on deit_s",
+    rejected = { { "always the cheapest", "kwt3 +0.3 %, others within 0.1 %" } } },
+  { "a lane tail takes the low part of a broadcast",
+    "one load a row and step instead of two",
+    applies = several_kinds,
+    rejected = { { "a broadcast for each width", "odd -4.8 %, kwt1 -2.6 %, kwt3 -1.4 %" },
+                 { "tails of 4 lanes", "not timed: no fewer issue slots, twice the rows in the ISA's table" } } },
+  { "panels of Wo in the outer loop of the output, queries in the inner",
+    "Wo may be larger than the cache; a block of context stays in it",
+    rejected = { { "queries outside", "d_model 512 and 768 -0.5 to -1 %" } } },
+  { "tiles of X in the outer loop of keys and values, panels in the inner",
+    "X is read once a product, and may be larger than the cache",
+    applies = long_sums,
+    rejected = { { "panels outside", "d_model 512 and 768 -3 %, together with the tiles' choice" } } },
+  { "no prefetch",
+    "tiles of few rows have the loads in flight already",
+    applies = long_sums,
+    rejected = { { "4 KB ahead in the panels, 22x16 tiles", "+2.8 %, as much as 5x64 tiles without it" },
+                 { "4 KB ahead, 5x64 tiles", "-0.8 %" } } },
+  { "straight code for short sums",
+    "sums of up to 32 steps where a tile has up to 400 FMAs",
+    applies = function(plan) return plan.cfg.unroll == "auto" end,
+    rejected = { { "unroll=full on micro", "-12 %: 77 KB of text against 14" },
+                 { "unroll=tile on micro", "within 0.1 %" } } },
+}
+
+-- The rows that a plan uses, each { choice, reason, rejected }.
+function M.of(plan)
+  local list = {}
+  for _, row in ipairs(M.rows) do
+    if not row.applies or row.applies(plan) then list[#list + 1] = row end
+  end
+  return list
+end
+
+return M
