@@ -5,9 +5,15 @@ import tempfile
 
 import pytest
 
+import tools
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: not part of the default build")
+
+
+def pytest_report_header(config):
+    return tools.toolchains()
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def survives(directory, mutation, run_directory):
         build(directory)
         run = fuzz.Run(directory / "build/mhagen", run_directory, 1, precompile=True)
         for isa in ISAS:
-            chains, _ = fuzz.toolchains(isa, None)
+            chains, _ = fuzz.toolchains(isa)
             if not chains:
                 continue
             items = [fuzz.Item(fuzz.parse_config(config), isa, chains[0], 1, i)

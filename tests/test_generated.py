@@ -1,17 +1,16 @@
 """The generated C as its user compiles it: warnings, spills, sizes, other schedulers."""
 import ctypes
-import platform
 import random
 import re
 import time
 
 import pytest
 
-from tools import (COMPILERS, COVER, ISAS, NEW_CLANG, ROOT, SUITE, WARNINGS, compiler_for,
-                   disassemble, generate, need, run)
+from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, ROOT, SUITE, WARNINGS, compiler_for,
+                   cross_prefix, disassemble, generate, native, need, run)
 
 slow = pytest.mark.slow
-NATIVE = ISAS[:3] if platform.machine() == "x86_64" else ["scalar", "neon"]
+NATIVE = list(filter(native, ISAS))
 
 
 @slow
@@ -26,7 +25,7 @@ def test_no_warnings(compiler, isa, tmp_path):
                 "-o", tmp_path / "k.o")
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++-14", NEW_CLANG.replace("clang", "clang++")])
+@pytest.mark.parametrize("compiler", CXX_COMPILERS)
 def test_header_is_cpp(compiler, tmp_path):
     need(compiler)
     generate(tmp_path, COVER[1], "scalar")
@@ -42,7 +41,7 @@ def test_header_is_cpp(compiler, tmp_path):
 def spills(path, isa):
     """{function: stack references of vector registers in its FMA loops}, the number of loops, and
     the references in straight-line code between FMAs."""
-    objdump = "aarch64-linux-gnu-objdump" if isa == "neon" else "objdump"
+    objdump = f"{cross_prefix(isa)}objdump"
     need(objdump)
     found, loops, straight = {}, 0, 0
     for function in disassemble(objdump, path):
@@ -57,7 +56,7 @@ def spills(path, isa):
 
 
 @slow
-@pytest.mark.parametrize("compiler", ["gcc", NEW_CLANG])
+@pytest.mark.parametrize("compiler", ["gcc", COMPILERS[-1]])
 @pytest.mark.parametrize("shape, config, isa", [
     (shape, config, isa) for shape, config in SUITE for isa in ("avx512", "avx2", "neon")
     if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
