@@ -100,10 +100,10 @@ MUTATIONS = [
 
 def prepare(directory):
     """A copy of what the generator is built from, already built."""
-    for name in "gen", "templates", "runtime":
+    for name in "bench", "gen", "templates", "runtime":
         shutil.copytree(fuzz.ROOT / name, directory / name)
     (directory / "tests").mkdir()
-    for name in "checker.c", "checker.h", "reference.c", "reference.h", "unit.lua":
+    for name in "checker.c", "checker.h", "reference.c", "reference.h":
         shutil.copy(fuzz.ROOT / "tests" / name, directory / "tests")
     shutil.copy(fuzz.ROOT / "build.ninja", directory)
     build(directory)
