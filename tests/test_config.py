@@ -1,16 +1,12 @@
-"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything.
-
-The binary is build/mhagen, or $MHAGEN.
-"""
+"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything."""
 import os
-import pathlib
 import subprocess
 import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MHAGEN = os.environ.get("MHAGEN", str(ROOT / "build" / "mhagen"))
+from tools import MHAGEN, ROOT
+
 BASE = {"h": 2, "d_model": 32, "dk": 16, "seq": 16, "isa": "scalar"}
 
 

@@ -1,5 +1,6 @@
 """What several test files share: where things are, and how to call them."""
 import itertools
+import os
 import pathlib
 import platform
 import re
@@ -8,7 +9,7 @@ import subprocess
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MHAGEN = ROOT / "build/mhagen"
+MHAGEN = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen"))  # or another, to be tested
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
