@@ -134,15 +134,22 @@ def test_many_kernels_link_together(tmp_path):
     run("gcc", main, *objects, tmp_path / "mhagen.c", "-o", tmp_path / "main", "-pthread")
 
 
-@pytest.mark.parametrize("config", COVER)
-def test_stack(config, tmp_path):
-    """The frames of all functions together, more than any chain of calls, stay below what is promised."""
-    need("gcc")
-    for isa in ISAS[:3]:
-        path = generate(tmp_path, config, isa)
-        run(*compiler_for(isa, "gcc"), "-std=c11", "-O2", "-fstack-usage", "-c", path, cwd=tmp_path)
-        frames = [int(line.split("\t")[1]) for line in path.with_suffix(".su").read_text().splitlines()]
-        assert 0 < sum(frames) < 16384, (isa, frames)
+STACK = [COVER[11], "h=1 d_model=8 dk=4 seq=16 unroll=full"]  # much on the stack
+
+
+@pytest.mark.parametrize("level, configs", [
+    ("-O2", STACK), *(pytest.param(level, [*COVER, STACK[-1]], marks=slow) for level in ("-O1", "-O2", "-O3"))])
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("compiler", ["gcc", COMPILERS[-1]])
+def test_stack(compiler, isa, level, configs, tmp_path):
+    """The frames of all functions together, more than any chain of calls, stay below what the header says."""
+    command = compiler_for(isa, compiler)
+    for config in configs:
+        source = generate(tmp_path, config, isa)
+        said = re.search(r"the stack stays below (\d+) KB", source.with_suffix(".h").read_text())
+        run(*command, "-std=c11", level, "-fstack-usage", "-c", source, cwd=tmp_path)
+        frames = [int(line.split("\t")[1]) for line in source.with_suffix(".su").read_text().splitlines()]
+        assert 0 < sum(frames) < 1024 * int(said[1]), (config, frames)
 
 
 class Weights(ctypes.Structure):
