@@ -2,12 +2,11 @@
 import ctypes
 import random
 import re
-import time
 
 import pytest
 
 from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, ROOT, SUITE, WARNINGS, compiler_for,
-                   cross_prefix, disassemble, generate, native, need, run)
+                   cpu_time, cross_prefix, disassemble, generate, native, need, run)
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
@@ -63,11 +62,11 @@ def spills(path, isa):
 def test_suite(shape, config, isa, compiler, tmp_path):
     """No spills in FMA loops, at most 128 KB of text; times are only reported (-rP shows them)."""
     command = compiler_for(isa, compiler)
-    start = time.monotonic()
+    start = cpu_time()
     source = generate(tmp_path, config, isa)
-    generated = time.monotonic()
+    generated = cpu_time()
     run(*command, "-std=c11", "-O2", "-c", source, "-o", tmp_path / "k.o")
-    compiled = time.monotonic()
+    compiled = cpu_time()
     text = int(run("size", tmp_path / "k.o").splitlines()[1].split()[0])
     found, loops, straight = spills(tmp_path / "k.o", isa)
     print(f"{shape:14} {isa:7} {compiler:9} generated {generated - start:.2f} s, "

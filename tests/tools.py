@@ -4,6 +4,7 @@ import os
 import pathlib
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import unittest
@@ -31,6 +32,12 @@ def run(*command, **options):
                             stderr=subprocess.STDOUT, **{"timeout": 600, **options})
     assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout[-4000:]}"
     return result.stdout
+
+
+def cpu_time():
+    """What the commands so far took, however busy the machine was."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def need(program):
