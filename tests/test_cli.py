@@ -63,6 +63,7 @@ def test_help():
             assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
             assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
             assert "scalar, avx2, avx512, neon" in result.stdout
+        assert ("skipped: it says so, and exits with status 0" in result.stdout) == (command == "check")
 
 
 def test_version():
@@ -285,8 +286,10 @@ def test_outcome_of_a_check(script, status, tmp_path):
 
 def test_check_refuses_a_bad_config(tmp_path):
     assert_refused(check(tmp_path, "h=0"), "config: h = 0: must be")
-    (tmp_path / "temp").rmdir()
-    assert_refused(check(tmp_path, *arguments(name="checker")), "checker.c is a file of the check")
+    for name in "checker", "reference":
+        (tmp_path / "temp").rmdir()
+        assert_refused(check(tmp_path, *arguments(name=name)),
+                       f"config: name = {name}: must not be the name of a file of the check")
 
 
 def test_check_without_temporary_directory(tmp_path):
