@@ -65,7 +65,7 @@ M.schema = {
   { key = "k_block", min = 16, max = 4096, doc = "longest accumulation chain" },
   { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration" },
   { key = "head_block", min = 1, max = 64, doc = "heads projected together; divides h" },
-  { key = "code_limit", min = 1000, max = 10000000, default = 60000, doc = "statements per file" },
+  { key = "code_limit", min = 1000, max = 10000000, default = 60000, doc = "statements of the kernel's functions" },
 }
 local FIRST_SCHEDULE_KEY = "query_vectors"
 
