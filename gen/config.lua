@@ -7,8 +7,14 @@ local name = require "name"
 
 local M = {}
 
-local isa_names = {}
-for _, isa in ipairs(isas.list) do isa_names[#isa_names + 1] = isa.name end
+-- What any ISA allows; what the one of a config allows, the plan knows.
+local isa_names, most_rows, most_vectors = {}, 0, 0
+for i, isa in ipairs(isas.list) do
+  isa_names[i] = isa.name
+  for _, rows in pairs(isa.tiles) do
+    most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
+  end
+end
 
 -- key, doc; min and max of an integer, choices of a word, or a default of true or false;
 -- required, or a default, or same_as (the key whose value it takes), or none: then a missing key
@@ -46,20 +52,20 @@ M.schema = {
     doc = "how much is straight-line code" },
 
   -- The schedule changes the speed, and the last bits; what is not given is the plan's choice.
-  { key = "query_vectors", min = 1, max = 8, doc = "vectors of queries in one group" },
-  { key = "key_rows", min = 1, max = 32, doc = "keys in a score tile" },
-  { key = "context_rows", min = 1, max = 32, doc = "value columns in a context tile" },
-  { key = "q_rows", min = 1, max = 32, doc = "rows of a tile of the query projection" },
-  { key = "kv_rows", min = 1, max = 32, doc = "rows of a tile of the key and value projections" },
-  { key = "kv_vectors", min = 1, max = 8, doc = "its width in vectors" },
-  { key = "out_rows", min = 1, max = 32, doc = "rows of a tile of the output projection" },
-  { key = "out_vectors", min = 1, max = 8, doc = "its width in vectors" },
+  { key = "query_vectors", min = 1, max = most_vectors, doc = "vectors of queries in one group" },
+  { key = "key_rows", min = 1, max = most_rows, doc = "keys in a score tile" },
+  { key = "context_rows", min = 1, max = most_rows, doc = "value columns in a context tile" },
+  { key = "q_rows", min = 1, max = most_rows, doc = "rows of a tile of the query projection" },
+  { key = "kv_rows", min = 1, max = most_rows, doc = "rows of a tile of the key and value projections" },
+  { key = "kv_vectors", min = 1, max = most_vectors, doc = "its width in vectors" },
+  { key = "out_rows", min = 1, max = most_rows, doc = "rows of a tile of the output projection" },
+  { key = "out_vectors", min = 1, max = most_vectors, doc = "its width in vectors" },
   { key = "out_block", min = 1, max = 65536, doc = "queries per block of the output projection" },
   { key = "key_block", min = 1, max = 4096, doc = "keys per softmax block" },
   { key = "k_block", min = 16, max = 4096, doc = "longest accumulation chain" },
   { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration" },
   { key = "head_block", min = 1, max = 64, doc = "heads projected together; divides h" },
-  { key = "code_limit", min = 1000, max = 10000000, default = 60000, doc = "statements per file" },
+  { key = "code_limit", min = 1000, max = 10000000, default = 60000, doc = "statements of the kernel's functions" },
 }
 local FIRST_SCHEDULE_KEY = "query_vectors"
 

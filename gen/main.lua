@@ -125,8 +125,8 @@ local function add_embedded(files, cfg, command, names)
   for _, name in ipairs(names) do
     local base = name:match("[^/]+$")
     if base:match("%w+") == cfg.name then
-      error({ message = ("%s: %s is a file of the %s; choose another name"):format(
-        command, base, command) }, 0)
+      error({ key = "name", value = cfg.name,
+              rule = ("must not be the name of a file of the %s"):format(command) }, 0)
     end
     files[#files + 1] = { name = base, text = host.embedded(name) }
   end
@@ -326,7 +326,8 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
   takes_config(command("explain", "Print the plan: phases, tiles, buffers, cost, and why.",
                        "Writes nothing."))
   takes_config(command("check", "Generate, compile, run against the reference in double.",
-                       "Uses $CC (default cc); another architecture's code runs under QEMU."))
+                       "Uses $CC (default cc); another architecture's code runs under QEMU.\n" ..
+                       "What can not run here is skipped: it says so, and exits with status 0."))
   takes_bench_options(takes_config(command("bench",
     "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
     "On one pinned core. $CC is the compiler and its options (default: cc, -O2).")))

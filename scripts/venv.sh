@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 venv=build/venv
 python=/usr/bin/python3 # the one that Debian's pytest belongs to
 
+mkdir -p build # a fresh clone has none
 cat tests/requirements.txt examples/minilm/requirements.txt > build/requirements.txt
 cmp -s build/requirements.txt $venv/installed && exit
 "$python" -m venv --clear --system-site-packages $venv

@@ -1,13 +1,20 @@
 """Fixtures of more than one test file."""
 import os
 import pathlib
+import shutil
 import tempfile
 
 import pytest
 
+import tools
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: not part of the default build")
+
+
+def pytest_report_header(config):
+    return tools.toolchains()
 
 
 @pytest.fixture
@@ -19,6 +26,10 @@ def open_dir():
 
 
 @pytest.fixture
-def unprivileged():
-    """Options of subprocess.run for a user to whom file modes apply: they do not to root."""
-    return {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+def unprivileged(open_dir):
+    """Options of subprocess.run for a user to whom file modes apply: they do not to root. That user
+    may not be able to enter the directory of the sources, so the program is elsewhere too."""
+    if os.geteuid() != 0:
+        return {}
+    return {"executable": shutil.copy(tools.MHAGEN, open_dir / "mhagen"),
+            "user": 65534, "group": 65534, "extra_groups": []}

@@ -4,7 +4,7 @@ turn) and run, NEON under qemu where the machine is no AArch64.
 
   python3 tests/fuzz.py --seed 1 --count 500 --isa scalar,avx2     random configs
   python3 tests/fuzz.py --grid                                     the awkward corners
-  python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-19 --level 3
+  python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
 
 A failure is shrunk to a small config that still fails, and printed as the command to replay it.
 """
@@ -14,7 +14,6 @@ import functools
 import itertools
 import os
 import pathlib
-import platform
 import random
 import re
 import shutil
@@ -24,14 +23,15 @@ import sys
 import tempfile
 import threading
 import time
+import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
+import tools
+from tools import COMPILERS, ISAS, ROOT, WARNINGS
+
 OPTIONS = {"attention": "cross", "causal": "true", "kv_len": "true", "probs": "true"}
 SCHEDULE = {"query_vectors": 4, "key_rows": 16, "context_rows": 16, "q_rows": 16, "kv_rows": 16,
             "kv_vectors": 4, "out_rows": 16, "out_vectors": 4, "out_block": 64, "key_block": 64, "k_block": 64,
             "k_unroll": 8, "head_block": 0}  # the largest to try; head_block divides h
-ISAS = ["scalar", "avx2", "avx512", "neon"]
 BATCH = 8  # kernels in one executable
 
 
@@ -171,25 +171,20 @@ class Toolchain:
 toolchain = functools.cache(Toolchain)  # the ISAs of one machine share them
 
 
-def toolchains(isa, sanitize):
-    """The toolchains for an ISA, or why there are none."""
-    machine, flags, runner = platform.machine(), [], []
-    compilers = {"gcc": ["gcc"], "clang-14": ["clang-14"], "clang-19": ["clang-19"]}
-    if isa.startswith("avx") and machine not in ("x86_64", "i686"):
-        return [], f"this machine is {machine}"
-    if isa == "neon" and machine != "aarch64":
-        if sanitize:
-            return [], "the sanitizers do not run under qemu"
-        if not shutil.which("qemu-aarch64") or not shutil.which("aarch64-linux-gnu-gcc"):
-            return [], "needs qemu-aarch64 and aarch64-linux-gnu-gcc"
-        runner = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
-        compilers = {"gcc": ["aarch64-linux-gnu-gcc"],
-                     "clang-19": ["clang-19", "--target=aarch64-linux-gnu"]}
-    if sanitize:
-        flags = [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all", "-g1"]
-    found = [toolchain(name, tuple(command), tuple(runner), tuple(flags))
-             for name, command in compilers.items() if shutil.which(command[0])]
-    return found, "no compiler found"
+def toolchains(isa, compilers=COMPILERS, sanitize=None):
+    """The toolchains for an ISA, and why there are no more."""
+    found, missing = [], {}
+    flags = [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all", "-g1"] if sanitize else []
+    for name in compilers:
+        try:
+            command, runner = tools.compiler_for(isa, name), tools.runner_for(isa)
+        except unittest.SkipTest as reason:
+            missing[str(reason)] = None
+            continue
+        if runner and sanitize:
+            return [], "the sanitizers do not run in an emulator"
+        found.append(toolchain(name, tuple(command), tuple(runner), tuple(flags)))
+    return found, ", ".join(missing)
 
 
 def execute(command, timeout=600):
@@ -359,7 +354,7 @@ def arguments():
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
     parser.add_argument("--grid", action="store_true", help="the fixed grid instead")
     parser.add_argument("--replay", metavar="CONFIG", help="one config, with the full report")
-    parser.add_argument("--cc", help="only this compiler: gcc, clang-14 or clang-19")
+    parser.add_argument("--cc", help=f"only this compiler; default: {', '.join(COMPILERS)}")
     parser.add_argument("--level", type=int, choices=range(4), help="only this -O level")
     parser.add_argument("--sanitize", metavar="LIST", help="address,undefined or thread")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -407,6 +402,7 @@ def run_batch(options, run, items):
 def main():
     options = arguments()
     started, results, refused, skipped = time.time(), {}, {}, {}
+    compilers = [options.cc] if options.cc else COMPILERS
     if not options.mhagen.exists():
         sys.exit(f"fuzz: {options.mhagen} does not exist; build it first: ninja")
     with tempfile.TemporaryDirectory(prefix="mhagen-fuzz-") as directory:
@@ -414,13 +410,14 @@ def main():
                   precompile=not options.replay)
         work = []
         for isa in options.isa.split(","):
-            chains, reason = toolchains(isa, options.sanitize)
-            chains = [chain for chain in chains if options.cc in (None, chain.name)]
+            chains, reason = toolchains(isa, compilers, options.sanitize)
             results[isa], refused[isa] = [], 0
             if not chains:
                 skipped[isa] = reason
             else:
                 work += batches(options, isa, chains)
+        print(*tools.toolchains([isa for isa in results if isa not in skipped], compilers), sep="\n",
+              flush=True)
         if options.replay:
             for items in work:
                 items[0].level = options.level if options.level is not None else 2

@@ -114,10 +114,10 @@ MUTATIONS = [
 
 def prepare(directory):
     """A copy of what the generator is built from, already built."""
-    for name in "gen", "templates", "runtime", "bench":
+    for name in "bench", "gen", "templates", "runtime":
         shutil.copytree(fuzz.ROOT / name, directory / name)
     (directory / "tests").mkdir()
-    for name in "checker.c", "checker.h", "reference.c", "reference.h", "unit.lua":
+    for name in "checker.c", "checker.h", "reference.c", "reference.h":
         shutil.copy(fuzz.ROOT / "tests" / name, directory / "tests")
     shutil.copy(fuzz.ROOT / "build.ninja", directory)
     build(directory)
@@ -139,7 +139,7 @@ def survives(directory, mutation, run_directory):
         build(directory)
         run = fuzz.Run(directory / "build/mhagen", run_directory, 1, precompile=True)
         for isa in ISAS:
-            chains, _ = fuzz.toolchains(isa, None)
+            chains, _ = fuzz.toolchains(isa)
             if not chains:
                 continue
             items = [fuzz.Item(fuzz.parse_config(config), isa, chains[0], 1, i)

@@ -3,7 +3,7 @@
 --   build/optest DIR [NAME ISA [op=row ..]]
 --
 -- writes DIR/<isa>.c for every ISA, or DIR/<NAME>.c for one whose rows are replaced as given: the
--- tests of the tests. Each is templates/optest.c.in with one function per op, width and literal n
+-- tests of the tests. Each is tests/optest.c.in with one function per op, width and literal n
 -- that runs the ISA's row, printed from a tape as in a kernel, and one that has the op's meaning.
 
 local cprint = require "cprint"
@@ -138,12 +138,12 @@ local function program(isa)
     end
   end
   for i, w in ipairs(isa.widths) do sweeps[i] = record_sweep(t, w) end
-  return template.file("optest.c.in", {
+  return template.fill(host.embedded("tests/optest.c.in"), {
     isa = isa.name, guard = isa.guard, headers = isa.headers, begin = isa.begin or "", cpu = isa.cpu,
     prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
     meanings = table.concat(meanings, "\n"), tests = table.concat(tests, "\n"),
     sweeps = table.concat(sweeps, "\n"),
-  })
+  }, "optest.c.in")
 end
 
 return function(arguments)

@@ -131,7 +131,7 @@ def test_foreign_code_is_skipped(tmp_path):
     (arguments() + ["--threads", "x"], "option '--threads': 'x' is not"),
     (arguments() + ["--threads", "-1"], "'-1'"),
     (arguments() + ["--jsn"], "unknown option '--jsn', did you mean '--json'?"),
-    (arguments(name="reference"), "reference.c is a file of the bench"),
+    (arguments(name="reference"), "config: name = reference: must not be the name of a file of the bench"),
 ])
 def test_refused(args, message, tmp_path):
     assert_refused(bench(tmp_path, *args), message)

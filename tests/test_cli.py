@@ -1,7 +1,4 @@
-"""The command line: commands, exit statuses, what is written and what is left alone.
-
-The binary is build/mhagen, or $MHAGEN.
-"""
+"""The command line: commands, exit statuses, what is written and what is left alone."""
 import os
 import pathlib
 import re
@@ -11,7 +8,8 @@ import subprocess
 
 import pytest
 
-from test_config import MHAGEN, ROOT, arguments, assert_refused, run
+from test_config import arguments, assert_refused, run
+from tools import MHAGEN, ROOT
 
 NAME = "mha_f32_h2_d32_k16_s16_scalar"
 FILES = [NAME + ".c", NAME + ".h", "mhagen.c", "mhagen.h"]
@@ -65,6 +63,7 @@ def test_help():
             assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
             assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
             assert "scalar, avx2, avx512, neon" in result.stdout
+        assert ("skipped: it says so, and exits with status 0" in result.stdout) == (command == "check")
 
 
 def test_version():
@@ -133,16 +132,12 @@ def test_the_command_in_the_file_makes_the_file(tmp_path):
 def test_same_bytes_everywhere(open_dir, unprivileged):
     """Directory, locale, time zone, user, environment, and (by address randomization) Lua's hash
     seed make no difference."""
-    program = open_dir / "program"
-    shutil.copy(MHAGEN, program)
     wanted = None
     variants = [{"cwd": "/"}, {"env": {}}, {"env": {"LC_ALL": "de_DE.UTF-8", "LANG": "tr_TR"}},
                 {"env": {"LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo", "CC": "none"}}, unprivileged]
     for i, options in enumerate(variants + [{}] * 25):
         out = open_dir / str(i)
-        result = subprocess.run([program, "gen", *arguments(isa="avx2"), "-o", out],
-                                capture_output=True, text=True, **options)
-        assert_done(result)
+        assert_done(gen(out, *arguments(isa="avx2"), **options))
         wanted = wanted or contents(out)
         assert contents(out) == wanted
 
@@ -291,8 +286,10 @@ def test_outcome_of_a_check(script, status, tmp_path):
 
 def test_check_refuses_a_bad_config(tmp_path):
     assert_refused(check(tmp_path, "h=0"), "config: h = 0: must be")
-    (tmp_path / "temp").rmdir()
-    assert_refused(check(tmp_path, *arguments(name="checker")), "checker.c is a file of the check")
+    for name in "checker", "reference":
+        (tmp_path / "temp").rmdir()
+        assert_refused(check(tmp_path, *arguments(name=name)),
+                       f"config: name = {name}: must not be the name of a file of the check")
 
 
 def test_check_without_temporary_directory(tmp_path):

@@ -1,21 +1,16 @@
-"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything.
-
-The binary is build/mhagen, or $MHAGEN.
-"""
+"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything."""
 import os
-import pathlib
 import subprocess
-import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MHAGEN = os.environ.get("MHAGEN", str(ROOT / "build" / "mhagen"))
+from tools import MHAGEN, ROOT, cpu_time
+
 BASE = {"h": 2, "d_model": 32, "dk": 16, "seq": 16, "isa": "scalar"}
 
 
 def run(*args, **options):
-    return subprocess.run([MHAGEN, *map(str, args)], capture_output=True, text=True, timeout=20,
+    return subprocess.run([MHAGEN, *map(str, args)], capture_output=True, text=True, timeout=60,
                           errors="surrogateescape", **options)
 
 
@@ -205,10 +200,10 @@ def test_hostile_config(attack, tmp_path):
     text, message = ATTACKS[attack]
     config = tmp_path / "c.lua"
     config.write_text(text)
-    start = time.monotonic()
+    start = cpu_time()
     result = run("gen", config, "-o", tmp_path / "out")
     assert_refused(result, "mhagen: config: ", message)
-    assert time.monotonic() - start < 10
+    assert cpu_time() - start < 10
     assert [p.name for p in tmp_path.iterdir()] == ["c.lua"]
 
 
@@ -242,10 +237,10 @@ def test_odd_files(tmp_path):
         "missing": "No such file or directory", "loop": "Too many levels of symbolic links",
         "x" * 300: "File name too long", "missing\n\x1b[31m": "missing??[31m: No such file",
     }.items():
-        start = time.monotonic()
+        start = cpu_time()
         result = run("gen", tmp_path / name, "-o", tmp_path / "out")
         assert_refused(result, "mhagen: config: ", message)
-        assert time.monotonic() - start < 5
+        assert cpu_time() - start < 5
     for path in "/dev/zero", "/dev/null", "/dev/tty", "":
         assert_refused(run("gen", path, "-o", tmp_path / "out"), "mhagen: config: ")
     assert not (tmp_path / "out").exists()

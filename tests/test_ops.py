@@ -2,47 +2,16 @@
 without a compiler, and the toy ISA through the checker."""
 import functools
 import os
-import pathlib
-import platform
 import re
-import shutil
 import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
-COMPILERS = ["gcc", "clang-14", "clang-19"]
-MACHINES = {"scalar": None, "toy": None, "avx2": "x86_64", "avx512": "x86_64", "neon": "aarch64"}
-QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+import tools
+from tools import COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, native, runner_for
 
-
-def run(*command, timeout=300):
-    return subprocess.run([str(word) for word in command], text=True, timeout=timeout, cwd=ROOT,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def passes(*command, timeout=300):
-    result = run(*command, timeout=timeout)
-    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}"
-    return result.stdout
-
-
-@functools.cache
-def toolchain(isa, compiler):
-    """The command of the compiler and that of the emulator; skips where there is none."""
-    command, runner = [compiler], []
-    if MACHINES[isa] not in (None, platform.machine()):
-        if isa != "neon":
-            pytest.skip(f"{isa} needs an {MACHINES[isa]}")
-        runner = QEMU
-        command = ["aarch64-linux-gnu-gcc"] if compiler == "gcc" else [compiler, "--target=aarch64-linux-gnu"]
-        if not pathlib.Path(QEMU[-1]).exists():
-            pytest.skip(f"there are no AArch64 libraries in {QEMU[-1]}")
-    for program in command[:1] + runner[:1]:
-        if not shutil.which(program):
-            pytest.skip(f"{program} is not installed")
-    return command, runner
+ISAS = [*ISAS, "toy"]
+passes = functools.partial(tools.run, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +23,14 @@ def sources(tmp_path_factory):
 
 def build(isa, compiler, source, out, *flags):
     """The command that runs the test program; skips where this CPU can not."""
-    command, runner = toolchain(isa, compiler)
-    passes(*command, "-std=c11", "-ffp-contract=off", *flags, "-Iruntime", "-DMHAGEN_NO_POOL", source,
-           "runtime/mhagen.c", "-o", out, "-lm")
-    return [*runner, out]
+    passes(*compiler_for(isa, compiler), "-std=c11", "-ffp-contract=off", *flags, "-Iruntime",
+           "-DMHAGEN_NO_POOL", source, "runtime/mhagen.c", "-o", out, "-lm")
+    return [*runner_for(isa), out]
 
 
 def run_test(program, *arguments, timeout=300):
-    result = run(*program, *arguments, timeout=timeout)
+    result = subprocess.run([*program, *arguments], text=True, timeout=timeout,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if result.returncode == 77:
         pytest.skip(result.stdout.strip())
     return result
@@ -69,7 +38,7 @@ def run_test(program, *arguments, timeout=300):
 
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
 @pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("isa", MACHINES)
+@pytest.mark.parametrize("isa", ISAS)
 def test_ops(isa, compiler, level, sources, tmp_path):
     flags = [level, *(WARNINGS if level != "-O0" else [])]  # gcc's own macros warn at -O0
     result = run_test(build(isa, compiler, sources / f"{isa}.c", tmp_path / "test", *flags))
@@ -77,14 +46,13 @@ def test_ops(isa, compiler, level, sources, tmp_path):
     assert re.search(r": \d\d+ ops, 0 failures$", result.stdout.strip()), result.stdout
 
 
-@pytest.mark.parametrize("isa", MACHINES)
+@pytest.mark.parametrize("isa", ISAS)
 def test_exp2(isa, sources, tmp_path):
     """All 2^32 floats where that is quick (-march=native is for the reference), else a sample.
     MHAGEN_EXP2_STRIDE=1 takes all."""
-    native = MACHINES[isa] in (None, platform.machine())
-    flags = ["-O3", *(["-march=native"] if native else [])]
+    flags = ["-O3", *(["-march=native"] if native(isa) else [])]
     program = build(isa, "gcc", sources / f"{isa}.c", tmp_path / "test", *flags)
-    stride = os.environ.get("MHAGEN_EXP2_STRIDE", "61" if native else "997")
+    stride = os.environ.get("MHAGEN_EXP2_STRIDE", "61" if native(isa) else "997")
     result = run_test(program, "exp2", stride, timeout=3600)
     print(result.stdout)
     assert result.returncode == 0, result.stdout

@@ -1,48 +1,33 @@
 """The runtime: warnings, the pool under sanitizers, builds without threads, C++, aarch64."""
 import pathlib
 import re
-import shutil
-import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
-CROSS = "aarch64-linux-gnu-gcc"
-COMPILERS = ["gcc", "clang-14", "clang-19"]
+from tools import COMPILERS, CXX_COMPILERS, ROOT, WARNINGS, compiler_for, need, run, runner_for
+
 SANITIZERS = {"plain": [], "thread": ["-fsanitize=thread"],
               "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]}
 
 
-def need(program):
-    if not shutil.which(program):
-        pytest.skip(f"{program} is not installed")
-
-
-def run(*command):
-    result = subprocess.run([str(word) for word in command], text=True, timeout=120,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}"
-    return result.stdout
-
-
-def build_pool_test(compiler, out, *flags):
-    run(compiler, "-std=c11", "-O2", "-g", *WARNINGS, *flags, "-I", ROOT / "runtime",
+def build_pool_test(command, out, *flags):
+    run(*command, "-std=c11", "-O2", "-g", *WARNINGS, *flags, "-I", ROOT / "runtime",
         ROOT / "tests/pool_test.c", ROOT / "runtime/mhagen.c", "-o", out, "-pthread",
         "-Wl,--wrap=pthread_create")
 
 
-@pytest.mark.parametrize("compiler", [*COMPILERS, CROSS])
-def test_no_warnings(compiler, tmp_path):
-    need(compiler)
+@pytest.mark.parametrize("isa", ["scalar", "neon"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_no_warnings(compiler, isa, tmp_path):
+    command = compiler_for(isa, compiler)
     for level in "0123":
         for standard in "c11", "c17":
             for option in [], ["-DMHAGEN_NO_POOL"]:
-                run(compiler, f"-std={standard}", f"-O{level}", *WARNINGS, *option, "-c",
+                run(*command, f"-std={standard}", f"-O{level}", *WARNINGS, *option, "-c",
                     ROOT / "runtime/mhagen.c", "-o", tmp_path / "mhagen.o")
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++-14", "clang++-19"])
+@pytest.mark.parametrize("compiler", CXX_COMPILERS)
 def test_header_is_cpp(compiler, tmp_path):
     need(compiler)
     source = tmp_path / "use.cpp"
@@ -53,20 +38,17 @@ def test_header_is_cpp(compiler, tmp_path):
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_pool(compiler, sanitizer, tmp_path):
-    need(compiler)
-    build_pool_test(compiler, tmp_path / "test", *SANITIZERS[sanitizer])
+    build_pool_test(compiler_for("scalar", compiler), tmp_path / "test", *SANITIZERS[sanitizer])
     run(tmp_path / "test")
 
 
 def test_pool_on_aarch64(tmp_path):
-    need(CROSS)
-    need("qemu-aarch64")
-    build_pool_test(CROSS, tmp_path / "test", "-static")
-    run("qemu-aarch64", tmp_path / "test")
+    build_pool_test(compiler_for("neon", "gcc"), tmp_path / "test", "-static")
+    run(*runner_for("neon"), tmp_path / "test")
 
 
 def test_without_pool(tmp_path):
-    build_pool_test("gcc", tmp_path / "test", "-DMHAGEN_NO_POOL")
+    build_pool_test(["gcc"], tmp_path / "test", "-DMHAGEN_NO_POOL")
     run(tmp_path / "test")
     run("gcc", "-O2", "-DMHAGEN_NO_POOL", "-c", ROOT / "runtime/mhagen.c", "-o", tmp_path / "m.o")
     undefined = set(re.findall(r"U (\w+)", run("nm", "-u", tmp_path / "m.o")))

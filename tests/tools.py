@@ -1,21 +1,29 @@
 """What several test files share: where things are, and how to call them."""
+import itertools
+import os
 import pathlib
 import platform
 import re
+import resource
 import shutil
 import subprocess
-
-import pytest
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MHAGEN = ROOT / "build/mhagen"
-ISAS = ["scalar", "avx2", "avx512", "neon"]
+MHAGEN = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen"))  # or another, to be tested
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
-# The most recent Clang there is, besides the oldest that is supported.
-NEW_CLANG = max((path.name for path in pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]")),
-                default="clang-19")
-COMPILERS = ["gcc", "clang-14", NEW_CLANG]
+# The machine that an ISA's code is for, if it is not for all.
+MACHINES = {"scalar": None, "avx2": "x86_64", "avx512": "x86_64", "neon": "aarch64"}
+ISAS = list(MACHINES)
+# Machines whose code any other compiles and runs too: what their tools are called.
+TRIPLES = {"aarch64": "aarch64-linux-gnu"}
+
+# The oldest Clang that is supported, and the most recent there is.
+CLANGS = ["clang-14", max((path.name for path in pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]")
+                           if path.name != "clang-14"), default="clang-newest")]
+COMPILERS = ["gcc", *CLANGS]
+CXX_COMPILERS = ["g++", *(name.replace("clang", "clang++") for name in CLANGS)]
 
 
 def run(*command, **options):
@@ -26,24 +34,64 @@ def run(*command, **options):
     return result.stdout
 
 
+def cpu_time():
+    """What the commands so far took, however busy the machine was."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def need(program):
+    """Skips the test if a program is missing. pytest knows this exception; tests/fuzz.py has no pytest."""
     if not shutil.which(program):
-        pytest.skip(f"{program} is not installed")
+        raise unittest.SkipTest(f"{program} is not installed")
+
+
+def native(isa):
+    """Whether code of an ISA is for this kind of machine."""
+    return MACHINES.get(isa) in (None, platform.machine())
+
+
+def cross_prefix(isa):
+    """What the names of compilers and binutils for an ISA begin with; empty for this machine's."""
+    if native(isa):
+        return ""
+    if MACHINES[isa] not in TRIPLES:
+        raise unittest.SkipTest(f"{isa} is not for {platform.machine()}")
+    return TRIPLES[MACHINES[isa]] + "-"
 
 
 def compiler_for(isa, compiler):
     """The command that compiles code of an ISA; skips the test if there is none."""
-    command = [compiler]
-    if isa.startswith("avx") and platform.machine() != "x86_64":
-        pytest.skip(f"{isa} is not for {platform.machine()}")
-    if isa == "neon" and platform.machine() != "aarch64":
-        need("aarch64-linux-gnu-gcc")  # its headers are Clang's too
-        command = {"gcc": ["aarch64-linux-gnu-gcc"],
-                   NEW_CLANG: [NEW_CLANG, "--target=aarch64-linux-gnu"]}.get(compiler)
-        if not command:
-            pytest.skip("one Clang for another machine is enough")
+    command, prefix = [compiler], cross_prefix(isa)
+    if prefix:
+        need(f"{prefix}gcc")  # its headers and libraries are Clang's too
+        command = [f"{prefix}gcc"] if compiler == "gcc" else [compiler, f"--target={prefix[:-1]}"]
     need(command[0])
     return command
+
+
+def runner_for(isa):
+    """What stands before a program of an ISA's code: an emulator, for another machine's."""
+    prefix = cross_prefix(isa)
+    if not prefix:
+        return []
+    emulator = f"qemu-{MACHINES[isa]}"
+    need(emulator)
+    return [emulator, "-L", f"/usr/{prefix[:-1]}"]
+
+
+def toolchains(isas=ISAS, compilers=COMPILERS):
+    """The head lines of a report: the compilers and emulators with their versions, and what is missing."""
+    used, missing = {}, {}
+    for isa, compiler in itertools.product(isas, compilers):
+        try:
+            for command in compiler_for(isa, compiler), runner_for(isa):
+                used.update(dict.fromkeys(command[:1]))
+        except unittest.SkipTest as reason:
+            missing[str(reason)] = None
+    versions = [f"{program} {re.search(r'[0-9]+[.][0-9.]+|$', run(program, '--version'))[0]}"
+                for program in used]
+    return ["toolchains: " + (", ".join(versions) or "none"), *(f"skipped: {reason}" for reason in missing)]
 
 
 def generate(out, config, isa, name="kernel"):
