@@ -4,7 +4,8 @@
 
 Every contestant is a process of its own on the same core, one of which runs at a time. Each must agree
 with float64 first. Of what a peer offers (bench/peers: layouts, blocks, operators, builds) the fastest on
-the shape counts. The ratios are of lower medians of the rounds, peer / ours.
+the shape counts. The ratios are of lower medians of the rounds, peer / ours. The suite takes a quarter of
+an hour.
 
 The table and its rows go to OUT.txt and OUT.json. With --random, shapes are drawn instead of taken from the
 suite (log-uniform in d_model 16..1024, h 1..16, dk 4..128, n 1..1024; every second one of odd d_model, dk
@@ -102,7 +103,9 @@ def command_of(build, name):
 
 def command_of_ours(shape, folder, isa, keys):
     config = [f"{key}={value}" for key, value in shape.items()]
-    subprocess.run([MHAGEN, "gen", *config, f"isa={isa}", *keys, "name=mha", "-o", folder], check=True)
+    result = subprocess.run([MHAGEN, "gen", *config, f"isa={isa}", *keys, "name=mha", "-o", folder])
+    if result.returncode:
+        sys.exit(result.returncode)  # the reason is on standard error already
     sources = [HERE / "ours.c", folder / "mha.c", folder / "mhagen.c"]
     program = compile_c(folder / "ours", ["cc", "-O2", f"-I{HERE}", f"-I{folder}", *sources, worker_object(),
                                           "-pthread"], [*sources, *folder.glob("*.h"), worker_object()])
@@ -371,9 +374,10 @@ def main(words=None):
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench-peers")
     args = parser.parse_args(words)
     args.peers = args.peers or (["libxsmm"] if args.random else list(PEERS))
-    unknown = [peer for peer in args.peers if peer not in PEERS]
-    if unknown:
-        parser.error(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    for chosen, table in (args.peers, PEERS), (args.shapes or [], suite()):
+        unknown = [name for name in chosen if name not in table]
+        if unknown:
+            parser.error(f"no {', '.join(unknown)}; there are {', '.join(table)}")
     args.isa = args.isa or widest()
     if args.random:
         shapes = random_shapes(args.random, args.seed)
@@ -402,4 +406,7 @@ def main(words=None):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Failure as e:  # of ours, or in the middle of a round
+        sys.exit(f"peers: {e}")
