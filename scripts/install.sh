@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs, on Debian or Ubuntu, what is missing: `install.sh` what it takes to build mhagen and to
-# run the example, `install.sh tests` what the tests take as well. Needs root or sudo for that.
+# run the example, `install.sh tests` what the tests take as well, `install.sh peers` what
+# `ninja bench-peers` compares with. Needs root or sudo for that.
 set -eu
 
 packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson python3 python3-venv"
@@ -9,6 +10,7 @@ if [ "${1:-}" = tests ]; then
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 fi
+[ "${1:-}" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
 
 root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

@@ -1,0 +1,102 @@
+"""ONNX Runtime: its own attention operators, ONNX's, and the graph of elementary operators. Inputs and
+outputs are bound, so that nothing is copied."""
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+
+def version():
+    return onnxruntime.__version__
+
+
+class Graph:
+    def __init__(self, p):
+        self.p, self.nodes, self.constants = p, [], []
+
+    def constant(self, value):
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def op(self, kind, *inputs, outputs=1, domain="", **attributes):
+        names = [f"{kind}{len(self.nodes)}_{i}" for i in range(outputs)]
+        inputs = [i if isinstance(i, str) else self.constant(i) for i in inputs]
+        self.nodes.append(helper.make_node(kind, inputs, names, domain=domain, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def linear(self, x, w, b):
+        return self.op("Add", self.op("MatMul", x, w), b)
+
+    def projections(self):
+        """[1][n][h * dk] three times."""
+        p = self.p
+        return [self.linear("x", w, b) for w, b in ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv))]
+
+    def heads(self, x, order=(0, 2, 1, 3)):
+        p = self.p
+        shape = np.array([1, p.n, p.h, p.dk], np.int64)
+        return self.op("Transpose", self.op("Reshape", x, shape), perm=order)
+
+    def session(self, o):
+        """Ends the graph with the output projection of o; -> (run, y)"""
+        p = self.p
+        last = self.linear(o, p.wo, p.bo)
+        shape = [1, p.n, p.d_model]
+        graph = helper.make_graph(
+            self.nodes, "attention", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(last, TensorProto.FLOAT, shape)], self.constants)
+        opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options,
+                                               providers=["CPUExecutionProvider"])
+        x, y = (onnxruntime.OrtValue.ortvalue_from_numpy(a)
+                for a in (p.x[None], np.zeros(shape, np.float32)))
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output(last, y)
+        return lambda: session.run_with_iobinding(binding), lambda: y.numpy()[0]
+
+
+def attention(p):
+    g = Graph(p)
+    e = p.h * p.dk
+    return g.session(g.op("Attention", "x", np.concatenate([p.wq, p.wk, p.wv], 1),
+                          np.concatenate([p.bq, p.bk, p.bv]), domain="com.microsoft", num_heads=p.h,
+                          unidirectional=int(p.causal), qkv_hidden_sizes=[e, e, e]))
+
+
+def multi_head(p):
+    g = Graph(p)
+    return g.session(g.op("MultiHeadAttention", *g.projections(), domain="com.microsoft", num_heads=p.h,
+                          unidirectional=int(p.causal)))
+
+
+def standard(p):
+    g = Graph(p)
+    return g.session(g.op("Attention", *g.projections(), q_num_heads=p.h, kv_num_heads=p.h,
+                          is_causal=int(p.causal)))
+
+
+def elementary(p):
+    g = Graph(p)
+    q, k, v = g.projections()
+    s = g.op("MatMul", g.heads(q), g.heads(k, (0, 2, 3, 1)))
+    s = g.op("Mul", s, np.float32(p.dk ** -0.5))
+    if p.causal:
+        s = g.op("Add", s, np.triu(np.full((p.n, p.n), -np.inf, np.float32), 1))
+    o = g.op("MatMul", g.op("Softmax", s, axis=-1), g.heads(v))
+    o = g.op("Transpose", o, perm=(0, 2, 1, 3))
+    return g.session(g.op("Reshape", o, np.array([1, p.n, p.h * p.dk], np.int64)))
+
+
+FORMS = {
+    "com.microsoft.Attention": attention,
+    "com.microsoft.MultiHeadAttention": multi_head,
+    "Attention of ONNX": standard,
+    "elementary operators": elementary,
+}

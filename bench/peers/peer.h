@@ -1,0 +1,26 @@
+/* What bench/peers/worker.c needs of a contestant: each is one C file that defines these. */
+#ifndef PEER_H
+#define PEER_H
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct problem { /* self-attention; weights are [in][out], all arrays dense */
+  int d_model, h, dk, n, causal;
+  const float *x, *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
+  float *y;
+} problem;
+
+extern const char *const peer_forms[]; /* ways to do it, of which the fastest counts; ends with NULL */
+const char *peer_version(void);
+void *peer_setup(const problem *p, const char *form); /* all that is not timed; NULL: cannot */
+void peer_run(void *state);                           /* x -> y, timed */
+
+static inline float *floats(size_t count) { /* zeros, aligned to a cache line */
+  size_t bytes = (count * sizeof(float) + 63) / 64 * 64;
+  float *p = aligned_alloc(64, bytes);
+  if (!p) abort();
+  return memset(p, 0, bytes);
+}
+
+#endif

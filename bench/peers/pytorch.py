@@ -1,0 +1,94 @@
+"""PyTorch: what a user composes of its functions, its own layer, and the composition compiled."""
+import torch
+import torch.nn.functional as F
+from torch.utils.mkldnn import to_mkldnn
+
+torch.set_num_threads(1)
+torch.inference_mode().__enter__()
+
+
+def version():
+    return torch.__version__
+
+
+def parameters(p):
+    """[out][in], the projections side by side."""
+    weights = torch.cat([torch.from_numpy(w.T) for w in (p.wq, p.wk, p.wv)]).contiguous()
+    biases = torch.cat([torch.from_numpy(b) for b in (p.bq, p.bk, p.bv)])
+    return weights, biases, torch.from_numpy(p.wo.T.copy()), torch.from_numpy(p.bo)
+
+
+def linear(weights, biases):
+    layer = torch.nn.Linear(*weights.T.shape).requires_grad_(False)
+    layer.weight.copy_(weights)
+    layer.bias.copy_(biases)
+    return layer
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.shape, self.causal = (1, p.n, 3, p.h, p.dk), p.causal
+        wqkv, bqkv, wo, bo = parameters(p)
+        self.project, self.out = linear(wqkv, bqkv), linear(wo, bo)
+        self.eval()
+
+    def heads(self, x):
+        return self.project(x).view(self.shape).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def forward(self, x):
+        q, k, v = self.heads(x)
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.out(o.transpose(1, 2).flatten(2))
+
+
+class Explicit(Attention):
+    """With matmul and softmax in place of scaled_dot_product_attention."""
+    def __init__(self, p):
+        super().__init__(p)
+        self.scale = p.dk ** -0.5
+        if p.causal:
+            self.mask = torch.full((p.n, p.n), -torch.inf).triu(1)
+
+    def forward(self, x):
+        q, k, v = self.heads(x)
+        s = (q * self.scale) @ k.transpose(-1, -2)
+        if self.causal:
+            s = s + self.mask
+        return self.out((F.softmax(s, -1) @ v).transpose(1, 2).flatten(2))
+
+
+def runner(model, p):
+    x = torch.from_numpy(p.x)[None]
+    result = [None]
+
+    def run():
+        result[0] = model(x)
+
+    return run, lambda: result[0][0].numpy()
+
+
+def layer(p):
+    if p.d_model != p.h * p.dk:
+        raise NotImplementedError("the layer wants d_model = h * dk")
+    mha = torch.nn.MultiheadAttention(p.d_model, p.h, batch_first=True).eval().requires_grad_(False)
+    own = mha.in_proj_weight, mha.in_proj_bias, mha.out_proj.weight, mha.out_proj.bias
+    for to, value in zip(own, parameters(p)):
+        to.copy_(value)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(p.n) if p.causal else None
+    return runner(lambda x: mha(x, x, x, need_weights=False, attn_mask=mask, is_causal=p.causal)[0], p)
+
+
+def compiled(p):
+    import torch._inductor.config
+    torch._inductor.config.freezing = True  # packs the weights
+    return runner(torch.compile(Attention(p), dynamic=False), p)
+
+
+FORMS = {
+    "linear and scaled_dot_product_attention": lambda p: runner(Attention(p), p),
+    "linear, matmul and softmax": lambda p: runner(Explicit(p), p),
+    "the first, its layers by oneDNN": lambda p: runner(to_mkldnn(Attention(p)), p),
+    "nn.MultiheadAttention": layer,
+    "torch.compile of the first": compiled,
+}
