@@ -20,8 +20,8 @@ local function phase_rows(phases, plan)
   for first = 0, plan.cfg.batch - 1, plan.resident do
     local entries = math.min(plan.resident, plan.cfg.batch - first)
     for _, phase in ipairs(phases) do
-      rows[#rows + 1] = ('  { "%s", task_%s, %d, %d },'):format(
-        phase.name, phase.name, first * phase.per_entry, entries * phase.per_entry)
+      rows[#rows + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(phase.name, phase.name,
+        first * phase.per_entry, entries * phase.per_entry, entries * plan.cycles[phase.name])
     end
   end
   return table.concat(rows, "\n")

@@ -229,6 +229,24 @@ local function plan_packed(plan, hb)
   check_size(cfg, "d_model", "packed", packed.total)
 end
 
+-- Cycles of each phase for a batch entry, at one FMA of a full vector a cycle, and as many for all of it
+-- as one task.
+local function phase_cycles(plan)
+  local cfg, per_cycle = plan.cfg, 2.0 * plan.isa.lanes
+  local d, h = 1.0 * cfg.d_model, cfg.h
+  local projected = 0
+  if plan.projected.k then projected = projected + cfg.dk end
+  if plan.projected.v then projected = projected + cfg.dv end
+  local cycles = {
+    transpose = 2 * cfg.seq * d / per_cycle,
+    keys_values = 2 * cfg.seq_kv * d * h * projected / per_cycle,
+    output = 2 * cfg.seq * d * plan.out.steps / per_cycle,
+    entry = plan.fold.flops / cfg.batch / per_cycle,
+  }
+  cycles.attend = cycles.entry - cycles.keys_values - cycles.output
+  return cycles
+end
+
 -- Where scores find keys and context values: `row` floats from key to key, a head `head` floats on.
 local function operand(projected, width, cfg)
   if projected then return { row = projected.ld, head = width } end
@@ -307,6 +325,7 @@ function M.build(cfg)
   plan.workspace = plan.resident * entry.total
   check_size(cfg, "batch", "the workspace", plan.workspace)
   plan.flops = M.flops(cfg)
+  plan.cycles = phase_cycles(plan)
 
   local tasks = math.max(plan.group_count, plan.head_blocks * math.max(2, plan.attend_tasks),
     plan.out_block_count * plan.panel_count)

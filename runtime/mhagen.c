@@ -111,9 +111,13 @@ mhagen_pool *mhagen_pool_create(int threads) {
 
 void mhagen_pool_destroy(mhagen_pool *pool) { (void)pool; }
 
-static int try_pool(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
-  (void)pool, (void)phase, (void)args;
+static int worth_forking(const mhagen_pool *pool, const mhagen_phase *phase) {
+  (void)pool, (void)phase;
   return 0;
+}
+
+static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
+  (void)pool, (void)phase, (void)args;
 }
 
 #else
@@ -200,9 +204,14 @@ void mhagen_pool_destroy(mhagen_pool *pool) {
   free(pool);
 }
 
-/* Runs the phase on the pool, if that can be of use. */
-static int try_pool(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
-  if (!pool || pool->workers == 0 || phase->tasks < 2) return 0;
+/* To wake a thread takes some 20000 cycles, and its caches are cold. */
+static const double worth_waking = 100000;
+
+static int worth_forking(const mhagen_pool *pool, const mhagen_phase *phase) {
+  return pool && pool->workers > 0 && phase->tasks > 1 && phase->cycles >= worth_waking;
+}
+
+static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
   pthread_mutex_lock(&pool->lock);
   pool->task = phase->task;
   pool->args = args;
@@ -214,7 +223,6 @@ static int try_pool(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_a
   take_tasks(pool);
   while (pool->unfinished > 0) pthread_cond_wait(&pool->done, &pool->lock);
   pthread_mutex_unlock(&pool->lock);
-  return 1;
 }
 
 #endif
@@ -223,10 +231,16 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
                                   mhagen_pool *pool) {
   mhagen_status status = mhagen_check_args(kernel, args);
   if (status != MHAGEN_OK) return status;
+  int forks = 0;
+  for (int p = 0; p < kernel->phase_count; p++) forks += worth_forking(pool, &kernel->phases[p]);
+  if (forks == 0) return kernel->run(args); /* in the order that keeps one core's caches warm */
   for (int p = 0; p < kernel->phase_count; p++) {
     const mhagen_phase *phase = &kernel->phases[p];
-    if (try_pool(pool, phase, args)) continue;
-    for (int i = 0; i < phase->tasks; i++) phase->task(args, phase->first + i);
+    if (worth_forking(pool, phase)) {
+      fork_phase(pool, phase, args);
+    } else {
+      for (int i = 0; i < phase->tasks; i++) phase->task(args, phase->first + i);
+    }
   }
   return MHAGEN_OK;
 }

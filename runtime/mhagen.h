@@ -77,6 +77,7 @@ typedef struct mhagen_phase {
   void (*task)(const mhagen_args *args, int index); /* index: first .. first + tasks - 1 */
   int first;
   int tasks;
+  double cycles; /* an estimate for all of its tasks, on one core */
 } mhagen_phase;
 
 /* A kernel as data: what <name>.h declares, for callers that choose kernels at run time. */
@@ -107,8 +108,9 @@ mhagen_pool *mhagen_pool_create(int threads);
 /* Ends and joins the workers. Null is allowed. */
 void mhagen_pool_destroy(mhagen_pool *pool);
 
-/* Runs the kernel on the threads of the pool; a null pool means the caller alone. The bits of the
- * result do not depend on the pool. Errors: those of mhagen_check_args; nothing is written then. */
+/* Runs the kernel on the threads of the pool; a null pool means the caller alone, as does a kernel too
+ * small to gain by waking threads. The bits of the result do not depend on the pool. Errors: those of
+ * mhagen_check_args; nothing is written then. */
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);
 

@@ -48,6 +48,8 @@ typedef struct checker {
   double score;                 /* its largest score */
   double error, bound, score_of_error; /* the worst so far, by error / bound */
   int runs;
+  mhagen_phase *phases;  /* the kernel's, each declared large: */
+  mhagen_kernel forking; /* what a pool takes to be worth all its threads */
 } checker;
 
 /* For the signal handler, which cannot be given anything. */
@@ -285,7 +287,7 @@ static void run(checker *c, enum place where, int fill, enum scheduler scheduler
   buffer *b = c->buffers;
   mhagen_args args = place_args(c, where, fill);
   mhagen_status status = scheduler == RUN    ? c->kernel->run(&args)
-                         : scheduler == POOL ? mhagen_run_parallel(c->kernel, &args, pool)
+                         : scheduler == POOL ? mhagen_run_parallel(pool ? &c->forking : c->kernel, &args, pool)
                                              : run_by_hand(c, &args);
   if (status != MHAGEN_OK) fail(c, "run: %s", mhagen_status_text(status));
   c->runs++;
@@ -725,8 +727,17 @@ static void check_table(checker *c) {
     fail(c, "incomplete");
   for (int p = 0; p < kernel->phase_count; p++) {
     const mhagen_phase *phase = &kernel->phases[p];
-    if (!phase->name || !phase->task || phase->tasks < 1) fail(c, "phase %d is incomplete", p);
+    if (!phase->name || !phase->task || phase->tasks < 1 || !(phase->cycles > 0)) fail(c, "phase %d is incomplete", p);
   }
+}
+
+static void make_forking(checker *c) {
+  const size_t count = (size_t)c->kernel->phase_count;
+  c->phases = allocate(c, count * sizeof *c->phases);
+  memcpy(c->phases, c->kernel->phases, count * sizeof *c->phases);
+  for (size_t p = 0; p < count; p++) c->phases[p].cycles = 1e12;
+  c->forking = *c->kernel;
+  c->forking.phases = c->phases;
 }
 
 static int supported_elsewhere(checker *c) {
@@ -759,6 +770,7 @@ static void check(const mhagen_kernel *kernel, const mhagen_check_options *optio
   c->flops = flops_of(kernel);
 
   check_table(c);
+  make_forking(c);
   make_buffers(c);
   if (supported_elsewhere(c)) return;
   if (!options->terse)

@@ -30,10 +30,20 @@ static void task(const mhagen_args *args, int index) {
 
 static int supported(void) { return 1; }
 
+static mhagen_status run_alone(const mhagen_args *args);
+
 static const mhagen_phase phases[PHASES] = {
-    {"a", task, 0, 7}, {"b", task, 100, 1}, {"c", task, 200, MOST_TASKS}, {"d", task, 300, 3}};
+    {"a", task, 0, 7, 1e6}, {"b", task, 100, 1, 1e6}, {"c", task, 200, MOST_TASKS, 1e6},
+    {"d", task, 300, 3, 1e6}};
 static const mhagen_kernel kernel = {
-    .name = "toy", .supported = supported, .phases = phases, .phase_count = PHASES};
+    .name = "toy", .supported = supported, .run = run_alone, .phases = phases, .phase_count = PHASES};
+
+static mhagen_status run_alone(const mhagen_args *args) {
+  for (int p = 0; p < PHASES; p++) {
+    for (int i = 0; i < phases[p].tasks; i++) phases[p].task(args, phases[p].first + i);
+  }
+  return MHAGEN_OK;
+}
 
 static mhagen_args args_with(float *y) {
   static _Alignas(MHAGEN_ALIGN) char aligned[1]; /* nobody looks into it */
@@ -124,8 +134,27 @@ static void meet(const mhagen_args *args, int index) {
   pthread_barrier_wait(&barrier);
 }
 
+/* Phases that are not worth a waking stay with the caller. */
+static void alone(const mhagen_args *args, int index) {
+  (void)args, (void)index;
+  REQUIRE(pthread_equal(pthread_self(), caller));
+}
+
+static void test_small_phases_do_not_fork(void) {
+  static const mhagen_phase mixed[] = {{"small", alone, 0, 50, 1e3}, {"meet", meet, 0, 2, 1e6}};
+  const mhagen_kernel one_small = {.supported = supported, .phases = mixed, .phase_count = 2};
+  float y = 0;
+  mhagen_args args = args_with(&y);
+  mhagen_pool *pool = mhagen_pool_create(2);
+  caller = pthread_self();
+  REQUIRE(!pthread_barrier_init(&barrier, NULL, 2));
+  for (int i = 0; i < 50; i++) REQUIRE(mhagen_run_parallel(&one_small, &args, pool) == MHAGEN_OK);
+  pthread_barrier_destroy(&barrier);
+  mhagen_pool_destroy(pool);
+}
+
 static void test_all_threads_work(void) {
-  static const mhagen_phase all[] = {{"meet", meet, 0, 6}, {"meet again", meet, 0, 6}};
+  static const mhagen_phase all[] = {{"meet", meet, 0, 6, 1e6}, {"meet again", meet, 0, 6, 1e6}};
   const mhagen_kernel meeting = {.supported = supported, .phases = all, .phase_count = 2};
   float y = 0;
   mhagen_args args = args_with(&y);
@@ -162,6 +191,7 @@ int main(void) {
   test_reuse();
   test_no_threads_left();
   test_all_threads_work();
+  test_small_phases_do_not_fork();
   test_idle();
   return 0;
 }

@@ -1563,10 +1563,10 @@ static void task_output(const mhagen_args *args, int index) {
 #endif
 
 static const mhagen_phase phases[] = {
-  { "transpose", task_transpose, 0, 1 },
-  { "keys_values", task_keys_values, 0, 2 },
-  { "attend", task_attend, 0, 1 },
-  { "output", task_output, 0, 1 },
+  { "transpose", task_transpose, 0, 1, 2.5 },
+  { "keys_values", task_keys_values, 0, 2, 40 },
+  { "attend", task_attend, 0, 1, 35 },
+  { "output", task_output, 0, 1, 20 },
 };
 
 int tiny_avx512_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
@@ -1575,7 +1575,7 @@ int tiny_avx512_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0 } };
+static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
 
 int tiny_avx512_supported(void) { return 0; }
 

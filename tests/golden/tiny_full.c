@@ -576,7 +576,7 @@ static void task_entry(const mhagen_args *args, int index) {
 #endif
 
 static const mhagen_phase phases[] = {
-  { "entry", task_entry, 0, 1 },
+  { "entry", task_entry, 0, 1, 8.25 },
 };
 
 int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
@@ -585,7 +585,7 @@ int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0 } };
+static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
 
 int tiny_full_supported(void) { return 0; }
 

@@ -1365,10 +1365,10 @@ static void task_output(const mhagen_args *args, int index) {
 #endif
 
 static const mhagen_phase phases[] = {
-  { "transpose", task_transpose, 0, 1 },
-  { "keys_values", task_keys_values, 0, 2 },
-  { "attend", task_attend, 0, 1 },
-  { "output", task_output, 0, 1 },
+  { "transpose", task_transpose, 0, 1, 10 },
+  { "keys_values", task_keys_values, 0, 2, 160 },
+  { "attend", task_attend, 0, 1, 180 },
+  { "output", task_output, 0, 1, 80 },
 };
 
 int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
@@ -1377,7 +1377,7 @@ int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0 } };
+static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
 
 int tiny_neon_supported(void) { return 0; }
 

@@ -572,9 +572,9 @@ static void task_output(const mhagen_args *args, int index) {
 
 
 static const mhagen_phase phases[] = {
-  { "transpose", task_transpose, 0, 1 },
-  { "attend", task_attend, 0, 1 },
-  { "output", task_output, 0, 1 },
+  { "transpose", task_transpose, 0, 1, 6 },
+  { "attend", task_attend, 0, 1, 42 },
+  { "output", task_output, 0, 1, 18 },
 };
 
 int tiny_scalar_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
@@ -583,7 +583,7 @@ int tiny_scalar_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
-static const mhagen_phase phases[] = { { "none", NULL, 0, 0 } };
+static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
 
 int tiny_scalar_supported(void) { return 0; }
 
