@@ -37,11 +37,11 @@ local function plan_group(plan, group, hb)
   local isa, cfg, f = plan.isa, plan.cfg, plan.fold
   local vecs, n = group.vecs, #group.vecs
   local function rows_cost(total, steps)
-    return function(rows) return tiles.runs_cost(tiles.balanced(total, rows), vecs, steps) end
+    return function(rows) return tiles.runs_cost(tiles.balanced(total, rows), vecs, steps, "columns") end
   end
   local function score_cost(rows)
-    local cost = cfg.seq_kv // rows * tiles.cost(rows, vecs, f.depth)
-    if cfg.seq_kv % rows > 0 then cost = cost + tiles.cost(cfg.seq_kv % rows, vecs, f.depth) end
+    local cost = cfg.seq_kv // rows * tiles.cost(rows, vecs, f.depth, "rows")
+    if cfg.seq_kv % rows > 0 then cost = cost + tiles.cost(cfg.seq_kv % rows, vecs, f.depth, "rows") end
     return cost
   end
   local function product(rows, steps)
@@ -262,7 +262,7 @@ function M.build(cfg)
   if cfg.probs then check_size(cfg, "probs", "probs", cfg.batch * cfg.h * n * m) end
 
   plan.masked = cfg.causal or cfg.kv_len
-  plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 512
+  plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 1024
   -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
   plan.straight = 400
   local hb = choose_head_block(plan)

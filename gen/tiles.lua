@@ -59,9 +59,9 @@ function M.vector_blocks(isa, n, most)
 end
 
 local LATENCY = 4 -- of an FMA, in cycles
--- Of a step of a long sum, whose operands come from the second-level cache: a row of X, which has cache
--- lines of its own, d_model floats from the next row's; a vector of B.
-local ROW, VECTOR = 0.04, 0.1
+-- Of a step of a long sum, whose operands come from the second-level cache: a vector of B, and a row of
+-- A, more where it is a row of X with cache lines of its own, d_model floats from the next row's.
+local VECTOR, ROW = 0.12, { columns = 0.02, rows = 0.06 }
 local LONG = 256 -- steps
 
 -- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
@@ -70,7 +70,7 @@ function M.cost(rows, vecs, steps, a_order)
   local fma = 0
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
   local step = math.max(rows * fma, #vecs + rows / 2, LATENCY)
-  if steps > LONG then step = step + VECTOR * #vecs + (a_order == "rows" and ROW * rows or 0) end
+  if steps > LONG then step = step + VECTOR * #vecs + ROW[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end
 
