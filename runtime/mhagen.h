@@ -108,24 +108,24 @@ mhagen_pool *mhagen_pool_create(int threads);
 /* Ends and joins the workers. Null is allowed. */
 void mhagen_pool_destroy(mhagen_pool *pool);
 
-/* Runs the kernel on the threads of the pool; a null pool means the caller alone, as does a kernel too
- * small to gain by waking threads. The bits of the result do not depend on the pool. Errors: those of
- * mhagen_check_args; nothing is written then. */
+/* Runs the kernel on the threads of the pool; a null pool means the caller alone, as does a kernel
+ * too small to gain by waking threads. The bits of the result do not depend on the pool. Errors:
+ * those of mhagen_check_args; nothing is written then. */
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);
 
 /* For generated code: the status that packing starts with. */
 mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
 
-/* For generated code: packs `steps` rows from `row` on and `used` columns from `column` on of a matrix
- * w[rows][columns] (under MHAGEN_OUT_IN w[columns][rows]) into panel[steps][width], scaled and rounded
- * once, with zeros behind. A null w means zeros. */
+/* For generated code: packs `steps` rows from `row` on and `used` columns from `column` on of a
+ * matrix w[rows][columns] (under MHAGEN_OUT_IN w[columns][rows]) into panel[steps][width], scaled
+ * and rounded once, with zeros behind. A null w means zeros. */
 void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
                        ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
                        ptrdiff_t width, double scale, float *panel);
 
-/* For generated code: the same for the product of `inner` columns of a[steps][depth] from `first` on,
- * and as many rows of b[depth][columns], summed in double. */
+/* For generated code: the same for the product of `inner` columns of a[steps][depth] from `first`
+ * on, and as many rows of b[depth][columns], summed in double. */
 void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
                          mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
                          ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,
