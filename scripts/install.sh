@@ -4,7 +4,8 @@
 # `ninja bench-peers` compares with. Needs root or sudo for that.
 set -eu
 
-packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson python3 python3-venv"
+packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson libjs-chart.js"
+packages="$packages python3 python3-venv"
 if [ "${1:-}" = tests ]; then
   packages="$packages g++ binutils clang-14 libclang-rt-14-dev python3-pytest python3-pytest-xdist"
   [ "$(uname -m)" = aarch64 ] ||
