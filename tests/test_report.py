@@ -1,10 +1,13 @@
-"""`mhagen report`: its tables and its page, of made-up results (tests/synthetic.py)."""
+"""`mhagen report`: its tables and its page, of made-up results (tests/synthetic.py).
+
+What the page does is tested in a headless Chromium, if there is one.
+"""
+import base64
 import copy
 import json
 import math
 import pathlib
 import re
-import resource
 import shutil
 import subprocess
 
@@ -12,6 +15,7 @@ import pytest
 
 import synthetic
 from test_config import MHAGEN, assert_refused, run
+from tools import ROOT, cpu_time, need
 
 ROWS = synthetic.results(400)
 OK = [row for row in ROWS if row["status"] == "ok"]
@@ -182,12 +186,10 @@ def test_output_file(sweep, tmp_path, monkeypatch):
 
 
 def test_ten_thousand_rows(tmp_path):
-    """Within 10 s of the processor: what else it does does not count."""
     synthetic.write(tmp_path, synthetic.results(10_000))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = cpu_time()
     report(tmp_path)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
+    assert cpu_time() - before < 10
     assert len(data_of(tmp_path / "report.html")["rows"]) == 10_000
 
 
@@ -336,3 +338,393 @@ def test_fail_on_regression(sweep, tmp_path):
     assert status(slower, "--band", 4.5) == (0, "")
     assert status([changed(OK[0], status="check", us_median=None)]) == (1, message.format(1, 0, 3, 1))
     assert status(ROWS[:1]) == (0, "")  # what is gone is listed, no regression
+
+
+# ---- the page in a browser ----
+
+@pytest.fixture(scope="module")
+def driver():
+    pytest.importorskip("selenium", reason="python3-selenium is not installed")
+    import browser
+    need(browser.DRIVER)
+    started = browser.start()
+    yield started
+    started.quit()
+
+
+class Page:
+    """A page that is open; every test ends with a look at the console."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, path, **options):
+        import browser
+        browser.show(self.driver, path, **options)
+
+    def run(self, script, *args):
+        return self.driver.execute_script(script, *args)
+
+    def value(self, expression, *args):
+        return self.run(f"return {expression}", *args)
+
+    def text(self, selector):
+        return self.value("document.querySelector(arguments[0]).innerText", selector)
+
+    def click(self, selector):
+        self.driver.find_element("css selector", selector).click()
+
+    def press(self, *keys):
+        from selenium.webdriver import ActionChains
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def choose(self, name, key):
+        self.run("const s = document.getElementById('choose-' + arguments[0]);"
+                 "s.value = arguments[1]; s.onchange()", name, key)
+
+    def filter(self, axis, value):
+        self.run("document.querySelector(`#axes [name='${arguments[0]}'][value='${arguments[1]}']`)"
+                 ".click()", axis, value)
+
+    def column(self, table, title):
+        """What all pages of a table have in a column."""
+        return self.value("""(() => {
+            const [root, title] = [document.getElementById(arguments[0]), arguments[1]];
+            const [before, after] = root.querySelectorAll(".pager button");
+            const heads = [...root.querySelectorAll("thead .head")].map((head) => head.textContent);
+            const at = heads.indexOf(title), texts = [];
+            while (!before.disabled) before.click();
+            for (;;) {
+              for (const row of root.querySelectorAll("tbody tr")) texts.push(row.cells[at].innerText);
+              if (after.disabled) return texts;
+              after.click();
+            }
+        })()""", table, title)
+
+    def numbers(self, table, title):
+        return [float(text.replace(",", "")) for text in self.column(table, title)]
+
+    def scale(self, chart, axis):
+        return self.value("(({ type, options }) => ({ type, title: options.title.text,"
+                          " color: options.ticks.color }))(charts.get(arguments[0]).scales[arguments[1]])",
+                          chart, axis)
+
+    def picture(self, name, whole=False):
+        import browser
+        browser.picture(self.driver, ROOT / f"build/report-{name}.png", whole)
+
+
+@pytest.fixture
+def page(driver, sweep):
+    report(sweep)
+    opened = Page(driver)
+    driver.get_log("browser")
+    opened.open(sweep / "report.html")
+    yield opened
+    assert driver.get_log("browser") == []
+
+
+in_browser = pytest.mark.slow
+PAINTED = """[...document.querySelectorAll("section:not([hidden]) canvas")].map((canvas) => (
+  [canvas.id, canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)]))"""
+
+
+@in_browser
+def test_page_shows_everything(page):
+    assert page.value("document.title").startswith("mhagen report: ")
+    assert page.text("#count") == "All 400 configs"
+    assert page.text("#summary").split()[:4] == ["configs", "400", "failed", str(400 - len(OK))]
+    assert page.text("#notes") == "7 of 400 measurements were disturbed by other work"
+    painted = dict(page.value(PAINTED))
+    assert set(painted) == {"left-chart", "right-chart", "size-chart", "errors-chart",
+                            "tuning-chart-0", "tuning-chart-1"}
+    assert all(painted.values())
+    assert page.text("#contents").split("\n") == [
+        "Speed over each axis", "Heat map", "Speed against code size", "Errors", "Tuning", "Configs",
+        "Failed or skipped", "Machine"]
+    assert "Example 9000 CPU" in page.text("#machine-list") and "Linux 6.1.0" in page.text("#machine-list")
+    page.picture("desktop", whole=True)
+
+
+@in_browser
+def test_filters(page):
+    page.filter("isa", "avx2")
+    page.filter("unroll", "tile")
+    kept = [row for row in ROWS if (row["config"]["isa"], row["config"]["unroll"]) == ("avx2", "tile")]
+    ok = [row for row in kept if row["status"] == "ok"]
+    assert page.text("#count") == f"{len(kept)} of 400 configs: isa avx2; unroll tile"
+    assert page.numbers("configs-table", "time") == pytest.approx(
+        sorted(row["us_median"] for row in ok), abs=.006)
+    assert set(page.column("configs-table", "isa")) == {"avx2"}
+    assert len(page.column("failures-table", "status")) == len(kept) - len(ok)
+    points = "charts.get('left-chart').data.datasets.flatMap((set) => set.data).filter(({ row }) => row)"
+    assert page.value(f"{points}.length") == len(ok)
+    assert page.value(f"new Set({points}.map(({{ row }}) => row.isa + row.unroll)).size") == 1
+    page.filter("isa", "neon")
+    assert "isa avx2 or neon" in page.text("#count")
+    page.click("#clear")
+    assert page.text("#count") == "All 400 configs"
+    for isa in "avx2", "avx512", "neon":  # none is left
+        page.filter("isa", isa)
+    page.filter("seq", 32), page.filter("shape", "h4_d128_k32_s128")
+    assert page.text("#count").startswith("0 of 400") and page.text(".pager") .endswith("No configs")
+
+
+@in_browser
+def test_fastest_of_each_shape_on_the_page(page):
+    page.click("#fastest")
+    best = {}
+    for row in OK:
+        best[shape(row)] = min(row["us_median"], best.get(shape(row), math.inf))
+    shown = zip(page.column("configs-table", "shape"), page.numbers("configs-table", "time"))
+    assert dict(shown) == {key: pytest.approx(value, abs=.006) for key, value in best.items()}
+
+
+@in_browser
+@pytest.mark.parametrize("title, key, first", [
+    ("time", "us_median", "ascending"), ("speed", "gflops", "descending"),
+    ("code", "text_bytes", "ascending"), ("threads", "threads", "ascending")])
+def test_sorting_by_keyboard(page, title, key, first):
+    from selenium.webdriver.common.keys import Keys
+    head = f"[...document.querySelectorAll('#configs-table th')].find((th) => th.innerText.startsWith('{title}'))"
+    page.run(f"{head}.querySelector('button').focus()")
+    if title != "time":  # it is the order at the start
+        page.press(Keys.ENTER)
+    order = {"ascending": sorted, "descending": lambda values: sorted(values, reverse=True)}
+    values = [row[key] for row in OK]
+    for expected in first, ({*order} - {first}).pop():
+        assert page.value(f"{head}.ariaSort") == expected
+        assert page.value("document.querySelectorAll('#configs-table [aria-sort$=ending]').length") == 1
+        assert page.numbers("configs-table", title) == pytest.approx(order[expected](values), abs=.06)
+        page.run(f"{head}.querySelector('button').focus()")
+        page.press(Keys.SPACE)
+
+
+@in_browser
+def test_order_of_words(page):
+    """In the order of the values, not of the alphabet; k comes after tile."""
+    page.run("document.querySelectorAll('#configs-table thead button')[3].click()")
+    assert page.text("#configs-table th:nth-child(4)").startswith("unroll")
+    levels = page.column("configs-table", "unroll")
+    assert levels == sorted(levels, key=["auto", "tile", "k"].index)
+    page.run("document.querySelectorAll('#configs-table thead button')[4].click()")
+    rows = page.column("configs-table", "key_rows")
+    assert rows == sorted(rows, key=["plan", "4"].index)
+
+
+@in_browser
+def test_axes_are_labelled_with_units(page):
+    units = {"us": "µs", "x": "×"}
+    columns = {column["key"]: column for column in page.value("[...columns.values()]")}
+    for axis in page.value("plainAxes.map(({ key }) => key)"):
+        page.choose("x", axis)
+        title = page.scale("left-chart", "x")["title"]
+        assert title == f"{columns[axis]['title']}: {columns[axis]['doc']}"
+    metrics = page.value("metrics.map(({ key }) => key)")
+    assert {"us_median", "us_cold", "gflops", "fraction", "slowdown", "text_bytes", "error"} <= set(metrics)
+    for metric in metrics:
+        page.choose("left", metric)
+        unit = columns[metric]["unit"]
+        assert page.scale("left-chart", "y")["title"] == columns[metric]["title"] + (
+            f" ({units.get(unit, unit)})" if unit else "")
+    assert page.scale("size-chart", "x")["title"] == "code (bytes)"
+    assert page.scale("size-chart", "y")["title"] == "speed (GFLOP/s)"
+    assert page.scale("tuning-chart-0", "x")["title"] == "search (s)"
+    assert page.scale("tuning-chart-0", "y")["title"] == "best time (µs)"
+
+
+@in_browser
+def test_scales(page):
+    """Logarithmic where values differ by much, until told otherwise."""
+    def types():
+        return [page.scale(f"{side}-chart", axis)["type"] for side in ("left", "right") for axis in "xy"]
+    assert types() == ["logarithmic", "logarithmic", "logarithmic", "linear"]
+    page.click("#log-x"), page.click("#log-left"), page.click("#log-right")
+    assert types() == ["linear", "linear", "linear", "logarithmic"]
+    page.choose("x", "h")
+    assert types()[0] == "linear" and page.value("document.querySelector('#log-x').disabled") is False
+    page.choose("x", "unroll")
+    assert types()[0] == "linear" and page.value("document.querySelector('#log-x').disabled") is True
+
+
+@in_browser
+def test_heat_map(page):
+    cells = page.value("[...document.querySelectorAll('#heat-table tr')].map((row) => "
+                       "[...row.cells].map((cell) => cell.innerText))")
+    assert cells[0] == ["seq ↓ isa →", "avx2", "avx512", "neon"]
+    for line in cells[1:]:
+        for isa, text in zip(cells[0][1:], line[1:]):
+            best = max(row["fraction"] for row in OK
+                       if (row["config"]["seq"], row["config"]["isa"]) == (int(line[0]), isa))
+            assert float(text) == pytest.approx(100 * best, abs=.06)
+    page.choose("row", "d_model"), page.choose("column", "unroll"), page.choose("value", "us_median")
+    page.choose("of", "median")
+    assert page.text("#heat-table th") == "d_model ↓ unroll →"
+    assert page.text("#heat-scale").startswith("time (µs), the median of the configs of a cell: from ")
+
+
+@in_browser
+def test_pareto_front(page):
+    front, best = [], 0
+    for row in sorted(OK, key=lambda row: (row["text_bytes"], -row["gflops"])):
+        if row["gflops"] > best:
+            front.append(row["name"])
+            best = row["gflops"]
+    assert page.value("[...document.querySelectorAll('#front button')].map((b) => b.textContent)") == front
+
+
+@in_browser
+def test_distribution_of_errors(page):
+    counts = "charts.get('errors-chart').data.datasets.flatMap(({ data }) => data)"
+    assert page.value(f"{counts}.reduce((a, b) => a + b)") == len(OK)
+
+
+@in_browser
+def test_failures_on_the_page(page):
+    messages = page.column("failures-table", "message")
+    assert len(messages) == 400 - len(OK)
+    for _, message in synthetic.FAILURES:
+        visible = message.replace("\u2028", "").replace("\u2029", "")
+        assert visible in [text.replace("\u2028", "").replace("\u2029", "") for text in messages]
+
+
+@in_browser
+def test_details_and_copy(page):
+    from selenium.webdriver.common.keys import Keys
+    page.driver.execute_cdp_cmd("Browser.grantPermissions", {
+        "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    fastest = min(OK, key=lambda row: row["us_median"])
+    page.run("document.querySelector('#configs-table tbody button').focus()")
+    page.press(Keys.ENTER)
+    assert page.value("document.querySelector('dialog').open")
+    assert page.text("#details-name") == fastest["name"]
+    assert page.text("#details-command") == fastest["command"]
+    details = page.text("#details-table")
+    assert f"{fastest['us_median']:.2f} µs" in details and fastest["cpu"] in details
+    page.picture("details")
+    page.press(Keys.ENTER)  # the button has the focus
+    wait = "return new Promise((done) => setTimeout(() => done(document.querySelector('#copy').textContent), 200))"
+    assert page.run(wait) == "Copied"
+    assert page.run("return navigator.clipboard.readText()") == fastest["command"]
+    page.press(Keys.ESCAPE)
+    assert not page.value("document.querySelector('dialog').open")
+    assert page.value("document.activeElement.textContent") == shape(fastest)
+
+
+@in_browser
+def test_a_point_opens_its_details(page):
+    page.run("""
+        const chart = charts.get("left-chart");
+        const n = chart.data.datasets.findIndex((set) => set.data[0]?.row);
+        const { x, y } = chart.getDatasetMeta(n).data[0];
+        const { left, top } = chart.canvas.getBoundingClientRect();
+        for (const type of ["mousemove", "click"]) {
+          chart.canvas.dispatchEvent(new MouseEvent(type, { clientX: left + x, clientY: top + y, bubbles: true }));
+        }""")
+    assert page.value("document.querySelector('dialog').open")
+    assert page.text("#details-name") in {row["name"] for row in OK}
+
+
+@in_browser
+def test_order_of_the_keyboard(page):
+    from selenium.webdriver.common.keys import Keys
+    seen = []
+    for _ in range(14):
+        page.press(Keys.TAB)
+        seen.append(page.value("(({ id, tagName, name }) => id || name || tagName)(document.activeElement)"))
+    assert seen[:2] == ["main", "theme"] or seen[:2] == ["A", "theme"]
+    assert seen[2:10] == ["A"] * 8 and seen[10] == "SUMMARY" and seen[11:13] == ["h", "h"]
+    page.press(Keys.SPACE)
+    assert page.text("#count").endswith(": d_model 128")
+    assert page.value("getComputedStyle(document.activeElement.nextSibling).outlineStyle") == "solid"
+
+
+@in_browser
+def test_dark_and_light(page, sweep):
+    def lightness():
+        color = page.value("getComputedStyle(document.documentElement).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", color)[:3])) / 3
+    light, ticks = lightness(), page.scale("left-chart", "x")["color"]
+    assert light > 240
+    page.click("#theme")
+    assert lightness() < 40 and page.scale("left-chart", "x")["color"] != ticks
+    page.open(sweep / "report.html", dark=True)
+    assert lightness() < 40 and page.text("#theme") == "Light theme"
+    page.picture("dark", whole=True)
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert lightness() > 240 and page.scale("left-chart", "x")["color"] == ticks
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert lightness() < 40
+
+
+@in_browser
+@pytest.mark.parametrize("width", [320, 390, 768, 1024])
+def test_narrow(page, sweep, width):
+    page.open(sweep / "report.html", width=width, height=800)
+    assert page.value("document.documentElement.scrollWidth") == width
+    assert page.value("document.querySelector('#filters').open") is (width > 800)
+    assert all(painted for _, painted in page.value(PAINTED))
+    page.picture(f"{width}", whole=True)
+    page.run("document.querySelector('#configs-table tbody button').click()")
+    box = page.value("document.querySelector('dialog').getBoundingClientRect()")
+    assert box["left"] >= 0 and box["right"] <= width
+    assert page.value("document.documentElement.scrollWidth") == width
+
+
+@in_browser
+def test_print(page):
+    result = page.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    (ROOT / "build/report.pdf").write_bytes(base64.b64decode(result["data"]))
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    hidden = page.value("['aside', '#contents', '.controls', '#theme'].map((selector) => "
+                        "getComputedStyle(document.querySelector(selector)).display)")
+    assert hidden == ["none"] * 4
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@in_browser
+def test_comparison_on_the_page(page, sweep, tmp_path):
+    there = [changed(row, us_median=row["us_median"] * (1 + (i % 9 - 3) / 50)) for i, row in enumerate(OK)]
+    other = synthetic.write(tmp_path / "other", there[:300] + [changed(OK[0], name="new", config={"h": 16})])
+    report(sweep, "--compare", other, "-o", tmp_path / "page.html")
+    page.open(tmp_path / "page.html")
+    text = page.text("#comparison-text")
+    slower = int(re.match(r"(\d+) configs are slower there by more than 3 %", text)[1])
+    assert slower == sum(i % 9 - 3 >= 2 for i in range(300))
+    assert "100 are only here, 1 only there." in text
+    assert page.value("document.querySelector('#only-there-list').textContent") == "new"
+    counts = "charts.get('comparison-chart').data.datasets.flatMap(({ data }) => data)"
+    assert page.value(f"{counts}.reduce((a, b) => a + b)") == 300
+    page.filter("verdict", "slower")
+    assert page.text("#count").startswith(f"{slower} of 400 configs")
+    assert min(page.numbers("configs-table", "there / here")) > 1.03
+    page.picture("comparison")
+
+
+@in_browser
+def test_ten_thousand_rows_on_the_page(page, tmp_path):
+    report(synthetic.write(tmp_path, synthetic.results(10_000)))
+    page.open(tmp_path / "report.html")
+    assert page.text("#count") == "All 10,000 configs"
+    assert "2,000 are drawn" in page.text("#speed")
+    milliseconds = page.run("""
+        const start = performance.now();
+        document.querySelector("#axes [value=avx2]").click();
+        document.querySelector("#configs-table thead button").click();
+        return performance.now() - start;""")
+    assert milliseconds < 2000
+    assert page.value("document.querySelectorAll('#configs-table tbody tr').length") == 25
+    assert len(page.column("configs-table", "shape")) == page.value("shown.length") > 3000
+    page.picture("10000")
+
+
+@in_browser
+@pytest.mark.parametrize("rows", [OK[:1], [row for row in ROWS if row["status"] != "ok"],
+                                  [changed(OK[0], threads=n, fraction=None, text_bytes=None, error=None,
+                                           gflops=None, command=None) for n in (1, 2)]])
+def test_little_data(page, tmp_path, rows):
+    """One config, none that was measured, no more than a time: what has no data is not there."""
+    report(synthetic.write(tmp_path, rows))
+    page.open(tmp_path / "report.html")
+    assert page.text("#count") == f"All {len(rows)} configs"
+    assert all(painted for _, painted in page.value(PAINTED))
