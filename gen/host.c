@@ -102,30 +102,31 @@ static void too_many_instructions(lua_State *config, lua_Debug *event) {
   lua_error(config);
 }
 
-/* Pushes the text of a regular file of at most CONFIG_BYTES, or nil and a message. */
-static int push_config_text(lua_State *L, const char *path) {
+/* Pushes the text of a regular file of at most `limit` bytes, or nil and a message. */
+static int push_text(lua_State *L, const char *path, size_t limit) {
   int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* a FIFO must not block */
   if (fd < 0) return fail(L, path, strerror(errno));
   const char *why = NULL;
   struct stat status;
-  size_t size = 0;
   luaL_Buffer text;
-  char *bytes = luaL_buffinitsize(L, &text, CONFIG_BYTES + 1);
+  luaL_buffinit(L, &text);
   if (fstat(fd, &status) != 0) {
     why = strerror(errno);
   } else if (!S_ISREG(status.st_mode)) {
     why = S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file";
   } else {
+    enum { BLOCK = 1 << 16 };
     ssize_t got = 1;
-    while (got > 0 && size <= CONFIG_BYTES) {
-      got = read(fd, bytes + size, CONFIG_BYTES + 1 - size);
-      if (got > 0) size += (size_t)got;
+    while (got > 0 && luaL_bufflen(&text) <= limit) {
+      got = read(fd, luaL_prepbuffsize(&text, BLOCK), BLOCK);
+      if (got > 0) luaL_addsize(&text, (size_t)got);
     }
     if (got < 0) why = strerror(errno);
-    if (size > CONFIG_BYTES) why = "is larger than 1 MiB";
   }
   close(fd);
-  luaL_pushresultsize(&text, size);
+  bool large = luaL_bufflen(&text) > limit;
+  luaL_pushresult(&text);
+  if (large) why = lua_pushfstring(L, "is larger than %d MiB", (int)(limit >> 20));
   return why == NULL ? 1 : fail(L, path, why);
 }
 
@@ -187,13 +188,28 @@ static int run_config(lua_State *L, lua_State *config, const char *path) {
 /* eval_config(path) -> { {key =, key_type =, value =, value_type =}, ... }, in any order */
 static int host_eval_config(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
-  if (push_config_text(L, path) != 1) return 2;
+  if (push_text(L, path, CONFIG_BYTES) != 1) return 2;
   size_t budget = CONFIG_MEMORY;
   lua_State *config = lua_newstate(bounded_alloc, &budget);
   if (config == NULL) return fail(L, path, "out of memory");
   int results = run_config(L, config, path);
   lua_close(config);
   return results;
+}
+
+/* ---- reading files ---- */
+
+enum { FILE_BYTES = 1 << 28 };
+
+/* read_file(path) -> the text of a regular file */
+static int host_read_file(lua_State *L) {
+  return push_text(L, luaL_checkstring(L, 1), FILE_BYTES);
+}
+
+/* exists(path) -> boolean */
+static int host_exists(lua_State *L) {
+  lua_pushboolean(L, access(luaL_checkstring(L, 1), F_OK) == 0);
+  return 1;
 }
 
 /* ---- writing files ---- */
@@ -474,6 +490,8 @@ static void push_host(lua_State *L) {
       {"embedded", host_embedded},
       {"load", host_load},
       {"eval_config", host_eval_config},
+      {"read_file", host_read_file},
+      {"exists", host_exists},
       {"write_files", host_write_files},
       {"temp_dir", host_temp_dir},
       {"remove_dir", host_remove_dir},

@@ -8,6 +8,8 @@ local config = require "config"
 local explain = require "explain"
 local generate = require "generate"
 local isas = require "isa.init"
+local measured = require "measured"
+local report = require "report"
 local template = require "template"
 local version = require "version"
 
@@ -274,13 +276,45 @@ function commands.isas()
   return 0
 end
 
+-- The results of a sweep in a directory.
+local function load_sweep(dir, filters)
+  local path = dir .. "/results.jsonl"
+  local sweep = measured.read(must(host.read_file(path)), path)
+  measured.filter(sweep, filters)
+  local tuning = dir .. "/tune.jsonl"
+  if host.exists(tuning) then
+    measured.read_tuning(sweep, must(host.read_file(tuning)), tuning)
+  end
+  return sweep
+end
+
+function commands.report(args)
+  if args.fail_on and not args.compare then
+    error({ message = "report: --fail-on needs --compare" }, 0)
+  end
+  local sweep = load_sweep(args.dir, args.filter)
+  if args.compare then
+    measured.compare(sweep, load_sweep(args.compare, args.filter), tonumber(args.band))
+  end
+  local options = { sort = args.sort, reverse = args.reverse, limit = tonumber(args.limit) }
+  local text = report.text(sweep, options)
+  local path = args.output or args.dir .. "/report.html"
+  local dir, name = path:match("^(.-)([^/]*)$")
+  must(name ~= "" or nil, "output file: its name is empty")
+  must(host.write_files(dir == "" and "." or dir, { { name = name, text = report.page(sweep) } }))
+  must(host.print(("%s\nPage: %s\n"):format(text, path)))
+  local regression = args.fail_on and measured.regression(sweep)
+  if regression then return 1, regression end
+  return 0
+end
+
 -- ---- the command line ----
 
--- Converts the value of an option that is a number.
-local function count(option)
+-- Converts the value of an option that is a number; `what` says which ones the pattern matches.
+local function number_of(option, pattern, what)
   return function(text)
-    if text:match("^[1-9]%d?%d?%d?%d?%d?$") then return text end
-    return nil, ("option '%s': '%s' is not a number from 1 to 999999"):format(option, show(text))
+    if text:match(pattern) then return text end
+    return nil, ("option '%s': '%s' is not %s"):format(option, show(text), what)
   end
 end
 
@@ -310,7 +344,8 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
 
   local function takes_bench_options(cmd)
     local function number(option, text)
-      cmd:option("--" .. option, text):argname("<N>"):convert(count("--" .. option))
+      cmd:option("--" .. option, text):argname("<N>")
+        :convert(number_of("--" .. option, "^[1-9]%d?%d?%d?%d?%d?$", "a number from 1 to 999999"))
     end
     cmd:flag("--json", "print one JSON object")
     cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
@@ -333,6 +368,26 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
     "On one pinned core. $CC is the compiler and its options (default: cc, -O2).")))
   command("isas", "List the instruction sets, and whether this CPU has each.",
           "Code for another architecture is checked with a cross compiler and QEMU, if installed.")
+  local reporting = command("report", "Show the results of a sweep: tables here, and a page.",
+    "Writes DIR/report.html, one file that a browser opens offline.")
+  reporting:argument("dir", "directory of results.jsonl and, if there was tuning, tune.jsonl")
+    :argname("<DIR>")
+  reporting:option("-o --output", "the page"):argname("<FILE>")
+  reporting:option("--filter", "keep the rows with one of these values in a column or config key")
+    :argname("<KEY=VALUE,...>"):count("*")
+  reporting:option("--sort", "column or config key to order the first table by", "shape")
+    :argname("<KEY>")
+  reporting:flag("--reverse", "from the greatest")
+  reporting:option("--limit", "lines of a table here; 0: all", "20"):argname("<N>")
+    :convert(number_of("--limit", "^%d+$", "an integer from 0"))
+  reporting:option("--compare", "a second sweep: its times over those of DIR, config by config")
+    :argname("<DIR2>")
+  reporting:option("--band", "differences within so many percent are noise", "3")
+    :argname("<PERCENT>"):convert(number_of("--band", "^%d+%.?%d*$", "a number from 0"))
+  reporting:option("--fail-on", "exit status 1 if a config is slower in DIR2, or fails only there")
+    :choices { "regression" }
+  reporting:epilog(
+    "Exit status: 0 done, 1 a regression, 2 the command line or the results are wrong.")
   return parser
 end
 

@@ -4,11 +4,15 @@
 # `ninja bench-peers` compares with. Needs root or sudo for that.
 set -eu
 
-packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson python3 python3-venv"
+packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson libjs-chart.js"
+packages="$packages python3 python3-venv"
 if [ "${1:-}" = tests ]; then
   packages="$packages g++ binutils clang-14 libclang-rt-14-dev python3-pytest python3-pytest-xdist"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+  # Ubuntu has Chromium as a snap only; without it the tests of the report's page are skipped.
+  ! grep -qx ID=debian /etc/os-release ||
+    packages="$packages chromium chromium-driver python3-selenium"
 fi
 [ "${1:-}" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
 

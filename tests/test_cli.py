@@ -55,11 +55,11 @@ def test_help():
     general = run("--help")
     assert_done(general)
     commands = re.findall(r"^   (\w+)  ", general.stdout.split("Commands:")[1], re.M)
-    assert commands == ["gen", "explain", "check", "bench", "isas"]
+    assert commands == ["gen", "explain", "check", "bench", "isas", "report"]
     for command in commands:
         result = run(command, "--help")
         assert_done(result)
-        if command != "isas":
+        if command in ("gen", "explain", "check"):
             assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
             assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
             assert "scalar, avx2, avx512, neon" in result.stdout

@@ -42,7 +42,14 @@ def test_config_keys():
             default = f"`{default}`"
         meaning = meaning[:note.start()] if note else meaning
         wanted.append(f"| `{key}` | {values} | {default} | {meaning} |")
-    assert re.findall(r"^\| `.*\|$", README, re.M) == wanted
+    tables = README[README.index("## Config keys"):]
+    assert re.findall(r"^\| `.*\|$", tables, re.M) == wanted
+
+
+def test_options_of_report():
+    options = set(re.findall(r"(?:^| )(--?[a-z][-a-z]*)", run(MHAGEN, "report", "--help")))
+    table = README.split("### Look at a sweep")[1].split("\n## ")[0]
+    assert options - set(re.findall(r"`(--?[a-z-]+)", table)) == {"-h", "--help", "--output"}
 
 
 def test_links_and_names():

@@ -1,0 +1,318 @@
+-- A sweep for people: tables for a terminal, and one HTML page that opens anywhere.
+
+local host = require "host"
+local json = require "dkjson"
+local measured = require "measured"
+local template = require "template"
+local version = require "version"
+
+local columns = measured.columns
+
+local M = {}
+
+-- ---- tables of text ----
+
+local WIDTH, LEAST = 100, 16
+
+-- A value of a column as text, without its unit.
+local function show(column, value)
+  if type(value) ~= "number" then return value == nil and "-" or tostring(value) end
+  if column.decimals == "e" then return ("%.1e"):format(value) end
+  if column.decimals then return ("%." .. column.decimals .. "f"):format(value) end
+  return math.tointeger(value) and ("%d"):format(value) or ("%g"):format(value)
+end
+
+-- heads: { title, unit } or, of words, { title, left = true }; lines: lists of texts. Where the
+-- width does not suffice the last column of words gives way, then the one before, and so on.
+local function table_of(heads, lines)
+  local all = { {}, {} }
+  for i, head in ipairs(heads) do all[1][i], all[2][i] = head[1], head[2] or "" end
+  table.move(lines, 1, #lines, 3, all)
+  local widths, total, words = {}, 0, {}
+  for i, head in ipairs(heads) do
+    widths[i] = 0
+    for _, line in ipairs(all) do widths[i] = math.max(widths[i], #line[i]) end
+    total = total + 2 + widths[i]
+    if head.left then table.insert(words, 1, i) end
+  end
+  for _, i in ipairs(words) do
+    local less = math.max(0, math.min(total - WIDTH, widths[i] - LEAST))
+    widths[i], total = widths[i] - less, total - less
+  end
+  local out = {}
+  for n, line in ipairs(all) do
+    local cells = {}
+    for i, text in ipairs(line) do
+      if #text > widths[i] then text = text:sub(1, widths[i] - 2) .. ".." end
+      local pad = (" "):rep(widths[i] - #text)
+      cells[i] = (heads[i].left and text .. pad or pad .. text):gsub("[^\32-\126]", "?")
+    end
+    out[n] = ("  " .. table.concat(cells, "  ")):gsub(" +$", "")
+  end
+  if out[2] == "" then table.remove(out, 2) end -- no units
+  return table.concat(out, "\n")
+end
+
+-- The table of some columns of rows; instead of a key { title, of = function(row) -> words }.
+local function table_of_rows(keys, rows)
+  local heads, lines = {}, {}
+  for i, key in ipairs(keys) do
+    local column = columns[key]
+    heads[i] = column and { column.title, column.unit, left = column.words }
+      or { key.title, left = true }
+  end
+  for n, row in ipairs(rows) do
+    local line = {}
+    for i, key in ipairs(keys) do
+      line[i] = columns[key] and show(columns[key], row[key]) or key.of(row)
+    end
+    lines[n] = line
+  end
+  return table_of(heads, lines)
+end
+
+-- The first `limit` of a list, of 0 all, and a line about the others.
+local function limited(list, limit)
+  if limit == 0 or #list <= limit then return list, "" end
+  return table.move(list, 1, limit, 1, {}), ("\n  ... and %d more (--limit)"):format(#list - limit)
+end
+
+-- ---- what the tables show ----
+
+-- The fastest row for each text that of(row) returns: a list, and by that text.
+local function fastest_by(rows, of)
+  local best, order, list = {}, {}, {}
+  for _, row in ipairs(rows) do
+    local key = of(row)
+    if not best[key] then order[#order + 1] = key end
+    if not best[key] or row.us_median < best[key].us_median then best[key] = row end
+  end
+  for i, key in ipairs(order) do list[i] = best[key] end
+  return list, best
+end
+
+-- What a row chose of the axes that no other column tells, as key=value, but not what it left to
+-- the plan.
+local function choices(axes)
+  return { title = "with", of = function(row)
+    local words = {}
+    for _, axis in ipairs(axes) do
+      local column, value = axis.column, tostring(row[axis.column.key])
+      local told = column.in_shape or column.key == "isa" or column.key == "unroll"
+      if (column.of_config and not told or column.key == "threads") and value ~= "plan" then
+        words[#words + 1] = column.key .. "=" .. value
+      end
+    end
+    return table.concat(words, " ")
+  end }
+end
+
+local function head(sweep)
+  local all, tried, ok = #sweep.rows, #measured.tried(sweep.rows), #measured.succeeded(sweep.rows)
+  local lines = { ("%s: %d configs, %d measured, %d failed"):format(sweep.dir, all, ok, tried - ok)
+                  .. (tried < all and (", %d skipped"):format(all - tried) or "") }
+  for _, note in ipairs(sweep.notes) do lines[#lines + 1] = "note: " .. note end
+  for _, key in ipairs { "cpu", "cores", "system", "compiler", "flags", "version" } do
+    local values = measured.values(sweep.rows, columns[key])
+    for i, value in ipairs(values) do values[i] = tostring(value) end
+    if #values > 0 then
+      lines[#lines + 1] = ("  %-9s %s"):format(key, table.concat(values, "; "))
+    end
+  end
+  return table.concat(lines, "\n")
+end
+
+local function best(rows, axes, options)
+  local list = fastest_by(rows, function(row) return row.shape end)
+  measured.sort(list, options.sort, options.reverse)
+  local shown, more = limited(list, options.limit)
+  local keys = { "shape", "isa", "unroll", "us_median", "gflops", "fraction", "text_bytes", "error",
+                 choices(axes) }
+  return "Fastest config of each shape\n" .. table_of_rows(keys, shown) .. more
+end
+
+-- The values of a column against each other: for each group, named by of(row), the time of the
+-- fastest config with each value; below, how many times the time of the fastest of all that is, as
+-- the geometric mean over the groups that have every value. nil if there is only one value.
+local function against(rows, key, title, of, limit)
+  local values = measured.values(rows, columns[key])
+  if #values < 2 then return nil end
+  local function place(row, value) return of(row) .. "\0" .. tostring(value) end
+  local groups = fastest_by(rows, of)
+  local _, cells = fastest_by(rows, function(row) return place(row, row[key]) end)
+  measured.sort(groups, "shape")
+  local heads, lines, logs, complete = { { title, left = true } }, {}, {}, 0
+  for i, value in ipairs(values) do heads[i + 1], logs[i] = { tostring(value), "us" }, 0 end
+  for n, group in ipairs(groups) do
+    local line, found = { of(group) }, {}
+    for i, value in ipairs(values) do
+      local row = cells[place(group, value)]
+      line[i + 1] = show(columns.us_median, row and row.us_median)
+      found[#found + 1] = row
+    end
+    lines[n] = line
+    if #found == #values then
+      complete = complete + 1
+      for i, row in ipairs(found) do
+        logs[i] = logs[i] + math.log(row.us_median / group.us_median)
+      end
+    end
+  end
+  local shown, more = limited(lines, limit)
+  if complete > 0 then
+    local means = { ("times the fastest, mean of %d"):format(complete) }
+    for i, sum in ipairs(logs) do means[i + 1] = ("%.2f"):format(math.exp(sum / complete)) end
+    shown = table.move(shown, 1, #shown, 1, {})
+    shown[#shown + 1] = means
+  end
+  return ("The fastest configs by %s\n"):format(key) .. table_of(heads, shown) .. more
+end
+
+local function failures(rows, limit)
+  local counts, list = {}, {}
+  for _, row in ipairs(rows) do
+    if row.status ~= "ok" then
+      local key = row.status .. "\0" .. (row.message or "")
+      if not counts[key] then list[#list + 1] = { row.status, key, row.message or "" } end
+      counts[key] = (counts[key] or 0) + 1
+    end
+  end
+  if #list == 0 then return nil end
+  for _, line in ipairs(list) do line[2] = tostring(counts[line[2]]) end
+  local shown, more = limited(list, limit)
+  return "Failed or skipped\n" .. table_of({ { "status", left = true }, { "configs" },
+                                    { "message", left = true } }, shown) .. more
+end
+
+local function comparison(sweep, axes, limit)
+  local compared = sweep.comparison
+  local counts, parts = compared.counts, {}
+  local function part(...) parts[#parts + 1] = string.format(...) end
+  part("%s against %s: times there over times here; within %g %% is noise", compared.dir, sweep.dir,
+       compared.band)
+  part("  %d slower, %d faster, %d within; geometric mean %s", counts.slower, counts.faster,
+       counts.within, compared.mean and ("%.3f"):format(compared.mean) or "-")
+  part("  %d fail there only, %d here only, %d in both", counts.fails, counts.fixed,
+       counts["still fails"])
+  part("  %d configs only here, %d only there", counts["only here"], #compared.only_there)
+
+  local changed, missing = {}, {}
+  for _, row in ipairs(sweep.rows) do
+    local list = row.verdict == "only here" and missing
+      or (row.verdict == "slower" or row.verdict == "faster" or row.verdict == "fails") and changed
+    if list then list[#list + 1] = row end
+  end
+  measured.sort(changed, "ratio", true)
+  local with = choices(axes)
+  local alone = { "shape", "isa", "unroll", "us_median", "status", with }
+  for _, list in ipairs {
+    { "Changed", changed, { "shape", "isa", "unroll", "us_median", "us_there", "ratio", "verdict",
+                            with } },
+    { "Only here", missing, alone }, { "Only there", compared.only_there, alone },
+  } do
+    local title, rows, keys = table.unpack(list)
+    if #rows > 0 then
+      local shown, more = limited(rows, limit)
+      part("\n%s\n%s%s", title, table_of_rows(keys, shown), more)
+    end
+  end
+  return table.concat(parts, "\n")
+end
+
+local function tuning(rows)
+  local heads = { { "shape", left = true }, { "default", "us" }, { "tuned", "us" },
+                  { "random", "us" } }
+  local lines, shapes = {}, {}
+  for _, row in ipairs(rows) do
+    local best = shapes[row.shape]
+    if not best then
+      best = { default = row.default_us }
+      shapes[row.shape] = best
+    end
+    best[row.method] = math.min(best[row.method] or math.huge, row.us)
+  end
+  for shape, best in pairs(shapes) do
+    local line = { shape }
+    for i, method in ipairs { "default", "tune", "random" } do
+      line[i + 1] = show(columns.us_median, best[method])
+    end
+    lines[#lines + 1] = line
+  end
+  return "Tuning, best found\n" .. table_of(heads, lines)
+end
+
+-- The tables for a terminal; options: sort, reverse, limit.
+function M.text(sweep, options)
+  local rows, axes = measured.succeeded(sweep.rows), measured.axes(sweep)
+  local function shape(row) return row.shape end
+  local function shape_and_isa(row) return row.shape .. ", " .. row.isa end
+  local parts = {}
+  local function part(text) parts[#parts + 1] = text end -- nil: nothing
+  part(head(sweep))
+  part(#rows > 0 and best(rows, axes, options) or nil)
+  part(against(rows, "isa", "shape", shape, options.limit))
+  part(against(rows, "unroll", "shape, isa", shape_and_isa, options.limit))
+  part(failures(sweep.rows, options.limit))
+  part(sweep.comparison and comparison(sweep, axes, options.limit))
+  part(sweep.tuning and #sweep.tuning > 0 and tuning(sweep.tuning) or nil)
+  return table.concat(parts, "\n\n") .. "\n"
+end
+
+-- ---- the page ----
+
+-- As JSON that may stand in a script element.
+local function embedded_json(value)
+  return (json.encode(value):gsub("<", "\\u003c"))
+end
+
+-- What is the same in all rows is said once; of the other columns a row is the list of its values.
+local function data_of(sweep)
+  local shown, constants, varying, rows, axes = {}, {}, {}, {}, {}
+  for _, column in ipairs(columns) do
+    local key, first, filled, same = column.key, sweep.rows[1][column.key], false, true
+    for _, row in ipairs(sweep.rows) do
+      filled = filled or row[key] ~= nil
+      same = same and row[key] == first
+    end
+    if filled then
+      shown[#shown + 1] = { key = key, title = column.title, unit = column.unit, doc = column.doc,
+                            decimals = column.decimals, words = column.words }
+      if same then constants[key] = first else varying[#varying + 1] = key end
+    end
+  end
+  for n, row in ipairs(sweep.rows) do
+    local cells = {}
+    for i, key in ipairs(varying) do
+      local value = row[key]
+      if value == nil then value = json.null end
+      cells[i] = value
+    end
+    rows[n] = cells
+  end
+  for i, axis in ipairs(measured.axes(sweep)) do
+    axes[i] = { key = axis.column.key, values = axis.values, in_shape = axis.column.in_shape }
+  end
+  return { columns = shown, constants = constants, varying = varying, rows = rows, axes = axes }
+end
+
+-- The whole page; everything it needs is in it.
+function M.page(sweep)
+  local data = data_of(sweep)
+  data.dir, data.notes, data.version, data.tuning = sweep.dir, sweep.notes, version, sweep.tuning
+  local compared = sweep.comparison
+  if compared then
+    local names = {}
+    for i, row in ipairs(compared.only_there) do names[i] = row.name end
+    data.comparison = { dir = compared.dir, band = compared.band, counts = compared.counts,
+                        mean = compared.mean, only_there = names }
+  end
+  return template.file("report.html.in", {
+    style = host.embedded("templates/report.css"),
+    chart = host.embedded("chart.min.js"),
+    base = host.embedded("templates/report_base.js"),
+    script = host.embedded("templates/report.js"),
+    data = embedded_json(data),
+  })
+end
+
+return M
