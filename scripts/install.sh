@@ -1,12 +1,14 @@
 #!/bin/sh
 # Installs, on Debian or Ubuntu, what is missing: `install.sh` what it takes to build mhagen and to
-# run the example, `install.sh tests` what the tests take as well, `install.sh peers` what
-# `ninja bench-peers` compares with. Needs root or sudo for that.
+# run the example, `install.sh tests` what the tests take as well, `install.sh mca` what
+# `ninja bench-mca` takes besides, `install.sh peers` what `ninja bench-peers` compares with. Needs root
+# or sudo for that.
 set -eu
 
 packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson libjs-chart.js"
 packages="$packages python3 python3-venv"
-if [ "${1:-}" = tests ]; then
+kind=${1:-}
+if [ "$kind" = tests ] || [ "$kind" = mca ]; then
   packages="$packages g++ binutils clang-14 libclang-rt-14-dev python3-pytest python3-pytest-xdist"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
@@ -14,7 +16,7 @@ if [ "${1:-}" = tests ]; then
   ! grep -qx ID=debian /etc/os-release ||
     packages="$packages chromium chromium-driver python3-selenium"
 fi
-[ "${1:-}" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
+[ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
 
 root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -27,10 +29,11 @@ missing() { # of the packages that are named
   done
 }
 
-# A second Clang, as recent as there is, and its sanitizers; from a list of names.
+# A second Clang, as recent as there is, and its sanitizers, or llvm-mca; from a list of names.
 newest_clang() {
+  [ "$kind" = mca ] && more="& llvm-\\1" || more="&"
   grep -Eo '^clang-[0-9]+' | grep -vx clang-14 | sort -V | tail -n 1 |
-    sed 's/^clang-\(.*\)/& libclang-rt-\1-dev/'
+    sed "s/^clang-\\(.*\\)/$more libclang-rt-\\1-dev/"
 }
 
 if ! command -v dpkg-query > /dev/null; then
@@ -39,7 +42,7 @@ if ! command -v dpkg-query > /dev/null; then
 fi
 
 clang=none
-[ "${1:-}" = tests ] && clang=$(ls /usr/bin | newest_clang)
+[ "$kind" = tests ] || [ "$kind" = mca ] && clang=$(ls /usr/bin | newest_clang)
 [ "$clang" = none ] || packages="$packages $clang"
 needed=$(missing $packages)
 if [ -n "$needed" ] || [ -z "$clang" ]; then

@@ -1,0 +1,33 @@
+"""bench/mca.py finds the products of a kernel, and llvm-mca has a number for each."""
+import re
+import sys
+
+import pytest
+
+from tools import COMPILERS, ROOT, compiler_for, need, run
+
+sys.path.append(str(ROOT / "bench"))
+import mca  # noqa: E402
+
+
+@pytest.mark.parametrize("compiler", [COMPILERS[0], COMPILERS[-1]])
+def test_micro(compiler, tmp_path):
+    command = " ".join(compiler_for("neon", compiler))
+    for program in mca.newest("llvm-mca"), "qemu-aarch64", mca.CROSS + "gcc":
+        need(program)
+    text = run(sys.executable, ROOT / "bench/mca.py", "--shapes", "micro", "--cc", command,
+               "--cpu", "neoverse-n1,neoverse-v2", "--out", tmp_path)
+    assert "no Arm hardware was measured" in text
+    assert text == (tmp_path / "bench-mca.txt").read_text()
+    row = r"^micro +(\w+ (?:loop|line)|all) +(\d+) +([\d.]+) +\d+ +([\d.]+) ([\d.]+)[ <] +([\d.]+) ([\d.]+)"
+    rows = {name: [float(number) for number in numbers] for name, *numbers in re.findall(row, text, re.M)}
+    assert len(rows) > 4 and sum(name.endswith("loop") for name in rows) >= 3
+    # 20,480 are the products', as explain says; the others are those of exp.
+    fmas, share, *rates = rows["all"]
+    assert 20480 < fmas < 1.2 * 20480 and 0.8 < share < 1
+    for fmas, share, n1, of_n1, v2, of_v2 in rows.values():
+        assert fmas >= mca.LEAST and mca.SHARE <= share < 1
+        assert 0.3 < of_n1 < 1.01 and 0.3 < of_v2 < 1.01
+        assert n1 == pytest.approx(2 * of_n1, abs=0.01) and v2 == pytest.approx(4 * of_v2, abs=0.01)
+    instructions, part = re.search(r"(\d+) instructions, ([\d.]+) FMAs", text).groups()
+    assert float(part) == pytest.approx(rows["all"][0] / int(instructions), abs=0.001)
