@@ -9,7 +9,8 @@
 -- n and s the literals, e the float in memory, x the integer. F(x) rounds to float32, pick(c, x, y)
 -- selects, BITS(x) and FLOAT(x) pass between a float and its bits. Also so written, where needed:
 -- `alt` another result that is as good, `unfused` one that is where the ISA does not say fused,
--- `full` which operand is of the full width at any width, `domain` for which operands there is a meaning at all. A NaN is as good as any other.
+-- `full` which operand is of the full width at any width, `domain`
+-- for which operands there is a meaning at all. A NaN is as good as any other.
 
 local list = {}
 local function op(def)
