@@ -194,6 +194,16 @@ local function row_of(key, value)
   refuse(key, value, "unknown key" .. hint)
 end
 
+-- Refuses a word that is neither a key nor one of `others`.
+function M.check_key(key, others)
+  local words = table.move(keys, 1, #keys, 1, {})
+  for _, word in ipairs(others) do words[#words + 1] = word end
+  for _, word in ipairs(words) do
+    if key == word then return end
+  end
+  refuse(key, nil, "unknown key" .. suggestion(key, words, other_names))
+end
+
 -- entries: what host.eval_config returns, or nil. In sorted order, so that of several mistakes the
 -- same one is reported each time.
 local function from_file(entries)

@@ -3,11 +3,11 @@
  *
  * Two Lua states: one for the generator, which gets the table `host` of this file's functions and,
  * through gen/prelude.lua, no library that could make its output depend on anything but the config;
- * and one per CONFIG.lua, with no library at all and bounded in size and time.
+ * and one per CONFIG.lua or GRID.lua, with no library at all and bounded in size and time.
  *
  * A host function that fails returns nil and a message of one line.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,9 +16,11 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -74,11 +76,14 @@ static int host_load(lua_State *L) {
 
 /* ---- configs ---- */
 
-enum {
-  CONFIG_BYTES = 1 << 20,       /* the longest file */
-  CONFIG_MEMORY = 8 << 20,      /* all bytes ever allocated, so that it bounds the time as well */
-  CONFIG_INSTRUCTIONS = 100000, /* of Lua's machine */
-};
+enum { CONFIG_BYTES = 1 << 20 }; /* the longest file */
+
+typedef struct Limits {
+  size_t memory;    /* all bytes ever allocated, so that it bounds the time as well */
+  int instructions; /* of Lua's machine */
+} Limits;
+
+static const Limits config_limits = {8 << 20, 100000}, grid_limits = {256 << 20, 100000000};
 
 /* The allocator of a config's state; `left` only falls. */
 static void *bounded_alloc(void *left, void *block, size_t old_size, size_t new_size) {
@@ -97,7 +102,7 @@ static void *bounded_alloc(void *left, void *block, size_t old_size, size_t new_
 static void too_many_instructions(lua_State *config, lua_Debug *event) {
   (void)event;
   luaL_where(config, 0);
-  lua_pushfstring(config, "runs for more than %d instructions", CONFIG_INSTRUCTIONS);
+  lua_pushfstring(config, "runs for more than %d instructions", lua_gethookcount(config));
   lua_concat(config, 2);
   lua_error(config);
 }
@@ -153,48 +158,122 @@ static void copy_value(lua_State *from, int index, lua_State *to, const char *na
   lua_setfield(to, -2, type_name);
 }
 
-/* Runs the text on top of L in `config`; pushes its table as a list of entries, or nil, message. */
-static int run_config(lua_State *L, lua_State *config, const char *path) {
-  size_t size;
-  const char *text = lua_tolstring(L, -1, &size);
-  int status = luaL_loadbufferx(config, text, size, "=", "t"); /* messages begin ":<line>:" */
-  if (status == LUA_OK) {
-    lua_sethook(config, too_many_instructions, LUA_MASKCOUNT, CONFIG_INSTRUCTIONS);
-    status = lua_pcall(config, 0, LUA_MULTRET, 0);
+/* Calls the function under `count` arguments on top of `config`. Where it does not return one table:
+ * pushes nil and a message on L, and returns 2; else 0. */
+static int call_config(lua_State *L, lua_State *config, int count, const char *path,
+                       const Limits *limits) {
+  int base = lua_gettop(config) - count - 1, status = lua_pcall(config, count, LUA_MULTRET, 0);
+  if (status == LUA_ERRMEM) {
+    return fail(L, path, lua_pushfstring(L, "needs more than %d MiB of memory",
+                                         (int)(limits->memory >> 20)));
   }
-  if (status == LUA_ERRMEM) return fail(L, path, "needs more than 8 MiB of memory");
   if (status != LUA_OK) {
     const char *why = lua_tostring(config, -1);
+    if (why == NULL) why = "raises an error that is no text";
     if (why[0] != ':') return fail(L, path, why);
     lua_pushnil(L);
     lua_pushfstring(L, "%s%s", path, why);
     return 2;
   }
-  if (lua_gettop(config) != 1 || !lua_istable(config, 1)) {
+  if (lua_gettop(config) != base + 1 || !lua_istable(config, -1)) {
     return fail(L, path, "must return one table");
   }
+  return 0;
+}
+
+/* Reads the file and runs it in `config`, whose top then is its table; errors as call_config. */
+static int run_config(lua_State *L, lua_State *config, const char *path, const Limits *limits) {
+  if (push_text(L, path, CONFIG_BYTES) != 1) return 2;
+  size_t size;
+  const char *text = lua_tolstring(L, -1, &size);
+  lua_sethook(config, too_many_instructions, LUA_MASKCOUNT, limits->instructions);
+  if (luaL_loadbufferx(config, text, size, "=", "t") != LUA_OK) { /* messages begin ":<line>:" */
+    lua_pushnil(L);
+    lua_pushfstring(L, "%s%s", path, lua_tostring(config, -1));
+    return 2;
+  }
+  return call_config(L, config, 0, path, limits);
+}
+
+/* Pushes the table on top of `config` as a list { {key =, key_type =, value =, value_type =}, ... }
+ * in any order. */
+static void push_entries(lua_State *L, lua_State *config) {
   lua_newtable(L);
   lua_pushnil(config);
-  for (lua_Integer i = 1; lua_next(config, 1) != 0; ++i) {
+  for (lua_Integer i = 1; lua_next(config, -2) != 0; ++i) {
     lua_newtable(L);
-    copy_value(config, 2, L, "key", "key_type");
-    copy_value(config, 3, L, "value", "value_type");
+    copy_value(config, -2, L, "key", "key_type");
+    copy_value(config, -1, L, "value", "value_type");
     lua_rawseti(L, -2, i);
+    lua_pop(config, 1);
+  }
+}
+
+/* eval_config(path) -> the entries of its table */
+static int host_eval_config(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  size_t budget = config_limits.memory;
+  lua_State *config = lua_newstate(bounded_alloc, &budget);
+  if (config == NULL) return fail(L, path, "out of memory");
+  int results = run_config(L, config, path, &config_limits);
+  if (results == 0) push_entries(L, config), results = 1;
+  lua_close(config);
+  return results;
+}
+
+/* Pushes gen/product.lua, the only code in the state that sees Lua's base library: what is loaded
+ * later gets globals that are empty. */
+static void push_product(lua_State *config) {
+  luaL_requiref(config, LUA_GNAME, luaopen_base, 0);
+  lua_pop(config, 1);
+  load_embedded(config, find_embedded("gen/product.lua"));
+  lua_newtable(config);
+  lua_rawseti(config, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
+}
+
+/* The work of eval_grid in the state `config`; the arguments are on L. */
+static int run_grid(lua_State *L, lua_State *config, const char *path, size_t *budget) {
+  push_product(config);
+  int results = run_config(L, config, path, &grid_limits);
+  if (results != 0) return results;
+  lua_pushvalue(L, 2);
+  push_entries(L, config);
+  if (lua_pcall(L, 1, 1, 0) != LUA_OK) return -1;
+  *budget = grid_limits.memory; /* what follows is not within a pcall, and must not run out */
+  size_t count = (size_t)lua_rawlen(L, -1);
+  lua_createtable(config, (int)count, 0);
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(L, -1, (lua_Integer)i);
+    lua_pushstring(config, lua_tostring(L, -1));
+    lua_rawseti(config, -2, (lua_Integer)i);
+    lua_pop(L, 1);
+  }
+  lua_pushinteger(config, lua_tointeger(L, 3));
+  results = call_config(L, config, 3, path, &grid_limits);
+  if (results != 0) return results;
+  count = (size_t)lua_rawlen(config, -1);
+  lua_createtable(L, (int)count, 0);
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(config, -1, (lua_Integer)i);
+    push_entries(L, config);
+    lua_rawseti(L, -2, (lua_Integer)i);
     lua_pop(config, 1);
   }
   return 1;
 }
 
-/* eval_config(path) -> { {key =, key_type =, value =, value_type =}, ... }, in any order */
-static int host_eval_config(lua_State *L) {
+/* eval_grid(path, axes_of, limit) -> a list, for each config its entries. axes_of gets the entries
+ * of the file's table and returns the names of the axes, in order; its errors are raised. */
+static int host_eval_grid(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
-  if (push_text(L, path, CONFIG_BYTES) != 1) return 2;
-  size_t budget = CONFIG_MEMORY;
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  luaL_checkinteger(L, 3);
+  size_t budget = grid_limits.memory;
   lua_State *config = lua_newstate(bounded_alloc, &budget);
   if (config == NULL) return fail(L, path, "out of memory");
-  int results = run_config(L, config, path);
+  int results = run_grid(L, config, path, &budget);
   lua_close(config);
-  return results;
+  return results < 0 ? lua_error(L) : results;
 }
 
 /* ---- reading files ---- */
@@ -204,6 +283,18 @@ enum { FILE_BYTES = 1 << 28 };
 /* read_file(path) -> the text of a regular file */
 static int host_read_file(lua_State *L) {
   return push_text(L, luaL_checkstring(L, 1), FILE_BYTES);
+}
+
+/* hash(text) -> 16 hexadecimal digits: FNV-1a of 64 bits */
+static int host_hash(lua_State *L) {
+  size_t size;
+  const char *text = luaL_checklstring(L, 1, &size);
+  uint64_t hash = 0xcbf29ce484222325;
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3;
+  char digits[17];
+  snprintf(digits, sizeof digits, "%016jx", (uintmax_t)hash);
+  lua_pushstring(L, digits);
+  return 1;
 }
 
 /* exists(path) -> boolean */
@@ -352,7 +443,32 @@ static int host_write_files(lua_State *L) {
   return fail(L, lua_tostring(L, -1), strerror(error));
 }
 
-/* ---- compiling and running (for `check` and `bench`) ---- */
+/* remove_file(path) -> true, also where there is none */
+static int host_remove_file(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  if (unlink(path) != 0 && errno != ENOENT) return fail(L, path, strerror(errno));
+  return lua_pushboolean(L, 1), 1;
+}
+
+/* ---- locks (for `sweep`) ---- */
+
+/* lock(path, shared, inherited, wait) -> true once this process has the lock of the file, false if
+ * another one has it (without wait). It ends with the process or, if inherited, when the last of
+ * those that it has started ends too. */
+static int host_lock(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  int how = (lua_toboolean(L, 2) ? LOCK_SH : LOCK_EX) | (lua_toboolean(L, 4) ? 0 : LOCK_NB);
+  int fd = open(path, O_RDWR | O_CREAT | (lua_toboolean(L, 3) ? 0 : O_CLOEXEC), 0666);
+  if (fd < 0) return fail(L, path, strerror(errno));
+  if (flock(fd, how) == 0) return lua_pushboolean(L, 1), 1;
+  bool taken = errno == EWOULDBLOCK;
+  const char *why = strerror(errno);
+  close(fd);
+  if (!taken) return fail(L, path, why);
+  return lua_pushboolean(L, 0), 1;
+}
+
+/* ---- compiling and running (for `check`, `bench` and `sweep`) ---- */
 
 /* temp_dir() -> the path of a new directory */
 static int host_temp_dir(lua_State *L) {
@@ -490,9 +606,13 @@ static void push_host(lua_State *L) {
       {"embedded", host_embedded},
       {"load", host_load},
       {"eval_config", host_eval_config},
+      {"eval_grid", host_eval_grid},
       {"read_file", host_read_file},
       {"exists", host_exists},
+      {"hash", host_hash},
       {"write_files", host_write_files},
+      {"remove_file", host_remove_file},
+      {"lock", host_lock},
       {"temp_dir", host_temp_dir},
       {"remove_dir", host_remove_dir},
       {"run", host_run},
@@ -508,6 +628,10 @@ static void push_host(lua_State *L) {
   lua_setfield(L, -2, "cc");
   lua_pushstring(L, ARCH);
   lua_setfield(L, -2, "arch");
+  char program[PATH_MAX]; /* this one */
+  ssize_t size = readlink("/proc/self/exe", program, sizeof program);
+  lua_pushlstring(L, program, size > 0 ? (size_t)size : 0);
+  lua_setfield(L, -2, "program");
 }
 
 /* run_program(argc, argv): the prelude gets the libraries as globals, and the table host; it

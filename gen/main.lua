@@ -8,8 +8,10 @@ local config = require "config"
 local explain = require "explain"
 local generate = require "generate"
 local isas = require "isa.init"
+local json = require "dkjson"
 local measured = require "measured"
 local report = require "report"
+local sweep = require "sweep"
 local template = require "template"
 local version = require "version"
 
@@ -276,6 +278,392 @@ function commands.isas()
   return 0
 end
 
+-- ---- sweep ----
+
+-- What the programs for one architecture share: the runtime, the check, the benchmark.
+local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
+                       "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
+
+local function arch_of(cfg) return isas.list[cfg.isa].arch or host.arch end
+
+-- A word for the shell: in quotes where it needs them.
+local function quoted(word)
+  return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+local function command_line(words)
+  local all = {}
+  for i, word in ipairs(words) do all[i] = quoted(word) end
+  return table.concat(all, " ")
+end
+
+-- Puts a text in the place of each {name} of a launcher or a stage.
+local function put(text, values)
+  return (text:gsub("{(%w*)}", values))
+end
+
+-- The line that says most about a failure.
+local function telling_line(output)
+  local last = ""
+  for line in output:gmatch("[^\n]+") do
+    if line:find("error:", 1, true) or line:find("^FAIL ") then return line end
+    last = line
+  end
+  return last
+end
+
+-- Runs a command of a step, through the launcher if there is one; returns its output. If it fails,
+-- the row says so, and is raised.
+local function shell_step(row, name, words, launcher)
+  local text = command_line(words)
+  if launcher then text = put(launcher, { [""] = text }) end
+  local status, output = host.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, OUTPUT_BYTES)
+  if must(status, output) == 0 then return output end
+  local line = telling_line(output):gsub("[^\32-\126]", "?"):sub(1, 300)
+  if output:find("No space left on device", 1, true) then error({ message = line }, 0) end -- no result
+  row.status = name
+  row.message = ("%s ended with status %d: %s"):format(words[1], status, line)
+  if name == "time" then bench.add(row, output) end
+  error({ failed = row }, 0)
+end
+
+local function skip(row, why)
+  row.status, row.message = "skipped", why
+  error({ failed = row }, 0)
+end
+
+-- How programs for an architecture are compiled.
+local function compiler_for(arch, settings)
+  return compiler(arch == host.arch and settings.cc or foreign[arch].cc)
+end
+
+-- Compiles what programs for one architecture share. The file that it leaves says what it is made
+-- of, or why it can not be made, which only another architecture's may not.
+local function build_common(arch, settings)
+  local dir, files = "common/" .. arch, { { name = "mhagen_peak.c", text = bench.peak() } }
+  add_embedded(files, { name = "" }, "sweep", shared_files)
+  local cc, texts = compiler_for(arch, settings), { settings.compiler }
+  for _, file in ipairs(files) do texts[#texts + 1] = file.text end
+  local key = host.hash(table.concat(texts, "\0") .. table.concat(cc, " "))
+  if host.read_file(dir .. "/built") == key then return end
+  must(host.remove_file(dir .. "/built"))
+  must(host.write_files(dir, files))
+  for _, path in ipairs(sources(dir, files, function() return true end)) do
+    local status, why = host.run(joined(cc, { "-c", "-o", path:gsub("c$", "o"), path }))
+    if not status and arch ~= host.arch then
+      key = "skip " .. why
+      break
+    end
+    if must(status, why) ~= 0 then
+      error({ message = ("%s: %s ended with status %d"):format(path, cc[1], status) }, 0)
+    end
+  end
+  must(host.write_files(dir, { { name = "built", text = key } }))
+end
+
+-- What each step after the first adds to the row. at: { id, dir, cfg, settings, arch }.
+local steps = {}
+
+function steps.compile(at, row)
+  local cc, dir, name, settings = compiler_for(at.arch, at.settings), at.dir, at.cfg.name, at.settings
+  local common = "common/" .. at.arch
+  local why = must(host.read_file(common .. "/built")):match("^skip (.*)")
+  if why then skip(row, why) end
+  local launcher = settings.launch_compile and settings.launcher
+  local object, program = dir .. "/" .. name .. ".o", dir .. "/program"
+  row.compiler, row.flags = settings.compiler, table.concat(cc, " ")
+  if at.arch ~= host.arch then
+    row.compiler = shell_step(row, "compile", { cc[1], "--version" }):match("^[^\n]*")
+  end
+  local start = host.clock()
+  local function compile(...)
+    shell_step(row, "compile", joined(cc, { "-I" .. common }, ...), launcher)
+  end
+  compile { "-c", "-o", object, ("%s/%s.c"):format(dir, name) }
+  row.compile_seconds = seconds_since(start)
+  local objects = { common .. "/mhagen_peak.o" }
+  for _, path in ipairs(shared_files) do
+    local base = path:match("([^/]+)%.c$")
+    if base then objects[#objects + 1] = ("%s/%s.o"):format(common, base) end
+  end
+  compile({ "-o", program, dir .. "/mhagen_main.c", object }, objects, { "-lm", "-pthread" })
+  row.text_bytes = bench.text_bytes(shell_step(row, "compile", { "size", object }))
+end
+
+-- Runs the program of a config where the settings say.
+local function run_program(at, row, step, arguments)
+  local program, settings = { at.dir .. "/program" }, at.settings
+  if settings.stage then
+    local places = { src = quoted(program[1]), dst = quoted(at.id) }
+    shell_step(row, step, { "/bin/sh", "-c", put(settings.stage, places) })
+    program = { "./" .. at.id }
+  end
+  if not settings.launcher then
+    local isa = isas.list[at.cfg.isa]
+    if at.arch == host.arch then
+      if obstacle(isa) then skip(row, obstacle(isa)) end
+    else
+      local emulator = foreign[at.arch].run
+      local status, why = host.run({ emulator[1], "--version" }, OUTPUT_BYTES)
+      if not status then skip(row, why) end
+      program = joined(emulator, program)
+    end
+  end
+  return shell_step(row, step, joined(program, arguments), settings.launcher)
+end
+
+function steps.check(at, row) run_program(at, row, "check", { "check", "--terse" }) end
+
+local MOST_TIMES = 4 -- that a disturbed measurement is made
+
+function steps.time(at, row)
+  local settings = at.settings
+  if settings.launcher and settings.launcher:find("qemu", 1, true)
+    or not settings.launcher and at.arch ~= host.arch then
+    skip(row, "checked by an emulator, under which times mean nothing")
+  end
+  local arguments = {}
+  for _, option in ipairs { "threads", "samples" } do
+    if settings[option] then arguments = joined(arguments, { "--" .. option, settings[option] }) end
+  end
+  for _ = 1, MOST_TIMES do
+    bench.add(row, run_program(at, row, "time", arguments))
+    if row.status ~= "ok" then
+      row.status, row.message = "time", "the program has not said ok"
+    end
+    if not row.disturbed then break end
+  end
+end
+
+-- The settings that a step depends on: with others it is made again.
+local depends = {
+  compile = { "cc", "compiler", "launch_compile" }, check = { "launcher", "stage" },
+  time = { "threads", "samples" },
+}
+
+-- The first step of a config: the hash of its texts, the row, the files.
+local function generate_in(at)
+  local start, cfg = host.clock(), at.cfg
+  local ok, files, recorded = pcall(function()
+    add_embedded({}, cfg, "sweep", shared_files) -- refuses their names
+    return generate(cfg)
+  end)
+  local row
+  if ok then
+    row = bench.row(cfg, recorded)
+    files[#files + 1] = { name = "mhagen_main.c", text = sweep.main(recorded) }
+  elseif type(files) == "table" and files.rule then
+    row = sweep.refused(cfg, one_line(files))
+    files = {}
+  else
+    error(files, 0)
+  end
+  row.generate_seconds = seconds_since(start)
+  local texts = { row.message }
+  for _, file in ipairs(files) do texts[#texts + 1] = file.text end
+  return host.hash(table.concat(texts, "\0")), row, files
+end
+
+-- Makes DIR/configs/ID/STEP.row, unless it is made of the same: then nothing is touched, so that
+-- Ninja goes no further. What is there of another make is removed first: a kill leaves no mixture.
+local function make_row(path)
+  local dir, id, step = path:match("^(configs/([^/]+))/(%l+)%.row$")
+  local settings = json.decode(must(host.read_file("settings.json")))
+  local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
+  local at = { id = id, dir = dir, cfg = cfg, settings = settings, arch = arch_of(cfg) }
+  local key, row, files
+  if step == "generate" then
+    key, row, files = generate_in(at)
+  else
+    local parts = {}
+    parts[1], row = sweep.read_row(must(host.read_file(("%s/%s.row"):format(dir, sweep.before(step)))))
+    for _, setting in ipairs(depends[step]) do parts[#parts + 1] = tostring(settings[setting]) end
+    if step == "compile" then
+      parts[#parts + 1] = must(host.read_file(("common/%s/built"):format(at.arch)))
+    end
+    key, files = host.hash(table.concat(parts, "\0")), {}
+  end
+  if (host.read_file(path) or ""):match("^%x+") == key then return end
+  must(host.remove_file(path))
+  if steps[step] and not row.status then
+    local ok, failed = pcall(steps[step], at, row)
+    if not ok and not (type(failed) == "table" and failed.failed) then error(failed, 0) end
+  end
+  files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row) }
+  must(host.write_files(dir, files))
+end
+
+-- Not for people: what the edges of a sweep's build.ninja call, in its directory.
+commands["sweep-step"] = function(args)
+  if must(host.lock(".sweep", true)) then
+    error({ message = "sweep-step: no sweep is running here; `mhagen sweep` starts the steps" }, 0)
+  end
+  local arch = args.file:match("^common/(.*)/built$")
+  if arch then
+    build_common(arch, json.decode(must(host.read_file("settings.json"))))
+  else
+    make_row(args.file)
+  end
+  return 0
+end
+
+-- The first line of a program's --version; an error where it can not be started.
+local function version_of(words)
+  local status, output = host.run(joined(words, { "--version" }), OUTPUT_BYTES)
+  if must(status, output) ~= 0 then
+    error({ message = ("%s --version ended with status %d"):format(words[1], status) }, 0)
+  end
+  return output:match("^[^\n]*")
+end
+
+-- One sweep at a time. Two locks: `.sweep` is that of the process that runs Ninja, without which
+-- steps do not start; `.steps` passes to Ninja and all that it starts, and outlives a kill.
+local function lock_sweep(dir, quiet)
+  must(host.write_files(dir, {}))
+  if not must(host.lock(dir .. "/.steps", false, true)) then
+    if not must(host.lock(dir .. "/.sweep", true)) then
+      error({ message = dir .. ": a sweep is running in it" }, 0)
+    end
+    if not quiet then must(host.print("waiting for what an earlier sweep has left running\n")) end
+    must(host.lock(dir .. "/.steps", false, true, true))
+  end
+  must(host.lock(dir .. "/.sweep", false, false, true))
+end
+
+-- Refuses a directory that holds something else than a part of this sweep.
+local function refuse_others(dir, configs, settings, force)
+  local list = host.read_file(dir .. "/configs.txt")
+  local why
+  if list then
+    why = sweep.missing(list, configs)
+      or sweep.changed(json.decode(host.read_file(dir .. "/settings.json") or "{}"), settings)
+  elseif host.read_file(dir .. "/build.ninja") then
+    why = "its build.ninja is not that of a sweep"
+  end
+  if why and not force then
+    error({ message = ("%s: holds another sweep: %s; --force replaces it"):format(show(dir), why) }, 0)
+  end
+end
+
+local function reason(one) return one.command .. ": " .. one_line(one.broken) end
+
+local function write_plan(dir, configs, invalid, settings)
+  for _, one in ipairs(configs) do
+    must(host.write_files(("%s/configs/%s"):format(dir, one.id),
+                          { { name = "config.lua", text = sweep.config_file(one.cfg) } }))
+  end
+  local lines = {}
+  for i, one in ipairs(invalid) do lines[i] = reason(one) .. "\n" end
+  must(host.write_files(dir, {
+    { name = "configs.txt", text = sweep.list(configs) },
+    { name = "invalid.txt", text = table.concat(lines) },
+    { name = "settings.json", text = json.encode(settings, { indent = true }) .. "\n" },
+    { name = "build.ninja", text = sweep.ninja(configs, host.program, arch_of) },
+  }))
+end
+
+-- Runs Ninja on a target; nil and why if it could not do all.
+local function run_ninja(dir, target, args, ninja)
+  local command = { "env", "NINJA_STATUS=[%f/%t, %es" .. (ninja.eta and ", %Es left] " or "] "),
+                    "ninja", "-C", dir, target }
+  if args.jobs then command = joined(command, { "-j", args.jobs }) end
+  local status, output = host.run(command, args.quiet and OUTPUT_BYTES or nil)
+  if must(status, output) == 0 then return true end
+  return nil, ("%s: ninja ended with status %d%s"):format(dir, status,
+    output and ": " .. (output:match("mhagen: ([^\n]*)") or telling_line(output)) or "")
+end
+
+-- The rows that there are, in the order of the configs.
+local function rows_of(dir, configs)
+  local rows = {}
+  for _, one in ipairs(configs) do
+    local text = host.read_file(("%s/configs/%s/time.row"):format(dir, one.id))
+    local _, row = sweep.read_row(text or "")
+    if row then
+      row.id = one.id
+      rows[#rows + 1] = row
+    end
+  end
+  return rows
+end
+
+-- Removes what failing steps have left, so that they run again; returns the other rows.
+local function forget_failures(dir, rows)
+  local kept = {}
+  for _, row in ipairs(rows) do
+    if row.status == "ok" or row.status == "skipped" then
+      kept[#kept + 1] = row
+    else
+      for _, step in ipairs(sweep.steps) do
+        if step.name ~= "generate" then -- always says the same
+          must(host.remove_file(("%s/configs/%s/%s.row"):format(dir, row.id, step.name)))
+        end
+      end
+    end
+  end
+  return kept
+end
+
+local function duration(seconds)
+  if seconds < 100 then return ("%.0f s"):format(seconds) end
+  if seconds < 6000 then return ("%.0f min"):format(seconds / 60) end
+  return ("%.1f h"):format(seconds / 3600)
+end
+
+function commands.sweep(args)
+  local start = host.clock()
+  local function say(...)
+    if not args.quiet then must(host.print(string.format(...) .. "\n")) end
+  end
+  local lists, message = host.eval_grid(args.grid, sweep.axes, tonumber(args.limit))
+  local configs, invalid = sweep.expand(must(lists, message and "sweep: " .. message))
+  for i = 1, math.min(#invalid, 5) do say("invalid: %s", reason(invalid[i])) end
+  if #invalid > 5 then say("and %d more, in %s/invalid.txt", #invalid - 5, args.output) end
+  if #configs == 0 then
+    error({ message = ("sweep: all %d configs are invalid; %s"):format(#invalid, reason(invalid[1])) }, 0)
+  end
+  local settings = {
+    cc = host.cc, compiler = version_of(words_of(host.cc)), launcher = args.launcher,
+    launch_compile = args.launch == "compile" or nil, stage = args.stage, threads = args.threads,
+    samples = args.samples,
+  }
+  refuse_others(args.output, configs, settings, args.force)
+  if args.dry_run then
+    say("%d configs, %d invalid; nothing is written", #configs, #invalid)
+    return 0
+  end
+  local major, minor = version_of({ "ninja" }):match("^(%d+)%.(%d+)")
+  local ninja = { eta = major and tonumber(major) * 1000 + tonumber(minor) >= 1012 }
+
+  lock_sweep(args.output, args.quiet)
+  write_plan(args.output, configs, invalid, settings)
+  local rows = rows_of(args.output, configs)
+  if args.retry then rows = forget_failures(args.output, rows) end
+  say("%d configs, %d invalid, planned in %.1f s; %d have results", #configs, #invalid,
+      host.clock() - start, #rows)
+  if args.plan_only then return 0 end
+
+  local done, why = run_ninja(args.output, "checked", args, ninja)
+  local each = sweep.average(host.read_file(args.output .. "/.ninja/.ninja_log") or "", "time")
+  if done and each then
+    say("%d to time, about %s", #configs - #rows, duration(each * (#configs - #rows)))
+  end
+  if done then done, why = run_ninja(args.output, "timed", args, ninja) end
+
+  rows = rows_of(args.output, configs)
+  local counts = sweep.count(rows)
+  must(host.write_files(args.output, { { name = "results.jsonl", text = sweep.jsonl(rows) },
+                                       { name = "results.csv", text = sweep.csv(rows) } }))
+  local failed = #counts.by_step > 0 and " (" .. table.concat(counts.by_step, ", ") .. ")" or ""
+  say("%d of %d configs: %d ok, %d failed%s, %d skipped, %d invalid; %d disturbed; %s; %s/results.jsonl",
+      #rows, #configs, counts.ok, counts.failed, failed, counts.skipped, #invalid, counts.disturbed,
+      duration(host.clock() - start), args.output)
+  if not done then return 2, why end
+  return counts.failed > 0 and 1 or 0
+end
+
+-- ---- report ----
+
 -- The results of a sweep in a directory.
 local function load_sweep(dir, filters)
   local path = dir .. "/results.jsonl"
@@ -318,6 +706,10 @@ local function number_of(option, pattern, what)
   end
 end
 
+local function count(option)
+  return number_of(option, "^[1-9]%d?%d?%d?%d?%d?$", "a number from 1 to 999999")
+end
+
 local function build_parser()
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
   parser:command_target("command")
@@ -344,14 +736,45 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
 
   local function takes_bench_options(cmd)
     local function number(option, text)
-      cmd:option("--" .. option, text):argname("<N>")
-        :convert(number_of("--" .. option, "^[1-9]%d?%d?%d?%d?%d?$", "a number from 1 to 999999"))
+      cmd:option("--" .. option, text):argname("<N>"):convert(count("--" .. option))
     end
     cmd:flag("--json", "print one JSON object")
     cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
     number("threads", "threads, on as many cores (default: 1)")
     number("samples", "timed samples (default: what a second allows, 5 to 400)")
     cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
+  end
+
+  local function takes_sweep_options(cmd)
+    local function number(option, text, default)
+      return cmd:option(option, text, default):argname("<N>"):convert(count(option:match("%S+$")))
+    end
+    cmd:argument("grid", "the axes: return { h = { 1, 2 }, d_model = 64, isa = \"avx2\", ... }")
+      :argname("<GRID.lua>")
+    cmd:option("-o --output", "directory; the results of an earlier run in it are kept")
+      :argname("<DIR>"):count(1):overwrite(false)
+    cmd:flag("--dry-run", "check the grid; write nothing")
+    cmd:flag("--plan-only", "write DIR/build.ninja; run nothing")
+    cmd:flag("--force", "replace another sweep in DIR")
+    cmd:flag("--retry", "run again what has failed; it may have been the machine")
+    cmd:flag("--quiet", "say nothing but errors")
+    number("--limit", "the most configs of a grid", "10000")
+    number("--jobs", "steps at a time, but for timing (default: Ninja's)")
+    number("--threads", "threads of the kernels (default: 1)")
+    number("--samples", "timed samples (default: what a second allows, 5 to 400)")
+    cmd:option("--launcher", "shell command that runs a program, which takes the place of {}, " ..
+      "as 'taskset -c 1 {}', 'ssh board {}'"):argname("<CMD>")
+      :convert(function(text)
+        if text:find("{}", 1, true) then return text end
+        return nil, ("option '--launcher': '%s' has no {}"):format(show(text))
+      end)
+    cmd:option("--launch", "use the launcher also for these"):choices { "compile" }
+    cmd:option("--stage", "shell command before that, as 'scp {src} board:{dst}'"):argname("<CMD>")
+    cmd:epilog([[
+A GRID.lua is one table. Each config key may be an axis: a list of values, or one. `configs`: a list
+of tables, an axis of several keys. `where`: a function of a config, or a list of patterns such as
+{ isa = "avx2", seq = { 16, 32 } } of which one must match.
+Exit status: 0 done, 1 a config failed, 2 the grid is wrong or the sweep could not go on.]])
   end
 
   takes_config(command("gen", "Write the kernel: NAME.h, NAME.c, and the runtime beside them.",
@@ -366,6 +789,10 @@ Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong
   takes_bench_options(takes_config(command("bench",
     "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
     "On one pinned core. $CC is the compiler and its options (default: cc, -O2).")))
+  takes_sweep_options(command("sweep",
+    "Check and time every config of a grid; goes on where it was stopped.",
+    "Example: mhagen sweep examples/sweep.lua -o out. $CC is the compiler and its options."))
+  parser:command("sweep-step"):hidden(true):argument("file")
   command("isas", "List the instruction sets, and whether this CPU has each.",
           "Code for another architecture is checked with a cross compiler and QEMU, if installed.")
   local reporting = command("report", "Show the results of a sweep: tables here, and a page.",

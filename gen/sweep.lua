@@ -1,0 +1,282 @@
+-- Sweeps: the configs of a grid, the files that Ninja works on, and the results of all as lines of
+-- JSON and as CSV. A directory of a sweep:
+--
+--   build.ninja      the edges: a step is `mhagen sweep-step FILE`, and makes this file
+--   configs.txt      the configs, as key=value
+--   settings.json    what else the results depend on: the compiler, the launcher, ...
+--   invalid.txt      configs of the grid that are none, and why
+--   common/ARCH/     what all programs for an architecture share, compiled
+--   configs/ID/      config.lua, the C, the program, and after each step STEP.row
+--   results.jsonl, results.csv
+
+local bench = require "bench"
+local config = require "config"
+local json = require "dkjson"
+local name = require "name"
+local results = require "results"
+local template = require "template"
+local version = require "version"
+
+local M = {}
+
+-- The steps of a config, in order. `common`: its inputs are also what all programs share.
+M.steps = {
+  { name = "generate" }, { name = "compile", common = true }, { name = "check" },
+  { name = "time", pool = "one" },
+}
+
+function M.before(name)
+  for i, step in ipairs(M.steps) do
+    if step.name == name then return M.steps[i - 1].name end
+  end
+end
+
+-- ---- the grid ----
+
+local words_of_grid = { "configs", "where" }
+
+-- The entries of a grid's table -> the names of its axes in the order of the schema.
+function M.axes(entries)
+  local present, axes = {}, {}
+  table.sort(entries, function(a, b) return tostring(a.key) < tostring(b.key) end)
+  for _, entry in ipairs(entries) do
+    local key = entry.key
+    if entry.key_type ~= "string" then
+      local text = ("[%s]"):format(key == nil and "a " .. entry.key_type or tostring(key))
+      error({ key = text, rule = "keys must be names" }, 0)
+    end
+    config.check_key(key, words_of_grid)
+    present[key] = true
+  end
+  for _, row in ipairs(config.schema) do
+    if present[row.key] then axes[#axes + 1] = row.key end
+  end
+  return axes
+end
+
+-- The name of a config's folder: its own, and what that does not tell.
+local function id_of(cfg, command)
+  local told = name.parse(cfg.name) or {}
+  local words = { cfg.name }
+  for word in command:gmatch("%S+") do
+    local key = word:match("^[^=]*")
+    if told[key] == nil and key ~= "name" then words[#words + 1] = word end
+  end
+  return table.concat(words, ",")
+end
+
+-- Lists of entries -> the configs { id, command, cfg }, each once, and the invalid ones
+-- { command, rule }.
+function M.expand(lists)
+  local configs, invalid, seen = {}, {}, {}
+  for _, entries in ipairs(lists) do
+    local ok, cfg = pcall(config.load, entries, {})
+    local command, broken
+    if ok then
+      command = config.canonical(cfg)
+    elseif type(cfg) == "table" and cfg.rule then
+      local words = {} -- the entries are sorted now
+      for i, entry in ipairs(entries) do
+        local value = entry.value
+        if value == nil then value = "a " .. entry.value_type end
+        words[i] = ("%s=%s"):format(tostring(entry.key), tostring(value))
+      end
+      command, broken = table.concat(words, " "), cfg
+    else
+      error(cfg, 0)
+    end
+    if not seen[command] then
+      seen[command] = true
+      local id = ok and id_of(cfg, command)
+      if ok and #id > 240 then broken = { key = "name", rule = "has too many keys for a folder" } end
+      if broken then
+        invalid[#invalid + 1] = { command = command, broken = broken }
+      else
+        configs[#configs + 1] = { id = id, command = command, cfg = cfg }
+      end
+    end
+  end
+  return configs, invalid
+end
+
+-- ---- another grid? ----
+
+local function lines_of(text)
+  local lines = {}
+  for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
+  return lines
+end
+
+-- The text of configs.txt.
+function M.list(configs)
+  local lines = {}
+  for i, one in ipairs(configs) do lines[i] = one.command .. "\n" end
+  return table.concat(lines)
+end
+
+-- What the list of an earlier sweep has that the configs do not, in words; nil if they hold it all.
+function M.missing(list, configs)
+  local now, have, gone, reported, words = {}, {}, {}, {}, {}
+  for _, one in ipairs(configs) do
+    now[one.command] = true
+    for word in one.command:gmatch("%S+") do have[word] = true end
+  end
+  local before = lines_of(list)
+  for _, command in ipairs(before) do
+    if not now[command] then gone[#gone + 1] = command end
+  end
+  if #gone == 0 then return nil end
+  for _, command in ipairs(gone) do
+    for word in command:gmatch("%S+") do
+      if not have[word] and not reported[word] then
+        reported[word], words[#words + 1] = true, word
+      end
+    end
+  end
+  local which = #words > 0 and #words <= 6 and table.concat(words, ", ") or gone[1] .. ", ..."
+  return ("%d of its %d configs are not in the grid: %s"):format(#gone, #before, which)
+end
+
+-- What differs between the settings of an earlier sweep and these, in words, or nil.
+function M.changed(before, now)
+  local function show(value) return value == nil and "none" or "'" .. tostring(value) .. "'" end
+  local keys = { "cc", "compiler", "launcher", "launch_compile", "stage", "threads", "samples" }
+  for _, key in ipairs(keys) do
+    if before[key] ~= now[key] then
+      return ("its %s was %s, now %s"):format(key:gsub("_", " "), show(before[key]), show(now[key]))
+    end
+  end
+end
+
+-- ---- the files of a plan ----
+
+-- config.lua: what makes the config, one key a line.
+function M.config_file(cfg)
+  local words = {}
+  for key, text in config.canonical(cfg):gmatch("(%S-)=(%S+)") do
+    local word = type(cfg[key]) == "string" and ('"%s"'):format(text) or text
+    words[#words + 1] = ("%s = %s"):format(key, word)
+  end
+  return ("return { %s }\n"):format(table.concat(words, ", "))
+end
+
+-- For Ninja, a path in a build line; and text for its shell.
+local function ninja_path(path) return (path:gsub("[$ :]", "$%0")) end
+local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+
+-- program: the path of mhagen; arch_of(cfg): the architecture that its program is for.
+function M.ninja(configs, program, arch_of)
+  local lines, common, present, checked, timed = {}, {}, {}, {}, {}
+  local mhagen = ninja_path(program)
+  for i, one in ipairs(configs) do
+    local dir = "configs/" .. one.id .. "/"
+    local arch = arch_of(one.cfg)
+    if not present[arch] then
+      present[arch] = true
+      common[#common + 1] = ("build common/%s/built: step | %s settings.json\n"):format(arch, mhagen)
+    end
+    local input = ("config.lua | %s"):format(mhagen)
+    for _, step in ipairs(M.steps) do
+      local shared = step.common and (" common/%s/built"):format(arch) or ""
+      lines[#lines + 1] = ("build %s%s.row: step %s%s%s%s\n"):format(
+        dir, step.name, dir, input, shared, step.pool and " || checked\n  pool = " .. step.pool or "")
+      input = step.name .. ".row | settings.json"
+    end
+    checked[i], timed[i] = dir .. "check.row", dir .. "time.row"
+  end
+  return template.file("sweep.ninja.in", {
+    version = version, command = shell_word(program):gsub("%$", "$$"), common = table.concat(common),
+    configs = table.concat(lines), checked = table.concat(checked, " "), timed = table.concat(timed, " "),
+  })
+end
+
+-- The program of one config.
+function M.main(recorded)
+  local plan = recorded.plan
+  return template.file("sweep.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
+end
+
+-- ---- results ----
+
+-- A row file: what the row was made of, as a hash; and the row.
+function M.row_file(key, row) return key .. "\n" .. bench.json(row) end
+
+-- The row of a config that the generator refuses.
+function M.refused(cfg, message)
+  return { name = cfg.name, config = cfg, command = "mhagen gen " .. config.canonical(cfg),
+           version = version, status = "generate", message = message }
+end
+
+-- -> the hash and the row, or nil for what is none.
+function M.read_row(text)
+  local key, line = text:match("^(%x+)\n(.*)$")
+  if key then return key, json.decode(line) end
+end
+
+local function cell(value)
+  local text = value == nil and "" or type(value) == "table" and json.encode(value) or tostring(value)
+  return text:find('[",\n]') and '"' .. text:gsub('"', '""') .. '"' or text
+end
+
+-- The rows as CSV: the fields, and then the keys of the config, but for the name.
+function M.csv(rows)
+  local function line(of_field, of_key)
+    local cells = {}
+    for _, field in ipairs(results.fields) do cells[#cells + 1] = cell(of_field(field[1])) end
+    for _, key in ipairs(config.schema) do
+      if key.key ~= "name" then cells[#cells + 1] = cell(of_key(key.key)) end
+    end
+    return table.concat(cells, ",") .. "\n"
+  end
+  local function title(key) return key end
+  local lines = { line(title, title) }
+  for _, row in ipairs(rows) do
+    lines[#lines + 1] = line(
+      function(key)
+        if key == "config" then return row.command:gsub("^mhagen gen ", "") end
+        return row[key]
+      end,
+      function(key) return row.config[key] end)
+  end
+  return table.concat(lines)
+end
+
+function M.jsonl(rows)
+  local lines = {}
+  for i, row in ipairs(rows) do lines[i] = bench.json(row) end
+  return table.concat(lines)
+end
+
+-- Seconds that a step took on average, by Ninja's log: lines of start, end (ms), time, path, hash.
+function M.average(log, step)
+  local total, count = 0, 0
+  for from, to, path in log:gmatch("\n(%d+)\t(%d+)\t%d+\t([^\t]+)") do
+    if path:match("([^/]+)%.row$") == step then
+      total, count = total + tonumber(to) - tonumber(from), count + 1
+    end
+  end
+  return count > 0 and total / count / 1e3 or nil
+end
+
+-- How many rows are ok, skipped, failed, disturbed; by_step: { "compile 2", "time 1" } and so on.
+function M.count(rows)
+  local counts = { ok = 0, failed = 0, skipped = 0, disturbed = 0, by_step = {} }
+  local steps = {}
+  for _, row in ipairs(rows) do
+    if row.status == "ok" or row.status == "skipped" then
+      counts[row.status] = counts[row.status] + 1
+    else
+      counts.failed = counts.failed + 1
+      steps[row.status] = (steps[row.status] or 0) + 1
+    end
+    if row.disturbed then counts.disturbed = counts.disturbed + 1 end
+  end
+  for _, step in ipairs(M.steps) do
+    if steps[step.name] then
+      counts.by_step[#counts.by_step + 1] = ("%s %d"):format(step.name, steps[step.name])
+    end
+  end
+  return counts
+end
+
+return M
