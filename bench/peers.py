@@ -172,8 +172,7 @@ class Worker:
         return self.answer()
 
     def end(self):
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 class Form:
@@ -207,31 +206,34 @@ class Contestant:
 
     def __init__(self, name, commands, problem, core, ms):
         self.name, self.medians = name, []
-        forms, reasons = [], []
+        workers, forms, reasons = [], [], []
         for i, command in enumerate(commands):
             try:
-                worker = Worker(f"{name}{i}", *command(f"{name}{i}"), problem, core)
+                workers.append(Worker(f"{name}{i}", *command(f"{name}{i}"), problem, core))
             except Failure as e:
                 reasons.append(str(e))
-                continue
+        for worker in workers:
             for form in worker.forms:
                 try:
                     forms.append(Form(worker, form, problem))
                 except Failure as e:
                     reasons.append(str(e))
         if not forms:
+            for worker in workers:
+                worker.end()
             raise Failure(reasons[0])
         for share in (0.2, 0.3, 0.5) if len(forms) > 1 else ():
             limit = 1.1 * min(form.us for form in forms)  # who is far behind gets no more time
             for form in forms:
-                if not form.us > limit or form.us == math.inf:
+                if form.us <= limit:
                     form.select()
                     form.run(share * ms)
         self.form = min(forms, key=lambda form: form.us)
         self.tried = {f"{form.worker.version}, {form.name}": form.us for form in forms if form.us < math.inf}
         self.form.select()
-        for worker in {form.worker for form in forms} - {self.form.worker}:
-            worker.end()
+        for worker in workers:
+            if worker is not self.form.worker:
+                worker.end()
 
     def run(self, ms):
         """In a new process if that starts in no time: where its pages fall is worth 1 or 2 %."""
