@@ -96,7 +96,8 @@ void *peer_setup(const problem *p, const char *form) {
     s->scores = (gemm){.m = n, .n = n, .k = dk, .mb = mb, .nb = p->causal ? mb : nb, .kb = dk,
                        .lda = mb, .ldb = ld, .ldc = mb};
     s->context = (gemm){.m = n, .n = dk, .k = n, .mb = mb, .nb = nb, .kb = nkb,
-                        .lda = mb, .ldb = ld, .ldc = mb, .b_transposed = 1, .a_k = (ptrdiff_t)nkb * mb, .b_k = (ptrdiff_t)nkb * ld};
+                        .lda = mb, .ldb = ld, .ldc = mb, .b_transposed = 1,
+                        .a_k = (ptrdiff_t)nkb * mb, .b_k = (ptrdiff_t)nkb * ld};
   } else {
     s->scores = (gemm){.m = n, .n = n, .k = dk, .mb = mb, .nb = nb, .kb = dk,
                        .lda = mb, .ldb = ld, .ldc = all, .a_m = (ptrdiff_t)w * mb, .c_m = mb};
