@@ -55,6 +55,8 @@ M.schema = {
   { key = "query_vectors", min = 1, max = most_vectors, doc = "vectors of queries in one group" },
   { key = "key_rows", min = 1, max = most_rows, doc = "keys in a score tile" },
   { key = "context_rows", min = 1, max = most_rows, doc = "value columns in a context tile" },
+  { key = "q_lanes", choices = { "queries", "columns" },
+    doc = "what lanes are in the query projection" },
   { key = "q_rows", min = 1, max = most_rows, doc = "rows of a tile of the query projection" },
   { key = "kv_rows", min = 1, max = most_rows, doc = "rows of a tile of the key and value projections" },
   { key = "kv_vectors", min = 1, max = most_vectors, doc = "its width in vectors" },

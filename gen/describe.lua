@@ -66,7 +66,7 @@ local function phases(plan)
   local function chain(chunks)
     return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
   end
-  for _, row in ipairs { { "keys", "k", plan.fold.qk }, { "values", "v", plan.fold.vo } } do
+  for _, row in ipairs { { "keys", "k", plan.fold.qk }, { "values", "v", plan.fold.vo }, plan.projected.q and { "queries", "q", "" } } do
     local product = plan.projected[row[2]]
     line(row[1], product and ("tiles %s, %s; %d of %d heads together"):format(column_tiles(product),
       chain(plan.k_chunks), plan.hb, cfg.h) or ways[row[3] .. row[2]])
@@ -74,7 +74,8 @@ local function phases(plan)
   for _, group in ipairs(plan.groups) do
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
     local first = plan.q or plan.kq
-    line("attend", ("%d x %s queries: Q %s"):format(group.count, width, tiles(first.runs, group.used)))
+    line("attend", ("%d x %s queries%s"):format(group.count, width,
+      first and ": Q " .. tiles(first.runs, group.used) or ""))
     line("", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, plan.fold.depth,
       tiles(group.context, group.used), math.min(cfg.seq_kv, group.keys.block_tiles * group.keys.rows)))
   end

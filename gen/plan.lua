@@ -63,7 +63,7 @@ local function plan_group(plan, group, hb)
     head = head + cost * repeats
   end
   head = head * hb
-  if f.qk ~= "merge" then add("q", 1, hb * cfg.dk, cfg.d_model) end
+  if f.qk ~= "merge" and plan.q_lanes == "queries" then add("q", 1, hb * cfg.dk, cfg.d_model) end
   if f.qk ~= "project" then add("kq", hb, f.depth, f.qk == "merge" and cfg.d_model or cfg.dk) end
   if f.vo == "absorb" then add("vc", hb, cfg.dv, f.breadth) end
   return head
@@ -88,16 +88,20 @@ end
 local kv_keys = { rows = "kv_rows", vectors = "kv_vectors" }
 local out_keys = { rows = "out_rows", vectors = "out_vectors" }
 
--- What is projected of a block of heads: { k =, v = } with a product each, where the fold leaves it.
+-- What is projected of a block of heads with lanes over columns: { k =, v =, q = } with a product each,
+-- where the fold leaves it.
 local function plan_projected(plan, hb)
   local cfg, f = plan.cfg, plan.fold
-  local sets = { { rows = cfg.seq_kv, count = 1 } }
   local projected, sum = {}, 0
-  for _, row in ipairs { { "k", f.qk, cfg.dk }, { "v", f.vo, cfg.dv } } do
-    local which, way, width = table.unpack(row)
-    if way == "project" then
+  for _, row in ipairs {
+    { "k", f.qk == "project", cfg.seq_kv, cfg.dk }, { "v", f.vo == "project", cfg.seq_kv, cfg.dv },
+    { "q", f.qk ~= "merge" and plan.q_lanes == "columns", cfg.seq, cfg.dk },
+  } do
+    local which, wanted, rows, width = table.unpack(row)
+    if wanted then
       local cost
-      projected[which], cost = tiles.columns(plan.isa, cfg, kv_keys, sets, hb * width, cfg.d_model, "rows")
+      projected[which], cost = tiles.columns(plan.isa, cfg, kv_keys, { { rows = rows, count = 1 } },
+        hb * width, cfg.d_model, "rows")
       sum = sum + cost
     end
   end
@@ -118,6 +122,21 @@ local function choose_head_block(plan)
     end
   end
   return best
+end
+
+-- The lanes of the product that makes the queries: queries, as in all of attend, or columns, where
+-- queries are so few that most lanes would idle; their product is transposed then.
+local function choose_q_lanes(plan)
+  if plan.cfg.q_lanes then return plan.cfg.q_lanes end
+  local cost = {}
+  for _, lanes in ipairs { "queries", "columns" } do
+    plan.q_lanes = lanes
+    local hb = choose_head_block(plan)
+    local _, projected = plan_projected(plan, hb)
+    local _, attend = plan_groups(plan, hb)
+    cost[lanes] = (projected + attend) * (plan.cfg.h // hb)
+  end
+  return cost.columns < 0.95 * cost.queries and "columns" or "queries"
 end
 
 -- Blocks of groups for the output product: as many groups as the second-level cache holds the context
@@ -210,11 +229,11 @@ local function plan_packed(plan, hb)
     head.add("wq", plan.q.rows * cfg.d_model)
     head.add("bq", plan.q.rows)
   end
-  for _, which in ipairs { "k", "v" } do
+  for _, which in ipairs { "k", "v", "q" } do
     local product = plan.projected[which]
     if product then
       head.add("w" .. which, panels_floats(product, cfg.d_model))
-      if not f.biases then head.add("b" .. which, product.ld) end
+      if not f.biases or which == "q" then head.add("b" .. which, product.ld) end
     end
   end
   if plan.kq then head.add("wk", hb * plan.kq.rows * plan.kq.steps) end
@@ -237,9 +256,10 @@ local function phase_cycles(plan)
   local projected = 0
   if plan.projected.k then projected = projected + cfg.dk end
   if plan.projected.v then projected = projected + cfg.dv end
+  local queries = plan.projected.q and cfg.seq * cfg.dk or 0
   local cycles = {
     transpose = 2 * cfg.seq * d / per_cycle,
-    keys_values = 2 * cfg.seq_kv * d * h * projected / per_cycle,
+    keys_values = 2 * d * h * (cfg.seq_kv * projected + queries) / per_cycle,
     output = 2 * cfg.seq * d * plan.out.steps / per_cycle,
     entry = plan.fold.flops / cfg.batch / per_cycle,
   }
@@ -255,16 +275,18 @@ end
 
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
-  local plan = { cfg = cfg, isa = isa, fold = fold.choose(cfg) }
+  local f = fold.choose(cfg)
+  local plan = { cfg = cfg, isa = isa, fold = f }
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
   check_size(cfg, "seq", "q", cfg.batch * n * d)
   check_size(cfg, "seq_kv", "k", cfg.batch * m * d)
   if cfg.probs then check_size(cfg, "probs", "probs", cfg.batch * cfg.h * n * m) end
 
   plan.masked = cfg.causal or cfg.kv_len
-  plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 1024
+  plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 256
   -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
   plan.straight = 400
+  plan.q_lanes = choose_q_lanes(plan)
   local hb = choose_head_block(plan)
   plan.hb, plan.head_blocks = hb, cfg.h // hb
   plan.groups = plan_groups(plan, hb)
@@ -306,17 +328,20 @@ function M.build(cfg)
   plan.attend_tasks = ceil_div(plan.group_count, plan.groups_per_task)
 
   local scratch = layout()
-  if plan.q then scratch.add("q", plan.q.rows * widest) end
+  if f.qk ~= "merge" then scratch.add("q", hb * cfg.dk * widest) end
   if plan.kq then scratch.add("kq", plan.kq.rows * widest) end
   scratch.add("p", p_floats)
   if plan.vc then scratch.add("c", plan.vc.steps * widest) end
   scratch.add("stats", STAT_ROWS * widest)
   local kv = layout()
-  for _, which in ipairs { "k", "v" } do
-    if plan.projected[which] then kv.add(which, kv_rows * plan.projected[which].ld) end
+  for _, row in ipairs { { "k", kv_rows }, { "v", kv_rows }, { "q", n } } do
+    local product = plan.projected[row[1]]
+    if product then kv.add(row[1], row[2] * product.ld) end
   end
   local entry = layout()
-  entry.add("xt", xt)
+  -- XT is for products whose lanes are queries.
+  plan.transposed = f.qk == "merge" or plan.q ~= nil
+  entry.add("xt", plan.transposed and xt or 0)
   entry.add("o", o)
   entry.add("kv", plan.head_blocks * kv.total)
   entry.add("scratch", plan.head_blocks * plan.attend_tasks * scratch.total)
@@ -327,7 +352,7 @@ function M.build(cfg)
   plan.flops = M.flops(cfg)
   plan.cycles = phase_cycles(plan)
 
-  local tasks = math.max(plan.group_count, plan.head_blocks * math.max(2, plan.attend_tasks),
+  local tasks = math.max(plan.group_count, plan.head_blocks * math.max(3, plan.attend_tasks),
     plan.out_block_count * plan.panel_count)
   if cfg.batch * tasks > 2 ^ 31 - 1 then
     refuse("batch", cfg.batch, ("would make %d tasks, more than an int can count"):format(cfg.batch * tasks))

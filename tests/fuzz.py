@@ -68,6 +68,8 @@ def random_config(rng):
             config["seq_kv"] = extent(64, 200)
         if rng.random() < 0.2:
             config["fold"] = "off"
+        if rng.random() < 0.15:
+            config["q_lanes"] = rng.choice(["queries", "columns"])
         if rng.random() < 0.3:
             config["batch"] = rng.randint(2, 4)
         unroll = rng.choice(["full"] if micro else ["auto", "auto", "tile", "k"])
@@ -125,6 +127,7 @@ def grid():
                   dict(h=3, d_model=530, dk=17, dv=9, seq=1, seq_kv=70, attention="cross", probs="true")):
         configs += [shape, {**shape, "fold": "off"}]
     configs += [base(**extra, fold="off") for extra in options(23, 9)[-1:]]
+    configs += [base(**extra, q_lanes="columns") for extra in options(23, 9)[-1:]]
     return list({text(config): config for config in configs}.values())
 
 

@@ -32,6 +32,7 @@ CONFIGS = [
     "h=2 d_model=8 dk=4 seq=17 unroll=full",
     "h=3 d_model=7 dk=13 dv=5 seq=37 batch=2",
     "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross batch=2",
+    "h=3 d_model=12 dk=5 seq=3",
     "h=2 d_model=9 dk=5 seq=20 fold=off out_block=8 query_vectors=1 kv_len=true",
 ]
 ISAS = ["avx2", "avx512", "scalar"]
@@ -109,6 +110,7 @@ MUTATIONS = [
     ("the next head's absorbed values", "emit/attend.lua", "weights(which):at(i * size)",
      "weights(which):at((plan.hb - 1 - i) * size)"),
     ("an infinite key that is lost", "emit/softmax.lua", "if tile.test then", "if false then"),
+    ("the rows of transposed queries", "emit/attend.lua", "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
     ("the bias of values twice", "plan.lua", "if not f.biases then head.add", "if false then head.add"),
 ]
 

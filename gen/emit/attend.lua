@@ -304,6 +304,7 @@ function M.group(K, group, a)
     { "values", "in", a.values },
     { "scratch", "out", a.scratch }, { "o", "out", a.o },
   }
+  if a.queries then params[#params + 1] = { "queries", "in", a.queries } end
   if cfg.probs then params[#params + 1] = { "probs", "out", a.probs } end
   if cfg.causal then params[#params + 1] = { "q0", "int", a.q0 } end
   if cfg.kv_len then params[#params + 1] = { "len", "int", a.len } end
@@ -312,7 +313,11 @@ function M.group(K, group, a)
     local stats = p.scratch:at(plan.scratch.stats)
     local function weights(name) return p.packed:at(plan.head[name]) end
     local q
-    if plan.q then
+    if plan.projected.q then
+      q = p.scratch:at(plan.scratch.q)
+      local width = plan.hb * cfg.dk
+      project.transpose(K, "queries_lanes", group, width, plan.projected.q.ld, p.queries, q)
+    elseif plan.q then
       q = p.scratch:at(plan.scratch.q)
       project.rows(K, "query", plan.q, group, weights "wq", p.xt, weights "bq", q)
     end

@@ -53,7 +53,8 @@ end
 local steps = {}
 
 function steps.transpose(K, e, group, i)
-  project.transpose(K, group, e.q:at(i * (group.used * K.plan.cfg.d_model) + group.q0 * K.plan.cfg.d_model),
+  local d = K.plan.cfg.d_model
+  project.transpose(K, "transpose", group, d, d, e.q:at(i * (group.used * K.plan.cfg.d_model) + group.q0 * K.plan.cfg.d_model),
     e.ws:at(K.plan.entry.xt + group.xt + i * group.xt_floats))
 end
 
@@ -64,6 +65,7 @@ function steps.attend(K, e, head_block, kv_slot, scratch_slot, group, i)
   attend.group(K, group, {
     xt = e.ws:at(plan.entry.xt + group.xt + i * group.xt_floats),
     packed = e.packed:at(plan.packed.heads + head_block * plan.head.total),
+    queries = plan.projected.q and kv:at(plan.kv.q + q0 * plan.projected.q.ld),
     keys = plan.projected.k and kv:at(plan.kv.k) or e.k,
     values = plan.projected.v and kv:at(plan.kv.v) or e.v,
     scratch = e.ws:at(plan.entry.scratch + scratch_slot * plan.scratch.total),
@@ -76,7 +78,7 @@ end
 function steps.keys_values(K, e, head_block, kv_slot, which)
   local plan = K.plan
   project.keys_values(K, which, e[which], e.packed:at(plan.packed.heads + head_block * plan.head.total),
-    e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), e.len)
+    e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), which ~= "q" and e.len or nil)
 end
 
 -- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.
@@ -107,17 +109,25 @@ local function read_len(K, e)
   if K.plan.cfg.kv_len then e.len = K.t:int_at("len", "args->kv_len", e.b) end
 end
 
+local function projected_of(plan)
+  local list = {}
+  for _, which in ipairs { "k", "v", "q" } do
+    if plan.projected[which] then list[#list + 1] = which end
+  end
+  return list
+end
+
 -- All of a batch entry in the order that keeps the caches warm: each head block's K and V are used
 -- at once, in the same place for every block.
 local function forward(K, e)
   local t = K.t
-  t:note("transpose")
-  each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
+  if K.plan.transposed then
+    t:note("transpose")
+    each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
+  end
   K:each("hb", K.plan.head_blocks, function(hb)
     t:note("keys and values")
-    for _, which in ipairs { "k", "v" } do
-      if K.plan.projected[which] then steps.keys_values(K, e, hb, 0, which) end
-    end
+    for _, which in ipairs(projected_of(K.plan)) do steps.keys_values(K, e, hb, 0, which) end
     t:note("attend")
     each_group(K, function(group, i) steps.attend(K, e, hb, 0, 0, group, i) end)
   end)
@@ -198,20 +208,21 @@ function M.emit(t, plan)
   end
 
   local phases = {}
-  phases[#phases + 1] = task(K, "transpose", plan.group_count, function(e, g)
-    pick(K, plan.groups, g, function(group, i) steps.transpose(K, e, group, i) end)
-  end)
-  local projected = {}
-  for _, which in ipairs { "k", "v" } do
-    if plan.projected[which] then projected[#projected + 1] = which end
+  if plan.transposed then
+    phases[#phases + 1] = task(K, "transpose", plan.group_count, function(e, g)
+      pick(K, plan.groups, g, function(group, i) steps.transpose(K, e, group, i) end)
+    end)
   end
+  local projected = projected_of(plan)
   if projected[1] then
     phases[#phases + 1] = task(K, "keys_values", plan.head_blocks * #projected, function(e, i)
       read_len(K, e)
       local hb = t:int("hb", expr.div(i, #projected))
-      local function project_one(which) return function() steps.keys_values(K, e, hb, hb, which) end end
-      if #projected == 1 then return project_one(projected[1])() end
-      t:when(expr.mod(i, 2), 1, project_one(projected[1]), project_one(projected[2]))
+      local items = {}
+      for j, which in ipairs(projected) do items[j] = { which = which, first = j - 1, count = 1 } end
+      pick(K, items, expr.mod(i, #projected), function(item)
+        steps.keys_values(K, e, hb, hb, item.which)
+      end)
     end)
   end
   phases[#phases + 1] = task(K, "attend", plan.head_blocks * plan.attend_tasks, function(e, i)

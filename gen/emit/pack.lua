@@ -50,10 +50,18 @@ function M.emit(t, plan)
   end
 
   local function queries(to, first)
-    tiles(plan.q, to:at(plan.head.wq), function(row, size, at)
-      panel("wq", layout, d, k_columns, 0, first + row, d, size, size, scale, at)
-    end)
-    panel("bq", layout, 1, k_columns, 0, first, 1, hb * cfg.dk, hb * cfg.dk, scale, to:at(plan.head.bq))
+    local product, width = plan.projected.q, hb * cfg.dk
+    if product then
+      panels(product, d, to:at(plan.head.wq), function(column, block, at)
+        panel("wq", layout, d, k_columns, 0, first + column, d, block.used, block.width, scale, at)
+      end)
+    else
+      tiles(plan.q, to:at(plan.head.wq), function(row, size, at)
+        panel("wq", layout, d, k_columns, 0, first + row, d, size, size, scale, at)
+      end)
+    end
+    panel("bq", layout, 1, k_columns, 0, first, 1, width, product and product.ld or width, scale,
+      to:at(plan.head.bq))
   end
 
   -- Wq or bq times Wk^T of a head.

@@ -8,19 +8,19 @@ local transpose = require "emit.transpose"
 
 local M = {}
 
--- X[q][d_model] of one group -> XT[d_model][width], zeros in the lanes without a query.
-function M.transpose(K, group, x, xt)
-  local t, cfg, isa = K.t, K.plan.cfg, K.plan.isa
-  local lanes, d = isa.lanes, cfg.d_model
-  K:part("transpose_" .. group.name,
-    ("XT[%d][%d] from %d rows of X[..][%d]."):format(d, group.width, group.used, d),
+-- X[q][d] of one group, its rows `ld` floats apart -> XT[d][width], zeros in the lanes without a query.
+function M.transpose(K, label, group, d, ld, x, xt)
+  local t, isa = K.t, K.plan.isa
+  local lanes = isa.lanes
+  K:part(label .. "_" .. group.name,
+    ("XT[%d][%d] from %d rows of X[..][%d]."):format(d, group.width, group.used, ld),
     { { "x", "in", x }, { "xt", "out", xt } }, function(p)
     local function square(column, columns)
       for c, v in ipairs(group.vecs) do
         local rows = {}
         for r = 0, lanes - 1 do
           local name = ("x_r%d_c%d"):format(r, c - 1)
-          local at = p.x:at(((c - 1) * lanes + r) * d + column)
+          local at = p.x:at(((c - 1) * lanes + r) * ld + column)
           if r >= v.used then
             rows[r] = t:op("zero", isa.full, name)
           elseif columns < lanes then
@@ -76,10 +76,10 @@ end
 -- the product, times B[steps][width]. Without a bias sums start at zero.
 function M.rows(K, label, product, group, weights, b, bias, c)
   local t = K.t
-  K:chunks(product.chunks, function(mode, k0, steps)
-    for _, run in ipairs(product.runs) do
-      K:each("tile", run.count, function(i)
-        local row = i * run.size + run.at
+  for _, run in ipairs(product.runs) do
+    K:each("tile", run.count, function(i)
+      local row = i * run.size + run.at
+      K:chunks(product.chunks, function(mode, k0, steps)
         local params = {
           { "a", "in", weights:at(row * product.steps + k0 * run.size) },
           { "b", "in", b:at(k0 * group.width) }, { "c", "out", c:at(row * group.width) },
@@ -97,40 +97,40 @@ function M.rows(K, label, product, group, weights, b, bias, c)
           gemm.store(t, tile, gemm.tile(t, tile), p.c, group.width, mode == "next")
         end)
       end)
-    end
-  end)
+    end)
+  end
 end
 
--- K or V (which = "k", "v") of a block of heads; run-time `len` (or nil) bounds the keys.
+-- K, V or Q (which = "k", "v", "q") of a block of heads; run-time `len` (or nil) bounds the keys.
 function M.keys_values(K, which, x, packed, kv, len)
   local plan, d = K.plan, K.plan.cfg.d_model
   local product, w, bias = plan.projected[which], packed:at(plan.head["w" .. which])
-  if not plan.fold.biases then bias = packed:at(plan.head["b" .. which]) end
-  local label = ({ k = "keys", v = "values" })[which]
+  if which == "q" or not plan.fold.biases then bias = packed:at(plan.head["b" .. which]) end
+  local label = ({ k = "keys", v = "values", q = "queries" })[which]
   local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
   if bias then params[#params + 1] = { "bias", "in", bias } end
   if len then params[#params + 1] = { "len", "int", len } end
   K:part("project_" .. label, ("%s of %d head%s."):format(label:gsub("^.", string.upper), plan.hb,
     plan.hb > 1 and "s" or ""), params, function(p)
     -- The panels are the inner loop: they are few, and X may be larger than the cache.
-    K:chunks(plan.k_chunks, function(mode, k0, steps)
-      for _, run in ipairs(product.runs[1]) do
-        local count = run.count
-        if p.len and not K.full then
-          count = expr.min(count, expr.ceil_div(p.len - run.at, run.size))
-        end
-        K:each("tile", count, function(i)
-          local row = i * run.size + run.at
-          M.each_panel(K, product, d, function(block, j, panel)
-            local column = j * block.width + block.at
+    for _, run in ipairs(product.runs[1]) do
+      local count = run.count
+      if p.len and not K.full then
+        count = expr.min(count, expr.ceil_div(p.len - run.at, run.size))
+      end
+      K:each("tile", count, function(i)
+        local row = i * run.size + run.at
+        M.each_panel(K, product, d, function(block, j, panel)
+          local column = j * block.width + block.at
+          K:chunks(plan.k_chunks, function(mode, k0, steps)
             column_tile(K, label, run.size, block, { mode = mode, steps = steps },
               { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
               p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
           end)
         end)
-      end
-    end)
-    if which == "k" then return end
+      end)
+    end
+    if which ~= "v" then return end
     if len and not K.full then
       masked.clear_values(K, p.out, p.len)
     elseif plan.kv_rows > plan.cfg.seq_kv then
@@ -154,22 +154,22 @@ function M.output(K, pieces, block, panel, bias)
   K:part(("output_%s_%d"):format(table.concat(names, "_"), block.used),
     ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
     params, function(p)
-    K:chunks(plan.out.chunks, function(mode, k0, steps)
-      for i, piece in ipairs(pieces) do
-        local group = piece.group
-        K:each("g", piece.count, function(g)
-          local o, y = p["o" .. i]:at(g * group.o_floats), p["y" .. i]:at(g * (group.used * d))
-          for _, run in ipairs(plan.out.runs[piece.kind]) do
-            K:each("tile", run.count, function(j)
-              local row = j * run.size + run.at
+    for i, piece in ipairs(pieces) do
+      local group = piece.group
+      K:each("g", piece.count, function(g)
+        local o, y = p["o" .. i]:at(g * group.o_floats), p["y" .. i]:at(g * (group.used * d))
+        for _, run in ipairs(plan.out.runs[piece.kind]) do
+          K:each("tile", run.count, function(j)
+            local row = j * run.size + run.at
+            K:chunks(plan.out.chunks, function(mode, k0, steps)
               column_tile(K, "output_" .. group.name, run.size, block, { mode = mode, steps = steps },
                 { p = o:at(row + k0 * group.width), row = 1, step = group.width },
                 p.panel:at(k0 * block.width), p.bias, { p = y:at(row * d), row = d, exact = true })
             end)
-          end
-        end)
-      end
-    end)
+          end)
+        end
+      end)
+    end
   end)
 end
 

@@ -4,11 +4,12 @@
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
  *             values    tiles 5x8, k8; 2 of 2 heads together
- *             attend    1 x 5 of 8 queries: Q 1 of 8x5
+ *             queries   tiles 5x8, k8; 2 of 2 heads together
+ *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
- *   registers at most 19 of 32 vectors live at once
+ *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
+ *   registers at most 17 of 32 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
  */
@@ -22,11 +23,12 @@
 
 /* Every weight into its place in `packed`. */
 static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169, packed);
+  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169,
+      packed + 128);
   mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 0, 1, 8, 8, 0.72134752044448169,
-      packed + 64);
-  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 80);
-  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 144);
+      packed + 192);
+  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed);
+  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 64);
   mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 208);
   mhagen_pack_output_bias(weights, 8, 8, packed + 272);
 }
@@ -49,54 +51,6 @@ mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
 #pragma GCC push_options
 #pragma GCC optimize("no-schedule-insns")
 #endif
-
-/* XT[8][8] from 5 rows of X[..][8]. */
-static __attribute__((noinline)) void transpose_5of8(const float *x, float *xt) {
-  for (ptrdiff_t block = 0; block < 2; ++block) {
-    {
-      const float32x4_t x_r0_c0 = vld1q_f32(x + 4 * block);
-      const float32x4_t x_r1_c0 = vld1q_f32(x + 4 * block + 8);
-      const float32x4_t x_r2_c0 = vld1q_f32(x + 4 * block + 16);
-      const float32x4_t x_r3_c0 = vld1q_f32(x + 4 * block + 24);
-      const float32x4_t t_c0_2_0 = vtrn1q_f32(x_r0_c0, x_r1_c0);
-      const float32x4_t t_c0_2_1 = vtrn2q_f32(x_r0_c0, x_r1_c0);
-      const float32x4_t t_c0_2_2 = vtrn1q_f32(x_r2_c0, x_r3_c0);
-      const float32x4_t t_c0_2_3 = vtrn2q_f32(x_r2_c0, x_r3_c0);
-      const float32x4_t t_c0_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_0),
-          vreinterpretq_f64_f32(t_c0_2_2)));
-      const float32x4_t t_c0_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_0),
-          vreinterpretq_f64_f32(t_c0_2_2)));
-      const float32x4_t t_c0_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_1),
-          vreinterpretq_f64_f32(t_c0_2_3)));
-      const float32x4_t t_c0_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_1),
-          vreinterpretq_f64_f32(t_c0_2_3)));
-      vst1q_f32(xt + 32 * block, t_c0_4_0);
-      vst1q_f32(xt + 32 * block + 8, t_c0_4_1);
-      vst1q_f32(xt + 32 * block + 16, t_c0_4_2);
-      vst1q_f32(xt + 32 * block + 24, t_c0_4_3);
-      const float32x4_t x_r0_c1 = vld1q_f32(x + 4 * block + 32);
-      const float32x4_t x_r1_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r2_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r3_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t t_c1_2_0 = vtrn1q_f32(x_r0_c1, x_r1_c1);
-      const float32x4_t t_c1_2_1 = vtrn2q_f32(x_r0_c1, x_r1_c1);
-      const float32x4_t t_c1_2_2 = vtrn1q_f32(x_r2_c1, x_r3_c1);
-      const float32x4_t t_c1_2_3 = vtrn2q_f32(x_r2_c1, x_r3_c1);
-      const float32x4_t t_c1_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_0),
-          vreinterpretq_f64_f32(t_c1_2_2)));
-      const float32x4_t t_c1_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_0),
-          vreinterpretq_f64_f32(t_c1_2_2)));
-      const float32x4_t t_c1_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_1),
-          vreinterpretq_f64_f32(t_c1_2_3)));
-      const float32x4_t t_c1_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_1),
-          vreinterpretq_f64_f32(t_c1_2_3)));
-      vst1q_f32(xt + 32 * block + 4, t_c1_4_0);
-      vst1q_f32(xt + 32 * block + 12, t_c1_4_1);
-      vst1q_f32(xt + 32 * block + 20, t_c1_4_2);
-      vst1q_f32(xt + 32 * block + 28, t_c1_4_3);
-    }
-  }
-}
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
@@ -384,193 +338,133 @@ static __attribute__((noinline)) void project_values(const float *x, const float
   values_5x8_k8(x, w, out);
 }
 
-/* 8 rows for a group of queries, 8 K steps. */
-static __attribute__((noinline)) void query_8x5of8_k8(const float *a, const float *b,
+/* A tile of 5 rows and 8 columns, 8 K steps. */
+static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(bias[0]);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(bias[0]);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(bias[1]);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(bias[1]);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(bias[2]);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(bias[2]);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(bias[3]);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(bias[3]);
-  float32x4_t acc_r4_c0 = vdupq_n_f32(bias[4]);
-  float32x4_t acc_r4_c1 = vdupq_n_f32(bias[4]);
-  float32x4_t acc_r5_c0 = vdupq_n_f32(bias[5]);
-  float32x4_t acc_r5_c1 = vdupq_n_f32(bias[5]);
-  float32x4_t acc_r6_c0 = vdupq_n_f32(bias[6]);
-  float32x4_t acc_r6_c1 = vdupq_n_f32(bias[6]);
-  float32x4_t acc_r7_c0 = vdupq_n_f32(bias[7]);
-  float32x4_t acc_r7_c1 = vdupq_n_f32(bias[7]);
+  float32x4_t acc_r0_c0 = vld1q_f32(bias);
+  float32x4_t acc_r0_c1 = vld1q_f32(bias + 4);
+  float32x4_t acc_r1_c0 = vld1q_f32(bias);
+  float32x4_t acc_r1_c1 = vld1q_f32(bias + 4);
+  float32x4_t acc_r2_c0 = vld1q_f32(bias);
+  float32x4_t acc_r2_c1 = vld1q_f32(bias + 4);
+  float32x4_t acc_r3_c0 = vld1q_f32(bias);
+  float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
+  float32x4_t acc_r4_c0 = vld1q_f32(bias);
+  float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
   /* k = 0 */
+  const float32x4_t a_r0_k0 = vld1q_f32(a);
+  const float32x4_t a_r1_k0 = vld1q_f32(a + 8);
+  const float32x4_t a_r2_k0 = vld1q_f32(a + 16);
+  const float32x4_t a_r3_k0 = vld1q_f32(a + 24);
+  const float32x4_t a_r4_k0 = vld1q_f32(a + 32);
   const float32x4_t b_k0_c0 = vld1q_f32(b);
   const float32x4_t b_k0_c1 = vld1q_f32(b + 4);
-  const float32x4_t a_r0_k0 = vld1q_f32(a);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
   acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r0_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r0_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r0_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
-  const float32x4_t a_r4_k0 = vld1q_f32(a + 4);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
   acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k0_c0, a_r4_k0, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k0_c1, a_r4_k0, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k0_c0, a_r4_k0, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k0_c1, a_r4_k0, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k0_c0, a_r4_k0, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k0_c1, a_r4_k0, 3);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(b + 8);
   const float32x4_t b_k1_c1 = vld1q_f32(b + 12);
-  const float32x4_t a_r0_k1 = vld1q_f32(a + 8);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k1, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r0_k1, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r0_k1, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r0_k1, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
-  const float32x4_t a_r4_k1 = vld1q_f32(a + 12);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k1, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k1, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k1_c0, a_r4_k1, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k1_c1, a_r4_k1, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k1_c0, a_r4_k1, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k1_c1, a_r4_k1, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k1_c0, a_r4_k1, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k1_c1, a_r4_k1, 3);
+  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
+  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(b + 16);
   const float32x4_t b_k2_c1 = vld1q_f32(b + 20);
-  const float32x4_t a_r0_k2 = vld1q_f32(a + 16);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k2, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r0_k2, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r0_k2, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r0_k2, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
-  const float32x4_t a_r4_k2 = vld1q_f32(a + 20);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k2, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k2, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k2_c0, a_r4_k2, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k2_c1, a_r4_k2, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k2_c0, a_r4_k2, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k2_c1, a_r4_k2, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k2_c0, a_r4_k2, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k2_c1, a_r4_k2, 3);
+  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
+  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(b + 24);
   const float32x4_t b_k3_c1 = vld1q_f32(b + 28);
-  const float32x4_t a_r0_k3 = vld1q_f32(a + 24);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k3, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r0_k3, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r0_k3, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r0_k3, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
-  const float32x4_t a_r4_k3 = vld1q_f32(a + 28);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k3, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k3, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k3_c0, a_r4_k3, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k3_c1, a_r4_k3, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k3_c0, a_r4_k3, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k3_c1, a_r4_k3, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k3_c0, a_r4_k3, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k3_c1, a_r4_k3, 3);
+  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
+  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
   /* k = 4 */
+  const float32x4_t a_r0_k4 = vld1q_f32(a + 4);
+  const float32x4_t a_r1_k4 = vld1q_f32(a + 12);
+  const float32x4_t a_r2_k4 = vld1q_f32(a + 20);
+  const float32x4_t a_r3_k4 = vld1q_f32(a + 28);
+  const float32x4_t a_r4_k4 = vld1q_f32(a + 36);
   const float32x4_t b_k4_c0 = vld1q_f32(b + 32);
   const float32x4_t b_k4_c1 = vld1q_f32(b + 36);
-  const float32x4_t a_r0_k4 = vld1q_f32(a + 32);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
   acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r0_k4, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r0_k4, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r0_k4, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
-  const float32x4_t a_r4_k4 = vld1q_f32(a + 36);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r1_k4, 0);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r1_k4, 0);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r2_k4, 0);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r2_k4, 0);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r3_k4, 0);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r3_k4, 0);
   acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k4_c0, a_r4_k4, 0);
   acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k4_c1, a_r4_k4, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k4_c0, a_r4_k4, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k4_c1, a_r4_k4, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k4_c0, a_r4_k4, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k4_c1, a_r4_k4, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k4_c0, a_r4_k4, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k4_c1, a_r4_k4, 3);
   /* k = 5 */
   const float32x4_t b_k5_c0 = vld1q_f32(b + 40);
   const float32x4_t b_k5_c1 = vld1q_f32(b + 44);
-  const float32x4_t a_r0_k5 = vld1q_f32(a + 40);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k5, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k5, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r0_k5, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r0_k5, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r0_k5, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r0_k5, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r0_k5, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r0_k5, 3);
-  const float32x4_t a_r4_k5 = vld1q_f32(a + 44);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k5_c0, a_r4_k5, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k5, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k5_c0, a_r4_k5, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k5_c1, a_r4_k5, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k5_c0, a_r4_k5, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k5_c1, a_r4_k5, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k5_c0, a_r4_k5, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k5_c1, a_r4_k5, 3);
+  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k4, 1);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k4, 1);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r1_k4, 1);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r1_k4, 1);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r2_k4, 1);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r2_k4, 1);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r3_k4, 1);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r3_k4, 1);
+  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k5_c0, a_r4_k4, 1);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k4, 1);
   /* k = 6 */
   const float32x4_t b_k6_c0 = vld1q_f32(b + 48);
   const float32x4_t b_k6_c1 = vld1q_f32(b + 52);
-  const float32x4_t a_r0_k6 = vld1q_f32(a + 48);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k6, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k6, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r0_k6, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r0_k6, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r0_k6, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r0_k6, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r0_k6, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r0_k6, 3);
-  const float32x4_t a_r4_k6 = vld1q_f32(a + 52);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k6_c0, a_r4_k6, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k6, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k6_c0, a_r4_k6, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k6_c1, a_r4_k6, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k6_c0, a_r4_k6, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k6_c1, a_r4_k6, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k6_c0, a_r4_k6, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k6_c1, a_r4_k6, 3);
+  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k4, 2);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k4, 2);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r1_k4, 2);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r1_k4, 2);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r2_k4, 2);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r2_k4, 2);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r3_k4, 2);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r3_k4, 2);
+  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k6_c0, a_r4_k4, 2);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k4, 2);
   /* k = 7 */
   const float32x4_t b_k7_c0 = vld1q_f32(b + 56);
   const float32x4_t b_k7_c1 = vld1q_f32(b + 60);
-  const float32x4_t a_r0_k7 = vld1q_f32(a + 56);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k7, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k7, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r0_k7, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r0_k7, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r0_k7, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r0_k7, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r0_k7, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r0_k7, 3);
-  const float32x4_t a_r4_k7 = vld1q_f32(a + 60);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k7_c0, a_r4_k7, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k7, 0);
-  acc_r5_c0 = vfmaq_laneq_f32(acc_r5_c0, b_k7_c0, a_r4_k7, 1);
-  acc_r5_c1 = vfmaq_laneq_f32(acc_r5_c1, b_k7_c1, a_r4_k7, 1);
-  acc_r6_c0 = vfmaq_laneq_f32(acc_r6_c0, b_k7_c0, a_r4_k7, 2);
-  acc_r6_c1 = vfmaq_laneq_f32(acc_r6_c1, b_k7_c1, a_r4_k7, 2);
-  acc_r7_c0 = vfmaq_laneq_f32(acc_r7_c0, b_k7_c0, a_r4_k7, 3);
-  acc_r7_c1 = vfmaq_laneq_f32(acc_r7_c1, b_k7_c1, a_r4_k7, 3);
+  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k4, 3);
+  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k4, 3);
+  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r1_k4, 3);
+  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r1_k4, 3);
+  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r2_k4, 3);
+  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r2_k4, 3);
+  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r3_k4, 3);
+  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r3_k4, 3);
+  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k7_c0, a_r4_k4, 3);
+  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k4, 3);
   vst1q_f32(c, acc_r0_c0);
   vst1q_f32(c + 4, acc_r0_c1);
   vst1q_f32(c + 8, acc_r1_c0);
@@ -581,12 +475,60 @@ static __attribute__((noinline)) void query_8x5of8_k8(const float *a, const floa
   vst1q_f32(c + 28, acc_r3_c1);
   vst1q_f32(c + 32, acc_r4_c0);
   vst1q_f32(c + 36, acc_r4_c1);
-  vst1q_f32(c + 40, acc_r5_c0);
-  vst1q_f32(c + 44, acc_r5_c1);
-  vst1q_f32(c + 48, acc_r6_c0);
-  vst1q_f32(c + 52, acc_r6_c1);
-  vst1q_f32(c + 56, acc_r7_c0);
-  vst1q_f32(c + 60, acc_r7_c1);
+}
+
+/* Queries of 2 heads. */
+static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
+    const float *bias) {
+  queries_5x8_k8(x, w, bias, out);
+}
+
+/* XT[8][8] from 5 rows of X[..][8]. */
+static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
+  for (ptrdiff_t block = 0; block < 2; ++block) {
+    {
+      const float32x4_t x_r0_c0 = vld1q_f32(x + 4 * block);
+      const float32x4_t x_r1_c0 = vld1q_f32(x + 4 * block + 8);
+      const float32x4_t x_r2_c0 = vld1q_f32(x + 4 * block + 16);
+      const float32x4_t x_r3_c0 = vld1q_f32(x + 4 * block + 24);
+      const float32x4_t t_c0_2_0 = vtrn1q_f32(x_r0_c0, x_r1_c0);
+      const float32x4_t t_c0_2_1 = vtrn2q_f32(x_r0_c0, x_r1_c0);
+      const float32x4_t t_c0_2_2 = vtrn1q_f32(x_r2_c0, x_r3_c0);
+      const float32x4_t t_c0_2_3 = vtrn2q_f32(x_r2_c0, x_r3_c0);
+      const float32x4_t t_c0_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_0),
+          vreinterpretq_f64_f32(t_c0_2_2)));
+      const float32x4_t t_c0_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_0),
+          vreinterpretq_f64_f32(t_c0_2_2)));
+      const float32x4_t t_c0_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_1),
+          vreinterpretq_f64_f32(t_c0_2_3)));
+      const float32x4_t t_c0_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_1),
+          vreinterpretq_f64_f32(t_c0_2_3)));
+      vst1q_f32(xt + 32 * block, t_c0_4_0);
+      vst1q_f32(xt + 32 * block + 8, t_c0_4_1);
+      vst1q_f32(xt + 32 * block + 16, t_c0_4_2);
+      vst1q_f32(xt + 32 * block + 24, t_c0_4_3);
+      const float32x4_t x_r0_c1 = vld1q_f32(x + 4 * block + 32);
+      const float32x4_t x_r1_c1 = vdupq_n_f32(0.0f);
+      const float32x4_t x_r2_c1 = vdupq_n_f32(0.0f);
+      const float32x4_t x_r3_c1 = vdupq_n_f32(0.0f);
+      const float32x4_t t_c1_2_0 = vtrn1q_f32(x_r0_c1, x_r1_c1);
+      const float32x4_t t_c1_2_1 = vtrn2q_f32(x_r0_c1, x_r1_c1);
+      const float32x4_t t_c1_2_2 = vtrn1q_f32(x_r2_c1, x_r3_c1);
+      const float32x4_t t_c1_2_3 = vtrn2q_f32(x_r2_c1, x_r3_c1);
+      const float32x4_t t_c1_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_0),
+          vreinterpretq_f64_f32(t_c1_2_2)));
+      const float32x4_t t_c1_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_0),
+          vreinterpretq_f64_f32(t_c1_2_2)));
+      const float32x4_t t_c1_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_1),
+          vreinterpretq_f64_f32(t_c1_2_3)));
+      const float32x4_t t_c1_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_1),
+          vreinterpretq_f64_f32(t_c1_2_3)));
+      vst1q_f32(xt + 32 * block + 4, t_c1_4_0);
+      vst1q_f32(xt + 32 * block + 12, t_c1_4_1);
+      vst1q_f32(xt + 32 * block + 20, t_c1_4_2);
+      vst1q_f32(xt + 32 * block + 28, t_c1_4_3);
+    }
+  }
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
@@ -1109,9 +1051,9 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
 }
 
 /* Attention of 5 queries, 2 heads. */
-static __attribute__((noinline)) void attend_5of8(const float *xt, const float *packed,
-    const float *keys, const float *values, float *scratch, float *o) {
-  query_8x5of8_k8(packed, xt, packed + 64, scratch);
+static __attribute__((noinline)) void attend_5of8(const float *keys, const float *values,
+    float *scratch, float *o, const float *queries) {
+  queries_lanes_5of8(queries, scratch);
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
     {
@@ -1309,55 +1251,54 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  /* transpose */
-  transpose_5of8(args->q + 40 * b, (float *)args->workspace);
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 128);
-  project_values(args->q + 40 * b, (const float *)args->packed + 144,
-      (float *)args->workspace + 176);
+  project_keys(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
+  project_values(args->q + 40 * b, (const float *)args->packed + 64,
+      (float *)args->workspace + 112);
+  project_queries(args->q + 40 * b, (const float *)args->packed + 128,
+      (float *)args->workspace + 160, (const float *)args->packed + 192);
   /* attend */
-  attend_5of8((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 128,
-      (float *)args->workspace + 176, (float *)args->workspace + 224,
-      (float *)args->workspace + 64);
+  attend_5of8((float *)args->workspace + 64, (float *)args->workspace + 112,
+      (float *)args->workspace + 208, (float *)args->workspace, (float *)args->workspace + 160);
   /* output */
   output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64, args->y + 40 * b);
+      (float *)args->workspace, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
   run_entry(args, 0);
 }
 
-static void task_transpose(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  transpose_5of8(args->q + 40 * i, (float *)args->workspace + 64 * i);
-}
-
 static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 2);
-  if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 208 * hb + 80,
-        (float *)args->workspace + 96 * hb + 128);
+  const ptrdiff_t hb = (i / 3);
+  if ((i % 3) < 1) {
+    project_keys(args->q, (const float *)args->packed + 208 * hb,
+        (float *)args->workspace + 144 * hb + 64);
   } else {
-    project_values(args->q, (const float *)args->packed + 208 * hb + 144,
-        (float *)args->workspace + 96 * hb + 176);
+    if ((i % 3) < 2) {
+      project_values(args->q, (const float *)args->packed + 208 * hb + 64,
+          (float *)args->workspace + 144 * hb + 112);
+    } else {
+      project_queries(args->q, (const float *)args->packed + 208 * hb + 128,
+          (float *)args->workspace + 144 * hb + 160, (const float *)args->packed + 208 * hb + 192);
+    }
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = i;
-  attend_5of8((float *)args->workspace, (const float *)args->packed + 208 * hb,
-      (float *)args->workspace + 96 * hb + 128, (float *)args->workspace + 96 * hb + 176,
-      (float *)args->workspace + 160 * i + 224, (float *)args->workspace + 64 * hb + 64);
+  attend_5of8((float *)args->workspace + 144 * hb + 64, (float *)args->workspace + 144 * hb + 112,
+      (float *)args->workspace + 160 * i + 208, (float *)args->workspace + 64 * hb,
+      (float *)args->workspace + 144 * hb + 160);
 }
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t part = i;
   output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64 * part + 64, args->y + 40 * part);
+      (float *)args->workspace + 64 * part, args->y + 40 * part);
 }
 
 #if !defined(__clang__)
@@ -1365,9 +1306,8 @@ static void task_output(const mhagen_args *args, int index) {
 #endif
 
 static const mhagen_phase phases[] = {
-  { "transpose", task_transpose, 0, 1, 10 },
-  { "keys_values", task_keys_values, 0, 2, 160 },
-  { "attend", task_attend, 0, 1, 180 },
+  { "keys_values", task_keys_values, 0, 3, 240 },
+  { "attend", task_attend, 0, 1, 100 },
   { "output", task_output, 0, 1, 80 },
 };
 
