@@ -66,7 +66,9 @@ local function phases(plan)
   local function chain(chunks)
     return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
   end
-  for _, row in ipairs { { "keys", "k", plan.fold.qk }, { "values", "v", plan.fold.vo }, plan.projected.q and { "queries", "q", "" } } do
+  local projected = { { "keys", "k", plan.fold.qk }, { "values", "v", plan.fold.vo } }
+  if plan.projected.q then projected[3] = { "queries", "q" } end
+  for _, row in ipairs(projected) do
     local product = plan.projected[row[2]]
     line(row[1], product and ("tiles %s, %s; %d of %d heads together"):format(column_tiles(product),
       chain(plan.k_chunks), plan.hb, cfg.h) or ways[row[3] .. row[2]])

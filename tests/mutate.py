@@ -110,7 +110,8 @@ MUTATIONS = [
     ("the next head's absorbed values", "emit/attend.lua", "weights(which):at(i * size)",
      "weights(which):at((plan.hb - 1 - i) * size)"),
     ("an infinite key that is lost", "emit/softmax.lua", "if tile.test then", "if false then"),
-    ("the rows of transposed queries", "emit/attend.lua", "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
+    ("the rows of transposed queries", "emit/attend.lua",
+     "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
     ("the bias of values twice", "plan.lua", "if not f.biases then head.add", "if false then head.add"),
 ]
 

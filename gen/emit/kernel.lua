@@ -54,7 +54,7 @@ local steps = {}
 
 function steps.transpose(K, e, group, i)
   local d = K.plan.cfg.d_model
-  project.transpose(K, "transpose", group, d, d, e.q:at(i * (group.used * K.plan.cfg.d_model) + group.q0 * K.plan.cfg.d_model),
+  project.transpose(K, "transpose", group, d, d, e.q:at(i * (group.used * d) + group.q0 * d),
     e.ws:at(K.plan.entry.xt + group.xt + i * group.xt_floats))
 end
 
