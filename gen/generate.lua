@@ -7,6 +7,7 @@ local pack = require "emit.pack"
 local record = require "record"
 local tape = require "tape"
 local template = require "template"
+local tiles = require "tiles"
 local version = require "version"
 
 local option_names = {
@@ -25,6 +26,14 @@ local function phase_rows(phases, plan)
     end
   end
   return table.concat(rows, "\n")
+end
+
+-- KB of stack that a kernel needs at most. In straight code compilers keep every broadcast of the keys
+-- and values of a head, to use it for the next group of queries.
+local function stack(plan)
+  if plan.cfg.unroll ~= "full" then return 16 end
+  local broadcasts = plan.cfg.seq_kv * (plan.fold.depth + plan.fold.breadth)
+  return 16 + tiles.ceil_div(4 * plan.isa.lanes * broadcasts, 1024)
 end
 
 return function(cfg)
@@ -54,7 +63,7 @@ return function(cfg)
   local header_values = with {
     packed_bytes = ("%d"):format(plan.packed.total * 4),
     workspace_bytes = ("%d"):format(plan.workspace * 4),
-    inputs = cfg.attention == "self" and "q" or "q, k, v",
+    stack = tostring(stack(plan)), inputs = cfg.attention == "self" and "q" or "q, k, v",
   }
   local source_values = with {
     plan = describe.header(recorded), pack = cprint.functions(packing), guard = isa.guard,

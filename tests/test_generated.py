@@ -151,6 +151,12 @@ def test_stack(compiler, isa, level, configs, tmp_path):
         assert 0 < sum(frames) < 1024 * int(said[1]), (config, frames)
 
 
+@slow
+def test_stack_of_straight_code(tmp_path):
+    """gcc keeps every broadcast for the next group of queries."""
+    test_stack("gcc", "avx2", "-O2", ["h=1 d_model=8 dk=4 seq=64 unroll=full"], tmp_path)
+
+
 class Weights(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in "wq wk wv wo bq bk bv bo".split()]
     _fields_ += [("layout", ctypes.c_int)]

@@ -29,7 +29,7 @@ extern "C" {
 mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
- * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
+ * no state; compiled with optimization the stack stays below 17 KB. Errors: MHAGEN_ERR_NULL,
  * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU; nothing is written then. */
 mhagen_status tiny_full_run(const mhagen_args *args);
 
