@@ -468,6 +468,17 @@ static int host_lock(lua_State *L) {
   return lua_pushboolean(L, 0), 1;
 }
 
+/* locked(path) -> whether some process has the file's lock for itself */
+static int host_locked(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return fail(L, path, strerror(errno));
+  bool taken = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd); /* and with it the lock */
+  lua_pushboolean(L, taken);
+  return 1;
+}
+
 /* ---- compiling and running (for `check`, `bench` and `sweep`) ---- */
 
 /* temp_dir() -> the path of a new directory */
@@ -613,6 +624,7 @@ static void push_host(lua_State *L) {
       {"write_files", host_write_files},
       {"remove_file", host_remove_file},
       {"lock", host_lock},
+      {"locked", host_locked},
       {"temp_dir", host_temp_dir},
       {"remove_dir", host_remove_dir},
       {"run", host_run},

@@ -495,7 +495,7 @@ end
 
 -- Not for people: what the edges of a sweep's build.ninja call, in its directory.
 commands["sweep-step"] = function(args)
-  if must(host.lock(".sweep", true)) then
+  if not must(host.locked(".sweep")) then
     error({ message = "sweep-step: no sweep is running here; `mhagen sweep` starts the steps" }, 0)
   end
   local arch = args.file:match("^common/(.*)/built$")
@@ -521,7 +521,7 @@ end
 local function lock_sweep(dir, quiet)
   must(host.write_files(dir, {}))
   if not must(host.lock(dir .. "/.steps", false, true)) then
-    if not must(host.lock(dir .. "/.sweep", true)) then
+    if must(host.locked(dir .. "/.sweep")) then
       error({ message = dir .. ": a sweep is running in it" }, 0)
     end
     if not quiet then must(host.print("waiting for what an earlier sweep has left running\n")) end

@@ -3,6 +3,7 @@
 Most tests replace the compiler by one whose programs are scripts: they tell what was run, how often.
 """
 import csv
+import fcntl
 import json
 import os
 import random
@@ -485,6 +486,19 @@ def kills(sweep, count, seed):
     rows = sweep.done()
     assert len(rows) == sweep.configs and {row["status"] for row in rows.values()} == {"ok"}
     assert before.items() <= results_so_far(sweep).items()
+
+
+def test_waits_for_what_is_left_running(sweep):
+    """The steps of a killed sweep hold a lock of their own; the next sweep goes on when they end."""
+    sweep.grid(grid(seq="3"))
+    sweep.done()
+    with open(sweep.out / ".steps", "w") as steps:
+        fcntl.flock(steps, fcntl.LOCK_EX)
+        process = subprocess.Popen(sweep.command(), env=sweep.env, stdout=subprocess.DEVNULL)
+        time.sleep(0.5)
+        assert process.poll() is None
+        fcntl.flock(steps, fcntl.LOCK_UN)
+        assert process.wait(20) == 0
 
 
 def test_kills(sweep):
