@@ -25,7 +25,7 @@ local function counts(cfg, width, pairs)
 end
 
 -- Pairs of a query and a key that it may see.
-function M.pairs(cfg)
+local function pairs_seen_by(cfg)
   local n, m = cfg.seq, cfg.seq_kv
   if not cfg.causal then return n * m end
   local short = math.min(n, m)
@@ -48,7 +48,7 @@ local ways = { "project", "absorb", "merge" } -- of equals the first
 -- test_scores = whether scores that are not finite must make their row NaN; flops = what is spent, a float }
 function M.choose(cfg)
   local fold = { biases = cfg.fold == "auto" }
-  local pairs_seen, spent = M.pairs(cfg), 0
+  local pairs_seen, formula, spent = pairs_seen_by(cfg), 0, 0
   local function choose(width, allowed)
     local count, best = counts(cfg, width, pairs_seen), "project"
     -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
@@ -57,7 +57,7 @@ function M.choose(cfg)
         if count[way] < count[best] then best = way end
       end
     end
-    spent = spent + count[best]
+    formula, spent = formula + count.project, spent + count[best]
     return best
   end
   local d = cfg.d_model
@@ -66,7 +66,7 @@ function M.choose(cfg)
   fold.breadth = fold.vo == "project" and cfg.dv or d
   fold.test_scores = fold.qk ~= "project" and cfg.attention == "cross"
   fold.out = fold.vo == "merge" and d or cfg.dv
-  fold.flops = 2.0 * spent * cfg.batch
+  fold.formula, fold.flops = 2.0 * formula * cfg.batch, 2.0 * spent * cfg.batch
   return fold
 end
 

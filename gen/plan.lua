@@ -211,15 +211,6 @@ local function check_size(cfg, key, what, floats)
   end
 end
 
--- The useful floating-point operations of the formula. As a float: the count may be beyond 64 bits.
-function M.flops(cfg)
-  local n, m, d = cfg.seq, cfg.seq_kv, 1.0 * cfg.d_model
-  local project = 2 * d * cfg.h * (n * cfg.dk + m * (cfg.dk + cfg.dv))
-  local attend = 2.0 * fold.pairs(cfg) * cfg.h * (cfg.dk + cfg.dv)
-  local output = 2 * n * cfg.h * cfg.dv * d
-  return (project + attend + output) * cfg.batch
-end
-
 -- Packed weights: per head block those of the queries, of what is projected, of what is absorbed; then
 -- Wo and bo.
 local function plan_packed(plan, hb)
@@ -349,7 +340,7 @@ function M.build(cfg)
   plan.kv_rows = kv_rows
   plan.workspace = plan.resident * entry.total
   check_size(cfg, "batch", "the workspace", plan.workspace)
-  plan.flops = M.flops(cfg)
+  plan.flops = f.formula
   plan.cycles = phase_cycles(plan)
 
   local tasks = math.max(plan.group_count, plan.head_blocks * math.max(3, plan.attend_tasks),

@@ -112,7 +112,8 @@ MUTATIONS = [
     ("an infinite key that is lost", "emit/softmax.lua", "if tile.test then", "if false then"),
     ("the rows of transposed queries", "emit/attend.lua",
      "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
-    ("the bias of values twice", "plan.lua", "if not f.biases then head.add", "if false then head.add"),
+    ("the bias of values twice", "plan.lua",
+     'if not f.biases or which == "q" then head.add', 'if which == "q" then head.add'),
 ]
 
 

@@ -113,6 +113,7 @@ def test_foreign_scheduler(config, tmp_path):
 def test_many_kernels_link_together(tmp_path):
     """All globals start with the kernel's name, so one program holds any number of them."""
     objects = []
+    declared = set(re.findall(r"\b(mhagen_\w+)\(", (ROOT / "runtime/mhagen.h").read_text()))
     for i, config in enumerate(COVER[:9]):
         for isa in NATIVE:
             name = f"kernel{i}_{isa}"
@@ -123,8 +124,7 @@ def test_many_kernels_link_together(tmp_path):
             symbols = [line.split() for line in table.splitlines()]
             defined = {s[-1] for s in symbols if s[-2] != "U"}
             assert defined == {f"{name}_{part}" for part in ("pack", "run", "supported", "kernel")}
-            assert {s[-1] for s in symbols if s[-2] == "U"} <= {
-                "mhagen_check_args", "mhagen_check_weights", "mhagen_cpu_has", "mhagen_pack_panel",
+            assert {s[-1] for s in symbols if s[-2] == "U"} <= declared | {
                 "memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
             sections = run("size", "-A", objects[-1])
             assert re.findall(r"^\.(?:data|bss) +(\d+)", sections, re.M) == ["0", "0"]  # no state

@@ -49,19 +49,24 @@ function M.emit(t, plan)
     end
   end
 
-  local function queries(to, first)
-    local product, width = plan.projected.q, hb * cfg.dk
-    if product then
-      panels(product, d, to:at(plan.head.wq), function(column, block, at)
-        panel("wq", layout, d, k_columns, 0, first + column, d, block.used, block.width, scale, at)
-      end)
-    else
-      tiles(plan.q, to:at(plan.head.wq), function(row, size, at)
-        panel("wq", layout, d, k_columns, 0, first + row, d, size, size, scale, at)
-      end)
+  -- What is projected with lanes over columns (which = "q", "k", "v"), and its bias where it has one.
+  local function projected(which, columns, first, used, factor, to)
+    local product, bias = plan.projected[which], plan.head["b" .. which]
+    panels(product, d, to:at(plan.head["w" .. which]), function(column, block, at)
+      panel("w" .. which, layout, d, columns, 0, first + column, d, block.used, block.width, factor, at)
+    end)
+    if bias then
+      panel("b" .. which, layout, 1, columns, 0, first, 1, used, product.ld, factor, to:at(bias))
     end
-    panel("bq", layout, 1, k_columns, 0, first, 1, width, product and product.ld or width, scale,
-      to:at(plan.head.bq))
+  end
+
+  local function queries(to, first)
+    local width = hb * cfg.dk
+    if plan.projected.q then return projected("q", k_columns, first, width, scale, to) end
+    tiles(plan.q, to:at(plan.head.wq), function(row, size, at)
+      panel("wq", layout, d, k_columns, 0, first + row, d, size, size, scale, at)
+    end)
+    panel("bq", layout, 1, k_columns, 0, first, 1, width, width, scale, to:at(plan.head.bq))
   end
 
   -- Wq or bq times Wk^T of a head.
@@ -79,39 +84,22 @@ function M.emit(t, plan)
   end
 
   local function keys(to, first)
-    if plan.projected.k then
-      panels(plan.projected.k, d, to:at(plan.head.wk), function(column, block, at)
-        panel("wk", layout, d, k_columns, 0, first + column, d, block.used, block.width, 1.0, at)
+    if plan.projected.k then return projected("k", k_columns, first, hb * cfg.dk, 1.0, to) end
+    each("head", hb, function(i)
+      tiles(plan.kq, to:at(i * (plan.kq.rows * plan.kq.steps) + plan.head.wk), function(row, size, at)
+        panel("wk", flipped, k_columns, d, i * cfg.dk + first, row, cfg.dk, size, size, 1.0, at)
       end)
-      if not f.biases then
-        panel("bk", layout, 1, k_columns, 0, first, 1, hb * cfg.dk, plan.projected.k.ld, 1.0,
-          to:at(plan.head.bk))
-      end
-    else
-      each("head", hb, function(i)
-        tiles(plan.kq, to:at(i * (plan.kq.rows * plan.kq.steps) + plan.head.wk), function(row, size, at)
-          panel("wk", flipped, k_columns, d, i * cfg.dk + first, row, cfg.dk, size, size, 1.0, at)
-        end)
-      end)
-    end
+    end)
   end
 
   local function values(to, first)
-    if plan.projected.v then
-      panels(plan.projected.v, d, to:at(plan.head.wv), function(column, block, at)
-        panel("wv", layout, d, v_columns, 0, first + column, d, block.used, block.width, 1.0, at)
+    if plan.projected.v then return projected("v", v_columns, first, hb * cfg.dv, 1.0, to) end
+    if not plan.vc then return end
+    each("head", hb, function(i)
+      tiles(plan.vc, to:at(i * (plan.vc.rows * plan.vc.steps) + plan.head.wv), function(row, size, at)
+        panel("wv", layout, d, v_columns, 0, i * cfg.dv + first + row, d, size, size, 1.0, at)
       end)
-      if not f.biases then
-        panel("bv", layout, 1, v_columns, 0, first, 1, hb * cfg.dv, plan.projected.v.ld, 1.0,
-          to:at(plan.head.bv))
-      end
-    elseif plan.vc then
-      each("head", hb, function(i)
-        tiles(plan.vc, to:at(i * (plan.vc.rows * plan.vc.steps) + plan.head.wv), function(row, size, at)
-          panel("wv", layout, d, v_columns, 0, i * cfg.dv + first + row, d, size, size, 1.0, at)
-        end)
-      end)
-    end
+    end)
   end
 
   local function output(to)
