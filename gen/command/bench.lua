@@ -1,0 +1,96 @@
+-- `bench`: generate, compile, time.
+
+local host = require "host"
+local bench = require "bench"
+local build = require "command.build"
+local errors = require "command.errors"
+local isas = require "isa.init"
+local kernel = require "command.kernel"
+local takes = require "command.takes"
+
+local must = errors.must
+
+-- Runs a command that is a step of a benchmark and returns its output. If it fails, the row says
+-- so, and is raised.
+local function step(row, name, command)
+  local status, output = host.run(command, build.OUTPUT_BYTES)
+  if must(status, output) == 0 then return output end
+  row.status, row.message = name, ("%s ended with status %d"):format(command[1], status)
+  bench.add(row, output)
+  error({ failed = row }, 0)
+end
+
+-- Compiles the files of a benchmark; returns the path of its program.
+local function build_bench(dir, cfg, files, row)
+  local cc, program = build.compiler(host.cc), dir .. "/mhagen_bench"
+  local kernel, object = cfg.name .. ".c", dir .. "/" .. cfg.name .. ".o"
+  row.flags = table.concat(cc, " ")
+  local start = host.clock()
+  step(row, "compile", build.joined(cc, { "-c", "-o", object, dir .. "/" .. kernel }))
+  row.compile_seconds = build.seconds_since(start)
+  local others = build.sources(dir, files, function(name) return name ~= kernel end)
+  step(row, "compile", build.joined(cc, { "-o", program, object }, others, { "-lm", "-pthread" }))
+  row.compiler = step(row, "compile", build.joined(build.words_of(host.cc), { "--version" })):match("^[^\n]*")
+  row.text_bytes = bench.text_bytes(step(row, "compile", { "size", object }))
+  return program
+end
+
+-- Generates, compiles and times in `dir`: a row of results.
+local function bench_in(dir, cfg, args)
+  local start = host.clock()
+  local files, recorded = kernel.files_of(cfg)
+  local row = bench.row(cfg, recorded)
+  row.generate_seconds = build.seconds_since(start)
+  local why = build.obstacle(isas.list[cfg.isa]) -- under an emulator times mean nothing
+  if why then
+    row.status, row.message = "skipped", why
+    return row
+  end
+
+  files[#files + 1] = { name = "mhagen_bench.c", text = bench.main(recorded) }
+  files[#files + 1] = { name = "mhagen_peak.c", text = bench.peak() }
+  build.add_embedded(files, cfg, "bench", { "bench/bench.c", "bench/bench.h", "tests/reference.c",
+                                      "tests/reference.h" })
+  must(host.write_files(dir, files))
+  local run = { build_bench(dir, cfg, files, row) }
+  for _, option in ipairs { "threads", "samples" } do
+    if args[option] then run = build.joined(run, { "--" .. option, args[option] }) end
+  end
+  if not args.phases or cfg.unroll == "full" then
+    bench.add(row, step(row, "time", run))
+    if args.phases then row.phases = {} end
+  else
+    local output = step(row, "time", build.joined(run, { "--phases" }))
+    bench.add(row, output)
+    row.phases = bench.phases(output, step(row, "time", { "nm", "-n", run[1] }))
+  end
+  return row
+end
+
+local function run(args)
+  local cfg = kernel.load_config(args.config)
+  local ok, row = pcall(build.in_dir, args.output, bench_in, cfg, args)
+  if not ok then row = row.failed or error(row, 0) end
+  if args.json then must(host.print(bench.json(row))) end
+  if not ok then return 1, ("bench of %s: %s: %s"):format(cfg.name, row.status, row.message) end
+  if not args.json then must(host.print(bench.text(row))) end
+  return 0
+end
+
+local function options(cmd)
+  takes.config(cmd)
+  local function number(option, text)
+    cmd:option("--" .. option, text):argname("<N>"):convert(takes.count("--" .. option))
+  end
+  cmd:flag("--json", "print one JSON object")
+  cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
+  number("threads", "threads, on as many cores (default: 1)")
+  number("samples", "timed samples (default: what a second allows, 5 to 400)")
+  cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
+end
+
+return {
+  name = "bench", run = run, options = options,
+  summary = "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
+  about = "On one pinned core. $CC is the compiler and its options (default: cc, -O2).",
+}

@@ -1,0 +1,97 @@
+-- Compilers and programs: which ones an ISA needs, and how they are called.
+
+local host = require "host"
+local errors = require "command.errors"
+local isas = require "isa.init"
+
+local M = {}
+
+-- How code for another architecture is compiled and run (Debian's cross compilers and emulators).
+M.foreign = {
+  aarch64 = { cc = "aarch64-linux-gnu-gcc",
+              run = { "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu" } },
+  x86_64 = { cc = "x86_64-linux-gnu-gcc",
+             run = { "qemu-x86_64", "-cpu", "max", "-L", "/usr/x86_64-linux-gnu" } },
+}
+
+function M.arch_of(cfg) return isas.list[cfg.isa].arch or host.arch end
+
+-- Why this machine can not run an ISA's code itself, or nil.
+function M.obstacle(isa)
+  if isa.arch and isa.arch ~= host.arch then return "it is code for " .. isa.arch end
+  if not host.cpu_has(isa.cpu) then return "this CPU does not have it" end
+end
+
+function M.words_of(text)
+  local words = {}
+  for word in text:gmatch("%S+") do words[#words + 1] = word end
+  return words
+end
+
+function M.joined(...)
+  local all = {}
+  for _, list in ipairs { ... } do table.move(list, 1, #list, #all + 1, all) end
+  return all
+end
+
+-- The words that compile, for $CC or a cross compiler: -O2, unless they say another level.
+function M.compiler(cc)
+  return M.joined(M.words_of(cc), { "-std=c11" }, cc:find("%f[%S]%-O") and {} or { "-O2" })
+end
+
+-- The first line of a program's --version; an error where it can not be started.
+function M.version_of(words)
+  local status, output = host.run(M.joined(words, { "--version" }), M.OUTPUT_BYTES)
+  if errors.must(status, output) ~= 0 then
+    error({ message = ("%s --version ended with status %d"):format(words[1], status) }, 0)
+  end
+  return output:match("^[^\n]*")
+end
+
+-- Adds the embedded files of a command to those of a kernel.
+function M.add_embedded(files, cfg, command, names)
+  for _, name in ipairs(names) do
+    local base = name:match("[^/]+$")
+    if base:match("%w+") == cfg.name then
+      error({ key = "name", value = cfg.name,
+              rule = ("must not be the name of a file of the %s"):format(command) }, 0)
+    end
+    files[#files + 1] = { name = base, text = host.embedded(name) }
+  end
+end
+
+-- The paths of the C files that `wanted` accepts.
+function M.sources(dir, files, wanted)
+  local paths = {}
+  for _, file in ipairs(files) do
+    if file.name:match("%.c$") and wanted(file.name) then
+      paths[#paths + 1] = dir .. "/" .. file.name
+    end
+  end
+  return paths
+end
+
+-- work(dir, ...); without a directory in a new one, which is removed afterwards.
+function M.in_dir(dir, work, ...)
+  local new = not dir and errors.must(host.temp_dir())
+  local results = table.pack(xpcall(work, errors.on_error, dir or new, ...))
+  if new then host.remove_dir(new) end
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
+M.OUTPUT_BYTES = 1 << 20 -- the most that is read of a program
+
+-- The line that says most about a failure.
+function M.telling_line(output)
+  local last = ""
+  for line in output:gmatch("[^\n]+") do
+    if line:find("error:", 1, true) or line:find("^FAIL ") then return line end
+    last = line
+  end
+  return last
+end
+
+function M.seconds_since(start) return math.floor((host.clock() - start) * 1e3 + 0.5) / 1e3 end
+
+return M

@@ -1,0 +1,37 @@
+-- Errors are raised as tables: { key, value, rule } for a config, { message } for anything else of the
+-- user's making, { status } to end. A text is a mistake in the generator, and gets its traceback.
+
+local host = require "host"
+
+local M = {}
+
+function M.must(result, message)
+  if result == nil then error({ message = message }, 0) end
+  return result
+end
+
+function M.on_error(e)
+  return type(e) == "table" and e or { internal = "internal error: " .. host.traceback(e) }
+end
+
+-- A value for a message: short, printable.
+function M.show(value)
+  if math.type(value) == "float" then
+    if value ~= value then return "nan" end -- which some machines print as -nan
+    return tostring(value)
+  end
+  local text = tostring(value):gsub("[^\32-\126]", "?")
+  return #text <= 64 and text or text:sub(1, 61) .. "..."
+end
+
+function M.one_line(e)
+  local text = e.message
+  if e.rule then
+    local value = e.value ~= nil and " = " .. M.show(e.value) or ""
+    text = ("config: %s%s: %s"):format(M.show(e.key), value, e.rule)
+  end
+  text = text:gsub("%c", "?")
+  return #text <= 400 and text or text:sub(1, 200) .. "..." .. text:sub(-197)
+end
+
+return M

@@ -1,0 +1,41 @@
+-- The config of a command line, and the files of its kernel.
+
+local host = require "host"
+local config = require "config"
+local errors = require "command.errors"
+local generate = require "generate"
+
+local M = {}
+
+-- CONFIG.lua and key=value arguments -> cfg
+function M.load_config(arguments)
+  local file
+  local assignments = {}
+  for _, argument in ipairs(arguments) do
+    if argument:find("=", 1, true) then
+      assignments[#assignments + 1] = argument
+    elseif file then
+      error({ message = ("config: %s: %s is the config file already"):format(errors.show(argument),
+                                                                             errors.show(file)) }, 0)
+    else
+      file = argument
+    end
+  end
+  local entries, message
+  if file then
+    entries, message = host.eval_config(file)
+    errors.must(entries, message and "config: " .. message)
+  end
+  return config.load(entries, assignments)
+end
+
+-- The files of a kernel, with the runtime; and what was recorded for them.
+function M.files_of(cfg)
+  local files, recorded = generate(cfg)
+  for _, name in ipairs { "mhagen.h", "mhagen.c" } do
+    files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
+  end
+  return files, recorded
+end
+
+return M

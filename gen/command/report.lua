@@ -1,0 +1,68 @@
+-- `report`: tables and a page of a sweep.
+
+local host = require "host"
+local errors = require "command.errors"
+local measured = require "measured"
+local report = require "report"
+local takes = require "command.takes"
+
+local must = errors.must
+
+-- The results of a sweep in a directory.
+local function load_sweep(dir, filters)
+  local path = dir .. "/results.jsonl"
+  local sweep = measured.read(must(host.read_file(path)), path)
+  measured.filter(sweep, filters)
+  local tuning = dir .. "/tune.jsonl"
+  if host.exists(tuning) then
+    measured.read_tuning(sweep, must(host.read_file(tuning)), tuning)
+  end
+  return sweep
+end
+
+local function run(args)
+  if args.fail_on and not args.compare then
+    error({ message = "report: --fail-on needs --compare" }, 0)
+  end
+  local sweep = load_sweep(args.dir, args.filter)
+  if args.compare then
+    measured.compare(sweep, load_sweep(args.compare, args.filter), tonumber(args.band))
+  end
+  local options = { sort = args.sort, reverse = args.reverse, limit = tonumber(args.limit) }
+  local text = report.text(sweep, options)
+  local path = args.output or args.dir .. "/report.html"
+  local dir, name = path:match("^(.-)([^/]*)$")
+  must(name ~= "" or nil, "output file: its name is empty")
+  must(host.write_files(dir == "" and "." or dir, { { name = name, text = report.page(sweep) } }))
+  must(host.print(("%s\nPage: %s\n"):format(text, path)))
+  local regression = args.fail_on and measured.regression(sweep)
+  if regression then return 1, regression end
+  return 0
+end
+
+local function options(cmd)
+  cmd:argument("dir", "directory of results.jsonl and, if there was tuning, tune.jsonl")
+    :argname("<DIR>")
+  cmd:option("-o --output", "the page"):argname("<FILE>")
+  cmd:option("--filter", "keep the rows with one of these values in a column or config key")
+    :argname("<KEY=VALUE,...>"):count("*")
+  cmd:option("--sort", "column or config key to order the first table by", "shape")
+    :argname("<KEY>")
+  cmd:flag("--reverse", "from the greatest")
+  cmd:option("--limit", "lines of a table here; 0: all", "20"):argname("<N>")
+    :convert(takes.number("--limit", "^%d+$", "an integer from 0"))
+  cmd:option("--compare", "a second sweep: its times over those of DIR, config by config")
+    :argname("<DIR2>")
+  cmd:option("--band", "differences within so many percent are noise", "3")
+    :argname("<PERCENT>"):convert(takes.number("--band", "^%d+%.?%d*$", "a number from 0"))
+  cmd:option("--fail-on", "exit status 1 if a config is slower in DIR2, or fails only there")
+    :choices { "regression" }
+  cmd:epilog(
+    "Exit status: 0 done, 1 a regression, 2 the command line or the results are wrong.")
+end
+
+return {
+  name = "report", run = run, options = options,
+  summary = "Show the results of a sweep: tables here, and a page.",
+  about = "Writes DIR/report.html, one file that a browser opens offline.",
+}

@@ -1,0 +1,194 @@
+-- `sweep`: plans a grid, runs its graph, collects the results.
+
+local host = require "host"
+local build = require "command.build"
+local errors = require "command.errors"
+local json = require "dkjson"
+local sweep = require "sweep"
+local takes = require "command.takes"
+
+local must = errors.must
+
+-- One sweep at a time. Two locks: `.sweep` is that of the process that runs Ninja, without which
+-- steps do not start; `.steps` passes to Ninja and all that it starts, and outlives a kill.
+local function lock_sweep(dir, quiet)
+  must(host.write_files(dir, {}))
+  if not must(host.lock(dir .. "/.steps", false, true)) then
+    if must(host.locked(dir .. "/.sweep")) then
+      error({ message = dir .. ": a sweep is running in it" }, 0)
+    end
+    if not quiet then must(host.print("waiting for what an earlier sweep has left running\n")) end
+    must(host.lock(dir .. "/.steps", false, true, true))
+  end
+  must(host.lock(dir .. "/.sweep", false, false, true))
+end
+
+-- Refuses a directory that holds something else than a part of this sweep.
+local function refuse_others(dir, configs, settings, force)
+  local list = host.read_file(dir .. "/configs.txt")
+  local why
+  if list then
+    why = sweep.missing(list, configs)
+      or sweep.changed(json.decode(host.read_file(dir .. "/settings.json") or "{}"), settings)
+  elseif host.read_file(dir .. "/build.ninja") then
+    why = "its build.ninja is not that of a sweep"
+  end
+  if why and not force then
+    error({ message = ("%s: holds another sweep: %s; --force replaces it"):format(errors.show(dir), why) }, 0)
+  end
+end
+
+local function reason(one) return one.command .. ": " .. errors.one_line(one.broken) end
+
+local function write_plan(dir, configs, invalid, settings)
+  for _, one in ipairs(configs) do
+    must(host.write_files(("%s/configs/%s"):format(dir, one.id),
+                          { { name = "config.lua", text = sweep.config_file(one.cfg) } }))
+  end
+  local lines = {}
+  for i, one in ipairs(invalid) do lines[i] = reason(one) .. "\n" end
+  must(host.write_files(dir, {
+    { name = "configs.txt", text = sweep.list(configs) },
+    { name = "invalid.txt", text = table.concat(lines) },
+    { name = "settings.json", text = json.encode(settings, { indent = true }) .. "\n" },
+    { name = "build.ninja", text = sweep.ninja(configs, host.program, build.arch_of) },
+  }))
+end
+
+-- Runs Ninja on a target; nil and why if it could not do all.
+local function run_ninja(dir, target, args, ninja)
+  local command = { "env", "NINJA_STATUS=[%f/%t, %es" .. (ninja.eta and ", %Es left] " or "] "),
+                    "ninja", "-C", dir, target }
+  if args.jobs then command = build.joined(command, { "-j", args.jobs }) end
+  local status, output = host.run(command, args.quiet and build.OUTPUT_BYTES or nil)
+  if must(status, output) == 0 then return true end
+  return nil, ("%s: ninja ended with status %d%s"):format(dir, status,
+    output and ": " .. (output:match("mhagen: ([^\n]*)") or build.telling_line(output)) or "")
+end
+
+-- The rows that there are, in the order of the configs.
+local function rows_of(dir, configs)
+  local rows = {}
+  for _, one in ipairs(configs) do
+    local text = host.read_file(("%s/configs/%s/time.row"):format(dir, one.id))
+    local _, row = sweep.read_row(text or "")
+    if row then
+      row.id = one.id
+      rows[#rows + 1] = row
+    end
+  end
+  return rows
+end
+
+-- Removes what failing steps have left, so that they run again; returns the other rows.
+local function forget_failures(dir, rows)
+  local kept = {}
+  for _, row in ipairs(rows) do
+    if row.status == "ok" or row.status == "skipped" then
+      kept[#kept + 1] = row
+    else
+      for _, step in ipairs(sweep.steps) do
+        if step.name ~= "generate" then -- always says the same
+          must(host.remove_file(("%s/configs/%s/%s.row"):format(dir, row.id, step.name)))
+        end
+      end
+    end
+  end
+  return kept
+end
+
+local function duration(seconds)
+  if seconds < 100 then return ("%.0f s"):format(seconds) end
+  if seconds < 6000 then return ("%.0f min"):format(seconds / 60) end
+  return ("%.1f h"):format(seconds / 3600)
+end
+
+local function run(args)
+  local start = host.clock()
+  local function say(...)
+    if not args.quiet then must(host.print(string.format(...) .. "\n")) end
+  end
+  local lists, message = host.eval_grid(args.grid, sweep.axes, tonumber(args.limit))
+  local configs, invalid = sweep.expand(must(lists, message and "sweep: " .. message))
+  for i = 1, math.min(#invalid, 5) do say("invalid: %s", reason(invalid[i])) end
+  if #invalid > 5 then say("and %d more, in %s/invalid.txt", #invalid - 5, args.output) end
+  if #configs == 0 then
+    error({ message = ("sweep: all %d configs are invalid; %s"):format(#invalid, reason(invalid[1])) }, 0)
+  end
+  local settings = {
+    cc = host.cc, compiler = build.version_of(build.words_of(host.cc)), launcher = args.launcher,
+    launch_compile = args.launch == "compile" or nil, stage = args.stage, threads = args.threads,
+    samples = args.samples,
+  }
+  refuse_others(args.output, configs, settings, args.force)
+  if args.dry_run then
+    say("%d configs, %d invalid; nothing is written", #configs, #invalid)
+    return 0
+  end
+  local major, minor = build.version_of({ "ninja" }):match("^(%d+)%.(%d+)")
+  local ninja = { eta = major and tonumber(major) * 1000 + tonumber(minor) >= 1012 }
+
+  lock_sweep(args.output, args.quiet)
+  write_plan(args.output, configs, invalid, settings)
+  local rows = rows_of(args.output, configs)
+  if args.retry then rows = forget_failures(args.output, rows) end
+  say("%d configs, %d invalid, planned in %.1f s; %d have results", #configs, #invalid,
+      host.clock() - start, #rows)
+  if args.plan_only then return 0 end
+
+  local done, why = run_ninja(args.output, "checked", args, ninja)
+  local each = sweep.average(host.read_file(args.output .. "/.ninja/.ninja_log") or "", "time")
+  if done and each then
+    say("%d to time, about %s", #configs - #rows, duration(each * (#configs - #rows)))
+  end
+  if done then done, why = run_ninja(args.output, "timed", args, ninja) end
+
+  rows = rows_of(args.output, configs)
+  local counts = sweep.count(rows)
+  must(host.write_files(args.output, { { name = "results.jsonl", text = sweep.jsonl(rows) },
+                                       { name = "results.csv", text = sweep.csv(rows) } }))
+  local failed = #counts.by_step > 0 and " (" .. table.concat(counts.by_step, ", ") .. ")" or ""
+  say("%d of %d configs: %d ok, %d failed%s, %d skipped, %d invalid; %d disturbed; %s; %s/results.jsonl",
+      #rows, #configs, counts.ok, counts.failed, failed, counts.skipped, #invalid, counts.disturbed,
+      duration(host.clock() - start), args.output)
+  if not done then return 2, why end
+  return counts.failed > 0 and 1 or 0
+end
+
+local function options(cmd)
+  local function number(option, text, default)
+    return cmd:option(option, text, default):argname("<N>"):convert(takes.count(option:match("%S+$")))
+  end
+  cmd:argument("grid", "the axes: return { h = { 1, 2 }, d_model = 64, isa = \"avx2\", ... }")
+    :argname("<GRID.lua>")
+  cmd:option("-o --output", "directory; the results of an earlier run in it are kept")
+    :argname("<DIR>"):count(1):overwrite(false)
+  cmd:flag("--dry-run", "check the grid; write nothing")
+  cmd:flag("--plan-only", "write DIR/build.ninja; run nothing")
+  cmd:flag("--force", "replace another sweep in DIR")
+  cmd:flag("--retry", "run again what has failed; it may have been the machine")
+  cmd:flag("--quiet", "say nothing but errors")
+  number("--limit", "the most configs of a grid", "10000")
+  number("--jobs", "steps at a time, but for timing (default: Ninja's)")
+  number("--threads", "threads of the kernels (default: 1)")
+  number("--samples", "timed samples (default: what a second allows, 5 to 400)")
+  cmd:option("--launcher", "shell command that runs a program, which takes the place of {}, " ..
+    "as 'taskset -c 1 {}', 'ssh board {}'"):argname("<CMD>")
+    :convert(function(text)
+      if text:find("{}", 1, true) then return text end
+      return nil, ("option '--launcher': '%s' has no {}"):format(errors.show(text))
+    end)
+  cmd:option("--launch", "use the launcher also for these"):choices { "compile" }
+  cmd:option("--stage", "shell command before that, as 'scp {src} board:{dst}'"):argname("<CMD>")
+  cmd:epilog([[
+A GRID.lua is one table. Each config key may be an axis: a list of values, or one. `configs`: a list
+of tables, an axis of several keys. `where`: a function of a config, or a list of patterns such as
+{ isa = "avx2", seq = { 16, 32 } } of which one must match.
+Exit status: 0 done, 1 a config failed, 2 the grid is wrong or the sweep could not go on.]])
+end
+
+return {
+  name = "sweep", run = run, options = options,
+  summary = "Check and time every config of a grid; goes on where it was stopped.",
+  about = "Example: mhagen sweep examples/sweep.lua -o out. $CC is the compiler and its options.",
+}

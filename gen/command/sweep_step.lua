@@ -1,0 +1,232 @@
+-- The steps of a sweep: what the edges of its build.ninja call, in its directory. Not for people.
+
+local host = require "host"
+local bench = require "bench"
+local build = require "command.build"
+local config = require "config"
+local errors = require "command.errors"
+local generate = require "generate"
+local isas = require "isa.init"
+local json = require "dkjson"
+local sweep = require "sweep"
+
+local must = errors.must
+
+-- What the programs for one architecture share: the runtime, the check, the benchmark.
+local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
+                       "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
+
+-- A word for the shell: in quotes where it needs them.
+local function quoted(word)
+  return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+local function command_line(words)
+  local all = {}
+  for i, word in ipairs(words) do all[i] = quoted(word) end
+  return table.concat(all, " ")
+end
+
+-- Puts a text in the place of each {name} of a launcher or a stage.
+local function put(text, values)
+  return (text:gsub("{(%w*)}", values))
+end
+
+-- Runs a command of a step, through the launcher if there is one; returns its output. If it fails,
+-- the row says so, and is raised.
+local function shell_step(row, name, words, launcher)
+  local text = command_line(words)
+  if launcher then text = put(launcher, { [""] = text }) end
+  local status, output = host.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, build.OUTPUT_BYTES)
+  if must(status, output) == 0 then return output end
+  local line = build.telling_line(output):gsub("[^\32-\126]", "?"):sub(1, 300)
+  if output:find("No space left on device", 1, true) then error({ message = line }, 0) end -- no result
+  row.status = name
+  row.message = ("%s ended with status %d: %s"):format(words[1], status, line)
+  if name == "time" then bench.add(row, output) end
+  error({ failed = row }, 0)
+end
+
+local function skip(row, why)
+  row.status, row.message = "skipped", why
+  error({ failed = row }, 0)
+end
+
+-- How programs for an architecture are compiled.
+local function compiler_for(arch, settings)
+  return build.compiler(arch == host.arch and settings.cc or build.foreign[arch].cc)
+end
+
+-- Compiles what programs for one architecture share. The file that it leaves says what it is made
+-- of, or why it can not be made, which only another architecture's may not.
+local function build_common(arch, settings)
+  local dir, files = "common/" .. arch, { { name = "mhagen_peak.c", text = bench.peak() } }
+  build.add_embedded(files, { name = "" }, "sweep", shared_files)
+  local cc, texts = compiler_for(arch, settings), { settings.compiler }
+  for _, file in ipairs(files) do texts[#texts + 1] = file.text end
+  local key = host.hash(table.concat(texts, "\0") .. table.concat(cc, " "))
+  if host.read_file(dir .. "/built") == key then return end
+  must(host.remove_file(dir .. "/built"))
+  must(host.write_files(dir, files))
+  for _, path in ipairs(build.sources(dir, files, function() return true end)) do
+    local status, why = host.run(build.joined(cc, { "-c", "-o", path:gsub("c$", "o"), path }))
+    if not status and arch ~= host.arch then
+      key = "skip " .. why
+      break
+    end
+    if must(status, why) ~= 0 then
+      error({ message = ("%s: %s ended with status %d"):format(path, cc[1], status) }, 0)
+    end
+  end
+  must(host.write_files(dir, { { name = "built", text = key } }))
+end
+
+-- What each step after the first adds to the row. at: { id, dir, cfg, settings, arch }.
+local steps = {}
+
+function steps.compile(at, row)
+  local cc, dir, name, settings = compiler_for(at.arch, at.settings), at.dir, at.cfg.name, at.settings
+  local common = "common/" .. at.arch
+  local why = must(host.read_file(common .. "/built")):match("^skip (.*)")
+  if why then skip(row, why) end
+  local launcher = settings.launch_compile and settings.launcher
+  local object, program = dir .. "/" .. name .. ".o", dir .. "/program"
+  row.compiler, row.flags = settings.compiler, table.concat(cc, " ")
+  if at.arch ~= host.arch then
+    row.compiler = shell_step(row, "compile", { cc[1], "--version" }):match("^[^\n]*")
+  end
+  local start = host.clock()
+  local function compile(...)
+    shell_step(row, "compile", build.joined(cc, { "-I" .. common }, ...), launcher)
+  end
+  compile { "-c", "-o", object, ("%s/%s.c"):format(dir, name) }
+  row.compile_seconds = build.seconds_since(start)
+  local objects = { common .. "/mhagen_peak.o" }
+  for _, path in ipairs(shared_files) do
+    local base = path:match("([^/]+)%.c$")
+    if base then objects[#objects + 1] = ("%s/%s.o"):format(common, base) end
+  end
+  compile({ "-o", program, dir .. "/mhagen_main.c", object }, objects, { "-lm", "-pthread" })
+  row.text_bytes = bench.text_bytes(shell_step(row, "compile", { "size", object }))
+end
+
+-- Runs the program of a config where the settings say.
+local function run_program(at, row, step, arguments)
+  local program, settings = { at.dir .. "/program" }, at.settings
+  if settings.stage then
+    local places = { src = quoted(program[1]), dst = quoted(at.id) }
+    shell_step(row, step, { "/bin/sh", "-c", put(settings.stage, places) })
+    program = { "./" .. at.id }
+  end
+  if not settings.launcher then
+    local isa = isas.list[at.cfg.isa]
+    if at.arch == host.arch then
+      if build.obstacle(isa) then skip(row, build.obstacle(isa)) end
+    else
+      local emulator = build.foreign[at.arch].run
+      local status, why = host.run({ emulator[1], "--version" }, build.OUTPUT_BYTES)
+      if not status then skip(row, why) end
+      program = build.joined(emulator, program)
+    end
+  end
+  return shell_step(row, step, build.joined(program, arguments), settings.launcher)
+end
+
+function steps.check(at, row) run_program(at, row, "check", { "check", "--terse" }) end
+
+local MOST_TIMES = 4 -- that a disturbed measurement is made
+
+function steps.time(at, row)
+  local settings = at.settings
+  if settings.launcher and settings.launcher:find("qemu", 1, true)
+    or not settings.launcher and at.arch ~= host.arch then
+    skip(row, "checked by an emulator, under which times mean nothing")
+  end
+  local arguments = {}
+  for _, option in ipairs { "threads", "samples" } do
+    if settings[option] then arguments = build.joined(arguments, { "--" .. option, settings[option] }) end
+  end
+  for _ = 1, MOST_TIMES do
+    bench.add(row, run_program(at, row, "time", arguments))
+    if row.status ~= "ok" then
+      row.status, row.message = "time", "the program has not said ok"
+    end
+    if not row.disturbed then break end
+  end
+end
+
+-- The settings that a step depends on: with others it is made again.
+local depends = {
+  compile = { "cc", "compiler", "launch_compile" }, check = { "launcher", "stage" },
+  time = { "threads", "samples" },
+}
+
+-- The first step of a config: the hash of its texts, the row, the files.
+local function generate_in(at)
+  local start, cfg = host.clock(), at.cfg
+  local ok, files, recorded = pcall(function()
+    build.add_embedded({}, cfg, "sweep", shared_files) -- refuses their names
+    return generate(cfg)
+  end)
+  local row
+  if ok then
+    row = bench.row(cfg, recorded)
+    files[#files + 1] = { name = "mhagen_main.c", text = sweep.main(recorded) }
+  elseif type(files) == "table" and files.rule then
+    row = sweep.refused(cfg, errors.one_line(files))
+    files = {}
+  else
+    error(files, 0)
+  end
+  row.generate_seconds = build.seconds_since(start)
+  local texts = { row.message }
+  for _, file in ipairs(files) do texts[#texts + 1] = file.text end
+  return host.hash(table.concat(texts, "\0")), row, files
+end
+
+-- Makes DIR/configs/ID/STEP.row, unless it is made of the same: then nothing is touched, so that
+-- Ninja goes no further. What is there of another make is removed first: a kill leaves no mixture.
+local function make_row(path)
+  local dir, id, step = path:match("^(configs/([^/]+))/(%l+)%.row$")
+  local settings = json.decode(must(host.read_file("settings.json")))
+  local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
+  local at = { id = id, dir = dir, cfg = cfg, settings = settings, arch = build.arch_of(cfg) }
+  local key, row, files
+  if step == "generate" then
+    key, row, files = generate_in(at)
+  else
+    local parts = {}
+    parts[1], row = sweep.read_row(must(host.read_file(("%s/%s.row"):format(dir, sweep.before(step)))))
+    for _, setting in ipairs(depends[step]) do parts[#parts + 1] = tostring(settings[setting]) end
+    if step == "compile" then
+      parts[#parts + 1] = must(host.read_file(("common/%s/built"):format(at.arch)))
+    end
+    key, files = host.hash(table.concat(parts, "\0")), {}
+  end
+  if (host.read_file(path) or ""):match("^%x+") == key then return end
+  must(host.remove_file(path))
+  if steps[step] and not row.status then
+    local ok, failed = pcall(steps[step], at, row)
+    if not ok and not (type(failed) == "table" and failed.failed) then error(failed, 0) end
+  end
+  files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row) }
+  must(host.write_files(dir, files))
+end
+
+local function run(args)
+  if not must(host.locked(".sweep")) then
+    error({ message = "sweep-step: no sweep is running here; `mhagen sweep` starts the steps" }, 0)
+  end
+  local arch = args.file:match("^common/(.*)/built$")
+  if arch then
+    build_common(arch, json.decode(must(host.read_file("settings.json"))))
+  else
+    make_row(args.file)
+  end
+  return 0
+end
+
+return {
+  name = "sweep-step", run = run,
+  options = function(cmd) cmd:hidden(true):argument("file") end,
+}
