@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 static const double WARM_UP = 0.02, SAMPLE = 0.5e-3, PEAK = 30e-6, SAMPLING = 1.0; /* seconds */
-enum { LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384 };
+enum { LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384,
+       PAGE = 4096 };
 
 typedef struct area {
   void *at;
@@ -30,6 +31,7 @@ typedef struct area {
 
 typedef struct bench {
   const mhagen_kernel *kernel;
+  const char *name; /* among several */
   double flops; /* of one run */
   int threads, cores;
   mhagen_weights weights;
@@ -79,7 +81,7 @@ static double quantile(const double *sorted, int count, double fraction) {
 /* ---- data ---- */
 
 static void *allocate(bench *b, size_t bytes, double deviation) {
-  void *at = aligned_alloc(MHAGEN_ALIGN, (bytes / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN);
+  void *at = aligned_alloc(PAGE, (bytes / PAGE + 1) * PAGE); /* what shares cache sets does not depend on luck */
   if (!at) fail("time", "out of memory");
   memset(at, 0, bytes);
   b->areas[b->area_count++] = (area){at, bytes, deviation};
@@ -114,7 +116,12 @@ static void make_data(bench *b) {
   }
 }
 
-/* Uniform numbers around 0, the same on every machine, and packs. */
+static void pack(const bench *b) {
+  const mhagen_status status = b->kernel->pack(&b->weights, b->packed);
+  if (status != MHAGEN_OK) fail("check", "pack: %s", mhagen_status_text(status));
+}
+
+/* Uniform numbers around 0, the same on every machine. */
 static void draw(bench *b) {
   for (int i = 0; i < b->area_count; i++) {
     float *x = b->areas[i].at;
@@ -124,38 +131,47 @@ static void draw(bench *b) {
       x[j] = (float)(width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
     }
   }
-  const mhagen_status status = b->kernel->pack(&b->weights, b->packed);
-  if (status != MHAGEN_OK) fail("check", "pack: %s", mhagen_status_text(status));
 }
 
 static mhagen_status run(const bench *b) {
   return b->pool ? mhagen_run_parallel(b->kernel, &b->args, b->pool) : b->kernel->run(&b->args);
 }
 
-/* The error is that promised of every kernel. A few numbers may cancel: narrow shapes are drawn so
- * often that the norms are over 64, in expensive shapes 8, independent columns. */
-static void check(bench *b) {
-  const mhagen_kernel *k = b->kernel;
+/* The error of kernels that compute the same is that promised of every kernel. A few numbers may
+ * cancel: narrow shapes are drawn so often that the norms are over 64, in expensive shapes 8,
+ * independent columns. Leaves the errors there, and packed weights; returns what is promised. */
+static double measure_errors(bench *all, int count, double *error) {
+  const mhagen_kernel *k = all->kernel;
   const int context = k->h * k->dv, width = context < k->d_model ? context : k->d_model,
-            columns = b->flops < 1e7 ? 64 : 8;
-  const size_t count = (size_t)k->batch * (size_t)k->seq * (size_t)k->d_model;
-  double *want = malloc(count * sizeof *want), wrong = 0, norm = 0, largest = 0;
+            columns = all->flops < 1e7 ? 64 : 8;
+  const size_t numbers = (size_t)k->batch * (size_t)k->seq * (size_t)k->d_model;
+  double *want = malloc(numbers * sizeof *want), norm = 0, largest = 0;
+  for (int i = 0; i < count; i++) error[i] = 0;
   for (int drawn = 0; drawn < columns; drawn += width) {
     double score;
-    draw(b);
-    const mhagen_status status = run(b);
-    if (status != MHAGEN_OK) fail("check", "run: %s", mhagen_status_text(status));
-    if (!want || mhagen_reference(k, &b->weights, &b->args, want, NULL, &score))
+    draw(all);
+    if (!want || mhagen_reference(k, &all->weights, &all->args, want, NULL, &score))
       fail("check", "out of memory");
     largest = fmax(largest, score);
-    for (size_t i = 0; i < count; i++) {
-      const double difference = (double)b->args.y[i] - want[i];
-      wrong += difference * difference;
-      norm += want[i] * want[i];
+    for (size_t j = 0; j < numbers; j++) norm += want[j] * want[j];
+    for (int i = 0; i < count; i++) {
+      pack(&all[i]);
+      const mhagen_status status = run(&all[i]);
+      if (status != MHAGEN_OK) fail("check", "run: %s", mhagen_status_text(status));
+      for (size_t j = 0; j < numbers; j++) {
+        const double difference = (double)all[i].args.y[j] - want[j];
+        error[i] += difference * difference;
+      }
     }
   }
   free(want);
-  const double error = sqrt(wrong / norm), bound = 1e-6 * fmax(1, largest / 16);
+  for (int i = 0; i < count; i++) error[i] = sqrt(error[i] / norm);
+  return 1e-6 * fmax(1, largest / 16);
+}
+
+static void check(bench *b) {
+  double error;
+  const double bound = measure_errors(b, 1, &error);
   printf("error %.3g\n", error);
   if (!(error <= bound)) fail("check", "the error is %.3g, more than %.3g", error, bound);
 }
@@ -272,6 +288,38 @@ static double measure(const bench *b, int samples) {
   printf("disturbed %s\n", slower || passed > 1.05 * used ? "true" : "false");
   free(seconds);
   return median;
+}
+
+/* ---- several kernels in turn ---- */
+
+/* The times of kernels that compute the same, A B C C B A and so on, and the medians of the ratios to
+ * that of the first in the same round. */
+static void compare(const bench *all, int count, int samples) {
+  double once = warm_up(all);
+  const long runs = once < SAMPLE ? (long)(SAMPLE / once) + 1 : 1;
+  const clockid_t clock = clock_for(all, once * (double)runs);
+  double *seconds = malloc((size_t)count * (size_t)samples * sizeof *seconds),
+         *ratios = malloc((size_t)samples * sizeof *ratios);
+  if (!seconds || !ratios) fail("time", "out of memory");
+  for (int s = 0; s < samples; s++) {
+    for (int j = 0; j < count; j++) {
+      const int i = s % 2 ? count - 1 - j : j;
+      run(&all[i]); /* its data are in the caches now, as far as they fit */
+      const double start = clock_seconds(clock);
+      for (long n = 0; n < runs; n++) run(&all[i]);
+      seconds[i * samples + s] = (clock_seconds(clock) - start) / (double)runs;
+    }
+  }
+  for (int i = count - 1; i >= 0; i--) { /* the first, which all need, is sorted last */
+    double *own = &seconds[i * samples];
+    for (int s = 0; s < samples; s++) ratios[s] = own[s] / seconds[s];
+    qsort(ratios, (size_t)samples, sizeof *ratios, by_value);
+    qsort(own, (size_t)samples, sizeof *own, by_value);
+    printf("time %s %.6g %.5f\n", all[i].name, quantile(own, samples, 0.5) * 1e6,
+           quantile(ratios, samples, 0.5));
+  }
+  free(seconds);
+  free(ratios);
 }
 
 /* ---- cold ---- */
@@ -400,13 +448,65 @@ int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char 
     if (!b->pool) fail("time", "no pool of %d threads", b->threads);
   }
   make_data(b);
-  if (quick) draw(b);
+  if (quick) draw(b), pack(b);
   else check(b);
   choose_peak(b);
   const double warm = measure(b, samples);
   if (!quick) measure_cold(b, warm);
   if (phases) profile(b);
   mhagen_pool_destroy(b->pool);
+  printf("status ok\n");
+  return 0;
+}
+
+static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+/* The kernels that an argument names, or all; the first one always. */
+static int select_named(bench *all, const mhagen_entry *entries, char **names) {
+  int count = 0;
+  for (const mhagen_entry *entry = entries; entry->kernel; entry++) {
+    int wanted = entry == entries || !*names;
+    for (char **name = names; *name; name++) wanted |= !strcmp(*name, entry->name);
+    if (!wanted) continue;
+    if (count == MHAGEN_MOST_COMPARED) fail("time", "more than %d kernels", count);
+    all[count] = all[0]; /* the same inputs and weights */
+    all[count].kernel = entry->kernel;
+    all[count++].name = entry->name;
+  }
+  return count;
+}
+
+int mhagen_compare_main(const mhagen_entry *entries, double flops, int argc, char **argv) {
+  static bench all[MHAGEN_MOST_COMPARED];
+  double error[MHAGEN_MOST_COMPARED];
+  int samples = 0, i = 1;
+  if (argc > 2 && !strcmp(argv[1], "--samples")) samples = atoi(argv[2]), i = 3;
+  if (samples < 0 || (i < argc && argv[i][0] == '-')) {
+    fprintf(stderr, "usage: %s [--samples N] [NAME...]\n", argv[0]);
+    return 2;
+  }
+  all[0] = (bench){.kernel = entries->kernel, .flops = flops, .threads = 1, .random = 1};
+  all[0].cores = pin(1);
+  print_machine();
+  make_data(&all[0]);
+  const int count = select_named(all, entries, argv + i);
+  size_t workspace = 0;
+  for (int j = 0; j < count; j++) workspace = max_size(workspace, all[j].kernel->workspace_bytes);
+  void *shared = allocate(&all[0], workspace, 0);
+  for (int j = 0; j < count; j++) {
+    all[j].packed = allocate(&all[j], all[j].kernel->packed_bytes, 0);
+    all[j].args.packed = all[j].packed;
+    all[j].args.workspace = shared;
+  }
+  if (samples > 0) {
+    draw(&all[0]);
+    for (int j = 0; j < count; j++) pack(&all[j]);
+    compare(all, count, samples);
+  } else {
+    const double bound = measure_errors(all, count, error);
+    for (int j = 0; j < count; j++)
+      printf("%s %s %.3g %.3g\n", error[j] <= bound ? "right" : "wrong", all[j].name, error[j], bound);
+  }
   printf("status ok\n");
   return 0;
 }

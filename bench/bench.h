@@ -26,4 +26,19 @@ extern const mhagen_peak *const mhagen_peaks[]; /* of all ISAs; null ends it */
  * options. */
 int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char **argv);
 
+/* A kernel among several that compute the same of the same arguments. */
+typedef struct mhagen_entry {
+  const char *name;
+  const mhagen_kernel *kernel;
+} mhagen_entry;
+
+enum { MHAGEN_MOST_COMPARED = 64 };
+
+/* A main program for a list of kernels, which a null kernel ends. Usage:
+ *   [--samples N] [NAME...]
+ * Without --samples a line `right NAME ERROR BOUND` or `wrong ...` for each, against float64. With it
+ * a line `time NAME US RATIO`: the lower medians of the time of a run, and of its ratio to that of the
+ * first kernel in the same round; A B C C B A on one pinned core. Of the named kernels, and the first. */
+int mhagen_compare_main(const mhagen_entry *entries, double flops, int argc, char **argv);
+
 #endif

@@ -18,7 +18,8 @@ end
 
 -- key, doc; min and max of an integer, choices of a word, or a default of true or false;
 -- required, or a default, or same_as (the key whose value it takes), or none: then a missing key
--- stays nil. also: what others call it, for suggestions.
+-- stays nil. also: what others call it, for suggestions. schedule: it changes the speed and the last
+-- bits alone.
 M.schema = {
   { key = "h", min = 1, max = 1024, required = true, also = { "heads", "num_heads", "n_heads" },
     doc = "number of heads" },
@@ -46,12 +47,15 @@ M.schema = {
     doc = "sequences per call" },
   { key = "probs", default = false, also = { "weights", "need_weights" },
     doc = "also write the attention weights of every head" },
-  { key = "fold", choices = { "auto", "off" }, default = "auto",
+  { key = "fold", choices = { "auto", "off" }, default = "auto", schedule = true,
     doc = "products of weights made when packing, where that takes fewer flops" },
-  { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto",
+  { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto", schedule = true,
     doc = "how much is straight-line code" },
 
-  -- The schedule changes the speed, and the last bits; what is not given is the plan's choice.
+  { key = "tuned", file = true,
+    doc = "tuning file of `tune`: the schedule of this shape, for keys that are not given" },
+
+  -- The schedule; what is not given is the plan's choice.
   { key = "query_vectors", min = 1, max = most_vectors, doc = "vectors of queries in one group" },
   { key = "key_rows", min = 1, max = most_rows, doc = "keys in a score tile" },
   { key = "context_rows", min = 1, max = most_rows, doc = "value columns in a context tile" },
@@ -71,8 +75,12 @@ M.schema = {
 }
 local FIRST_SCHEDULE_KEY = "query_vectors"
 
-local rows = {}
-for _, row in ipairs(M.schema) do rows[row.key] = row end
+local rows, scheduling = {}, false
+for _, row in ipairs(M.schema) do
+  rows[row.key] = row
+  scheduling = scheduling or row.key == FIRST_SCHEDULE_KEY
+  row.schedule = row.schedule or scheduling
+end
 
 -- ---- suggestions ----
 
@@ -155,8 +163,12 @@ local function rule_of(row)
   if row.min then return ("must be an integer from %d to %d"):format(row.min, row.max) end
   if row.choices then return "must be one of " .. table.concat(row.choices, ", ") end
   if row.default == false then return "must be true or false" end
+  if row.file then return "must be the path of a file, whose name has only letters, digits and . _ + -" end
   return "must be a C identifier"
 end
+
+-- The name of a file without its directory: all that a generated text may tell of it.
+function M.base(path) return path:match("^([%w._+-]+)$") or path:match("/([%w._+-]+)$") end
 
 -- The value of a row in its own type; an error if it breaks the rule.
 local function checked(row, value)
@@ -171,6 +183,8 @@ local function checked(row, value)
     refuse(row.key, value, rule_of(row) .. hint)
   elseif row.default == false then
     if type(value) == "boolean" then return value end
+  elseif row.file then
+    if type(value) == "string" and value:match("^[^%c]*$") and M.base(value) then return value end
   else
     local rule = name_rule(value)
     if not rule then return value end
@@ -263,10 +277,43 @@ local function freeze(values)
   })
 end
 
+-- The words that make a config of these values: the keys that `wanted` accepts, without defaults.
+local function words_of(values, wanted)
+  local words = {}
+  for _, row in ipairs(M.schema) do
+    local value = values[row.key]
+    if value ~= nil and wanted(row) and (row.required or value ~= default_of(row, values)) then
+      words[#words + 1] = row.key .. "=" .. tostring(value)
+    end
+  end
+  return table.concat(words, " ")
+end
+
+function M.is_schedule(key) return rows[key].schedule end
+
+-- What a tuning file knows a config by: all but its name and its schedule.
+function M.shape(values)
+  return words_of(values, function(row) return not (row.schedule or row.computed or row.file) end)
+end
+
+-- Takes the schedule from the file that `tuned` names, where keys are not given.
+local function apply_tuning(values, read_tuning)
+  local path, shape = values.tuned, M.shape(values)
+  if not read_tuning then refuse("tuned", path, "can not be a key here; list the schedule's keys") end
+  local schedule = read_tuning(path)[shape]
+  if not schedule then refuse("tuned", path, ("has no schedule for %s; see mhagen tune"):format(shape)) end
+  for key, value in pairs(from_arguments(schedule)) do
+    if not rows[key].schedule then refuse("tuned", path, ("sets %s, which is no schedule key"):format(key)) end
+    if values[key] == nil then values[key] = value end
+  end
+  values.tuned = M.base(path)
+end
+
 -- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
--- key has its value or default; a schedule key that is not given is nil. A config that breaks a
--- rule raises { key =, value =, rule = }.
-function M.load(entries, arguments)
+-- key has its value or default; a schedule key that is not given is nil. read_tuning(path) -> the
+-- schedules of a tuning file, lists of key=value by shape. A config that breaks a rule raises
+-- { key =, value =, rule = }.
+function M.load(entries, arguments, read_tuning)
   local values = from_file(entries or {})
   for key, value in pairs(from_arguments(arguments)) do values[key] = value end
   for _, row in ipairs(M.schema) do
@@ -274,6 +321,7 @@ function M.load(entries, arguments)
       refuse(row.key, nil, "is required and " .. rule_of(row))
     end
   end
+  if values.tuned then apply_tuning(values, read_tuning) end
   for pass = 1, 2 do -- the name is made from all others, so it comes last
     for _, row in ipairs(M.schema) do
       if values[row.key] == nil and (pass == 2) == (row.computed ~= nil) then
@@ -288,14 +336,7 @@ end
 -- The arguments that make this config: the required keys and those that differ from their default,
 -- in the order of the schema.
 function M.canonical(cfg)
-  local arguments = {}
-  for _, row in ipairs(M.schema) do
-    local value = cfg[row.key]
-    if value ~= nil and (row.required or value ~= default_of(row, cfg)) then
-      arguments[#arguments + 1] = row.key .. "=" .. tostring(value)
-    end
-  end
-  return table.concat(arguments, " ")
+  return words_of(cfg, function() return true end)
 end
 
 -- The keys as a table for --help.
@@ -309,7 +350,8 @@ function M.help()
     if row.min then values = ("%d..%d"):format(row.min, row.max) end
     if row.choices then values = table.concat(row.choices, ", ") end
     if row.default == false then values = "true, false" end
-    local default = row.same_as or row.computed or row.default
+    if row.file then values = "file" end
+    local default = row.same_as or row.computed or row.file and "none" or row.default
     local note = row.required and " (required)"
       or default ~= nil and (" (default: %s)"):format(tostring(default)) or ""
     lines[#lines + 1] = ("  %-14s %-28s %s%s"):format(row.key, values, row.doc, note)

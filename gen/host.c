@@ -196,27 +196,32 @@ static int run_config(lua_State *L, lua_State *config, const char *path, const L
 }
 
 /* Pushes the table on top of `config` as a list { {key =, key_type =, value =, value_type =}, ... }
- * in any order. */
-static void push_entries(lua_State *L, lua_State *config) {
+ * in any order; a value that is a table has its own list, `entries`, to this depth. */
+static void push_entries(lua_State *L, lua_State *config, int depth) {
   lua_newtable(L);
   lua_pushnil(config);
   for (lua_Integer i = 1; lua_next(config, -2) != 0; ++i) {
     lua_newtable(L);
     copy_value(config, -2, L, "key", "key_type");
     copy_value(config, -1, L, "value", "value_type");
+    if (depth > 0 && lua_istable(config, -1)) {
+      push_entries(L, config, depth - 1);
+      lua_setfield(L, -2, "entries");
+    }
     lua_rawseti(L, -2, i);
     lua_pop(config, 1);
   }
 }
 
-/* eval_config(path) -> the entries of its table */
+/* eval_config(path [, depth]) -> the entries of its table */
 static int host_eval_config(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
+  int depth = (int)luaL_optinteger(L, 2, 0);
   size_t budget = config_limits.memory;
   lua_State *config = lua_newstate(bounded_alloc, &budget);
   if (config == NULL) return fail(L, path, "out of memory");
   int results = run_config(L, config, path, &config_limits);
-  if (results == 0) push_entries(L, config), results = 1;
+  if (results == 0) push_entries(L, config, depth), results = 1;
   lua_close(config);
   return results;
 }
@@ -237,7 +242,7 @@ static int run_grid(lua_State *L, lua_State *config, const char *path, size_t *b
   int results = run_config(L, config, path, &grid_limits);
   if (results != 0) return results;
   lua_pushvalue(L, 2);
-  push_entries(L, config);
+  push_entries(L, config, 0);
   if (lua_pcall(L, 1, 1, 0) != LUA_OK) return -1;
   *budget = grid_limits.memory; /* what follows is not within a pcall, and must not run out */
   size_t count = (size_t)lua_rawlen(L, -1);
@@ -255,7 +260,7 @@ static int run_grid(lua_State *L, lua_State *config, const char *path, size_t *b
   lua_createtable(L, (int)count, 0);
   for (size_t i = 1; i <= count; ++i) {
     lua_rawgeti(config, -1, (lua_Integer)i);
-    push_entries(L, config);
+    push_entries(L, config, 0);
     lua_rawseti(L, -2, (lua_Integer)i);
     lua_pop(config, 1);
   }

@@ -9,7 +9,8 @@ local version = require "version"
 
 local commands = {
   require "command.gen", require "command.explain", require "command.check", require "command.bench",
-  require "command.sweep", require "command.sweep_step", require "command.isas", require "command.report",
+  require "command.tune", require "command.sweep", require "command.sweep_step", require "command.isas",
+  require "command.report",
 }
 local command_of = {}
 for _, command in ipairs(commands) do command_of[command.name] = command end
@@ -50,6 +51,6 @@ return function(arguments)
   local ok, status, message = xpcall(run, errors.on_error, arguments)
   if ok then return status, message end
   local e = status
-  if e.status then return e.status end
-  return 2, e.internal or errors.one_line(e)
+  if e.status and not e.message then return e.status end
+  return e.status or 2, e.internal or errors.one_line(e)
 end

@@ -170,12 +170,13 @@ local function output_blocks(plan)
   return blocks, total
 end
 
--- Y = O Wo: its blocks of queries, and the number and place of its panels.
+-- Y = O Wo: its blocks of queries, and the number and place of its panels. Returns its cost.
 local function plan_output(plan)
   local cfg, sets = plan.cfg, {}
   local steps = cfg.h * plan.fold.out
   for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
-  plan.out = tiles.columns(plan.isa, cfg, out_keys, sets, cfg.d_model, steps, "columns")
+  local cost
+  plan.out, cost = tiles.columns(plan.isa, cfg, out_keys, sets, cfg.d_model, steps, "columns")
   plan.out.steps = steps
   plan.out.chunks = tiles.chunks(steps, plan.k_block, plan.k_unroll)
   plan.out_blocks, plan.out_block_count = output_blocks(plan)
@@ -186,6 +187,7 @@ local function plan_output(plan)
     plan.panel_count = plan.panel_count + block.count
     panel = panel + block.count * block.width * steps
   end
+  return cost
 end
 
 -- Lays sections behind each other; `total` in floats.
@@ -280,8 +282,9 @@ function M.build(cfg)
   plan.q_lanes = choose_q_lanes(plan)
   local hb = choose_head_block(plan)
   plan.hb, plan.head_blocks = hb, cfg.h // hb
-  plan.groups = plan_groups(plan, hb)
-  plan.projected = plan_projected(plan, hb)
+  local attend_cost, projected_cost
+  plan.groups, attend_cost = plan_groups(plan, hb)
+  plan.projected, projected_cost = plan_projected(plan, hb)
   plan.keys = operand(plan.projected.k, cfg.dk, cfg)
   plan.values = operand(plan.projected.v, cfg.dv, cfg)
   plan.k_chunks = tiles.chunks(d, plan.k_block, plan.k_unroll)
@@ -309,7 +312,7 @@ function M.build(cfg)
     widest = math.max(widest, group.width)
     kv_rows = math.max(kv_rows, plan.masked and count * rows or m)
   end
-  plan_output(plan)
+  plan.cost = (attend_cost + projected_cost) * plan.head_blocks + plan_output(plan)
   plan_packed(plan, hb)
 
   -- Parallel tasks: of a batch entry, head blocks times `chunks_per_head` ranges of groups.

@@ -233,7 +233,7 @@ local function tuning(rows)
   end
   for shape, best in pairs(shapes) do
     local line = { shape }
-    for i, method in ipairs { "default", "tune", "random" } do
+    for i, method in ipairs { "default", "model", "random" } do
       line[i + 1] = show(columns.us_median, best[method])
     end
     lines[#lines + 1] = line

@@ -235,7 +235,7 @@ function drawTuning() {
     };
     const y = list[0].default_us;
     draw(id, `Best time so far for ${shape}`, "scatter", [
-      line("tune", soFar("tune"), "group-0"), line("random", soFar("random"), "group-1", [6, 4]),
+      line("tune", soFar("model"), "group-0"), line("random", soFar("random"), "group-1", [6, 4]),
       line("default", [{ x: 0, y }, { x: end, y }], "faint", [2, 3]),
     ], { x: scaleOf("search (s)", { type: "linear", min: 0 }),
          y: scaleOf("best time (µs)", { type: "linear" }) });

@@ -87,9 +87,9 @@ def tuning(seed=1):
     rng = random.Random(seed)
     rows = []
     for shape, default in ("h12_d384_k32_s128", 812.0), ("h4_d128_k32_s512", 655.0):
-        for method, gain in ("tune", 0.24), ("random", 0.15):
+        for method, gain in ("model", 0.24), ("random", 0.15):
             for second in range(1, 61, 2):
-                reached = 1 - gain * (1 - math.exp(-second / (12 if method == "tune" else 30)))
+                reached = 1 - gain * (1 - math.exp(-second / (12 if method == "model" else 30)))
                 rows.append({"shape": shape, "method": method, "second": second + rng.random(),
                              "us": round(default * reached * rng.uniform(1.0, 1.25), 2),
                              "default_us": default})

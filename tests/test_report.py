@@ -260,7 +260,7 @@ def test_bad_options(options, message, tmp_path):
 
 def test_bad_tuning(tmp_path):
     synthetic.write(tmp_path, ROWS[:5])
-    (tmp_path / "tune.jsonl").write_text('{"shape": "a", "method": "tune"}\n')
+    (tmp_path / "tune.jsonl").write_text('{"shape": "a", "method": "model"}\n')
     assert_refused(run("report", tmp_path), "tune.jsonl:1: default_us is not a number")
     (tmp_path / "tune.jsonl").unlink()
     (tmp_path / "tune.jsonl").mkdir()

@@ -10,8 +10,9 @@ local template = require "template"
 
 local must = errors.must
 
--- Compiles and runs the check in `dir`: true, false and what failed, or nil and why it is skipped.
-local function check_in(dir, cfg)
+-- Compiles and runs the check, with these arguments, in `dir`: true, false and what failed, or nil and
+-- why it is skipped.
+local function check_in(dir, cfg, arguments)
   local files = kernel.files_of(cfg)
   local isa = isas.list[cfg.isa]
   local emulated = isa.arch ~= host.arch and build.foreign[isa.arch]
@@ -26,7 +27,7 @@ local function check_in(dir, cfg)
   local program = dir .. "/mhagen_check"
   local compile = build.joined(build.compiler(emulated and emulated.cc or host.cc), { "-o", program },
                          build.sources(dir, files, function() return true end), { "-lm", "-pthread" })
-  local run = build.joined(emulated and emulated.run or {}, { program })
+  local run = build.joined(emulated and emulated.run or {}, { program }, arguments or {})
   for _, command in ipairs { compile, run } do
     local status, message = host.run(command)
     if emulated and not status then return nil, message end
@@ -46,7 +47,7 @@ local function run(args)
 end
 
 return {
-  name = "check", run = run, options = takes.config,
+  name = "check", run = run, options = takes.config, check_in = check_in,
   summary = "Generate, compile, run against the reference in double.",
   about = "Uses $CC (default cc); another architecture's code runs under QEMU.\n" ..
     "What can not run here is skipped: it says so, and exits with status 0.",

@@ -1,5 +1,5 @@
 -- Errors are raised as tables: { key, value, rule } for a config, { message } for anything else of the
--- user's making, { status } to end. A text is a mistake in the generator, and gets its traceback.
+-- user's making, { status } to end, or both. A text is a mistake in the generator, and gets its traceback.
 
 local host = require "host"
 

@@ -4,8 +4,16 @@ local host = require "host"
 local config = require "config"
 local errors = require "command.errors"
 local generate = require "generate"
+local tuning = require "tuning"
 
 local M = {}
+
+-- The records of a tuning file, and its schedules.
+function M.read_records(path)
+  local entries, message = host.eval_config(path, 1)
+  return tuning.read(errors.must(entries, message and "tuned: " .. message), path)
+end
+local function read_schedules(path) return tuning.schedules(M.read_records(path)) end
 
 -- CONFIG.lua and key=value arguments -> cfg
 function M.load_config(arguments)
@@ -26,7 +34,7 @@ function M.load_config(arguments)
     entries, message = host.eval_config(file)
     errors.must(entries, message and "config: " .. message)
   end
-  return config.load(entries, assignments)
+  return config.load(entries, assignments, read_schedules)
 end
 
 -- The files of a kernel, with the runtime; and what was recorded for them.

@@ -1,0 +1,343 @@
+-- `tune`: searches the schedule of one shape by measuring, and keeps what is the fastest.
+
+local host = require "host"
+local bench = require "bench"
+local build = require "command.build"
+local check = require "command.check"
+local config = require "config"
+local errors = require "command.errors"
+local isas = require "isa.init"
+local json = require "dkjson"
+local kernel = require "command.kernel"
+local name = require "name"
+local takes = require "command.takes"
+local template = require "template"
+local tune = require "tune"
+local tuning = require "tuning"
+local version = require "version"
+
+local must = errors.must
+
+local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
+                       "tests/reference.c", "tests/reference.h" }
+local MOST = 63 -- candidates of a generation: mhagen_compare_main takes the default and so many
+local MOST_BYTES = 4 << 30 -- of the buffers of all of them
+-- Of the budget: for the search, at most for one generation of it, and for a paired run.
+local SEARCH, GENERATION, PAIR = 0.8, 0.3, 0.015
+
+-- A mistake of ours, which the user is asked to report.
+local function bug(candidate, what, ...)
+  error({ status = 1, message = ("tune: a schedule failed, please report it as a bug: %s; mhagen check %s")
+    :format(what:format(...), table.concat(candidate.arguments, " ")) }, 0)
+end
+
+-- ---- the laboratory: builds and times in `dir`, and keeps what it has measured in log.jsonl ----
+
+-- The rows of a log by their key, its lines, and the seconds that were spent; nothing, if it begins with
+-- something else than `first`: another generator, compiler or shape.
+local function read_log(path, first)
+  local rows, lines, seconds = {}, { first }, 0
+  local text = host.read_file(path) or ""
+  if text:match("^[^\n]*") ~= first then return rows, lines, 0 end
+  for line in text:gmatch("[^\n]+", #first + 2) do
+    local row = json.decode(line)
+    rows[row.key], seconds = row, row.seconds
+    lines[#lines + 1] = line
+  end
+  return rows, lines, seconds
+end
+
+-- The text of a generation's build.ninja; bases: of the C files.
+local function ninja_file(bases, program, flags)
+  local objects, inputs = {}, {}
+  for i, base in ipairs(bases) do
+    objects[i] = ("build %s.o: compile %s.c\n"):format(base, base)
+    inputs[i] = base .. ".o"
+  end
+  return template.file("tune.ninja.in", { version = version, cc = flags, program = program,
+    objects = table.concat(objects), inputs = table.concat(inputs, " ") })
+end
+
+-- The program of a generation.
+local function main_file(candidates)
+  local includes, entries = {}, {}
+  for i, candidate in ipairs(candidates) do
+    local id = candidate.cfg.name
+    includes[i] = ('#include "%s.h"\n'):format(id)
+    entries[i] = ('      {"%s", &%s_kernel},\n'):format(id, id)
+  end
+  return template.file("tune.c.in", { includes = table.concat(includes), entries = table.concat(entries),
+                                      flops = ("%.17g"):format(candidates[1].flops) })
+end
+
+local function new_lab(dir, args)
+  local lab = { trace = {}, compiler = build.version_of(build.words_of(host.cc)),
+                flags = table.concat(build.compiler(host.cc), " ") }
+  local start, before = host.clock(), 0
+  local log, lines, default, cost
+  local generation = 0
+
+  function lab.name(words) return "c_" .. host.hash(words) end
+  function lab.seconds() return before + host.clock() - start end
+  function lab.say(...)
+    if not args.quiet then must(host.print(("%6.1f s  %s\n"):format(lab.seconds(), string.format(...)))) end
+  end
+
+  local function note(row)
+    row.seconds = lab.seconds()
+    log[row.key] = row
+    lines[#lines + 1] = json.encode(row)
+    must(host.write_files(dir, { { name = "log.jsonl", text = table.concat(lines, "\n") .. "\n" } }))
+  end
+
+  local function compile(list)
+    local all = list[1] == default and list or build.joined({ default }, list)
+    local program = "generation" .. generation
+    local files, bases = { { name = "mhagen_peak.c", text = bench.peak() } }, {}
+    build.add_embedded(files, { name = "" }, "tune", shared_files)
+    files[#files + 1] = { name = program .. ".c", text = main_file(all) }
+    for _, candidate in ipairs(all) do table.move(candidate.files, 1, #candidate.files, #files + 1, files) end
+    for _, file in ipairs(files) do bases[#bases + 1] = file.name:match("^(.*)%.c$") end
+    files[#files + 1] = { name = "build.ninja", text = ninja_file(bases, program, lab.flags) }
+    must(host.write_files(dir, files))
+    local status, output = host.run({ "ninja", "-C", dir, program }, build.OUTPUT_BYTES)
+    if must(status, output) ~= 0 then
+      local failed = list[1]
+      for _, candidate in ipairs(list) do
+        if output:find("FAILED: [^\n]*" .. candidate.cfg.name) then failed = candidate end
+      end
+      bug(failed, "ninja ended with status %d: %s", status, build.telling_line(output))
+    end
+    for _, candidate in ipairs(list) do candidate.program = dir .. "/" .. program end
+    generation = generation + 1
+  end
+
+  -- For each candidate the row of the log with that key; where there is none, row_of(candidate, output)
+  -- of their program, run once for all of these.
+  local function measure(list, key, arguments, row_of)
+    local missing, rows = {}, {}
+    for _, candidate in ipairs(list) do
+      if not log[key .. candidate.words] then missing[#missing + 1] = candidate end
+    end
+    if #missing > 0 then
+      local words = build.joined({ list[1].program }, arguments)
+      for _, candidate in ipairs(missing) do words[#words + 1] = candidate.cfg.name end
+      local status, output = host.run(words, build.OUTPUT_BYTES)
+      if must(status, output) ~= 0 then
+        bug(missing[1], "the program ended with status %d: %s", status, output:match("message ([^\n]*)") or "")
+      end
+      for _, candidate in ipairs(missing) do
+        local row = row_of(candidate, output)
+        row.key = key .. candidate.words
+        note(row)
+      end
+    end
+    for i, candidate in ipairs(list) do rows[i] = log[key .. candidate.words] end
+    return rows
+  end
+
+  -- Which candidates are right, float64 tells.
+  local function check_all(list)
+    return measure(list, "check ", {}, function(candidate, output)
+      local verdict, error_, bound = output:match(("(%%l+) %s (%%S+) (%%S+)\n"):format(candidate.cfg.name))
+      if verdict ~= "right" then bug(candidate, "the error is %s, more than %s", error_, bound) end
+      local row = { error = tonumber(error_) }
+      bench.add(row, output)
+      return row
+    end)
+  end
+
+  local function time(list, samples, number)
+    local key = ("%d samples%s "):format(samples, number and " #" .. number or "")
+    return measure(list, key, { "--samples", tostring(samples) }, function(candidate, output)
+      local us, ratio = output:match(("time %s (%%S+) (%%S+)\n"):format(candidate.cfg.name))
+      return { us = tonumber(us), ratio = tonumber(ratio) }
+    end)
+  end
+
+  local function begin(list)
+    default = list[1]
+    local made_of = host.hash(table.concat({ version, lab.compiler, lab.flags, default.files[2].text }, "\0"))
+    log, lines, before = read_log(dir .. "/log.jsonl", json.encode { made_of = made_of })
+    if #lines > 1 then lab.say("goes on: %d figures are there", #lines - 1) end
+    local at = lab.seconds()
+    compile(list)
+    local built = lab.seconds()
+    lab.machine = check_all(list)[1]
+    local checked = lab.seconds()
+    default.us = time(list, tune.SAMPLES)[1].us
+    -- A sample is half a millisecond or a run, and a run before. Half of what was built is common to all.
+    local once = default.us * 1e-6
+    cost = { build = (built - at) / 4, check = checked - built, sample = math.max(5e-4, once) + once }
+    lab.say("the default takes %.6g us", default.us)
+  end
+
+  function lab.build(list)
+    if not default then return begin(list) end
+    local at = lab.seconds()
+    compile(list)
+    cost.build = (lab.seconds() - at) / #list
+    check_all(list)
+  end
+
+  function lab.time(list, samples)
+    local ratios = {}
+    for i, row in ipairs(time(list, samples)) do
+      ratios[i] = row.ratio
+      if samples > tune.SAMPLES then lab.trace[#lab.trace + 1] = row end
+    end
+    return ratios
+  end
+
+  -- All paired runs of the finalists together may take what the search leaves of the budget.
+  function lab.pair(candidate, number)
+    local samples = args.budget * PAIR / (2 * cost.sample) // 1 | 0
+    local row = time({ candidate }, math.max(5, math.min(samples, 1000)), number)[1]
+    lab.trace[#lab.trace + 1] = row
+    return row.ratio
+  end
+
+  -- Seconds that a generation of `count` will take: each halving takes as long as the first measurement.
+  local function predicted(count)
+    return cost.check + count * (cost.build + math.log(count, 2) * tune.SAMPLES * cost.sample)
+  end
+
+  function lab.room()
+    local most, left = math.min(MOST, MOST_BYTES // default.bytes), SEARCH * args.budget - lab.seconds()
+    local count = generation > 1 and predicted(2) > left and 0 or 2
+    while 0 < count and count < most and predicted(count + 1) < math.min(left, GENERATION * args.budget) do
+      count = count + 1
+    end
+    return count
+  end
+
+  function lab.error_of(candidate) return log["check " .. candidate.words].error end
+  return lab
+end
+
+-- ---- the command ----
+
+-- Seconds of 60, 60s, 5m or 1h.
+local function seconds(text)
+  local number, unit = text:match("^(%d+%.?%d*)([smh]?)$")
+  local value = number and tonumber(number) * ({ s = 1, m = 60, h = 3600 })[unit ~= "" and unit or "s"]
+  if value and value >= 1 and value <= 86400 then return value end
+  return nil, ("option '--budget': '%s' is not a time from 1s to 24h"):format(errors.show(text))
+end
+
+-- What a CPU's tuning file is called: its model, as the system names it.
+local function file_of(cpu) return cpu:lower():gsub("%(.-%)", ""):gsub("[^%w]+", "_"):gsub("_*$", "") .. ".lua" end
+
+-- The words that tell the config to tune: without its name, and with the schedule keys that are given.
+local function base_of(cfg)
+  local words = {}
+  for word in config.canonical(cfg):gmatch("%S+") do
+    local key = word:match("^[^=]*")
+    if key == "tuned" then error({ key = key, value = cfg.tuned, rule = "is what tune makes" }, 0) end
+    if key ~= "name" then words[#words + 1] = word end
+  end
+  return words
+end
+
+local function append(path, rows)
+  local lines = {}
+  for i, row in ipairs(rows) do
+    lines[i] = json.encode(row, { keyorder = { "shape", "method", "second", "us", "default_us" } }) .. "\n"
+  end
+  local dir, file = path:match("^(.-)([^/]*)$")
+  must(host.write_files(dir == "" and "." or dir,
+    { { name = file, text = (host.read_file(path) or "") .. table.concat(lines) } }))
+end
+
+-- The best ratio so far and when it was found, for the report.
+local function trace_rows(lab, cfg, way, default)
+  local rows = {}
+  local shape = name.build(cfg):match("^%a+_%w+_(.*)_%w+$")
+  for i, event in ipairs(lab.trace) do
+    rows[i] = { shape = shape, method = way, second = event.seconds, us = event.ratio * default.us,
+                default_us = default.us }
+  end
+  return rows
+end
+
+local function median(values)
+  local sorted = table.move(values, 1, #values, 1, {})
+  table.sort(sorted)
+  return sorted[(#sorted + 1) // 2]
+end
+
+-- The schedule keys among the words of a config.
+local function schedule_words(words)
+  local schedule = {}
+  for _, word in ipairs(words) do
+    if config.is_schedule(word:match("^[^=]*")) then schedule[#schedule + 1] = word end
+  end
+  return schedule
+end
+
+-- Tunes in `dir`: the record for the tuning file.
+local function tune_in(dir, cfg, args)
+  local lab, base = new_lab(dir, args), base_of(cfg)
+  local default, winner, ratios, tried = tune.search(base, args.search, lab)
+  local best = winner or default
+  if winner then
+    local passed, why = build.in_dir(nil, check.check_in, winner.cfg, { "--terse" })
+    if not passed then bug(winner, "%s", why) end
+  end
+  if args.trace then append(args.trace, trace_rows(lab, cfg, args.search, default)) end
+  local words, machine = {}, lab.machine
+  for i, ratio in ipairs(ratios) do words[i] = ("%.4f"):format(ratio) end
+  return {
+    shape = config.shape(cfg), schedule = table.concat(schedule_words(best.arguments), " "),
+    us = winner and default.us * median(ratios) or default.us, default_us = default.us,
+    ratios = table.concat(words, " "), error = lab.error_of(best), tried = tried, seconds = lab.seconds(),
+    compiler = lab.compiler, flags = lab.flags, cpu = machine.cpu, cores = machine.cores,
+    system = machine.system, version = version,
+  }, winner and median(ratios)
+end
+
+local function run(args)
+  local cfg = kernel.load_config(args.config)
+  local why = build.obstacle(isas.list[cfg.isa])
+  if why then error({ message = ("tune: isa = %s: can not be timed here: %s"):format(cfg.isa, why) }, 0) end
+  build.version_of { "ninja" }
+  local folder, file = (args.output or "tuned/"):match("^(.-)([^/]*)$")
+  if folder == "" then folder = "./" end
+  local function records(path) return host.exists(path) and kernel.read_records(path) or {} end
+  if file ~= "" then records(folder .. file) end -- refuses what is no tuning file before the work
+  local work = folder .. ".tune"
+  must(host.write_files(work, {}))
+  if not must(host.lock(work .. "/lock")) then error({ message = work .. ": a tune is running here" }, 0) end
+  local dir = ("%s/%s"):format(work, host.hash(table.concat(base_of(cfg), " ") .. args.search))
+  local record, ratio = tune_in(dir, cfg, args)
+  if file == "" then file = file_of(record.cpu) end
+  local path = folder .. file
+  must(host.write_files(folder, { { name = file, text = tuning.text(records(path), record) } }))
+  host.remove_dir(dir)
+  if not args.quiet then
+    local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
+      or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"
+    must(host.print(("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s tuned=%s -o DIR\n"):format(
+      what, path, record.tried, record.seconds, record.shape, path)))
+  end
+  return 0
+end
+
+local function options(cmd)
+  takes.config(cmd)
+  cmd:option("--budget", "time for the search, as 60s, 5m, 1h", "60s"):argname("<TIME>"):convert(seconds)
+  cmd:option("-o --output", "tuning file; its other shapes stay (default: tuned/<cpu>.lua)"):argname("<FILE>")
+    :overwrite(false)
+  cmd:option("--search", "how candidates are found; random is there to compare with", "model")
+    :choices { "model", "random" }
+  cmd:option("--trace", "append what was found when, for `report`: DIR/tune.jsonl"):argname("<FILE>")
+  cmd:flag("--quiet", "say nothing but errors")
+end
+
+return {
+  name = "tune", run = run, options = options,
+  summary = "Search the schedule for one shape on this machine.",
+  about = "Example: mhagen tune h=12 d_model=384 dk=32 seq=128 isa=avx2 --budget 2m\n" ..
+    "Measures schedules that the cost model ranks, with the default in turn; a schedule wins if it is\n" ..
+    "faster by more than 1 % in 4 of 5 paired runs. A search that was killed goes on where it was.",
+}

@@ -1,0 +1,267 @@
+-- The search of `tune`: which schedules are tried, in which order, and which one wins. What is
+-- measured comes from outside: this is a function from figures to the next question.
+--
+-- A schedule is a set of changes to what the plan chooses. A generation of schedules is measured in
+-- turn with the default; the better half is measured again with twice the samples, until few are
+-- left (successive halving: Jamieson and Talwalkar, 2016). The next generation joins the changes that
+-- have helped, and adds what the model ranks next.
+
+local config = require "config"
+local generate = require "generate"
+local isas = require "isa.init"
+local plan_of = require "plan"
+
+local M = {}
+
+-- ---- the space ----
+
+-- The keys that are searched, and their values: a list, or a function of the config. What would cost
+-- accuracy (longer chains and key blocks, see choices.lua) is not here.
+local function rows_of(order)
+  return function(cfg)
+    local values = {}
+    for rows = 1, isas.list[cfg.isa].tiles[order][1] do values[rows] = rows end
+    return values
+  end
+end
+local function vectors_of(order)
+  return function(cfg)
+    local values = {}
+    for vectors = 1, #isas.list[cfg.isa].tiles[order] do values[vectors] = vectors end
+    return values
+  end
+end
+local function head_blocks(cfg)
+  local values = {}
+  for heads = 1, math.min(cfg.h, 64) do
+    if cfg.h % heads == 0 then values[#values + 1] = heads end
+  end
+  return values
+end
+
+M.dimensions = {
+  { "query_vectors", vectors_of "columns" }, { "key_rows", rows_of "rows" },
+  { "context_rows", rows_of "columns" }, { "q_rows", rows_of "columns" },
+  { "q_lanes", { "queries", "columns" } }, { "kv_vectors", vectors_of "rows" }, { "kv_rows", rows_of "rows" },
+  { "out_vectors", vectors_of "columns" }, { "out_rows", rows_of "columns" },
+  { "out_block", { 16, 32, 64, 128, 256, 512 } }, { "head_block", head_blocks },
+  { "key_block", { 16, 32, 64 } }, { "k_block", { 64, 128, 256 } }, { "k_unroll", { 1, 2, 4, 8, 16 } },
+  { "unroll", { "auto", "tile", "k" } }, { "fold", { "auto", "off" } },
+}
+
+-- ---- candidates ----
+
+-- Generates a candidate's files; returns what is the same for two of them if and only if their code
+-- is, the text behind the comment. nil where the generator refuses.
+local function generate_one(candidate, name)
+  local ok, found = pcall(function()
+    candidate.cfg = config.load(nil, table.move({ "name=" .. name }, 1, 1, #candidate.arguments + 1,
+      table.move(candidate.arguments, 1, #candidate.arguments, 1, {})))
+    local files, recorded = generate(candidate.cfg)
+    candidate.files, candidate.flops = files, recorded.plan.flops
+    candidate.bytes = 4 * (recorded.plan.packed.total + recorded.plan.workspace)
+    local text = files[2].text
+    return (text:sub((text:find("*/", 1, true))):gsub(name, ""))
+  end)
+  if ok then return found end
+  if not (type(found) == "table" and found.rule) then error(found, 0) end
+end
+
+-- base: the words of the config to tune. Returns make(changes) -> a candidate { words, changes, cfg,
+-- cost }, or nil where the generator refuses the schedule; and the dimensions that base leaves open.
+local function space(base)
+  local fixed = {}
+  for _, word in ipairs(base) do fixed[word:match("^[^=]*")] = true end
+  local open = {}
+  local whole = config.load(nil, base)
+  for _, dimension in ipairs(M.dimensions) do
+    local key, values = dimension[1], dimension[2]
+    if not fixed[key] then
+      open[#open + 1] = { key = key, values = type(values) == "function" and values(whole) or values }
+    end
+  end
+  local known = {}
+  local function make(changes)
+    local words = {}
+    for _, dimension in ipairs(open) do
+      local value = changes[dimension.key]
+      if value ~= nil then words[#words + 1] = ("%s=%s"):format(dimension.key, value) end
+    end
+    local text = table.concat(words, " ")
+    if known[text] == nil then
+      local all = table.move(base, 1, #base, 1, {})
+      table.move(words, 1, #words, #all + 1, all)
+      local ok, found = pcall(function()
+        local cfg = config.load(nil, all)
+        return { words = text, changes = changes, cost = plan_of.build(cfg).cost, arguments = all }
+      end)
+      if not ok and not (type(found) == "table" and found.rule) then error(found, 0) end
+      known[text] = ok and found
+    end
+    return known[text] or nil
+  end
+  return make, open
+end
+
+-- The changes of both; nil where they differ on a key.
+local function joined(a, b)
+  local all = {}
+  for key, value in pairs(a) do all[key] = value end
+  for key, value in pairs(b) do
+    if all[key] ~= nil and all[key] ~= value then return nil end
+    all[key] = value
+  end
+  return all
+end
+
+-- Single changes in the order of trial: of each key the one with the least cost by the model, then of
+-- each the second, and so on; in each of these rounds the cheaper ones first.
+local function single_changes(make, open)
+  local list = {}
+  for place, dimension in ipairs(open) do
+    local of_key = {}
+    for _, value in ipairs(dimension.values) do
+      local candidate = make { [dimension.key] = value }
+      if candidate then of_key[#of_key + 1] = { candidate = candidate, place = place, value = #of_key } end
+    end
+    table.sort(of_key, function(a, b)
+      if a.candidate.cost ~= b.candidate.cost then return a.candidate.cost < b.candidate.cost end
+      return a.value < b.value
+    end)
+    for i, one in ipairs(of_key) do
+      one.round = i
+      list[#list + 1] = one
+    end
+  end
+  table.sort(list, function(a, b)
+    if a.round ~= b.round then return a.round < b.round end
+    if a.candidate.cost ~= b.candidate.cost then return a.candidate.cost < b.candidate.cost end
+    return a.place < b.place
+  end)
+  for i, one in ipairs(list) do list[i] = one.candidate end
+  return list
+end
+
+-- ---- where candidates come from: for each way of searching, a function that gives the next ones ----
+
+M.ways = {}
+
+-- By the model, and by what has helped: joins of the best with others that helped, then single changes
+-- of the best, then of the default.
+function M.ways.model(make, open)
+  local singles = single_changes(make, open)
+  return function(measured, offer)
+    local good = {}
+    for _, one in ipairs(measured) do
+      if one.ratio < 1 and next(one.changes) then good[#good + 1] = one end
+    end
+    for i = 1, math.min(#good, 4) do
+      for j = i + 1, math.min(#good, 8) do
+        local changes = joined(good[i].changes, good[j].changes)
+        if changes then offer(make(changes)) end
+      end
+    end
+    for _, start in ipairs { good[1] or { changes = {} }, { changes = {} } } do
+      for _, single in ipairs(singles) do
+        local changes = joined(start.changes, single.changes)
+        if changes then offer(make(changes)) end
+      end
+    end
+  end
+end
+
+-- At random, to compare with: each key with even odds left to the plan.
+function M.ways.random(make, open)
+  local state = 1
+  local function draw(count) -- 1..count: the high bits of a linear congruential generator (Knuth, MMIX)
+    state = state * 6364136223846793005 + 1442695040888963407
+    return (state >> 33) % count + 1
+  end
+  return function(_, offer)
+    local wanted = true
+    for _ = 1, 10000 do
+      if not wanted then return end
+      local changes = {}
+      for _, dimension in ipairs(open) do
+        if draw(2) == 1 then changes[dimension.key] = dimension.values[draw(#dimension.values)] end
+      end
+      wanted = offer(make(changes))
+    end
+  end
+end
+
+-- ---- the search ----
+
+M.SAMPLES = 3 -- of a generation's first measurement
+local MORE = 2 -- so many times in the next, with half of the candidates
+local FINALISTS = 2
+local PAIRS, WON, GAIN = 5, 4, 0.99 -- runs of a finalist and the default; to be won of them, and by how much
+
+-- lab: { name(words) -> the name of a kernel; room() -> how many candidates the next
+-- generation may have, 0 at the end; build(candidates); time(candidates, samples) -> the
+-- ratio of each to the default; pair(candidate, number) -> the same of a longer run; say(format, ...) }.
+-- A candidate is { words, changes, cfg, files, flops, bytes }; one whose code is that of another one is
+-- left out. Returns the default; the winner or nil; its ratios in the paired runs; how many were tried.
+function M.search(base, way, lab)
+  local make, open = space(base)
+  local more = M.ways[way](make, open)
+  local default = make {}
+  local seen = { [generate_one(default, lab.name(""))] = true }
+  local offered, measured, survivors = { [default] = true }, {}, {}
+  lab.build { default }
+
+  local function next_generation(room)
+    local list = {}
+    more(measured, function(candidate)
+      if candidate and not offered[candidate] and #list < room then
+        offered[candidate] = true
+        local code = generate_one(candidate, lab.name(candidate.words))
+        if code and not seen[code] then
+          seen[code] = true
+          list[#list + 1] = candidate
+        end
+      end
+      return #list < room
+    end)
+    return list
+  end
+
+  local function by_ratio(a, b)
+    if a.ratio ~= b.ratio then return a.ratio < b.ratio end
+    return a.words < b.words
+  end
+
+  while true do
+    local list = next_generation(lab.room())
+    if #list == 0 then break end
+    table.move(list, 1, #list, #measured + 1, measured)
+    lab.build(list)
+    local samples = M.SAMPLES
+    while true do
+      for i, ratio in ipairs(lab.time(list, samples)) do list[i].ratio = ratio end
+      table.sort(list, by_ratio)
+      if #list <= FINALISTS then break end
+      list = table.move(list, 1, math.max(FINALISTS, #list // 2), 1, {})
+      samples = samples * MORE
+    end
+    table.move(list, 1, #list, #survivors + 1, survivors)
+    table.sort(survivors, by_ratio)
+    table.sort(measured, by_ratio)
+    lab.say("%d schedules; the best takes %.3f of the default: %s", #measured, survivors[1].ratio,
+      survivors[1].words)
+  end
+
+  for i = 1, math.min(FINALISTS, #survivors) do
+    local one, ratios, won = survivors[i], {}, 0
+    if one.ratio >= GAIN then break end
+    for pair = 1, PAIRS do
+      ratios[pair] = lab.pair(one, pair)
+      if ratios[pair] < GAIN then won = won + 1 end
+    end
+    lab.say("%s: faster by more than %.0f %% in %d of %d paired runs", one.words, 100 - 100 * GAIN, won, PAIRS)
+    if won >= WON then return default, one, ratios, #measured end
+  end
+  return default, nil, {}, #measured
+end
+
+return M

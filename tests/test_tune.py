@@ -1,0 +1,330 @@
+"""tune: the search, what it leaves, and what `tuned=FILE` makes of it.
+
+Most tests replace the compiler by one whose programs are scripts, with figures that the test chooses.
+"""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from test_config import assert_refused
+from tools import MHAGEN, need
+
+pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
+SHAPE = "h=1 d_model=8 dk=4 seq=4 isa=scalar"
+# Leaves two keys with four values each.
+GIVEN = ("query_vectors=1 context_rows=2 q_lanes=queries q_rows=2 kv_vectors=1 kv_rows=2 out_vectors=1 out_block=4 "
+         "head_block=1 key_block=64 k_block=256 k_unroll=4 unroll=tile fold=off")
+
+COMPILER = r"""#!/bin/sh
+case "$*" in
+  *--version*) echo "compiler 1"; exit ;;
+  *"$FAIL_COMPILE"*.c) grep -q "$FAIL_WORDS" c_*.c && echo "x.c:1: error: refused" && exit 1 ;;
+esac
+for word; do
+  test "$before" = -o && out=$word
+  before=$word
+done
+case "$*" in
+  *" -c "*) : >"$out" ;;
+  *) cp HERE/program "$out" ;;
+esac
+"""
+# The ratio of a schedule: the product of those of its keys in $RATIOS, "k_unroll=2 0.9, ...", and what
+# $PAIRED says of the paired runs. Each figure is a line of the log.
+PROGRAM = r"""#!/usr/bin/env python3
+import os, re, sys, time
+words = sys.argv[1:]
+if words == ["--terse"]:
+    sys.exit(0)  # the check of the winner
+samples = int(words[1]) if words[:1] == ["--samples"] else 0
+names = words[2:] if samples else words
+here = os.path.dirname(sys.argv[0])
+for line in "cpu A CPU", "cores 2", "system an OS":
+    print(line)
+log = open("HERE/log", "a")
+for name in names:
+    schedule = re.search(r"command +mhagen gen (.*)", open(f"{here}/{name}.c").read())[1]
+    log.write(f"{samples} {schedule}\n")
+    log.flush()
+    time.sleep(float(os.environ.get("SECONDS_EACH", 0)))
+    ratio = 1.0
+    for key, value in re.findall(r"(\w+=\w+) ([\d.]+)", os.environ.get("RATIOS", "")):
+        if key in schedule.split():
+            ratio *= float(value)
+    if samples > 100:
+        ratio = float(os.environ.get("PAIRED", ratio))
+    if samples:
+        print("time", name, 100 * ratio, ratio)
+    else:
+        wrong = os.environ.get("WRONG", "none") in schedule.split()
+        print("wrong" if wrong else "right", name, 3e-3 if wrong else 1e-7, 1e-6)
+print("status ok")
+"""
+
+
+class Tune:
+    """A directory where tunes run; words are options, capitals the environment."""
+
+    def __init__(self, here):
+        self.here = here
+        for name, text in ("cc", COMPILER), ("program", PROGRAM):
+            (here / name).write_text(text.replace("HERE", str(here)))
+            (here / name).chmod(0o755)
+        self.file = here / "tuned/a_cpu.lua"
+
+    def start(self, *words, **environment):
+        cc = environment.pop("CC", self.here / "cc")
+        environment = {"FAIL_COMPILE": "no such file", **environment}
+        return subprocess.Popen([MHAGEN, "tune", *" ".join(words).split()], cwd=self.here, text=True,
+                                env={**os.environ, "CC": str(cc), **environment},
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+    def __call__(self, *words, **environment):
+        process = self.start(*words, **environment)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def log(self):
+        path = self.here / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def record(self):
+        return dict(re.findall(r"^    (\w+) = \"?(.*?)\"?,$", self.file.read_text(), re.M))
+
+
+@pytest.fixture
+def tune(tmp_path):
+    return Tune(tmp_path)
+
+
+def gen(folder, *words):
+    return subprocess.run([MHAGEN, "gen", *" ".join(words).split(), "-o", folder], cwd=folder.parent,
+                          text=True, capture_output=True)
+
+
+def text_of(folder):
+    return next(folder.glob("mha*.c")).read_text()
+
+
+# ---- the search ----
+
+def test_finds_what_is_joined(tune):
+    """Two changes of different phases that each help a little, and one that does not."""
+    ratios = "key_rows=3 0.95, out_rows=4 0.93, key_rows=1 1.2"
+    done = tune(SHAPE, GIVEN, "--budget 60s", RATIOS=ratios)
+    assert done.returncode == 0, done.stderr
+    assert {"key_rows=3", "out_rows=4"} <= set(tune.record()["schedule"].split())
+    assert tune.record()["ratios"] == " ".join(["0.8835"] * 5)
+    assert float(tune.record()["us"]) == pytest.approx(88.35)
+    assert "0.883 of the default's time" in done.stdout and "tuned/a_cpu.lua" in done.stdout
+    assert not [path.name for path in (tune.here / "tuned/.tune").iterdir() if path.name != "lock"]
+
+
+def test_the_default_is_kept(tune):
+    """Nothing is faster by more than 1 %."""
+    done = tune(SHAPE, GIVEN, "--budget 60s", RATIOS="key_rows=3 0.992")
+    assert done.returncode == 0 and "the default is kept" in done.stdout
+    assert set(tune.record()["schedule"].split()) == set(GIVEN.split())
+    assert tune.record()["us"] == tune.record()["default_us"] and tune.record()["ratios"] == ""
+    assert gen(tune.here / "out", SHAPE, f"tuned={tune.file}").returncode == 0
+
+
+def test_paired_runs_decide(tune):
+    """What won the search by luck loses the paired runs."""
+    done = tune(SHAPE, GIVEN, "--budget 60s", RATIOS="key_rows=3 0.9", PAIRED="0.995")
+    assert "in 0 of 5 paired runs" in done.stdout and "the default is kept" in done.stdout
+
+
+def test_given_keys_stay(tune):
+    done = tune(SHAPE, "k_unroll=2 --budget 3s", RATIOS="k_unroll=4 0.5, out_rows=4 0.9")
+    assert done.returncode == 0
+    assert all("k_unroll=2" in line for line in tune.log()) and len(tune.log()) > 5
+    assert "k_unroll=2" in tune.record()["schedule"].split()
+
+
+def test_random_search(tune):
+    done = tune(SHAPE, "--budget 5s --search random --trace tune.jsonl", RATIOS="out_rows=4 0.9")
+    assert done.returncode == 0
+    rows = [json.loads(line) for line in (tune.here / "tune.jsonl").read_text().splitlines()]
+    assert rows and all(row["method"] == "random" and row["shape"] == "h1_d8_k4_s4" for row in rows)
+    assert all(row["default_us"] == 100 and row["second"] > 0 for row in rows)
+    assert max(len(line.split()) for line in tune.log()) > 12  # many keys at a time
+
+
+def test_other_shapes_stay(tune):
+    assert tune(SHAPE, "--budget 1s -o my.lua --quiet").stdout == ""
+    other = SHAPE.replace("seq=4", "seq=5")
+    assert tune(other, "--budget 1s -o my.lua").returncode == 0
+    assert tune(SHAPE, "--budget 1s -o my.lua").returncode == 0
+    text = (tune.here / "my.lua").read_text()
+    assert re.findall(r'^  \["(.*)"\] = {$', text, re.M) == [SHAPE, other]
+
+
+# ---- what goes wrong ----
+
+@pytest.mark.parametrize("environment, message", [
+    ({"WRONG": "out_rows=4"}, "the error is 0.003, more than 1e-06"),
+    ({"FAIL_COMPILE": "c_", "FAIL_WORDS": "out_rows=4"}, "ninja ended with status 1: x.c:1: error: refused"),
+])
+def test_a_wrong_schedule_is_a_bug(tune, environment, message):
+    done = tune(SHAPE, GIVEN, "--budget 60s", **environment)
+    assert done.returncode == 1 and not tune.file.exists()
+    assert done.stderr.startswith("mhagen: tune: a schedule failed, please report it as a bug: ")
+    assert message in done.stderr and "mhagen check h=1" in done.stderr and done.stderr.count("\n") == 1
+    if "WRONG" in environment:
+        assert "out_rows=4" in done.stderr
+
+
+@pytest.mark.parametrize("words, message", [
+    (f"{SHAPE} --budget soon", "option '--budget': 'soon' is not a time from 1s to 24h"),
+    (f"{SHAPE} --budget 0s", "'0s' is not a time"),
+    (f"{SHAPE} --search luck", "--search"),
+    (f"{SHAPE} tuned=x.lua", "tuned: x.lua: No such file or directory"),
+    (SHAPE.replace("scalar", "neon"), "tune: isa = neon: can not be timed here: it is code for aarch64"),
+    (f"{SHAPE} -o broken.lua", "broken.lua:2: "),
+    (f"{SHAPE} -o config.lua", "config.lua: h: must be a shape with a table"),
+])
+def test_refused(tune, words, message):
+    (tune.here / "broken.lua").write_text("return {\n")
+    (tune.here / "config.lua").write_text("return { h = 2 }\n")
+    done = tune(words)
+    assert_refused(done, message)
+    assert not tune.log() and not (tune.here / "tuned").exists()
+
+
+def test_no_ninja(tune):
+    (tune.here / "bin").mkdir()
+    for program in "sh", "cp", "python3", "env":
+        (tune.here / "bin" / program).symlink_to(shutil.which(program))
+    assert_refused(tune(SHAPE, PATH=str(tune.here / "bin")), "ninja: No such file or directory")
+
+
+def test_one_at_a_time(tune):
+    first = tune.start(SHAPE, "--budget 3s", SECONDS_EACH="0.02")
+    wait_for(lambda: tune.log())
+    assert_refused(tune(SHAPE, "--budget 1s"), "a tune is running here")
+    assert first.wait() == 0
+    first.communicate()
+
+
+def wait_for(condition):
+    end = time.time() + 60
+    while not condition():
+        assert time.time() < end
+        time.sleep(0.01)
+
+
+def test_goes_on_after_kills(tune):
+    """What the log has is not measured again."""
+    log = tune.here / "tuned/.tune"
+
+    def known():
+        text = "".join(path.read_text() for path in log.glob("*/log.jsonl"))
+        return {row["key"] for row in map(json.loads, text.splitlines()) if "key" in row}
+
+    def keys(lines):
+        """The keys of figures, but for paired runs: these are numbered."""
+        for samples, schedule in (line.split(" ", 1) for line in lines):
+            words = " ".join(re.findall(r"(?:key_rows|out_rows)=\d+", schedule))
+            yield f"check {words}" if samples == "0" else f"{samples} samples {words}"
+
+    rng, kills, killed = random.Random(1), 6, 0
+    for run in range(kills + 1):
+        have, before = known(), len(tune.log())
+        assert {key for key in have if "#" not in key} <= set(keys(tune.log()))
+        process = tune.start(SHAPE, GIVEN, "--budget 600s", RATIOS="key_rows=3 0.9",
+                             SECONDS_EACH="0.02" if run < kills else "0")
+        if run < kills:
+            lines = rng.randrange(1, 12)
+            wait_for(lambda: len(tune.log()) > before + lines or process.poll() is not None)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed += len(have) > 0
+        out, _ = process.communicate()
+        assert not have & set(keys(tune.log()[before:]))
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0 and re.search(r"goes on: \d+ figures are there", out)
+    assert killed > 2 and "key_rows=3" in tune.record()["schedule"]
+
+
+# ---- what is tuned ----
+
+TUNED = """return { ["%s"] = { schedule = "key_rows=3 k_unroll=2", us = 1.5 } }\n"""
+
+
+def test_applied(tmp_path):
+    """The same code as with the keys themselves; the comment names the file, without its directory."""
+    (tmp_path / "my.lua").write_text(TUNED % SHAPE)
+    outputs = {}
+
+    def code(name):
+        return outputs[name].replace(" tuned=my.lua", "")
+
+    for name, words in {"tuned": f"tuned={tmp_path}/my.lua", "keys": "key_rows=3 k_unroll=2",
+                        "both": f"tuned={tmp_path}/my.lua key_rows=4", "fours": "key_rows=4 k_unroll=2"}.items():
+        assert gen(tmp_path / name, SHAPE, words).returncode == 0
+        outputs[name] = text_of(tmp_path / name)
+    assert code("tuned") == code("keys") != code("fours") == code("both")
+    assert f"{SHAPE} tuned=my.lua key_rows=3 k_unroll=2\n" in outputs["tuned"]
+    assert str(tmp_path) not in outputs["tuned"]
+    # The command in the file makes the same file, where the tuning file is.
+    command = re.search(r"command +mhagen gen (.*)", outputs["tuned"])[1]
+    again = subprocess.run([MHAGEN, "gen", *command.split(), "-o", "again"], cwd=tmp_path)
+    assert again.returncode == 0 and text_of(tmp_path / "again") == outputs["tuned"]
+
+
+def test_applied_from_a_config(tmp_path):
+    (tmp_path / "my.lua").write_text(TUNED % SHAPE)
+    (tmp_path / "config.lua").write_text(
+        'return { h = 1, d_model = 8, dk = 4, seq = 4, isa = "scalar", tuned = "my.lua" }\n')
+    assert gen(tmp_path / "out", "config.lua").returncode == 0
+    assert "key_rows=3 k_unroll=2" in text_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize("text, message", [
+    (TUNED % SHAPE.replace("seq=4", "seq=5"), f"has no schedule for {SHAPE}; see mhagen tune"),
+    (TUNED.replace("key_rows=3", "h=3") % SHAPE, "sets h, which is no schedule key"),
+    (TUNED.replace("key_rows", "key_row") % SHAPE, "unknown key, did you mean key_rows?"),
+    (TUNED.replace("schedule", "plan") % SHAPE, "unknown field plan"),
+    (TUNED.replace("1.5", '"fast"') % SHAPE, "us must be a number"),
+    ('return { ["a shape"] = { us = 1 } }', "a shape: has no schedule"),
+    ("return { 1 }", "1: must be a shape with a table"),
+    ("while true do end", "runs for more than"),
+])
+def test_files_refused(tmp_path, text, message):
+    (tmp_path / "my.lua").write_text(text)
+    done = gen(tmp_path / "out", SHAPE, "tuned=my.lua")
+    assert_refused(done, message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_axis_of_a_sweep(tmp_path):
+    (tmp_path / "grid.lua").write_text(
+        'return { h = 1, d_model = 8, dk = 4, seq = 4, isa = "scalar", tuned = "my.lua" }\n')
+    done = subprocess.run([MHAGEN, "sweep", "grid.lua", "-o", "out"], cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 2 and "can not be a key here" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# ---- for real ----
+
+def test_real(tune):
+    """With a compiler and real times: a schedule that was checked, or the default."""
+    need("cc")
+    done = tune(SHAPE, "--budget 10s", CC="cc")
+    assert done.returncode == 0, done.stderr
+    file = next((tune.here / "tuned").glob("*.lua"))
+    record = dict(re.findall(r"^    (\w+) = \"?(.*?)\"?,$", file.read_text(), re.M))
+    assert 0 < float(record["us"]) <= float(record["default_us"]) and 0 < float(record["error"]) < 1e-6
+    assert int(record["tried"]) >= 2 and record["compiler"] and "-O2" in record["flags"]
+    assert gen(tune.here / "out", SHAPE, f"tuned={file}").returncode == 0
+    if record["schedule"]:
+        assert len([r for r in record["ratios"].split() if float(r) < 0.99]) >= 4
