@@ -108,35 +108,32 @@ local function plan_projected(plan, hb)
   return projected, sum
 end
 
--- Heads projected together: more columns waste fewer lanes, fewer columns stay in the cache.
+-- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache.
 local function choose_head_block(plan)
   local cfg = plan.cfg
-  if cfg.head_block then return cfg.head_block end
   local best, best_cost
-  for hb = 1, cfg.h do
-    if cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
-      local _, kv_cost = plan_projected(plan, hb)
-      local _, attend_cost = plan_groups(plan, hb)
-      local cost = (kv_cost + attend_cost) * (cfg.h // hb)
+  for hb = cfg.head_block or 1, cfg.head_block or cfg.h do
+    if hb == cfg.head_block or cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
+      local _, projected = plan_projected(plan, hb)
+      local _, attend = plan_groups(plan, hb)
+      local cost = (projected + attend) * (cfg.h // hb)
       if not best or cost < best_cost * 0.995 then best, best_cost = hb, cost end
     end
   end
-  return best
+  return best, best_cost
 end
 
--- The lanes of the product that makes the queries: queries, as in all of attend, or columns, where
--- queries are so few that most lanes would idle; their product is transposed then.
+-- The lanes of the product that makes the queries, and the heads projected together. Lanes are queries,
+-- as in all of attend, or columns, where queries are so few that most lanes would idle; their product is
+-- transposed then.
 local function choose_q_lanes(plan)
-  if plan.cfg.q_lanes then return plan.cfg.q_lanes end
-  local cost = {}
-  for _, lanes in ipairs { "queries", "columns" } do
+  local best, best_hb, best_cost
+  for _, lanes in ipairs(plan.cfg.q_lanes and { plan.cfg.q_lanes } or { "queries", "columns" }) do
     plan.q_lanes = lanes
-    local hb = choose_head_block(plan)
-    local _, projected = plan_projected(plan, hb)
-    local _, attend = plan_groups(plan, hb)
-    cost[lanes] = (projected + attend) * (plan.cfg.h // hb)
+    local hb, cost = choose_head_block(plan)
+    if not best or cost < best_cost * 0.95 then best, best_hb, best_cost = lanes, hb, cost end
   end
-  return cost.columns < 0.95 * cost.queries and "columns" or "queries"
+  return best, best_hb
 end
 
 -- Blocks of groups for the output product: as many groups as the second-level cache holds the context
@@ -277,9 +274,8 @@ function M.build(cfg)
   plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 256
   -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
   plan.straight = 400
-  plan.q_lanes = choose_q_lanes(plan)
-  local hb = choose_head_block(plan)
-  plan.hb, plan.head_blocks = hb, cfg.h // hb
+  local q_lanes, hb = choose_q_lanes(plan)
+  plan.q_lanes, plan.hb, plan.head_blocks = q_lanes, hb, cfg.h // hb
   plan.groups = plan_groups(plan, hb)
   plan.projected = plan_projected(plan, hb)
   plan.keys = operand(plan.projected.k, cfg.dk, cfg)
