@@ -1,6 +1,8 @@
 /* embed.c: prints files as the C table of embed.h.
  *
  *   embed FILE... > OUT.c
+ *
+ * A file that is named again is there once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,18 +30,27 @@ static size_t print_array(int index, const char *path) {
   return size;
 }
 
+static int contains(char **names, int count, const char *name) {
+  while (count > 0 && strcmp(names[count - 1], name) != 0) --count;
+  return count > 0;
+}
+
 int main(int argc, char **argv) {
   size_t *sizes = calloc((size_t)argc, sizeof *sizes);
   if (sizes == NULL) return 1;
 
   printf("/* Written by gen/embed.c; do not edit. */\n#include \"embed.h\"\n\n");
-  for (int i = 1; i < argc; ++i) sizes[i] = print_array(i, argv[i]);
-  printf("const EmbeddedFile embedded_files[] = {\n");
+  int count = 0;
   for (int i = 1; i < argc; ++i) {
+    if (!contains(argv + 1, count, argv[i])) argv[++count] = argv[i];
+  }
+  for (int i = 1; i <= count; ++i) sizes[i] = print_array(i, argv[i]);
+  printf("const EmbeddedFile embedded_files[] = {\n");
+  for (int i = 1; i <= count; ++i) {
     const char *name = argv[i][0] == '/' ? strrchr(argv[i], '/') + 1 : argv[i];
     printf("  {\"%s\", file%d, %zu},\n", name, i, sizes[i]);
   }
-  printf("};\nconst size_t embedded_count = %d;\n", argc - 1);
+  printf("};\nconst size_t embedded_count = %d;\n", count);
 
   must(fflush(stdout) == 0 && !ferror(stdout), "standard output");
   free(sizes);

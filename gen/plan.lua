@@ -108,35 +108,39 @@ local function plan_projected(plan, hb)
   return projected, sum
 end
 
--- Heads projected together: more columns waste fewer lanes, fewer columns stay in the cache.
+-- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache.
 local function choose_head_block(plan)
   local cfg = plan.cfg
-  if cfg.head_block then return cfg.head_block end
   local best, best_cost
-  for hb = 1, cfg.h do
-    if cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
-      local _, kv_cost = plan_projected(plan, hb)
-      local _, attend_cost = plan_groups(plan, hb)
-      local cost = (kv_cost + attend_cost) * (cfg.h // hb)
+  for hb = cfg.head_block or 1, cfg.head_block or cfg.h do
+    if hb == cfg.head_block or cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
+      local _, projected = plan_projected(plan, hb)
+      local _, attend = plan_groups(plan, hb)
+      local cost = (projected + attend) * (cfg.h // hb)
       if not best or cost < best_cost * 0.995 then best, best_cost = hb, cost end
     end
   end
-  return best
+  return best, best_cost
 end
 
--- The lanes of the product that makes the queries: queries, as in all of attend, or columns, where
--- queries are so few that most lanes would idle; their product is transposed then.
+-- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
+-- model does not know that X needs no transposition then, nor that one vector of queries is in the nearest
+-- cache all the time.
+local COLUMNS = { one_vector = 0.95, several = 1.005 }
+
+-- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
+-- product is transposed then; the heads projected together; the cost of all but the output.
 local function choose_q_lanes(plan)
-  if plan.cfg.q_lanes then return plan.cfg.q_lanes end
-  local cost = {}
-  for _, lanes in ipairs { "queries", "columns" } do
+  local cfg = plan.cfg
+  local function with(lanes)
     plan.q_lanes = lanes
-    local hb = choose_head_block(plan)
-    local _, projected = plan_projected(plan, hb)
-    local _, attend = plan_groups(plan, hb)
-    cost[lanes] = (projected + attend) * (plan.cfg.h // hb)
+    local hb, cost = choose_head_block(plan)
+    return { lanes, hb, cost }
   end
-  return cost.columns < 0.95 * cost.queries and "columns" or "queries"
+  if cfg.q_lanes then return table.unpack(with(cfg.q_lanes)) end
+  local queries, columns = with "queries", with "columns"
+  local most = cfg.seq > plan.isa.lanes and COLUMNS.several or COLUMNS.one_vector
+  return table.unpack(columns[3] < most * queries[3] and columns or queries)
 end
 
 -- Blocks of groups for the output product: as many groups as the second-level cache holds the context
@@ -279,12 +283,10 @@ function M.build(cfg)
   plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 256
   -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
   plan.straight = 400
-  plan.q_lanes = choose_q_lanes(plan)
-  local hb = choose_head_block(plan)
-  plan.hb, plan.head_blocks = hb, cfg.h // hb
-  local attend_cost, projected_cost
-  plan.groups, attend_cost = plan_groups(plan, hb)
-  plan.projected, projected_cost = plan_projected(plan, hb)
+  local q_lanes, hb, cost = choose_q_lanes(plan)
+  plan.q_lanes, plan.hb, plan.head_blocks = q_lanes, hb, cfg.h // hb
+  plan.groups = plan_groups(plan, hb)
+  plan.projected = plan_projected(plan, hb)
   plan.keys = operand(plan.projected.k, cfg.dk, cfg)
   plan.values = operand(plan.projected.v, cfg.dv, cfg)
   plan.k_chunks = tiles.chunks(d, plan.k_block, plan.k_unroll)
@@ -312,7 +314,7 @@ function M.build(cfg)
     widest = math.max(widest, group.width)
     kv_rows = math.max(kv_rows, plan.masked and count * rows or m)
   end
-  plan.cost = (attend_cost + projected_cost) * plan.head_blocks + plan_output(plan)
+  plan.cost = cost + plan_output(plan)
   plan_packed(plan, hb)
 
   -- Parallel tasks: of a batch entry, head blocks times `chunks_per_head` ranges of groups.

@@ -229,11 +229,11 @@ static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhage
 
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool) {
-  mhagen_status status = mhagen_check_args(kernel, args);
-  if (status != MHAGEN_OK) return status;
   int forks = 0;
   for (int p = 0; p < kernel->phase_count; p++) forks += worth_forking(pool, &kernel->phases[p]);
   if (forks == 0) return kernel->run(args); /* in the order that keeps one core's caches warm */
+  const mhagen_status status = mhagen_check_args(kernel, args);
+  if (status != MHAGEN_OK) return status;
   for (int p = 0; p < kernel->phase_count; p++) {
     const mhagen_phase *phase = &kernel->phases[p];
     if (worth_forking(pool, phase)) {

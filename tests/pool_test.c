@@ -39,6 +39,8 @@ static const mhagen_kernel kernel = {
     .name = "toy", .supported = supported, .run = run_alone, .phases = phases, .phase_count = PHASES};
 
 static mhagen_status run_alone(const mhagen_args *args) {
+  const mhagen_status status = mhagen_check_args(&kernel, args);
+  if (status != MHAGEN_OK) return status;
   for (int p = 0; p < PHASES; p++) {
     for (int i = 0; i < phases[p].tasks; i++) phases[p].task(args, phases[p].first + i);
   }
@@ -70,12 +72,16 @@ static void run(mhagen_pool *pool, int start) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void test_null_pool(void) {
-  run(NULL, 5);
+static void test_bad_args(mhagen_pool *pool) {
   values[0][0] = -1;
   mhagen_args args = args_with(NULL);
-  REQUIRE(mhagen_run_parallel(&kernel, &args, NULL) == MHAGEN_ERR_NULL);
+  REQUIRE(mhagen_run_parallel(&kernel, &args, pool) == MHAGEN_ERR_NULL);
   REQUIRE(values[0][0] == -1);
+}
+
+static void test_null_pool(void) {
+  run(NULL, 5);
+  test_bad_args(NULL);
   mhagen_pool_destroy(NULL);
   REQUIRE(!mhagen_pool_create(0) && !mhagen_pool_create(-3));
 }
@@ -115,6 +121,7 @@ static void test_cycles(void) {
 static void test_reuse(void) {
   mhagen_pool *pool = mhagen_pool_create(4);
   for (int i = 0; i < 1000; i++) run(pool, i);
+  test_bad_args(pool);
   mhagen_pool_destroy(pool);
 }
 

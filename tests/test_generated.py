@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, ROOT, SUITE, WARNINGS, compiler_for,
-                   cpu_time, cross_prefix, disassemble, generate, native, need, run)
+from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
+                   compiler_for, cpu_time, cross_prefix, disassemble, generate, native, need, run)
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
@@ -55,7 +55,7 @@ def spills(path, isa):
 
 
 @slow
-@pytest.mark.parametrize("compiler", ["gcc", COMPILERS[-1]])
+@pytest.mark.parametrize("compiler", RECENT_COMPILERS)
 @pytest.mark.parametrize("shape, config, isa", [
     (shape, config, isa) for shape, config in SUITE for isa in ("avx512", "avx2", "neon")
     if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
@@ -139,7 +139,7 @@ STACK = [COVER[11], "h=1 d_model=8 dk=4 seq=16 unroll=full"]  # much on the stac
 @pytest.mark.parametrize("level, configs", [
     ("-O2", STACK), *(pytest.param(level, [*COVER, STACK[-1]], marks=slow) for level in ("-O1", "-O2", "-O3"))])
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("compiler", ["gcc", COMPILERS[-1]])
+@pytest.mark.parametrize("compiler", RECENT_COMPILERS)
 def test_stack(compiler, isa, level, configs, tmp_path):
     """The frames of all functions together, more than any chain of calls, stay below what the header says."""
     command = compiler_for(isa, compiler)

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from tools import COMPILERS, ROOT, compiler_for, need, run
+from tools import RECENT_COMPILERS, ROOT, compiler_for, need, run
 
 sys.path.append(str(ROOT / "bench"))
 import mca  # noqa: E402
 
 
-@pytest.mark.parametrize("compiler", [COMPILERS[0], COMPILERS[-1]])
+@pytest.mark.parametrize("compiler", RECENT_COMPILERS)
 def test_micro(compiler, tmp_path):
     command = " ".join(compiler_for("neon", compiler))
     for program in mca.newest("llvm-mca"), "qemu-aarch64", mca.CROSS + "gcc":

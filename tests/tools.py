@@ -23,6 +23,7 @@ TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 CLANGS = ["clang-14", max((path.name for path in pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]")
                            if path.name != "clang-14"), default="clang-newest")]
 COMPILERS = ["gcc", *CLANGS]
+RECENT_COMPILERS = ["gcc", CLANGS[-1]]
 CXX_COMPILERS = ["g++", *(name.replace("clang", "clang++") for name in CLANGS)]
 
 

@@ -42,23 +42,32 @@ function M.transpose(K, label, group, d, ld, x, xt)
   end)
 end
 
--- One tile of a product with vectors over columns. Rows of A are `a.row` floats apart, its K steps
--- `a.step`; those of the result `out.row`.
--- Without a bias sums start at zero.
-local function column_tile(K, label, rows, block, chunk, a, panel, bias, out)
-  local t, mode, steps = K.t, chunk.mode, chunk.steps
-  local params = { { "a", "in", a.p }, { "b", "in", panel }, { "c", "out", out.p } }
+-- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
+-- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact }
+-- as gemm.store. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+local function chunk_tile(K, tile)
+  local t, next_chunk, steps, bias = K.t, tile.mode == "next", tile.steps, tile.bias
+  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
-  K:part(("%s_%dx%d_k%d%s"):format(label, rows, block.used, steps, suffix[mode]),
-    ("A tile of %d rows and %d columns, %d K steps%s."):format(rows, block.used, steps,
-      mode == "next" and ", added to what is there" or ""), params, function(p)
-    local tile = {
-      rows = rows, vecs = block.vecs, steps = steps, unroll = K:unroll(steps, rows * #block.vecs),
-      a = { p = p.a, row = a.row, step = a.step }, b = { p = p.b, step = block.width },
-      init = (mode == "next" or not bias) and gemm.from_zero(t) or gemm.from_columns(t, p.bias),
+  K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
+    ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
+    local inner = {
+      rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = K:unroll(steps, tile.rows * #tile.vecs),
+      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
     }
-    gemm.store(t, tile, gemm.tile(t, tile), p.c, out.row, mode == "next", out.exact)
+    gemm.store(t, inner, gemm.tile(t, inner), p.c, tile.c.row, next_chunk, tile.c.exact)
   end)
+end
+
+-- One with vectors over columns, those of a panel of B.
+local function column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
+  chunk_tile(K, {
+    name = ("%s_%dx%d"):format(label, rows, block.used),
+    text = ("A tile of %d rows and %d columns"):format(rows, block.used),
+    rows = rows, vecs = block.vecs, mode = mode, steps = steps,
+    a = a, b = { p = panel, step = block.width }, bias = bias, start = gemm.from_columns, c = c,
+  })
 end
 
 -- build(block, j, panel) for each panel of a product: the j-th of a block of equal ones; `panel` is
@@ -73,29 +82,21 @@ function M.each_panel(K, product, steps, build)
 end
 
 -- C[rows][width] = A B + bias for one group of queries: weights A, packed in tiles as high as those of
--- the product, times B[steps][width]. Without a bias sums start at zero.
+-- the product, times B[steps][width].
 function M.rows(K, label, product, group, weights, b, bias, c)
-  local t = K.t
   for _, run in ipairs(product.runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       K:chunks(product.chunks, function(mode, k0, steps)
-        local params = {
-          { "a", "in", weights:at(row * product.steps + k0 * run.size) },
-          { "b", "in", b:at(k0 * group.width) }, { "c", "out", c:at(row * group.width) },
-        }
-        if bias then table.insert(params, 3, { "bias", "in", bias:at(row) }) end
-        K:part(("%s_%dx%s_k%d%s"):format(label, run.size, group.name, steps, suffix[mode]),
-          ("%d rows for a group of queries, %d K steps%s."):format(run.size, steps,
-            mode == "next" and ", added to what is there" or ""), params, function(p)
-          local tile = {
-            rows = run.size, vecs = group.vecs, steps = steps,
-            unroll = K:unroll(steps, run.size * #group.vecs),
-            a = { p = p.a, row = 1, step = run.size }, b = { p = p.b, step = group.width },
-            init = (mode == "next" or not bias) and gemm.from_zero(t) or gemm.from_row(t, p.bias),
-          }
-          gemm.store(t, tile, gemm.tile(t, tile), p.c, group.width, mode == "next")
-        end)
+        chunk_tile(K, {
+          name = ("%s_%dx%s"):format(label, run.size, group.name),
+          text = ("%d rows for a group of queries"):format(run.size),
+          rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
+          a = { p = weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
+          b = { p = b:at(k0 * group.width), step = group.width },
+          bias = bias and bias:at(row), start = gemm.from_row,
+          c = { p = c:at(row * group.width), row = group.width },
+        })
       end)
     end)
   end
@@ -123,7 +124,7 @@ function M.keys_values(K, which, x, packed, kv, len)
         M.each_panel(K, product, d, function(block, j, panel)
           local column = j * block.width + block.at
           K:chunks(plan.k_chunks, function(mode, k0, steps)
-            column_tile(K, label, run.size, block, { mode = mode, steps = steps },
+            column_tile(K, label, run.size, block, mode, steps,
               { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
               p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
           end)
@@ -162,7 +163,7 @@ function M.output(K, pieces, block, panel, bias)
           K:each("tile", run.count, function(j)
             local row = j * run.size + run.at
             K:chunks(plan.out.chunks, function(mode, k0, steps)
-              column_tile(K, "output_" .. group.name, run.size, block, { mode = mode, steps = steps },
+              column_tile(K, "output_" .. group.name, run.size, block, mode, steps,
                 { p = o:at(row + k0 * group.width), row = 1, step = group.width },
                 p.panel:at(k0 * block.width), p.bias, { p = y:at(row * d), row = d, exact = true })
             end)

@@ -7,10 +7,10 @@
 -- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
 -- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address,
 -- n and s the literals, e the float in memory, x the integer. F(x) rounds to float32, pick(c, x, y)
--- selects, BITS(x) and FLOAT(x) pass between a float and its bits. Also so written, where needed:
--- `alt` another result that is as good, `unfused` one that is where the ISA does not say fused,
--- `full` which operand is of the full width at any width, `domain`
--- for which operands there is a meaning at all. A NaN is as good as any other.
+-- selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
+-- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
+-- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
+-- a meaning at all; `full`, which operand is of the full width at any width.
 
 local list = {}
 local function op(def)
