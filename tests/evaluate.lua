@@ -22,6 +22,9 @@ function fn.idiv(a, b) return a // b end
 function fn.ishl(a, n) return (string.unpack("<i4", string.pack("<I4", (a << n) & 0xFFFFFFFF))) end
 function fn.iadd(a, b) return (string.unpack("<i4", string.pack("<I4", (a + b) & 0xFFFFFFFF))) end
 
+function fn.iand(a, b) return a & b end
+function fn.floor(x) return x ~= x and x or math.floor(x) + 0.0 end
+
 function fn.rintf(x)
   if x ~= x or math.abs(x) >= 2.0 ^ 23 then return x end
   return x + 0x1.8p52 - 0x1.8p52

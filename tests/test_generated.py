@@ -2,6 +2,7 @@
 import ctypes
 import random
 import re
+import subprocess
 
 import pytest
 
@@ -107,6 +108,16 @@ def test_foreign_scheduler(config, tmp_path):
             ROOT / "tests/openmp_test.c", source, tmp_path / "mhagen.c", "-o", tmp_path / "test")
         output = run(tmp_path / "test")
         assert re.match("same bits|skipped", output), output
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_fast_math_is_refused(compiler, tmp_path):
+    """It would change results without a word."""
+    need(compiler)
+    source = generate(tmp_path, COVER[1], "scalar")
+    result = subprocess.run([compiler, "-std=c11", "-O2", "-ffast-math", "-c", source, "-o", tmp_path / "k.o"],
+                            text=True, capture_output=True)
+    assert result.returncode and "without -ffast-math" in result.stderr
 
 
 @slow

@@ -15,10 +15,21 @@ return {
   tiles = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } },
   fused = true,
   saturates = true,
+  prelude = [[
+/* 2^(k/16), k being the low 4 bits of each lane. */
+static inline __m512 root16(__m512 a) {
+  const __m512 roots = _mm512_setr_ps(
+      1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
+      1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f,
+      1.91520655f);
+  return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
+}
+]],
   widths = { -- cost: FMA issue slots, in full vectors
-    { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", low = "(", cost = 1 },
+    { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", low = "(", cost = 1,
+      root = "root16(", roots = ")" },
     { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", low = "_mm512_castps512_ps256(",
-      cost = 0.5 },
+      cost = 0.5, root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))" },
   },
   rows = {
     load = "$p_loadu_ps($1)",
@@ -42,7 +53,9 @@ return {
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",
-    zero_if = "$p_mask_blend_ps($1, $2, $p_setzero_ps())",
+    root = "$root$1$roots",
+    scale2_floor = "$p_scalef_ps($1, $2)",
+    zero_if = "$p_maskz_mov_ps(($m)~$1, $2)",
     all = "$1 == $full",
     trn_lo = {
       [1] = "_mm512_mask_moveldup_ps($1, 0xAAAA, $2)",

@@ -58,6 +58,12 @@ op { "scale2",  "f <- f f",   "a * 2^b for a in [0.5, 2) and an integer b up to 
      ref = "F(a * exp2(b))",
      domain = "(isnan(a) and isnan(b)) or (a >= 0.5 and a < 2.0 and rintf(b) == b and b <= 127.0 " ..
               "and a * exp2(b) >= FLT_MIN)" }
+-- the parts of exp2 by a table, where an ISA looks up sixteen floats in a register
+op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true,
+     ref = "F(exp2(iand(BITS(a), 15) / 16.0))" }
+op { "scale2_floor", "f <- f f", "a * 2^floor(b) for a in [1, 2) and b from -126; inf for b from 128; " ..
+     "NaN where b is", optional = true,
+     ref = "F(a * exp2(floor(b)))", domain = "a >= 1.0 and a < 2.0 and (b >= 0.0 - 126.0 or isnan(b))" }
 -- integer lanes, only where scale2 is not native
 op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22; of a NaN the low 9 bits are 0",
      ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }

@@ -19,6 +19,10 @@
 #include <stddef.h>
 #include <string.h>
 
+#ifdef __FAST_MATH__
+#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
+#endif
+
 /* ---- packing ---- */
 
 /* Every weight into its place in `packed`. */
@@ -455,7 +459,7 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 most = _mm256_set1_ps(127.0f);
   const __m256 top = _mm256_min_ps(most, x);

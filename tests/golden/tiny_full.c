@@ -18,6 +18,10 @@
 #include <stddef.h>
 #include <string.h>
 
+#ifdef __FAST_MATH__
+#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
+#endif
+
 /* ---- packing ---- */
 
 /* Every weight into its place in `packed`. */
@@ -51,28 +55,33 @@ mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")
 #endif
+/* 2^(k/16), k being the low 4 bits of each lane. */
+static inline __m512 root16(__m512 a) {
+  const __m512 roots = _mm512_setr_ps(
+      1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
+      1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f,
+      1.91520655f);
+  return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
+}
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
-  const __m256 n = _mm256_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256 magic = _mm256_set1_ps(786432.0f);
+  const __m256 shifted = _mm256_add_ps(x, magic);
+  const __m256 n = _mm256_sub_ps(shifted, magic);
   const __m256 r = _mm256_sub_ps(x, n);
-  const __m256 c6 = _mm256_set1_ps(0.000155957678f);
-  const __m256 c5 = _mm256_set1_ps(0.00134068797f);
-  const __m256 p5 = _mm256_fmadd_ps(c6, r, c5);
-  const __m256 c4 = _mm256_set1_ps(0.00961772259f);
-  const __m256 p4 = _mm256_fmadd_ps(p5, r, c4);
-  const __m256 c3 = _mm256_set1_ps(0.0555031635f);
-  const __m256 p3 = _mm256_fmadd_ps(p4, r, c3);
-  const __m256 c2 = _mm256_set1_ps(0.240226477f);
-  const __m256 p2 = _mm256_fmadd_ps(p3, r, c2);
-  const __m256 c1 = _mm256_set1_ps(0.693147182f);
+  const __m256 c3 = _mm256_set1_ps(0.0554668382f);
+  const __m256 c2 = _mm256_set1_ps(0.240237862f);
+  const __m256 p2 = _mm256_fmadd_ps(c3, r, c2);
+  const __m256 c1 = _mm256_set1_ps(0.693147242f);
   const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
-  const __m256 c0 = _mm256_set1_ps(1.0f);
-  const __m256 p0 = _mm256_fmadd_ps(p1, r, c0);
-  const __m256 scaled = _mm256_scalef_ps(p0, n);
+  const __m256 less_1 = _mm256_mul_ps(p1, r);
+  const __m256 root = _mm512_castps512_ps256(root16(_mm512_castps256_ps512(shifted)));
+  const __m256 power = _mm256_scalef_ps(root, n);
+  const __m256 scaled = _mm256_fmadd_ps(less_1, power, power);
   const __m256 lowest = _mm256_set1_ps(-126.0f);
   const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m256 result = _mm256_mask_blend_ps(tiny, scaled, _mm256_setzero_ps());
+  const __m256 result = _mm256_maskz_mov_ps((__mmask8)~tiny, scaled);
   return result;
 }
 

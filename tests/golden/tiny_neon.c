@@ -19,6 +19,10 @@
 #include <stddef.h>
 #include <string.h>
 
+#ifdef __FAST_MATH__
+#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
+#endif
+
 /* ---- packing ---- */
 
 /* Every weight into its place in `packed`. */
@@ -531,7 +535,7 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   const float32x4_t most = vdupq_n_f32(127.0f);
   const float32x4_t top = vminq_f32(most, x);

@@ -18,6 +18,10 @@
 #include <stddef.h>
 #include <string.h>
 
+#ifdef __FAST_MATH__
+#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
+#endif
+
 /* ---- packing ---- */
 
 /* Every weight into its place in `packed`. */
@@ -125,7 +129,7 @@ static __attribute__((noinline)) void key_query_3x2_k3(const float *a, const flo
   c[5] = acc_r2_c1;
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below, at least 2^126 above; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float n = nearest(x);
   const float r = x - n;
