@@ -4,6 +4,7 @@ local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
 local json = require "dkjson"
+local row_files = require "command.row_files"
 local sweep = require "sweep"
 local takes = require "command.takes"
 
@@ -40,6 +41,13 @@ end
 
 local function reason(one) return one.command .. ": " .. errors.one_line(one.broken) end
 
+-- Writes build.ninja by what is known now of configs that have the same code; returns how many others do.
+local function write_graph(dir, configs)
+  local shared = row_files.share(dir, configs)
+  must(host.write_files(dir, { { name = "build.ninja", text = sweep.ninja(configs, host.program, build.arch_of) } }))
+  return shared
+end
+
 local function write_plan(dir, configs, invalid, settings)
   for _, one in ipairs(configs) do
     must(host.write_files(("%s/configs/%s"):format(dir, one.id),
@@ -51,8 +59,8 @@ local function write_plan(dir, configs, invalid, settings)
     { name = "configs.txt", text = sweep.list(configs) },
     { name = "invalid.txt", text = table.concat(lines) },
     { name = "settings.json", text = json.encode(settings, { indent = true }) .. "\n" },
-    { name = "build.ninja", text = sweep.ninja(configs, host.program, build.arch_of) },
   }))
+  write_graph(dir, configs)
 end
 
 -- Runs Ninja on a target; nil and why if it could not do all.
@@ -66,20 +74,6 @@ local function run_ninja(dir, target, args, ninja)
     output and ": " .. (output:match("mhagen: ([^\n]*)") or build.telling_line(output)) or "")
 end
 
--- The rows that there are, in the order of the configs.
-local function rows_of(dir, configs)
-  local rows = {}
-  for _, one in ipairs(configs) do
-    local text = host.read_file(("%s/configs/%s/time.row"):format(dir, one.id))
-    local _, row = sweep.read_row(text or "")
-    if row then
-      row.id = one.id
-      rows[#rows + 1] = row
-    end
-  end
-  return rows
-end
-
 -- Removes what failing steps have left, so that they run again; returns the other rows.
 local function forget_failures(dir, rows)
   local kept = {}
@@ -88,8 +82,8 @@ local function forget_failures(dir, rows)
       kept[#kept + 1] = row
     else
       for _, step in ipairs(sweep.steps) do
-        if step.name ~= "generate" then -- always says the same
-          must(host.remove_file(("%s/configs/%s/%s.row"):format(dir, row.id, step.name)))
+        if not step.first then -- always says the same
+          must(host.remove_file(row_files.path(dir, row.id, step.name)))
         end
       end
     end
@@ -130,20 +124,26 @@ local function run(args)
 
   lock_sweep(args.output, args.quiet)
   write_plan(args.output, configs, invalid, settings)
-  local rows = rows_of(args.output, configs)
+  local rows = row_files.all(args.output, configs)
   if args.retry then rows = forget_failures(args.output, rows) end
   say("%d configs, %d invalid, planned in %.1f s; %d have results", #configs, #invalid,
       host.clock() - start, #rows)
   if args.plan_only then return 0 end
 
-  local done, why = run_ninja(args.output, "checked", args, ninja)
-  local each = sweep.average(host.read_file(args.output .. "/.ninja/.ninja_log") or "", "time")
-  if done and each then
-    say("%d to time, about %s", #configs - #rows, duration(each * (#configs - #rows)))
+  local done, why = run_ninja(args.output, "prepared", args, ninja)
+  if done then
+    local shared = write_graph(args.output, configs)
+    if shared > 0 then say("%d have the code of another one, and take its numbers", shared) end
+    done, why = run_ninja(args.output, "checked", args, ninja)
   end
-  if done then done, why = run_ninja(args.output, "timed", args, ninja) end
+  if done then
+    local left = #row_files.lacking(args.output, configs, settings)
+    local each = sweep.average(host.read_file(args.output .. "/.ninja/.ninja_log") or "", sweep.last)
+    if each then say("%d to time, about %s", left, duration(each * left)) end
+    done, why = run_ninja(args.output, "timed", args, ninja)
+  end
 
-  rows = rows_of(args.output, configs)
+  rows = row_files.all(args.output, configs)
   local counts = sweep.count(rows)
   must(host.write_files(args.output, { { name = "results.jsonl", text = sweep.jsonl(rows) },
                                        { name = "results.csv", text = sweep.csv(rows) } }))

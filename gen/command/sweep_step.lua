@@ -8,6 +8,7 @@ local errors = require "command.errors"
 local generate = require "generate"
 local isas = require "isa.init"
 local json = require "dkjson"
+local row_files = require "command.row_files"
 local sweep = require "sweep"
 
 local must = errors.must
@@ -155,23 +156,18 @@ function steps.time(at, row)
   end
 end
 
--- The settings that a step depends on: with others it is made again.
-local depends = {
-  compile = { "cc", "compiler", "launch_compile" }, check = { "launcher", "stage" },
-  time = { "threads", "samples" },
-}
-
--- The first step of a config: the hash of its texts, the row, the files.
+-- The first step of a config: the hash of its texts, that of its code, the row, the files.
 local function generate_in(at)
   local start, cfg = host.clock(), at.cfg
   local ok, files, recorded = pcall(function()
     build.add_embedded({}, cfg, "sweep", shared_files) -- refuses their names
     return generate(cfg)
   end)
-  local row
+  local row, code
   if ok then
     row = bench.row(cfg, recorded)
     files[#files + 1] = { name = "mhagen_main.c", text = sweep.main(recorded) }
+    code = host.hash(sweep.code(cfg.name, files))
   elseif type(files) == "table" and files.rule then
     row = sweep.refused(cfg, errors.one_line(files))
     files = {}
@@ -181,7 +177,7 @@ local function generate_in(at)
   row.generate_seconds = build.seconds_since(start)
   local texts = { row.message }
   for _, file in ipairs(files) do texts[#texts + 1] = file.text end
-  return host.hash(table.concat(texts, "\0")), row, files
+  return host.hash(table.concat(texts, "\0")), code, row, files
 end
 
 -- Makes DIR/configs/ID/STEP.row, unless it is made of the same: then nothing is touched, so that
@@ -191,17 +187,14 @@ local function make_row(path)
   local settings = json.decode(must(host.read_file("settings.json")))
   local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
   local at = { id = id, dir = dir, cfg = cfg, settings = settings, arch = build.arch_of(cfg) }
-  local key, row, files
-  if step == "generate" then
-    key, row, files = generate_in(at)
+  local this, before = sweep.step(step)
+  local key, code, row, files
+  if this.first then
+    key, code, row, files = generate_in(at)
   else
-    local parts = {}
-    parts[1], row = sweep.read_row(must(host.read_file(("%s/%s.row"):format(dir, sweep.before(step)))))
-    for _, setting in ipairs(depends[step]) do parts[#parts + 1] = tostring(settings[setting]) end
-    if step == "compile" then
-      parts[#parts + 1] = must(host.read_file(("common/%s/built"):format(at.arch)))
-    end
-    key, files = host.hash(table.concat(parts, "\0")), {}
+    local text = row_files.read(".", id, before.name)
+    key = row_files.key(this, sweep.read_key(text), settings, must(row_files.built(".", at.arch)))
+    row, files = sweep.read_row(text), {}
   end
   if (host.read_file(path) or ""):match("^%x+") == key then return end
   must(host.remove_file(path))
@@ -209,7 +202,7 @@ local function make_row(path)
     local ok, failed = pcall(steps[step], at, row)
     if not ok and not (type(failed) == "table" and failed.failed) then error(failed, 0) end
   end
-  files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row) }
+  files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row, code) }
   must(host.write_files(dir, files))
 end
 
