@@ -8,6 +8,8 @@
 --   common/ARCH/     what all programs for an architecture share, compiled
 --   configs/ID/      config.lua, the C, the program, and after each step STEP.row
 --   results.jsonl, results.csv
+--
+-- gen/command/slurm.lua has what is there of a sweep on a cluster.
 
 local bench = require "bench"
 local config = require "config"
@@ -207,8 +209,10 @@ end
 local function ninja_path(path) return (path:gsub("[$ :]", "$%0")) end
 local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- program: the path of mhagen; arch_of(cfg): the architecture that its program is for.
-function M.ninja(configs, program, arch_of)
+-- program: the path of mhagen; arch_of(cfg): the architecture that its program is for; place: where
+-- Ninja's log and the locks are. Of a shard, what comes first and what is common is there already.
+function M.ninja(configs, program, arch_of, place)
+  local shard = place ~= "."
   local lines, common, present, outputs = {}, {}, {}, {}
   local mhagen = ninja_path(program)
   for _, step in ipairs(M.steps) do outputs[step.name] = {} end
@@ -216,7 +220,7 @@ function M.ninja(configs, program, arch_of)
     local dir = "configs/" .. one.id .. "/"
     local arch = arch_of(one.cfg)
     local built = ("common/%s/built"):format(arch)
-    if not present[arch] then
+    if not shard and not present[arch] then
       present[arch] = true
       common[#common + 1] = ("build %s: step | %s settings.json\n"):format(built, mhagen)
       table.insert(outputs.generate, built)
@@ -224,7 +228,9 @@ function M.ninja(configs, program, arch_of)
     local input = ("config.lua | %s"):format(mhagen)
     for _, step in ipairs(M.steps) do
       local output = dir .. step.name .. ".row"
-      if step.first or not one.same_as then
+      local wanted = not one.same_as
+      if step.first then wanted = not shard end
+      if wanted then
         lines[#lines + 1] = ("build %s: step %s%s%s%s\n"):format(output, dir, input,
           step.common and " " .. built or "", step.pool and " || checked\n  pool = " .. step.pool or "")
         table.insert(outputs[step.name], output)
@@ -233,7 +239,7 @@ function M.ninja(configs, program, arch_of)
     end
   end
   return template.file("sweep.ninja.in", {
-    version = version, command = shell_word(program):gsub("%$", "$$"), common = table.concat(common),
+    version = version, place = place, command = shell_word(program):gsub("%$", "$$"), common = table.concat(common),
     configs = table.concat(lines), prepared = table.concat(outputs.generate, " "),
     checked = table.concat(outputs.check, " "), timed = table.concat(outputs.time, " "),
   })

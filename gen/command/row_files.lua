@@ -2,7 +2,7 @@
 
 local host = require "host"
 local build = require "command.build"
-local errors = require "command.errors"
+local must = require("command.errors").must
 local sweep = require "sweep"
 
 local M = {}
@@ -34,6 +34,7 @@ function M.lacking(dir, configs, settings)
   local list = {}
   for _, one in ipairs(configs) do
     if not one.same_as then
+      must(host.write_files(("%s/configs/%s"):format(dir, one.id), {})) -- NFS looks again in one that is opened
       local built, key = M.built(dir, build.arch_of(one.cfg)), nil
       for _, step in ipairs(sweep.steps) do
         if step.first then
@@ -56,6 +57,15 @@ function M.share(dir, configs)
     one.code, one.measured = code ~= "" and code or nil, host.exists(M.path(dir, one.id, sweep.last))
   end
   return sweep.share(configs)
+end
+
+-- Of how many configs there is a result, from whatever make.
+function M.count(dir, configs)
+  local count = 0
+  for _, one in ipairs(configs) do
+    if host.exists(M.path(dir, (one.same_as or one).id, sweep.last)) then count = count + 1 end
+  end
+  return count
 end
 
 -- The rows that there are, in the order of the configs.

@@ -17,17 +17,6 @@ local must = errors.must
 local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
                        "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
 
--- A word for the shell: in quotes where it needs them.
-local function quoted(word)
-  return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
-end
-
-local function command_line(words)
-  local all = {}
-  for i, word in ipairs(words) do all[i] = quoted(word) end
-  return table.concat(all, " ")
-end
-
 -- Puts a text in the place of each {name} of a launcher or a stage.
 local function put(text, values)
   return (text:gsub("{(%w*)}", values))
@@ -36,10 +25,11 @@ end
 -- Runs a command of a step, through the launcher if there is one; returns its output. If it fails,
 -- the row says so, and is raised.
 local function shell_step(row, name, words, launcher)
-  local text = command_line(words)
+  local text = build.command_line(words)
   if launcher then text = put(launcher, { [""] = text }) end
   local status, output = host.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, build.OUTPUT_BYTES)
   if must(status, output) == 0 then return output end
+  if status >= 128 then host.run { "sleep", "1" } end -- a signal that ends us too says nothing of the config
   local line = build.telling_line(output):gsub("[^\32-\126]", "?"):sub(1, 300)
   if output:find("No space left on device", 1, true) then error({ message = line }, 0) end -- no result
   row.status = name
@@ -115,7 +105,7 @@ end
 local function run_program(at, row, step, arguments)
   local program, settings = { at.dir .. "/program" }, at.settings
   if settings.stage then
-    local places = { src = quoted(program[1]), dst = quoted(at.id) }
+    local places = { src = build.quoted(program[1]), dst = build.quoted(at.id) }
     shell_step(row, step, { "/bin/sh", "-c", put(settings.stage, places) })
     program = { "./" .. at.id }
   end
@@ -207,7 +197,7 @@ local function make_row(path)
 end
 
 local function run(args)
-  if not must(host.locked(".sweep")) then
+  if not must(host.locked(args.under .. "/.sweep")) then
     error({ message = "sweep-step: no sweep is running here; `mhagen sweep` starts the steps" }, 0)
   end
   local arch = args.file:match("^common/(.*)/built$")
@@ -221,5 +211,8 @@ end
 
 return {
   name = "sweep-step", run = run,
-  options = function(cmd) cmd:hidden(true):argument("file") end,
+  options = function(cmd)
+    cmd:hidden(true):argument("file")
+    cmd:option("--under", "the directory of the locks", ".")
+  end,
 }
