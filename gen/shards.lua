@@ -16,10 +16,11 @@ end
 
 local up = { idle = true, mixed = true, allocated = true, completing = true, planned = true }
 
--- From lines "partition nodes state" of sinfo, of one partition or with a star at the default one: how
--- many shards for so many configs. One for each idle node; none idle: for each that is up.
-function M.count(text, configs)
-  local default = text:find("%S+%* ")
+-- From lines "partition nodes state" of sinfo, of the partition that is asked for or of all, with a star
+-- at the default one: how many shards for so many configs. One for each idle node; none idle: for each
+-- that is up.
+function M.count(text, asked, configs)
+  local default = not asked and text:find("%S+%* ")
   local nodes = { idle = 0, up = 0 }
   for partition, count, state in text:gmatch("(%S+) +(%d+) +(%l+)") do
     if not default or partition:find("%*$") then

@@ -19,7 +19,7 @@ local must = errors.must
 
 local M = {}
 
-local MOST_JOBS = 4 -- of one sweep: the first, and three for what has failed
+local MOST_FRUITLESS = 4 -- jobs in a row that bring no result
 local MOST_ASKED = 4 -- times in a row that squeue fails; a controller may be restarting
 local INTERRUPTED = 130
 
@@ -117,8 +117,8 @@ local function submit(at, left)
   local options, count = build.words_of(at.options), tonumber(at.shards)
   if not count then
     local partition = shards.partition(options)
-    count = shards.count(must(ask(build.joined({ "sinfo", "--noheader", "--format=%P %D %T" },
-                                               { partition and "--partition=" .. partition }))), #left)
+    local sinfo = { "sinfo", "--noheader", "--format=%P %D %T", partition and "--partition=" .. partition }
+    count = shards.count(must(ask(sinfo)), partition, #left)
   end
   local parts = shards.deal(left, math.min(count, #left))
   for i, configs in ipairs(parts) do
@@ -155,18 +155,19 @@ end
 
 -- Has all configs without results measured; raises why if that cannot be.
 function M.run(at)
-  local name, number, count
-  for _ = 1, MOST_JOBS do
-    local left = row_files.lacking(at.dir, at.configs, at.settings)
-    if #left == 0 then return end
-    name, number, count = submit(at, left)
+  local left, fruitless = row_files.lacking(at.dir, at.configs, at.settings), 0
+  while #left > 0 do
+    local name, number, count = submit(at, left)
     wait(at.dir, name, at.configs, at.say)
     must(host.remove_file(at.dir .. "/slurm.job"))
+    local before = #left
+    left = row_files.lacking(at.dir, at.configs, at.settings)
+    fruitless = #left == before and fruitless + 1 or 0
+    if fruitless == MOST_FRUITLESS then
+      error({ message = ("%s: no result of %d configs from %d jobs in a row; the last, Slurm job %s: %s"):format(
+        at.dir, #left, fruitless, number, complaint(at.dir, number, count)) }, 0)
+    end
   end
-  local left = #row_files.lacking(at.dir, at.configs, at.settings)
-  if left == 0 then return end
-  error({ message = ("%s: %d configs have no results after %d jobs; the last, Slurm job %s: %s"):format(
-    at.dir, left, MOST_JOBS, number, complaint(at.dir, number, count)) }, 0)
 end
 
 return M
