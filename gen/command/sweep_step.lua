@@ -182,7 +182,7 @@ local function make_row(path)
   if this.first then
     key, code, row, files = generate_in(at)
   else
-    local text = row_files.read(".", id, before.name)
+    local text = must(host.read_file(row_files.path(".", id, before.name)))
     key = row_files.key(this, sweep.read_key(text), settings, must(row_files.built(".", at.arch)))
     row, files = sweep.read_row(text), {}
   end
