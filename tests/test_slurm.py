@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -108,6 +109,14 @@ class Cluster(Sweep):
         path = self.out / "slurm.job"
         return path.read_text().split() if path.exists() else []
 
+    def kill_tasks(self):
+        for job in self.jobs():
+            for pid in job["pids"]:
+                try:
+                    os.killpg(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
     def timed(self):
         return len(list(self.out.glob("configs/*/time.row")))
 
@@ -116,12 +125,7 @@ class Cluster(Sweep):
 def cluster(tmp_path):
     cluster = Cluster(tmp_path)
     yield cluster
-    for job in cluster.jobs():
-        for pid in job["pids"]:
-            try:
-                os.killpg(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+    cluster.kill_tasks()
 
 
 SIX = "{ 1, 2, 3, 4, 5, 6 }"
@@ -227,8 +231,7 @@ def test_killed_task(cluster):
     process = cluster.start(SECONDS_EACH="0.5")
     cluster.wait_for(lambda: (cluster.out / f"configs/{name(1)}/time.row").exists())
     first = (cluster.out / f"configs/{name(1)}/time.row").read_bytes()
-    for pid in cluster.jobs()[0]["pids"]:
-        os.killpg(pid, signal.SIGKILL)
+    cluster.kill_tasks()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "submitted Slurm job 2" in out and len(cluster.jobs()) == 2
@@ -236,6 +239,27 @@ def test_killed_task(cluster):
     assert len(rows) == 6 and {row["status"] for row in rows.values()} == {"ok"}
     assert (cluster.out / f"configs/{name(1)}/time.row").read_bytes() == first
     assert cluster.ran().count(f"time {name(1)}") == 1
+
+
+@pytest.mark.slow
+def test_many_kills(cluster):
+    """Of mhagen and of tasks, at any time; a result that was there stays what it is, and none is made twice."""
+    cluster.grid(grid(seq=SIX, h="{ 1, 2 }"))
+    draw, before = random.Random(1), {}
+    for _ in range(15):
+        process = cluster.start(SECONDS_EACH="0.2")
+        time.sleep(draw.uniform(0.05, 3))
+        if draw.random() < 0.5:
+            kill(process, "mhagen")
+        else:
+            cluster.kill_tasks()
+            process.communicate(timeout=60)
+        now = {path: path.read_bytes() for path in cluster.out.glob("configs/*/time.row")}
+        assert before.items() <= now.items()
+        before = now
+    rows = cluster.done()
+    assert len(rows) == 12 and {row["status"] for row in rows.values()} == {"ok"}
+    assert all(path.read_bytes() == row for path, row in before.items())
 
 
 def test_a_job_that_nobody_waits_for(cluster):

@@ -176,6 +176,8 @@ local function make_row(path)
   local dir, id, step = path:match("^(configs/([^/]+))/(%l+)%.row$")
   local settings = json.decode(must(host.read_file("settings.json")))
   local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
+  -- What a killed job has left running on this node may be at work on the config, from another shard.
+  must(host.lock(dir .. "/.step", false, true, true))
   local at = { id = id, dir = dir, cfg = cfg, settings = settings, arch = build.arch_of(cfg) }
   local this, before = sweep.step(step)
   local key, code, row, files
