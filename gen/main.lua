@@ -9,8 +9,8 @@ local version = require "version"
 
 local commands = {
   require "command.gen", require "command.explain", require "command.check", require "command.bench",
-  require "command.tune", require "command.sweep", require "command.sweep_step", require "command.isas",
-  require "command.report",
+  require "command.tune", require "command.sweep", require "command.sweep_step",
+  require "command.sweep_shard", require "command.isas", require "command.report",
 }
 local command_of = {}
 for _, command in ipairs(commands) do command_of[command.name] = command end
@@ -36,13 +36,23 @@ local function build_parser()
   return parser
 end
 
+-- Joins options whose value is options too to that, which may then begin with a dash.
+local function joined(arguments)
+  local words, option = {}, nil
+  for _, argument in ipairs(arguments) do
+    if option then words[#words] = option .. "=" .. argument else words[#words + 1] = argument end
+    option = not option and argument == "--slurm" and argument or nil
+  end
+  return words
+end
+
 local function run(arguments)
   for _, argument in ipairs(arguments) do -- suggestions for long texts take long
     if #argument > 4096 then
       error({ message = errors.show(argument) .. ": argument longer than 4096 characters" }, 0)
     end
   end
-  local args = build_parser():parse(arguments)
+  local args = build_parser():parse(joined(arguments))
   return command_of[args.command].run(args)
 end
 

@@ -14,7 +14,7 @@ local function refuse(...) error({ message = string.format(...) }, 0) end
 
 -- The type of a column's values where they are not numbers.
 local types = { config = "table", disturbed = "boolean" }
-for key in ("shape name status message command version compiler flags cpu system"):gmatch("%a+") do
+for key in ("shape name status message command same_as version compiler flags cpu system"):gmatch("%S+") do
   types[key] = "string"
 end
 
@@ -136,9 +136,13 @@ end
 function M.read(text, path)
   local rows, note = read_lines(text, path, check_row)
   if #rows == 0 then refuse("%s: no results", path) end
-  local notes, disturbed = { note }, 0
+  local notes, disturbed, shared = { note }, 0, 0
   for _, row in ipairs(rows) do
     if row.disturbed then disturbed = disturbed + 1 end
+    if row.same_as then shared = shared + 1 end
+  end
+  if shared > 0 then
+    notes[#notes + 1] = ("%d of %d configs have the code of another one, and its numbers"):format(shared, #rows)
   end
   if disturbed > 0 then
     notes[#notes + 1] = ("%d of %d measurements were disturbed by other work"):format(disturbed,

@@ -11,6 +11,7 @@ M.fields = {
   { "message", "", "what went wrong, one line" },
   { "config", "", "every key of the config, with its defaults" },
   { "command", "", "makes the same kernel" },
+  { "same_as", "", "config that was compiled and measured instead: its code is the same but for name and comments" },
   { "version", "", "of mhagen" },
   { "compiler", "", "first line of its --version" },
   { "flags", "", "compiler and its options" },

@@ -8,6 +8,8 @@
 --   common/ARCH/     what all programs for an architecture share, compiled
 --   configs/ID/      config.lua, the C, the program, and after each step STEP.row
 --   results.jsonl, results.csv
+--
+-- gen/command/slurm.lua has what is there of a sweep on a cluster.
 
 local bench = require "bench"
 local config = require "config"
@@ -19,15 +21,18 @@ local version = require "version"
 
 local M = {}
 
--- The steps of a config, in order. `common`: its inputs are also what all programs share.
+-- The steps of a config, in order. `first`: it tells which configs take the others; `common`: its
+-- inputs are also what all programs share.
 M.steps = {
-  { name = "generate" }, { name = "compile", common = true }, { name = "check" },
+  { name = "generate", first = true }, { name = "compile", common = true }, { name = "check" },
   { name = "time", pool = "one" },
 }
+M.last = M.steps[#M.steps].name
 
-function M.before(name)
+-- The step of a name, and the one before it.
+function M.step(name)
   for i, step in ipairs(M.steps) do
-    if step.name == name then return M.steps[i - 1].name end
+    if step.name == name then return step, M.steps[i - 1] end
   end
 end
 
@@ -99,6 +104,46 @@ function M.expand(lists)
   return configs, invalid
 end
 
+-- ---- configs with the same code ----
+
+-- The files of a config without what makes no difference to a program: the name and the comments. A
+-- name that is also a variable's may hide that two are the same, no more.
+function M.code(name, files)
+  local code = {}
+  for i, file in ipairs(files) do
+    local text = file.text:gsub("/%*.-%*/", "")
+    for _, word in ipairs { name, name:upper() } do text = text:gsub("%f[%w_]" .. word .. "%f[^%w]", "\1") end
+    code[i] = text
+  end
+  return table.concat(code, "\0")
+end
+
+-- Gives configs of the same `code` but one the field same_as, that one: the first that is `measured`,
+-- which then stays so when the grid grows, or the first of all. One measurement is all there is to
+-- know of a program; of two the report would show the noise as a difference. Returns how many got it.
+function M.share(configs)
+  local first, count = {}, 0
+  for _, one in ipairs(configs) do
+    local before = one.code and first[one.code]
+    if one.code and (not before or one.measured and not before.measured) then first[one.code] = one end
+  end
+  for _, one in ipairs(configs) do
+    local same = one.code and first[one.code]
+    one.same_as = same ~= one and same or nil
+    count = count + (one.same_as and 1 or 0)
+  end
+  return count
+end
+
+-- The row of a config from that of the config with the same code, and its own of the first step.
+function M.shared(row, own, same_as)
+  for _, key in ipairs { "name", "config", "command", "version", "generate_seconds" } do
+    row[key] = own[key]
+  end
+  row.same_as = same_as.command
+  return row
+end
+
 -- ---- another grid? ----
 
 local function lines_of(text)
@@ -164,29 +209,39 @@ end
 local function ninja_path(path) return (path:gsub("[$ :]", "$%0")) end
 local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- program: the path of mhagen; arch_of(cfg): the architecture that its program is for.
-function M.ninja(configs, program, arch_of)
-  local lines, common, present, checked, timed = {}, {}, {}, {}, {}
+-- program: the path of mhagen; arch_of(cfg): the architecture that its program is for; place: where
+-- Ninja's log and the locks are. Of a shard, what comes first and what is common is there already.
+function M.ninja(configs, program, arch_of, place)
+  local shard = place ~= "."
+  local lines, common, present, outputs = {}, {}, {}, {}
   local mhagen = ninja_path(program)
-  for i, one in ipairs(configs) do
+  for _, step in ipairs(M.steps) do outputs[step.name] = {} end
+  for _, one in ipairs(configs) do
     local dir = "configs/" .. one.id .. "/"
     local arch = arch_of(one.cfg)
-    if not present[arch] then
+    local built = ("common/%s/built"):format(arch)
+    if not shard and not present[arch] then
       present[arch] = true
-      common[#common + 1] = ("build common/%s/built: step | %s settings.json\n"):format(arch, mhagen)
+      common[#common + 1] = ("build %s: step | %s settings.json\n"):format(built, mhagen)
+      table.insert(outputs.generate, built)
     end
     local input = ("config.lua | %s"):format(mhagen)
     for _, step in ipairs(M.steps) do
-      local shared = step.common and (" common/%s/built"):format(arch) or ""
-      lines[#lines + 1] = ("build %s%s.row: step %s%s%s%s\n"):format(
-        dir, step.name, dir, input, shared, step.pool and " || checked\n  pool = " .. step.pool or "")
+      local output = dir .. step.name .. ".row"
+      local wanted = not one.same_as
+      if step.first then wanted = not shard end
+      if wanted then
+        lines[#lines + 1] = ("build %s: step %s%s%s%s\n"):format(output, dir, input,
+          step.common and " " .. built or "", step.pool and " || checked\n  pool = " .. step.pool or "")
+        table.insert(outputs[step.name], output)
+      end
       input = step.name .. ".row | settings.json"
     end
-    checked[i], timed[i] = dir .. "check.row", dir .. "time.row"
   end
   return template.file("sweep.ninja.in", {
-    version = version, command = shell_word(program):gsub("%$", "$$"), common = table.concat(common),
-    configs = table.concat(lines), checked = table.concat(checked, " "), timed = table.concat(timed, " "),
+    version = version, place = place, command = shell_word(program):gsub("%$", "$$"), common = table.concat(common),
+    configs = table.concat(lines), prepared = table.concat(outputs.generate, " "),
+    checked = table.concat(outputs.check, " "), timed = table.concat(outputs.time, " "),
   })
 end
 
@@ -198,8 +253,10 @@ end
 
 -- ---- results ----
 
--- A row file: what the row was made of, as a hash; and the row.
-function M.row_file(key, row) return key .. "\n" .. bench.json(row) end
+-- A row file: what the row was made of, as a hash, and that of the code if it is told; and the row.
+function M.row_file(key, row, code)
+  return key .. (code and " " .. code or "") .. "\n" .. bench.json(row)
+end
 
 -- The row of a config that the generator refuses.
 function M.refused(cfg, message)
@@ -207,10 +264,13 @@ function M.refused(cfg, message)
            version = version, status = "generate", message = message }
 end
 
--- -> the hash and the row, or nil for what is none.
+-- -> the two hashes, or nil for what is no row file.
+function M.read_key(text) return text:match("^(%x+) ?(%x*)\n") end
+
+-- -> the row, or nil.
 function M.read_row(text)
-  local key, line = text:match("^(%x+)\n(.*)$")
-  if key then return key, json.decode(line) end
+  local line = text:match("^%x[%x ]*\n(.*)$")
+  return line and json.decode(line) or nil
 end
 
 local function cell(value)

@@ -369,6 +369,73 @@ def test_another_generator(sweep):
                            for step in ("check", "time")]
 
 
+SAME = "{ 32, 64 }"  # blocks of keys that are more than there are
+
+
+def test_same_code(sweep):
+    """Of configs whose C differs in name and comments alone one is compiled, checked and timed."""
+    sweep.grid(grid(key_block=SAME, name='{ "mine", "yours" }', seq="3"))
+    result = sweep.run()
+    assert "3 have the code of another one, and take its numbers" in result.stdout
+    rows = sweep.rows()
+    first = next(iter(rows.values()))
+    one = f"mine,{BASE.replace(' ', ',')},key_block=32"
+    assert sweep.ran() == [f"{step} {one}" for step in ("check", "time")]
+    assert first["same_as"] is None and first["us_median"] > 0
+    own = {"name", "config", "command", "same_as", "generate_seconds"}
+    for command, row in list(rows.items())[1:]:
+        assert row["same_as"] == next(iter(rows)) != command
+        assert row["config"]["name"] in command and f"key_block={row['config']['key_block']}" in command
+        assert {key for key in row if row[key] != first[key]} <= own
+    assert sweep.done() == rows and sweep.ran() == []
+    report = subprocess.run([MHAGEN, "report", sweep.out], capture_output=True, text=True)
+    assert "4 measured" in report.stdout and "note: 3 of 4 configs have the code of another" in report.stdout
+    with open(sweep.out / "results.csv", newline="") as file:
+        assert [row["same_as"] for row in csv.DictReader(file)] == ["", *[next(iter(rows))] * 3]
+
+
+def test_other_code(sweep):
+    """What the text says otherwise is not the same: a shape, an option, an ISA, a schedule that tells."""
+    sweep.grid(grid(seq="{ 3, 4 }", key_rows="{ 1, 2 }", causal="{ true, false }", isa='{ "scalar", "avx2" }'))
+    rows = sweep.done().values()
+    assert len(rows) == 16 and {row["same_as"] for row in rows} == {None}
+
+
+def test_what_was_measured_stays_so(sweep):
+    """Also where the grid grows by an equal that comes before it; and another one is, where it goes away."""
+    sweep.grid(grid(key_block="64", seq="3"))
+    row, = sweep.done().values()
+    sweep.ran()
+    sweep.grid(grid(key_block=SAME, seq="3"))
+    rows = sweep.done()
+    assert rows[f"{BASE} key_block=64"] == row and sweep.ran() == []
+    assert rows[f"{BASE} key_block=32"]["same_as"] == f"{BASE} key_block=64"
+    sweep.grid(grid(key_block="32", seq="3"))
+    alone, = sweep.done("--force").values()
+    assert alone["same_as"] is None and len(sweep.ran()) == 2 and alone["us_median"] != row["us_median"]
+
+
+def test_same_code_that_fails(sweep):
+    sweep.grid(grid(key_block=SAME, seq="3"))
+    rows = list(sweep.done(status=1, FAIL_CHECK=name(3)).values())
+    assert [row["status"] for row in rows] == ["check", "check"] and rows[0]["message"] == rows[1]["message"]
+    sweep.ran()
+    assert [row["status"] for row in sweep.done("--retry").values()] == ["ok", "ok"]
+    assert len(sweep.ran()) == 2
+
+
+def test_same_code_no_more(sweep):
+    """A generator that tells the configs apart: both are measured, the one for the first time."""
+    sweep.grid(grid(key_block=SAME, seq="3"))
+    assert [row["same_as"] for row in sweep.done().values()] == [None, f"{BASE} key_block=32"]
+    sweep.ran()
+    changed_program(sweep, "/* ---- packing ---- */", "#define X   ${command} ")
+    assert [row["same_as"] for row in sweep.done().values()] == [None, None] and len(sweep.ran()) == 4
+    sweep.program = MHAGEN
+    again = sweep.done().values()  # the first that has been measured, as it is made now
+    assert [row["same_as"] for row in again] == [None, f"{BASE} key_block=32"] and len(sweep.ran()) == 2
+
+
 def test_launcher_and_stage(sweep):
     board = sweep.path / "board"
     board.mkdir()

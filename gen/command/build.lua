@@ -34,6 +34,17 @@ function M.joined(...)
   return all
 end
 
+-- A word for the shell: in quotes where it needs them.
+function M.quoted(word)
+  return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+function M.command_line(words)
+  local all = {}
+  for i, word in ipairs(words) do all[i] = M.quoted(word) end
+  return table.concat(all, " ")
+end
+
 -- The words that compile, for $CC or a cross compiler: -O2, unless they say another level.
 function M.compiler(cc)
   return M.joined(M.words_of(cc), { "-std=c11" }, cc:find("%f[%S]%-O") and {} or { "-O2" })

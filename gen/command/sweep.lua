@@ -4,24 +4,13 @@ local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
 local json = require "dkjson"
+local ninja = require "command.ninja"
+local row_files = require "command.row_files"
+local slurm = require "command.slurm"
 local sweep = require "sweep"
 local takes = require "command.takes"
 
 local must = errors.must
-
--- One sweep at a time. Two locks: `.sweep` is that of the process that runs Ninja, without which
--- steps do not start; `.steps` passes to Ninja and all that it starts, and outlives a kill.
-local function lock_sweep(dir, quiet)
-  must(host.write_files(dir, {}))
-  if not must(host.lock(dir .. "/.steps", false, true)) then
-    if must(host.locked(dir .. "/.sweep")) then
-      error({ message = dir .. ": a sweep is running in it" }, 0)
-    end
-    if not quiet then must(host.print("waiting for what an earlier sweep has left running\n")) end
-    must(host.lock(dir .. "/.steps", false, true, true))
-  end
-  must(host.lock(dir .. "/.sweep", false, false, true))
-end
 
 -- Refuses a directory that holds something else than a part of this sweep.
 local function refuse_others(dir, configs, settings, force)
@@ -40,6 +29,14 @@ end
 
 local function reason(one) return one.command .. ": " .. errors.one_line(one.broken) end
 
+-- Writes build.ninja by what is known now of configs that have the same code; returns how many others do.
+local function write_graph(dir, configs)
+  local shared = row_files.share(dir, configs)
+  local text = sweep.ninja(configs, host.program, build.arch_of, ".")
+  must(host.write_files(dir, { { name = "build.ninja", text = text } }))
+  return shared
+end
+
 local function write_plan(dir, configs, invalid, settings)
   for _, one in ipairs(configs) do
     must(host.write_files(("%s/configs/%s"):format(dir, one.id),
@@ -51,33 +48,8 @@ local function write_plan(dir, configs, invalid, settings)
     { name = "configs.txt", text = sweep.list(configs) },
     { name = "invalid.txt", text = table.concat(lines) },
     { name = "settings.json", text = json.encode(settings, { indent = true }) .. "\n" },
-    { name = "build.ninja", text = sweep.ninja(configs, host.program, build.arch_of) },
   }))
-end
-
--- Runs Ninja on a target; nil and why if it could not do all.
-local function run_ninja(dir, target, args, ninja)
-  local command = { "env", "NINJA_STATUS=[%f/%t, %es" .. (ninja.eta and ", %Es left] " or "] "),
-                    "ninja", "-C", dir, target }
-  if args.jobs then command = build.joined(command, { "-j", args.jobs }) end
-  local status, output = host.run(command, args.quiet and build.OUTPUT_BYTES or nil)
-  if must(status, output) == 0 then return true end
-  return nil, ("%s: ninja ended with status %d%s"):format(dir, status,
-    output and ": " .. (output:match("mhagen: ([^\n]*)") or build.telling_line(output)) or "")
-end
-
--- The rows that there are, in the order of the configs.
-local function rows_of(dir, configs)
-  local rows = {}
-  for _, one in ipairs(configs) do
-    local text = host.read_file(("%s/configs/%s/time.row"):format(dir, one.id))
-    local _, row = sweep.read_row(text or "")
-    if row then
-      row.id = one.id
-      rows[#rows + 1] = row
-    end
-  end
-  return rows
+  write_graph(dir, configs)
 end
 
 -- Removes what failing steps have left, so that they run again; returns the other rows.
@@ -88,8 +60,8 @@ local function forget_failures(dir, rows)
       kept[#kept + 1] = row
     else
       for _, step in ipairs(sweep.steps) do
-        if step.name ~= "generate" then -- always says the same
-          must(host.remove_file(("%s/configs/%s/%s.row"):format(dir, row.id, step.name)))
+        if not step.first then -- always says the same
+          must(host.remove_file(row_files.path(dir, row.id, step.name)))
         end
       end
     end
@@ -103,7 +75,24 @@ local function duration(seconds)
   return ("%.1f h"):format(seconds / 3600)
 end
 
+-- Has all configs measured that lack results; raises why that cannot be.
+local function measure(args, configs, settings, options, say)
+  ninja.run(args.output, { "prepared" }, options)
+  local shared = write_graph(args.output, configs)
+  if shared > 0 then say("%d have the code of another one, and take its numbers", shared) end
+  if args.slurm then
+    return slurm.run { dir = args.output, configs = configs, settings = settings, options = args.slurm,
+                       shards = args.shards, jobs = args.jobs, say = say }
+  end
+  ninja.run(args.output, { "checked" }, options)
+  local left = #row_files.lacking(args.output, configs, settings)
+  local each = sweep.average(host.read_file(args.output .. "/.ninja/.ninja_log") or "", sweep.last)
+  if each then say("%d to time, about %s", left, duration(each * left)) end
+  ninja.run(args.output, { "timed" }, options)
+end
+
 local function run(args)
+  if args.shards and not args.slurm then error({ message = "sweep: --shards needs --slurm" }, 0) end
   local start = host.clock()
   local function say(...)
     if not args.quiet then must(host.print(string.format(...) .. "\n")) end
@@ -125,33 +114,30 @@ local function run(args)
     say("%d configs, %d invalid; nothing is written", #configs, #invalid)
     return 0
   end
-  local major, minor = build.version_of({ "ninja" }):match("^(%d+)%.(%d+)")
-  local ninja = { eta = major and tonumber(major) * 1000 + tonumber(minor) >= 1012 }
+  if args.slurm then slurm.need() end
+  local options = { jobs = args.jobs, quiet = args.quiet, eta = ninja.eta() }
 
-  lock_sweep(args.output, args.quiet)
+  ninja.lock(args.output, say)
+  slurm.settle(args.output, configs, not args.slurm, say)
   write_plan(args.output, configs, invalid, settings)
-  local rows = rows_of(args.output, configs)
+  local rows = row_files.all(args.output, configs)
   if args.retry then rows = forget_failures(args.output, rows) end
   say("%d configs, %d invalid, planned in %.1f s; %d have results", #configs, #invalid,
       host.clock() - start, #rows)
   if args.plan_only then return 0 end
 
-  local done, why = run_ninja(args.output, "checked", args, ninja)
-  local each = sweep.average(host.read_file(args.output .. "/.ninja/.ninja_log") or "", "time")
-  if done and each then
-    say("%d to time, about %s", #configs - #rows, duration(each * (#configs - #rows)))
-  end
-  if done then done, why = run_ninja(args.output, "timed", args, ninja) end
+  local done, failed = xpcall(measure, errors.on_error, args, configs, settings, options, say)
+  if not done and not failed.message then error(failed, 0) end
 
-  rows = rows_of(args.output, configs)
+  rows = row_files.all(args.output, configs) -- also of a sweep that could not go on
   local counts = sweep.count(rows)
   must(host.write_files(args.output, { { name = "results.jsonl", text = sweep.jsonl(rows) },
                                        { name = "results.csv", text = sweep.csv(rows) } }))
-  local failed = #counts.by_step > 0 and " (" .. table.concat(counts.by_step, ", ") .. ")" or ""
+  local by_step = #counts.by_step > 0 and " (" .. table.concat(counts.by_step, ", ") .. ")" or ""
   say("%d of %d configs: %d ok, %d failed%s, %d skipped, %d invalid; %d disturbed; %s; %s/results.jsonl",
-      #rows, #configs, counts.ok, counts.failed, failed, counts.skipped, #invalid, counts.disturbed,
+      #rows, #configs, counts.ok, counts.failed, by_step, counts.skipped, #invalid, counts.disturbed,
       duration(host.clock() - start), args.output)
-  if not done then return 2, why end
+  if not done then return 2, failed.message end
   return counts.failed > 0 and 1 or 0
 end
 
@@ -169,7 +155,7 @@ local function options(cmd)
   cmd:flag("--retry", "run again what has failed; it may have been the machine")
   cmd:flag("--quiet", "say nothing but errors")
   number("--limit", "the most configs of a grid", "10000")
-  number("--jobs", "steps at a time, but for timing (default: Ninja's)")
+  takes.jobs(cmd)
   number("--threads", "threads of the kernels (default: 1)")
   number("--samples", "timed samples (default: what a second allows, 5 to 400)")
   cmd:option("--launcher", "shell command that runs a program, which takes the place of {}, " ..
@@ -179,11 +165,16 @@ local function options(cmd)
       return nil, ("option '--launcher': '%s' has no {}"):format(errors.show(text))
     end)
   cmd:option("--launch", "use the launcher also for these"):choices { "compile" }
+  cmd:option("--slurm", "measure on the nodes of a cluster, with these options of sbatch, as " ..
+    "'--partition=short --time=1:00:00', or ''"):argname("<OPTIONS>")
+  number("--shards", "tasks of the array job (default: the idle nodes of the partition, or all)")
   cmd:option("--stage", "shell command before that, as 'scp {src} board:{dst}'"):argname("<CMD>")
   cmd:epilog([[
 A GRID.lua is one table. Each config key may be an axis: a list of values, or one. `configs`: a list
 of tables, an axis of several keys. `where`: a function of a config, or a list of patterns such as
 { isa = "avx2", seq = { 16, 32 } } of which one must match.
+With --slurm the nodes share DIR, mhagen, Ninja and the compiler. Each task of the array job has a node
+for itself. What a killed mhagen has left running the same command finds again.
 Exit status: 0 done, 1 a config failed, 2 the grid is wrong or the sweep could not go on.]])
 end
 

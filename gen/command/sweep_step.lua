@@ -8,6 +8,7 @@ local errors = require "command.errors"
 local generate = require "generate"
 local isas = require "isa.init"
 local json = require "dkjson"
+local row_files = require "command.row_files"
 local sweep = require "sweep"
 
 local must = errors.must
@@ -15,17 +16,6 @@ local must = errors.must
 -- What the programs for one architecture share: the runtime, the check, the benchmark.
 local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
                        "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
-
--- A word for the shell: in quotes where it needs them.
-local function quoted(word)
-  return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
-end
-
-local function command_line(words)
-  local all = {}
-  for i, word in ipairs(words) do all[i] = quoted(word) end
-  return table.concat(all, " ")
-end
 
 -- Puts a text in the place of each {name} of a launcher or a stage.
 local function put(text, values)
@@ -35,10 +25,11 @@ end
 -- Runs a command of a step, through the launcher if there is one; returns its output. If it fails,
 -- the row says so, and is raised.
 local function shell_step(row, name, words, launcher)
-  local text = command_line(words)
+  local text = build.command_line(words)
   if launcher then text = put(launcher, { [""] = text }) end
   local status, output = host.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, build.OUTPUT_BYTES)
   if must(status, output) == 0 then return output end
+  if status >= 128 then host.run { "sleep", "1" } end -- a signal that ends us too says nothing of the config
   local line = build.telling_line(output):gsub("[^\32-\126]", "?"):sub(1, 300)
   if output:find("No space left on device", 1, true) then error({ message = line }, 0) end -- no result
   row.status = name
@@ -114,7 +105,7 @@ end
 local function run_program(at, row, step, arguments)
   local program, settings = { at.dir .. "/program" }, at.settings
   if settings.stage then
-    local places = { src = quoted(program[1]), dst = quoted(at.id) }
+    local places = { src = build.quoted(program[1]), dst = build.quoted(at.id) }
     shell_step(row, step, { "/bin/sh", "-c", put(settings.stage, places) })
     program = { "./" .. at.id }
   end
@@ -155,23 +146,18 @@ function steps.time(at, row)
   end
 end
 
--- The settings that a step depends on: with others it is made again.
-local depends = {
-  compile = { "cc", "compiler", "launch_compile" }, check = { "launcher", "stage" },
-  time = { "threads", "samples" },
-}
-
--- The first step of a config: the hash of its texts, the row, the files.
+-- The first step of a config: the hash of its texts, that of its code, the row, the files.
 local function generate_in(at)
   local start, cfg = host.clock(), at.cfg
   local ok, files, recorded = pcall(function()
     build.add_embedded({}, cfg, "sweep", shared_files) -- refuses their names
     return generate(cfg)
   end)
-  local row
+  local row, code
   if ok then
     row = bench.row(cfg, recorded)
     files[#files + 1] = { name = "mhagen_main.c", text = sweep.main(recorded) }
+    code = host.hash(sweep.code(cfg.name, files))
   elseif type(files) == "table" and files.rule then
     row = sweep.refused(cfg, errors.one_line(files))
     files = {}
@@ -181,7 +167,7 @@ local function generate_in(at)
   row.generate_seconds = build.seconds_since(start)
   local texts = { row.message }
   for _, file in ipairs(files) do texts[#texts + 1] = file.text end
-  return host.hash(table.concat(texts, "\0")), row, files
+  return host.hash(table.concat(texts, "\0")), code, row, files
 end
 
 -- Makes DIR/configs/ID/STEP.row, unless it is made of the same: then nothing is touched, so that
@@ -190,18 +176,17 @@ local function make_row(path)
   local dir, id, step = path:match("^(configs/([^/]+))/(%l+)%.row$")
   local settings = json.decode(must(host.read_file("settings.json")))
   local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
+  -- What a killed job has left running on this node may be at work on the config, from another shard.
+  must(host.lock(dir .. "/.step", false, true, true))
   local at = { id = id, dir = dir, cfg = cfg, settings = settings, arch = build.arch_of(cfg) }
-  local key, row, files
-  if step == "generate" then
-    key, row, files = generate_in(at)
+  local this, before = sweep.step(step)
+  local key, code, row, files
+  if this.first then
+    key, code, row, files = generate_in(at)
   else
-    local parts = {}
-    parts[1], row = sweep.read_row(must(host.read_file(("%s/%s.row"):format(dir, sweep.before(step)))))
-    for _, setting in ipairs(depends[step]) do parts[#parts + 1] = tostring(settings[setting]) end
-    if step == "compile" then
-      parts[#parts + 1] = must(host.read_file(("common/%s/built"):format(at.arch)))
-    end
-    key, files = host.hash(table.concat(parts, "\0")), {}
+    local text = must(host.read_file(row_files.path(".", id, before.name)))
+    key = row_files.key(this, sweep.read_key(text), settings, must(row_files.built(".", at.arch)))
+    row, files = sweep.read_row(text), {}
   end
   if (host.read_file(path) or ""):match("^%x+") == key then return end
   must(host.remove_file(path))
@@ -209,12 +194,12 @@ local function make_row(path)
     local ok, failed = pcall(steps[step], at, row)
     if not ok and not (type(failed) == "table" and failed.failed) then error(failed, 0) end
   end
-  files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row) }
+  files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row, code) }
   must(host.write_files(dir, files))
 end
 
 local function run(args)
-  if not must(host.locked(".sweep")) then
+  if not must(host.locked(args.under .. "/.sweep")) then
     error({ message = "sweep-step: no sweep is running here; `mhagen sweep` starts the steps" }, 0)
   end
   local arch = args.file:match("^common/(.*)/built$")
@@ -228,5 +213,8 @@ end
 
 return {
   name = "sweep-step", run = run,
-  options = function(cmd) cmd:hidden(true):argument("file") end,
+  options = function(cmd)
+    cmd:hidden(true):argument("file")
+    cmd:option("--under", "the directory of the locks", ".")
+  end,
 }

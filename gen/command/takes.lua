@@ -17,6 +17,11 @@ function M.count(option)
   return M.number(option, "^[1-9]%d?%d?%d?%d?%d?$", "a number from 1 to 999999")
 end
 
+function M.jobs(cmd)
+  cmd:option("--jobs", "steps at a time, but for timing (default: Ninja's)"):argname("<N>")
+    :convert(M.count("--jobs"))
+end
+
 -- The config of a command.
 function M.config(cmd)
   cmd:argument("config", "CONFIG.lua (at most one) and key=value, which win over the file")

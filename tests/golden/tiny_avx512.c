@@ -60,9 +60,9 @@ mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed) {
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
   const __m512 roots = _mm512_setr_ps(
-      1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
-      1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f,
-      1.91520655f);
+      1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f,
+      1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f,
+      1.8340081f, 1.91520655f);
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 

@@ -1,0 +1,46 @@
+-- Ninja, and the locks under which it runs the steps of a sweep.
+
+local host = require "host"
+local build = require "command.build"
+local errors = require "command.errors"
+
+local must = errors.must
+
+local M = {}
+
+-- One Ninja at a time in `place`, the directory of a sweep or of a shard of it. Two locks: `.sweep` is
+-- that of the process that runs Ninja, without which steps do not start; `.steps` passes to Ninja and
+-- all that it starts, and outlives a kill.
+function M.lock(place, say)
+  must(host.write_files(place, {}))
+  if not must(host.lock(place .. "/.steps", false, true)) then
+    if must(host.locked(place .. "/.sweep")) then
+      error({ message = place .. ": a sweep is running in it" }, 0)
+    end
+    say("waiting for what an earlier sweep has left running")
+    must(host.lock(place .. "/.steps", false, true, true))
+  end
+  must(host.lock(place .. "/.sweep", false, false, true))
+end
+
+-- Whether Ninja can tell how long it will take; an error where there is none.
+function M.eta()
+  local major, minor = build.version_of({ "ninja" }):match("^(%d+)%.(%d+)")
+  return major and tonumber(major) * 1000 + tonumber(minor) >= 1012
+end
+
+-- What a step or a shard says of its failure, in what was printed.
+function M.complaint(output) return output:match("mhagen: ([^\n]*)") end
+
+-- Runs Ninja in the directory of a sweep; raises why it could not do all. options: jobs, quiet, eta.
+function M.run(dir, arguments, options)
+  local command = build.joined({ "env", "NINJA_STATUS=[%f/%t, %es" .. (options.eta and ", %Es left] " or "] "),
+                                 "ninja", "-C", dir }, arguments)
+  if options.jobs then command = build.joined(command, { "-j", options.jobs }) end
+  local status, output = host.run(command, options.quiet and build.OUTPUT_BYTES or nil)
+  if must(status, output) == 0 then return end
+  error({ message = ("%s: ninja ended with status %d%s"):format(dir, status,
+    output and ": " .. (M.complaint(output) or build.telling_line(output)) or "") }, 0)
+end
+
+return M

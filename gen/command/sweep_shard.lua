@@ -1,0 +1,38 @@
+-- A task of a sweep's array job, on a node, in the directory of the sweep. Not for people.
+
+local host = require "host"
+local build = require "command.build"
+local errors = require "command.errors"
+local json = require "dkjson"
+local ninja = require "command.ninja"
+local slurm = require "command.slurm"
+local takes = require "command.takes"
+
+local must = errors.must
+
+local function run(args)
+  -- Slurm starts a task once at a time; and of two jobs, that which the directory names does the work.
+  if slurm.noted(".") ~= args.job then
+    error({ message = "sweep-shard: the sweep waits for another job; this one has nothing to do" }, 0)
+  end
+  local settings = json.decode(must(host.read_file("settings.json")))
+  local compiler = build.version_of(build.words_of(settings.cc))
+  if compiler ~= settings.compiler then
+    error({ message = ("sweep-shard: the compiler is '%s' on this node, and '%s' where the sweep was started")
+      :format(compiler, settings.compiler) }, 0)
+  end
+  local place = slurm.place(args.shard)
+  ninja.lock(place, function(text) must(host.print(text .. "\n")) end)
+  ninja.run(".", { "-f", place .. "/build.ninja" }, { jobs = args.jobs })
+  return 0
+end
+
+return {
+  name = "sweep-shard", run = run,
+  options = function(cmd)
+    cmd:hidden(true)
+    cmd:argument("job", "the name of the job")
+    cmd:argument("shard", "its number")
+    takes.jobs(cmd)
+  end,
+}

@@ -1,0 +1,69 @@
+-- Sweeps on a cluster: what Slurm's programs print, and how configs are dealt out to its nodes.
+
+local M = {}
+
+-- The most of one array where Slurm's settings say nothing else.
+local MOST = 1000
+
+-- The partitions that options of sbatch ask for, as one word; nil: the default one.
+function M.partition(options)
+  for i, option in ipairs(options) do
+    local name = option:match("^%-%-partition=(.+)") or option:match("^%-p(.+)")
+    if name then return name end
+    if option == "--partition" or option == "-p" then return options[i + 1] end
+  end
+end
+
+local up = { idle = true, mixed = true, allocated = true, completing = true, planned = true }
+
+-- From lines "partition nodes state" of sinfo, of the partition that is asked for or of all, with a star
+-- at the default one: how many shards for so many configs. One for each idle node; none idle: for each
+-- that is up.
+function M.count(text, asked, configs)
+  local default = not asked and text:find("%S+%* ")
+  local nodes = { idle = 0, up = 0 }
+  for partition, count, state in text:gmatch("(%S+) +(%d+) +(%l+)") do
+    if not default or partition:find("%*$") then
+      if state == "idle" then nodes.idle = nodes.idle + tonumber(count) end
+      if up[state] then nodes.up = nodes.up + tonumber(count) end
+    end
+  end
+  local wanted = nodes.idle > 0 and nodes.idle or nodes.up
+  return math.max(1, math.min(wanted, configs, MOST)) -- none is up: they may come
+end
+
+-- Parts of a list, about equal. Neighbours in a grid, which people compare, share a node.
+function M.deal(list, count)
+  local parts = {}
+  for i = 1, count do
+    parts[i] = table.move(list, (i - 1) * #list // count + 1, i * #list // count, 1, {})
+  end
+  return parts
+end
+
+-- Why a task may wait for ever, in Slurm's words.
+local hopeless = {}
+for reason in ([[
+  AccountNotAllowed BadConstraints DependencyNeverSatisfied InvalidAccount InvalidQOS JobHeldAdmin
+  JobHeldUser JobHoldMaxRequeue PartitionConfig PartitionNodeLimit PartitionTimeLimit QOSNotAllowed
+]]):gmatch("%S+") do hopeless[reason] = true end
+hopeless["launch failed requeued held"] = true
+
+-- From lines "job state reason" of squeue: { job, running, waiting, reason, hopeless }, nil if there is
+-- none. hopeless: all tasks that are left wait, and for what does not come.
+function M.tasks(text)
+  local tasks = { running = 0, waiting = 0, hopeless = true }
+  for job, state, reason in text:gmatch("(%d+) +(%u+) +([^\n]*)") do
+    tasks.job = job
+    if state == "PENDING" then
+      tasks.waiting = tasks.waiting + 1
+      if reason ~= "None" then tasks.reason = reason end
+      tasks.hopeless = tasks.hopeless and hopeless[reason] or false
+    else
+      tasks.running, tasks.hopeless = tasks.running + 1, false
+    end
+  end
+  return tasks.job and tasks or nil
+end
+
+return M
