@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from test_config import arguments, assert_refused
-from tools import MHAGEN, ROOT, SUITE, generate, run
+from tools import MHAGEN, ROOT, SUITE, generate, need, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/results.lua").read_text(), re.M)
 PHASES = ["projections", "scores+softmax", "context", "output", "other"]
@@ -231,3 +231,13 @@ def test_ab(tmp_path):
                *SHAPE.split(), "--a", "k_unroll=2", "--b", "k_unroll=4 seq=3")
     lines = text.splitlines()
     assert "k_unroll=2" in lines[0] and "seq=3 " in lines[1] and lines[2].endswith("faster in 3 of 3")
+
+
+def test_tuned(tmp_path):
+    need("ninja")
+    command = ["python3", ROOT / "bench/tuned.py", "--shapes", "micro", "--random", "micro", "--isa", "scalar",
+               "--budget", "2s", "--out", tmp_path]
+    table = run(*command).splitlines()[-1]
+    assert re.match(r"micro +\d+\.\d\d +\d+\.\d\d +[01]\.\d{3} +[01]\.\d{3} +\d+  \w", table)
+    assert {path.name for path in tmp_path.iterdir()} >= {"tuned.lua", "random.lua", "tuned.txt", "tune.jsonl"}
+    assert run(*command).splitlines()[-1] == table  # from the files
