@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Configs against the checker: each is generated, compiled (gcc and clang in turn, -O0 to -O3 in
-turn) and run, NEON under qemu where the machine is no AArch64.
+turn; without a warning, within the stack that the header says) and run, NEON under qemu where the
+machine is no AArch64.
 
   python3 tests/fuzz.py --seed 1 --count 500 --isa scalar,avx2     random configs
   python3 tests/fuzz.py --grid                                     the awkward corners
@@ -139,6 +140,7 @@ class Toolchain:
 
     def __init__(self, name, command, runner, flags):
         self.name, self.command, self.runner = name, [*command, *flags, "-std=c11"], runner
+        self.sanitizes = bool(flags)
         self.objects, self.headers, self.lock = None, {}, threading.Lock()
 
     def compile(self, source, out, *flags):
@@ -238,15 +240,21 @@ class Item:
         return False
 
     def compile(self, run, directory):
+        source = directory / f"{self.name}.c"
         # At -O0 gcc's intrinsics are macros that convert without a cast.
-        flags = [f"-O{self.level}", *(WARNINGS if self.level else [])]
+        flags = [f"-O{self.level}", "-fstack-usage", *(WARNINGS if self.level else [])]
         if run.precompile and self.isa != "scalar":
             flags += self.toolchain.header(run.directory, self.level)
-        code, output = self.toolchain.compile(directory / f"{self.name}.c",
-                                              directory / f"{self.name}.o", *flags)
+        code, output = self.toolchain.compile(source, source.with_suffix(".o"), *flags)
         if code:
             self.settle("compile", "\n".join(output.splitlines()[:8]))
-        return code == 0
+            return False
+        used, said = tools.stack(source)
+        # What the header says is of optimized code, and not of a sanitizer's.
+        if self.level and not self.toolchain.sanitizes and not 0 < used < said:
+            self.settle("compile", f"(stack) {used} bytes, the header says less than {said}")
+            return False
+        return True
 
 
 class Run:
