@@ -114,7 +114,7 @@ def grid():
         configs += [base(seq=5, seq_kv=n, **OPTIONS), base(seq=n, seq_kv=3, attention="cross")]
     configs += [dict(h=64, d_model=8, dk=1, seq=5), dict(h=64, d_model=64, dk=4, seq=18),
                 dict(h=1, d_model=16, dk=256, seq=17), dict(h=1, d_model=9, dk=2, dv=256, seq=6),
-                dict(h=1, d_model=1, dk=1, seq=4096), dict(h=1, d_model=4096, dk=3, seq=1),
+                dict(h=1, d_model=1, dk=1, seq=512), dict(h=1, d_model=4096, dk=3, seq=1),
                 dict(h=2, d_model=2, dk=2, seq=1, seq_kv=4096, attention="cross", probs="true"),
                 dict(h=2, d_model=3, dk=2, seq=4096, seq_kv=1, attention="cross", probs="true"),
                 dict(h=1, d_model=6, dk=4, seq=300, causal="true", kv_len="true"),
