@@ -101,6 +101,14 @@ def generate(out, config, isa, name="kernel"):
     return out / f"{name}.c"
 
 
+def stack(source):
+    """Bytes of the frames of all functions together, more than any chain of calls takes, of a kernel that was
+    compiled with -fstack-usage; and those that its header promises to stay below."""
+    frames = [int(line.split("\t")[1]) for line in source.with_suffix(".su").read_text().splitlines()]
+    said = re.search(r"the stack stays below (\d+) KB", source.with_suffix(".h").read_text())
+    return sum(frames), 1024 * int(said[1])
+
+
 # (id, config): the shapes that times and sizes are promised for
 SUITE = [(name, f"d_model={d} h={h} dk={dk} seq={seq}{more}") for name, d, h, dk, seq, more in [
     ("micro", 32, 4, 8, 16, ""), ("small", 64, 4, 16, 32, ""), ("odd", 100, 5, 20, 37, ""),
