@@ -126,7 +126,7 @@ end
 -- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
 -- model does not know that X needs no transposition then, nor that one vector of queries is in the nearest
 -- cache all the time.
-local COLUMNS = { one_vector = 0.95, several = 1.005 }
+local COLUMNS = { one_vector = 0.95, several = 1.03 }
 
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.

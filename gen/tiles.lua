@@ -58,18 +58,25 @@ function M.vector_blocks(isa, n, most)
   return runs
 end
 
-local LATENCY = 4 -- of an FMA, in cycles
+-- Cycles until a sum can go on; with what keeps an FMA waiting now and then, for where there are FMAs for
+-- exactly 4 cycles, 4 % are lost.
+local LATENCY = 4.4
+-- Panels of more bytes than this, half of the nearest cache, come from the next one, so many bytes a cycle.
+local NEAR, FAR_BYTES = 16384, 20
 -- Of a step of a long sum, whose operands come from the second-level cache: a vector of B, and a row of
 -- A, more where it is a row of X with cache lines of its own, d_model floats from the next row's.
 local VECTOR, ROW = 0.12, { columns = 0.02, rows = 0.06 }
 local LONG = 256 -- steps
 
--- Cycles of a register tile, in FMA slots of the full width: the FMAs, the loads (one vector or two
--- broadcasts a cycle) or the latency of the accumulators, whichever is most, and a start and end.
+-- The time of a register tile, in FMA slots of the full width, of which a cycle has isa.fmas: the FMAs, the
+-- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
+-- is most, and a start and end.
 function M.cost(rows, vecs, steps, a_order)
-  local fma = 0
+  local fma, isa = 0, vecs[1].w.isa
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local step = math.max(rows * fma, #vecs + rows / 2, LATENCY)
+  local bytes = 4 * isa.lanes * #vecs
+  local far = bytes * steps > NEAR and bytes / FAR_BYTES or 0
+  local step = math.max(rows * fma, #vecs + rows * isa.fmas / 2, LATENCY * isa.fmas, far * isa.fmas)
   if steps > LONG then step = step + VECTOR * #vecs + ROW[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end

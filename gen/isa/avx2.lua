@@ -13,6 +13,7 @@ return {
   finish = x86.finish,
   registers = 16,
   tiles = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } },
+  fmas = 2,
   fused = true,
   widths = {
     { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", cost = 1 },
