@@ -497,10 +497,13 @@ static void check_pack(checker *c) {
 
 /* A few numbers may cancel, and a relative error then says nothing: where y or the contexts are
  * narrow, the norms are taken over so many draws that 64 (in expensive shapes 8) independent
- * columns are in them. Rows do not count: similar attention weights make the rows of y similar. */
+ * columns are in them. Rows do not count: similar attention weights make the rows of y similar. But of
+ * few rows one may have large scores that are nearly equal, which alone are sensitive to rounding, so
+ * there are 32 rows of weights at least, as far as that is cheap. */
 static void check_numbers(checker *c) {
-  const int columns = c->flops * 64 / width(c) <= 3e7 ? 64 : 8;
-  const int draws = (columns - 1 + width(c)) / width(c);
+  const int columns = c->flops * 64 / width(c) <= 3e7 ? 64 : 8, rows = c->kernel->h * c->kernel->seq;
+  int draws = (columns - 1 + width(c)) / width(c);
+  while (draws * rows < 32 && c->flops * draws <= 3e6) draws++;
   for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
     const data_set *set = &sets[i];
     if (c->flops > set->limit) continue;
