@@ -156,6 +156,9 @@ static double measure_errors(bench *all, int count, double *error) {
     for (size_t j = 0; j < numbers; j++) norm += want[j] * want[j];
     for (int i = 0; i < count; i++) {
       pack(&all[i]);
+      /* NaN, so that nothing is right because another kernel has left it there. */
+      memset(all[i].args.y, 0xFF, numbers * sizeof(float));
+      memset(all[i].args.workspace, 0xFF, all[i].kernel->workspace_bytes);
       const mhagen_status status = run(&all[i]);
       if (status != MHAGEN_OK) fail("check", "run: %s", mhagen_status_text(status));
       for (size_t j = 0; j < numbers; j++) {

@@ -71,7 +71,8 @@ M.schema = {
   { key = "k_block", min = 16, max = 4096, doc = "longest accumulation chain" },
   { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration" },
   { key = "head_block", min = 1, max = 64, doc = "heads projected together; divides h" },
-  { key = "code_limit", min = 1000, max = 10000000, default = 60000, doc = "statements of the kernel's functions" },
+  { key = "code_limit", min = 1000, max = 10000000, default = 60000, schedule = false,
+    doc = "statements of the kernel's functions" },
 }
 local FIRST_SCHEDULE_KEY = "query_vectors"
 
@@ -79,7 +80,7 @@ local rows, scheduling = {}, false
 for _, row in ipairs(M.schema) do
   rows[row.key] = row
   scheduling = scheduling or row.key == FIRST_SCHEDULE_KEY
-  row.schedule = row.schedule or scheduling
+  if row.schedule == nil then row.schedule = scheduling end
 end
 
 -- ---- suggestions ----
@@ -158,12 +159,14 @@ local function name_rule(value)
   end
 end
 
+M.FILE_RULE = "must be the path of a file, whose name has only letters, digits and . _ + -"
+
 -- What a row asks of a value, in words.
 local function rule_of(row)
   if row.min then return ("must be an integer from %d to %d"):format(row.min, row.max) end
   if row.choices then return "must be one of " .. table.concat(row.choices, ", ") end
   if row.default == false then return "must be true or false" end
-  if row.file then return "must be the path of a file, whose name has only letters, digits and . _ + -" end
+  if row.file then return M.FILE_RULE end
   return "must be a C identifier"
 end
 
@@ -282,7 +285,8 @@ local function words_of(values, wanted)
   local words = {}
   for _, row in ipairs(M.schema) do
     local value = values[row.key]
-    if value ~= nil and wanted(row) and (row.required or value ~= default_of(row, values)) then
+    local told = row.required or values.tuned and row.schedule -- what the file might say otherwise
+    if value ~= nil and wanted(row) and (told or value ~= default_of(row, values)) then
       words[#words + 1] = row.key .. "=" .. tostring(value)
     end
   end
@@ -296,13 +300,35 @@ function M.shape(values)
   return words_of(values, function(row) return not (row.schedule or row.computed or row.file) end)
 end
 
--- Takes the schedule from the file that `tuned` names, where keys are not given.
+-- Fills in the defaults.
+local function complete(values)
+  for pass = 1, 2 do -- the name is made from all others, so it comes last
+    for _, row in ipairs(M.schema) do
+      if values[row.key] == nil and (pass == 2) == (row.computed ~= nil) then
+        values[row.key] = default_of(row, values)
+      end
+    end
+  end
+  return values
+end
+
+-- Takes the schedule from the file that `tuned` names, where keys are not given. The name stays what it
+-- is without.
 local function apply_tuning(values, read_tuning)
   local path, shape = values.tuned, M.shape(values)
   if not read_tuning then refuse("tuned", path, "can not be a key here; list the schedule's keys") end
   local schedule = read_tuning(path)[shape]
   if not schedule then refuse("tuned", path, ("has no schedule for %s; see mhagen tune"):format(shape)) end
-  for key, value in pairs(from_arguments(schedule)) do
+  local plain = {}
+  for key, value in pairs(values) do plain[key] = key ~= "tuned" and value or nil end
+  values.name = complete(plain).name
+  local ok, found = pcall(from_arguments, schedule)
+  if not ok and type(found) == "table" and found.rule then
+    refuse("tuned", path, ("%s = %s: %s"):format(found.key, tostring(found.value), found.rule))
+  elseif not ok then
+    error(found, 0)
+  end
+  for key, value in pairs(found) do
     if not rows[key].schedule then refuse("tuned", path, ("sets %s, which is no schedule key"):format(key)) end
     if values[key] == nil then values[key] = value end
   end
@@ -312,25 +338,19 @@ end
 -- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
 -- key has its value or default; a schedule key that is not given is nil. read_tuning(path) -> the
 -- schedules of a tuning file, lists of key=value by shape. A config that breaks a rule raises
--- { key =, value =, rule = }.
+-- { key =, value =, rule = }. Also returns which keys were given.
 function M.load(entries, arguments, read_tuning)
-  local values = from_file(entries or {})
+  local values, given = from_file(entries or {}), {}
   for key, value in pairs(from_arguments(arguments)) do values[key] = value end
   for _, row in ipairs(M.schema) do
+    given[row.key] = values[row.key] ~= nil
     if row.required and values[row.key] == nil then
       refuse(row.key, nil, "is required and " .. rule_of(row))
     end
   end
   if values.tuned then apply_tuning(values, read_tuning) end
-  for pass = 1, 2 do -- the name is made from all others, so it comes last
-    for _, row in ipairs(M.schema) do
-      if values[row.key] == nil and (pass == 2) == (row.computed ~= nil) then
-        values[row.key] = default_of(row, values)
-      end
-    end
-  end
-  check_together(values)
-  return freeze(values)
+  check_together(complete(values))
+  return freeze(values), given
 end
 
 -- The arguments that make this config: the required keys and those that differ from their default,

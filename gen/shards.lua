@@ -53,7 +53,7 @@ hopeless["launch failed requeued held"] = true
 -- none. hopeless: all tasks that are left wait, and for what does not come.
 function M.tasks(text)
   local tasks = { running = 0, waiting = 0, hopeless = true }
-  for job, state, reason in text:gmatch("(%d+) +(%u+) +([^\n]*)") do
+  for job, state, reason in text:gmatch("(%d+) +([%u_]+) +([^\n]*)") do
     tasks.job = job
     if state == "PENDING" then
       tasks.waiting = tasks.waiting + 1

@@ -106,18 +106,6 @@ end
 
 -- ---- configs with the same code ----
 
--- The files of a config without what makes no difference to a program: the name and the comments. A
--- name that is also a variable's may hide that two are the same, no more.
-function M.code(name, files)
-  local code = {}
-  for i, file in ipairs(files) do
-    local text = file.text:gsub("/%*.-%*/", "")
-    for _, word in ipairs { name, name:upper() } do text = text:gsub("%f[%w_]" .. word .. "%f[^%w]", "\1") end
-    code[i] = text
-  end
-  return table.concat(code, "\0")
-end
-
 -- Gives configs of the same `code` but one the field same_as, that one: the first that is `measured`,
 -- which then stays so when the grid grows, or the first of all. One measurement is all there is to
 -- know of a program; of two the report would show the noise as a difference. Returns how many got it.
@@ -205,8 +193,7 @@ function M.config_file(cfg)
   return ("return { %s }\n"):format(table.concat(words, ", "))
 end
 
--- For Ninja, a path in a build line; and text for its shell.
-local function ninja_path(path) return (path:gsub("[$ :]", "$%0")) end
+-- Text for the shell of Ninja.
 local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
 -- program: the path of mhagen; arch_of(cfg): the architecture that its program is for; place: where
@@ -214,7 +201,7 @@ local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 function M.ninja(configs, program, arch_of, place)
   local shard = place ~= "."
   local lines, common, present, outputs = {}, {}, {}, {}
-  local mhagen = ninja_path(program)
+  local mhagen = template.ninja_path(program)
   for _, step in ipairs(M.steps) do outputs[step.name] = {} end
   for _, one in ipairs(configs) do
     local dir = "configs/" .. one.id .. "/"

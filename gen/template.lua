@@ -29,4 +29,7 @@ function M.file(name, values)
   return M.fill(text, values, name)
 end
 
+-- A path in a build line of a file for Ninja.
+function M.ninja_path(path) return (path:gsub("[$ :]", "$%0")) end
+
 return M

@@ -10,6 +10,7 @@ local config = require "config"
 local generate = require "generate"
 local isas = require "isa.init"
 local plan_of = require "plan"
+local same = require "same"
 
 local M = {}
 
@@ -51,20 +52,19 @@ M.dimensions = {
 
 -- ---- candidates ----
 
--- Generates a candidate's files; returns what is the same for two of them if and only if their code
--- is, the text behind the comment. nil where the generator refuses.
-local function generate_one(candidate, name)
+-- Generates a candidate's files, and what its code is known by; false where the generator refuses it.
+local function generate_one(candidate, lab)
   local ok, found = pcall(function()
-    candidate.cfg = config.load(nil, table.move({ "name=" .. name }, 1, 1, #candidate.arguments + 1,
-      table.move(candidate.arguments, 1, #candidate.arguments, 1, {})))
+    local words = table.move(candidate.arguments, 1, #candidate.arguments, 1, {})
+    words[#words + 1] = "name=" .. lab.name(candidate.words)
+    candidate.cfg = config.load(nil, words)
     local files, recorded = generate(candidate.cfg)
     candidate.files, candidate.flops = files, recorded.plan.flops
     candidate.bytes = 4 * (recorded.plan.packed.total + recorded.plan.workspace)
-    local text = files[2].text
-    return (text:sub((text:find("*/", 1, true))):gsub(name, ""))
+    candidate.code = lab.hash(same(candidate.cfg.name, files))
   end)
-  if ok then return found end
-  if not (type(found) == "table" and found.rule) then error(found, 0) end
+  if not ok and not (type(found) == "table" and found.rule) then error(found, 0) end
+  return ok
 end
 
 -- base: the words of the config to tune. Returns make(changes) -> a candidate { words, changes, cfg,
@@ -197,17 +197,20 @@ local MORE = 2 -- so many times in the next, with half of the candidates
 local FINALISTS = 2
 local PAIRS, WON, GAIN = 5, 4, 0.99 -- runs of a finalist and the default; to be won of them, and by how much
 
--- lab: { name(words) -> the name of a kernel; room() -> how many candidates the next
--- generation may have, 0 at the end; build(candidates); time(candidates, samples) -> the
--- ratio of each to the default; pair(candidate, number) -> the same of a longer run; say(format, ...) }.
--- A candidate is { words, changes, cfg, files, flops, bytes }; one whose code is that of another one is
--- left out. Returns the default; the winner or nil; its ratios in the paired runs; how many were tried.
+-- base: the words of a config that the generator accepts. lab: { name(words) -> the name of a kernel;
+-- hash(text); room(n) -> how many candidates the n-th generation may have, 0 at the end;
+-- build(candidates); time(candidates, samples) -> the ratio of each to the default; pair(candidate,
+-- number) -> the same of a longer run; say(format, ...) }. A candidate is { words, changes, arguments, cfg,
+-- files, flops, bytes, code }; one whose code is that of another one is left out. Returns the default; the
+-- winner or nil; its ratios in the paired runs; how many were tried. With the same answers of the lab the
+-- search is the same.
 function M.search(base, way, lab)
   local make, open = space(base)
   local more = M.ways[way](make, open)
   local default = make {}
-  local seen = { [generate_one(default, lab.name(""))] = true }
-  local offered, measured, survivors = { [default] = true }, {}, {}
+  generate_one(default, lab)
+  local seen = { [default.code] = true }
+  local offered, measured, survivors, generation = { [default] = true }, {}, {}, 0
   lab.build { default }
 
   local function next_generation(room)
@@ -215,9 +218,8 @@ function M.search(base, way, lab)
     more(measured, function(candidate)
       if candidate and not offered[candidate] and #list < room then
         offered[candidate] = true
-        local code = generate_one(candidate, lab.name(candidate.words))
-        if code and not seen[code] then
-          seen[code] = true
+        if generate_one(candidate, lab) and not seen[candidate.code] then
+          seen[candidate.code] = true
           list[#list + 1] = candidate
         end
       end
@@ -232,7 +234,8 @@ function M.search(base, way, lab)
   end
 
   while true do
-    local list = next_generation(lab.room())
+    generation = generation + 1
+    local list = next_generation(lab.room(generation))
     if #list == 0 then break end
     table.move(list, 1, #list, #measured + 1, measured)
     lab.build(list)

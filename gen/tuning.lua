@@ -29,6 +29,9 @@ function M.read(entries, path)
       record[key] = field.value
     end
     if not record.schedule then refuse("%s: has no schedule", entry.key) end
+    for word in record.schedule:gmatch("%S+") do
+      if not word:find("=", 1, true) then refuse("%s: schedule: %s is no key=value", entry.key, word) end
+    end
     records[#records + 1] = record
   end
   return records

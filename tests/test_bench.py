@@ -242,3 +242,31 @@ def test_tuned(tmp_path):
     assert re.match(r"micro +\d+\.\d\d +\d+\.\d\d +[01]\.\d{3} +[01]\.\d{3} +\d+  \w", table)
     assert {path.name for path in tmp_path.iterdir()} >= {"tuned.lua", "random.lua", "tuned.txt", "tune.jsonl"}
     assert run(*command).splitlines()[-1] == table  # from the files
+
+
+def test_compared_kernels_are_checked(tmp_path):
+    """A kernel that leaves out a part is wrong, also where another one has left the right numbers."""
+    for name, change in ("good", lambda text: text), ("bad", leave_out_a_panel), ("also", lambda text: text):
+        source = generate(tmp_path, "h=2 d_model=16 dk=8 seq=8", "scalar", name)
+        source.write_text(change(source.read_text()))
+    run(MHAGEN, "bench", *"h=2 d_model=16 dk=8 seq=8 isa=scalar --samples 1 -o".split(), tmp_path / "b")
+    (tmp_path / "main.c").write_text(
+        '#include "bench.h"\n#include "good.h"\n#include "bad.h"\n#include "also.h"\n'
+        'int main(int argc, char **argv) {\n  static const mhagen_entry entries[] = {\n'
+        '    {"good", &good_kernel}, {"bad", &bad_kernel}, {"also", &also_kernel}, {0, 0}};\n'
+        "  return mhagen_compare_main(entries, 1e4, argc, argv);\n}\n")
+    run("cc", "-std=c11", "-O1", f"-I{ROOT}/runtime", f"-I{ROOT}/bench", f"-I{ROOT}/tests", *tmp_path.glob("*.c"),
+        tmp_path / "b/mhagen_peak.c", ROOT / "bench/bench.c", ROOT / "tests/reference.c",
+        "-o", tmp_path / "compare", "-lm", "-pthread")
+    assert re.findall(r"^(right|wrong) (\w+)", run(tmp_path / "compare"), re.M) == [
+        ("right", "good"), ("wrong", "bad"), ("right", "also")]
+    times = re.findall(r"^time (\w+) (\S+) (\S+)$", run(tmp_path / "compare", "--samples", 3, "bad"), re.M)
+    assert sorted(name for name, _, _ in times) == ["bad", "good"]
+    assert [ratio for name, _, ratio in times if name == "good"] == ["1.00000"]
+
+
+def leave_out_a_panel(text):
+    """Of the output, which is the last loop over panels."""
+    before, found, after = text.rpartition("panel < 4;")
+    assert found
+    return before + "panel < 3;" + after

@@ -19,13 +19,13 @@ from tools import MHAGEN, need
 pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="no ninja")
 SHAPE = "h=1 d_model=8 dk=4 seq=4 isa=scalar"
 # Leaves two keys with four values each.
-GIVEN = ("query_vectors=1 context_rows=2 q_lanes=queries q_rows=2 kv_vectors=1 kv_rows=2 out_vectors=1 out_block=4 "
+GIVEN = ("query_vectors=1 out_rows=1 q_lanes=queries q_rows=2 kv_vectors=1 kv_rows=2 out_vectors=1 out_block=4 "
          "head_block=1 key_block=64 k_block=256 k_unroll=4 unroll=tile fold=off")
 
 COMPILER = r"""#!/bin/sh
 case "$*" in
   *--version*) echo "compiler 1"; exit ;;
-  *"$FAIL_COMPILE"*.c) grep -q "$FAIL_WORDS" c_*.c && echo "x.c:1: error: refused" && exit 1 ;;
+  *"$FAIL_COMPILE"*.c) for word; do :; done; grep -q "$FAIL_WORDS" "$word" && echo "x.c:1: error: refused" && exit 1 ;;
 esac
 for word; do
   test "$before" = -o && out=$word
@@ -117,10 +117,10 @@ def text_of(folder):
 
 def test_finds_what_is_joined(tune):
     """Two changes of different phases that each help a little, and one that does not."""
-    ratios = "key_rows=3 0.95, out_rows=4 0.93, key_rows=1 1.2"
+    ratios = "key_rows=3 0.95, context_rows=2 0.93, key_rows=1 1.2"
     done = tune(SHAPE, GIVEN, "--budget 60s", RATIOS=ratios)
     assert done.returncode == 0, done.stderr
-    assert {"key_rows=3", "out_rows=4"} <= set(tune.record()["schedule"].split())
+    assert {"key_rows=3", "context_rows=2"} <= set(tune.record()["schedule"].split())
     assert tune.record()["ratios"] == " ".join(["0.8835"] * 5)
     assert float(tune.record()["us"]) == pytest.approx(88.35)
     assert "0.883 of the default's time" in done.stdout and "tuned/a_cpu.lua" in done.stdout
@@ -142,15 +142,21 @@ def test_paired_runs_decide(tune):
     assert "in 0 of 5 paired runs" in done.stdout and "the default is kept" in done.stdout
 
 
+def test_given_defaults_stay(tune):
+    assert tune(SHAPE, GIVEN.replace("unroll=tile fold=off", "unroll=auto fold=auto"), "--budget 60s").returncode == 0
+    assert not [line for line in tune.log() if "unroll=tile" in line or "unroll=k " in line or "fold=off" in line]
+    assert {"unroll=auto", "fold=auto"} <= set(tune.record()["schedule"].split())
+
+
 def test_given_keys_stay(tune):
-    done = tune(SHAPE, "k_unroll=2 --budget 3s", RATIOS="k_unroll=4 0.5, out_rows=4 0.9")
+    done = tune(SHAPE, "k_unroll=2 --budget 3s", RATIOS="k_unroll=4 0.5, context_rows=2 0.9")
     assert done.returncode == 0
     assert all("k_unroll=2" in line for line in tune.log()) and len(tune.log()) > 5
     assert "k_unroll=2" in tune.record()["schedule"].split()
 
 
 def test_random_search(tune):
-    done = tune(SHAPE, "--budget 5s --search random --trace tune.jsonl", RATIOS="out_rows=4 0.9")
+    done = tune(SHAPE, "--budget 5s --search random --trace tune.jsonl", RATIOS="context_rows=2 0.9")
     assert done.returncode == 0
     rows = [json.loads(line) for line in (tune.here / "tune.jsonl").read_text().splitlines()]
     assert rows and all(row["method"] == "random" and row["shape"] == "h1_d8_k4_s4" for row in rows)
@@ -167,11 +173,45 @@ def test_other_shapes_stay(tune):
     assert re.findall(r'^  \["(.*)"\] = {$', text, re.M) == [SHAPE, other]
 
 
+def test_the_same_code_once(tune):
+    """What differs in comments and names alone is not built: blocks of more keys than there are."""
+    assert tune(SHAPE, GIVEN.replace("key_block=64 ", ""), "--budget 60s").returncode == 0
+    assert not [line for line in tune.log() if "key_block" in line]
+
+
 # ---- what goes wrong ----
 
+@pytest.mark.parametrize("words, message", [
+    ("key_rows=24", "config: key_rows = 24: scalar keeps at most"),
+    ("unroll=full code_limit=1000", "code_limit = 1000"),
+    ("-o a,b.lua", "option '--output': 'a,b.lua': must be the path of a file"),
+])
+def test_refused_before_the_search(tune, words, message):
+    assert_refused(tune(SHAPE.replace("dk=4", "dk=40"), words), message)
+    assert not tune.log()
+
+
+def test_interrupted(tune):
+    process = tune.start(SHAPE, "--budget 30s", SECONDS_EACH="0.05")
+    wait_for(tune.log)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 2 and "mhagen: tune: interrupted; the same command goes on\n" in err
+
+
+def test_broken_compiler(tune):
+    """Not taken for a bad schedule."""
+    done = tune(SHAPE, FAIL_COMPILE="c_", FAIL_WORDS="h=1")
+    assert_refused_after_words(done, "tune: the default: ninja ended with status 1: x.c:1: error: refused")
+
+
+def assert_refused_after_words(done, message):
+    assert done.returncode == 2 and message in done.stderr and "bug" not in done.stderr
+
+
 @pytest.mark.parametrize("environment, message", [
-    ({"WRONG": "out_rows=4"}, "the error is 0.003, more than 1e-06"),
-    ({"FAIL_COMPILE": "c_", "FAIL_WORDS": "out_rows=4"}, "ninja ended with status 1: x.c:1: error: refused"),
+    ({"WRONG": "context_rows=2"}, "the error is 0.003, more than 1e-06"),
+    ({"FAIL_COMPILE": "c_", "FAIL_WORDS": "context_rows=2"}, "ninja ended with status 1: x.c:1: error: refused"),
 ])
 def test_a_wrong_schedule_is_a_bug(tune, environment, message):
     done = tune(SHAPE, GIVEN, "--budget 60s", **environment)
@@ -179,7 +219,7 @@ def test_a_wrong_schedule_is_a_bug(tune, environment, message):
     assert done.stderr.startswith("mhagen: tune: a schedule failed, please report it as a bug: ")
     assert message in done.stderr and "mhagen check h=1" in done.stderr and done.stderr.count("\n") == 1
     if "WRONG" in environment:
-        assert "out_rows=4" in done.stderr
+        assert "context_rows=2" in done.stderr
 
 
 @pytest.mark.parametrize("words, message", [
@@ -227,12 +267,13 @@ def test_goes_on_after_kills(tune):
 
     def known():
         text = "".join(path.read_text() for path in log.glob("*/log.jsonl"))
-        return {row["key"] for row in map(json.loads, text.splitlines()) if "key" in row}
+        found = (row.get("key", "") for row in map(json.loads, text.splitlines()))
+        return {key[:-17] for key in found if re.match(r"(check|\d+ samples) .* ?[0-9a-f]{16}$", key)}
 
     def keys(lines):
         """The keys of figures, but for paired runs: these are numbered."""
         for samples, schedule in (line.split(" ", 1) for line in lines):
-            words = " ".join(re.findall(r"(?:key_rows|out_rows)=\d+", schedule))
+            words = " ".join(re.findall(r"(?:key_rows|context_rows)=\d+", schedule))
             yield f"check {words}" if samples == "0" else f"{samples} samples {words}"
 
     rng, kills, killed = random.Random(1), 6, 0
@@ -253,6 +294,7 @@ def test_goes_on_after_kills(tune):
             break
     assert process.returncode == 0 and re.search(r"goes on: \d+ figures are there", out)
     assert killed > 2 and "key_rows=3" in tune.record()["schedule"]
+    assert len(set(keys(tune.log()))) > 15
 
 
 # ---- what is tuned ----
@@ -266,15 +308,19 @@ def test_applied(tmp_path):
     outputs = {}
 
     def code(name):
-        return outputs[name].replace(" tuned=my.lua", "")
+        return outputs[name].replace(" tuned=my.lua", "").replace(" fold=auto unroll=auto", "")
 
     for name, words in {"tuned": f"tuned={tmp_path}/my.lua", "keys": "key_rows=3 k_unroll=2",
                         "both": f"tuned={tmp_path}/my.lua key_rows=4", "fours": "key_rows=4 k_unroll=2"}.items():
         assert gen(tmp_path / name, SHAPE, words).returncode == 0
         outputs[name] = text_of(tmp_path / name)
     assert code("tuned") == code("keys") != code("fours") == code("both")
-    assert f"{SHAPE} tuned=my.lua key_rows=3 k_unroll=2\n" in outputs["tuned"]
+    assert f"{SHAPE} fold=auto unroll=auto tuned=my.lua key_rows=3 k_unroll=2\n" in outputs["tuned"]
     assert str(tmp_path) not in outputs["tuned"]
+    # The name is that of the shape, whatever the schedule.
+    (tmp_path / "k.lua").write_text((TUNED % SHAPE).replace("k_unroll=2", "unroll=k"))
+    assert gen(tmp_path / "k", SHAPE, "tuned=k.lua").returncode == 0
+    assert (tmp_path / "k/mha_f32_h1_d8_k4_s4_scalar.c").exists()
     # The command in the file makes the same file, where the tuning file is.
     command = re.search(r"command +mhagen gen (.*)", outputs["tuned"])[1]
     again = subprocess.run([MHAGEN, "gen", *command.split(), "-o", "again"], cwd=tmp_path)
@@ -297,6 +343,8 @@ def test_applied_from_a_config(tmp_path):
     (TUNED.replace("1.5", '"fast"') % SHAPE, "us must be a number"),
     ('return { ["a shape"] = { us = 1 } }', "a shape: has no schedule"),
     ("return { 1 }", "1: must be a shape with a table"),
+    (TUNED.replace("key_rows=3", "key_rows") % SHAPE, "schedule: key_rows is no key=value"),
+    (TUNED.replace("key_rows=3", "key_rows=99") % SHAPE, "config: tuned = my.lua: key_rows = 99: must be"),
     ("while true do end", "runs for more than"),
 ])
 def test_files_refused(tmp_path, text, message):

@@ -9,6 +9,7 @@ local generate = require "generate"
 local isas = require "isa.init"
 local json = require "dkjson"
 local row_files = require "command.row_files"
+local same = require "same"
 local sweep = require "sweep"
 
 local must = errors.must
@@ -157,7 +158,7 @@ local function generate_in(at)
   if ok then
     row = bench.row(cfg, recorded)
     files[#files + 1] = { name = "mhagen_main.c", text = sweep.main(recorded) }
-    code = host.hash(sweep.code(cfg.name, files))
+    code = host.hash(same(cfg.name, files))
   elseif type(files) == "table" and files.rule then
     row = sweep.refused(cfg, errors.one_line(files))
     files = {}

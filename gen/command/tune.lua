@@ -28,7 +28,18 @@ local SEARCH, GENERATION, PAIR = 0.8, 0.3, 0.015
 -- A mistake of ours, which the user is asked to report.
 local function bug(candidate, what, ...)
   error({ status = 1, message = ("tune: a schedule failed, please report it as a bug: %s; mhagen check %s")
-    :format(what:format(...), table.concat(candidate.arguments, " ")) }, 0)
+    :format(what:format(...):sub(1, 120), table.concat(candidate.arguments, " ")) }, 0)
+end
+
+-- Runs a command: its output, or its status if that is not 0, and the output.
+local function output_of(words)
+  local status, output = host.run(words, build.OUTPUT_BYTES)
+  must(status, output)
+  if status == 128 + 2 or status == 128 + 15 then
+    error({ message = "tune: interrupted; the same command goes on" }, 0)
+  end
+  if status == 0 then return output end
+  return nil, status, output
 end
 
 -- ---- the laboratory: builds and times in `dir`, and keeps what it has measured in log.jsonl ----
@@ -47,14 +58,16 @@ local function read_log(path, first)
   return rows, lines, seconds
 end
 
--- The text of a generation's build.ninja; bases: of the C files.
-local function ninja_file(bases, program, flags)
+-- The text of a generation's build.ninja; paths: of the C files, and of the program.
+local function ninja_file(paths, program, flags)
   local objects, inputs = {}, {}
-  for i, base in ipairs(bases) do
+  for i, path in ipairs(paths) do
+    local base = template.ninja_path(path:match("^(.*)%.c$"))
     objects[i] = ("build %s.o: compile %s.c\n"):format(base, base)
     inputs[i] = base .. ".o"
   end
-  return template.file("tune.ninja.in", { version = version, cc = flags, program = program,
+  return template.file("tune.ninja.in", { version = version, cc = (flags:gsub("%$", "$$")),
+    program = template.ninja_path(program), dir = (program:match("^(.*)/"):gsub("%$", "$$")),
     objects = table.concat(objects), inputs = table.concat(inputs, " ") })
 end
 
@@ -75,8 +88,9 @@ local function new_lab(dir, args)
                 flags = table.concat(build.compiler(host.cc), " ") }
   local start, before = host.clock(), 0
   local log, lines, default, cost
-  local generation = 0
+  local generations = 0
 
+  lab.hash = host.hash
   function lab.name(words) return "c_" .. host.hash(words) end
   function lab.seconds() return before + host.clock() - start end
   function lab.say(...)
@@ -92,47 +106,57 @@ local function new_lab(dir, args)
 
   local function compile(list)
     local all = list[1] == default and list or build.joined({ default }, list)
-    local program = "generation" .. generation
-    local files, bases = { { name = "mhagen_peak.c", text = bench.peak() } }, {}
+    generations = generations + 1
+    local main = "generation" .. generations
+    local files, paths = { { name = "mhagen_peak.c", text = bench.peak() } }, {}
     build.add_embedded(files, { name = "" }, "tune", shared_files)
-    files[#files + 1] = { name = program .. ".c", text = main_file(all) }
+    files[#files + 1] = { name = main .. ".c", text = main_file(all) }
     for _, candidate in ipairs(all) do table.move(candidate.files, 1, #candidate.files, #files + 1, files) end
-    for _, file in ipairs(files) do bases[#bases + 1] = file.name:match("^(.*)%.c$") end
-    files[#files + 1] = { name = "build.ninja", text = ninja_file(bases, program, lab.flags) }
+    for _, file in ipairs(files) do
+      if file.name:find("%.c$") then paths[#paths + 1] = dir .. "/" .. file.name end
+    end
+    local program = dir .. "/" .. main
+    files[#files + 1] = { name = "build.ninja", text = ninja_file(paths, program, lab.flags) }
     must(host.write_files(dir, files))
-    local status, output = host.run({ "ninja", "-C", dir, program }, build.OUTPUT_BYTES)
-    if must(status, output) ~= 0 then
+    local done, status, output = output_of { "ninja", "-f", dir .. "/build.ninja", program }
+    if not done then
+      local why = ("ninja ended with status %d: %s"):format(status, build.telling_line(output))
+      if list[1] == default then error({ message = "tune: the default: " .. why }, 0) end
       local failed = list[1]
       for _, candidate in ipairs(list) do
         if output:find("FAILED: [^\n]*" .. candidate.cfg.name) then failed = candidate end
       end
-      bug(failed, "ninja ended with status %d: %s", status, build.telling_line(output))
+      bug(failed, "%s", why)
     end
-    for _, candidate in ipairs(list) do candidate.program = dir .. "/" .. program end
-    generation = generation + 1
+    for _, candidate in ipairs(list) do candidate.program = program end
   end
+
+  -- A row of the log is of a candidate's code.
+  local function key_of(key, candidate) return key .. candidate.words .. " " .. candidate.code end
 
   -- For each candidate the row of the log with that key; where there is none, row_of(candidate, output)
   -- of their program, run once for all of these.
   local function measure(list, key, arguments, row_of)
     local missing, rows = {}, {}
     for _, candidate in ipairs(list) do
-      if not log[key .. candidate.words] then missing[#missing + 1] = candidate end
+      if not log[key_of(key, candidate)] then missing[#missing + 1] = candidate end
     end
     if #missing > 0 then
       local words = build.joined({ list[1].program }, arguments)
       for _, candidate in ipairs(missing) do words[#words + 1] = candidate.cfg.name end
-      local status, output = host.run(words, build.OUTPUT_BYTES)
-      if must(status, output) ~= 0 then
-        bug(missing[1], "the program ended with status %d: %s", status, output:match("message ([^\n]*)") or "")
+      local output, status, told = output_of(words)
+      if not output then
+        local why = told:match("message ([^\n]*)") or ""
+        if why == "out of memory" then error({ message = "tune: out of memory" }, 0) end
+        bug(missing[1], "the program ended with status %d: %s", status, why)
       end
       for _, candidate in ipairs(missing) do
         local row = row_of(candidate, output)
-        row.key = key .. candidate.words
+        row.key = key_of(key, candidate)
         note(row)
       end
     end
-    for i, candidate in ipairs(list) do rows[i] = log[key .. candidate.words] end
+    for i, candidate in ipairs(list) do rows[i] = log[key_of(key, candidate)] end
     return rows
   end
 
@@ -155,10 +179,14 @@ local function new_lab(dir, args)
     end)
   end
 
+  -- A sample is half a millisecond or a run, and a run before. Half of what was built is common to all.
   local function begin(list)
     default = list[1]
-    local made_of = host.hash(table.concat({ version, lab.compiler, lab.flags, default.files[2].text }, "\0"))
-    log, lines, before = read_log(dir .. "/log.jsonl", json.encode { made_of = made_of })
+    local depends = { lab.compiler, lab.flags, default.code, host.read_file("/proc/cpuinfo") or "" }
+    depends[4] = depends[4]:match("model name[^\n]*") or ""
+    for _, name in ipairs(shared_files) do depends[#depends + 1] = host.embedded(name) end
+    local first = json.encode { made_of = host.hash(table.concat(depends, "\0")) }
+    log, lines, before = read_log(dir .. "/log.jsonl", first)
     if #lines > 1 then lab.say("goes on: %d figures are there", #lines - 1) end
     local at = lab.seconds()
     compile(list)
@@ -166,9 +194,11 @@ local function new_lab(dir, args)
     lab.machine = check_all(list)[1]
     local checked = lab.seconds()
     default.us = time(list, tune.SAMPLES)[1].us
-    -- A sample is half a millisecond or a run, and a run before. Half of what was built is common to all.
     local once = default.us * 1e-6
-    cost = { build = (built - at) / 4, check = checked - built, sample = math.max(5e-4, once) + once }
+    if not log.cost then
+      note { key = "cost", build = (built - at) / 4, check = checked - built, sample = math.max(5e-4, once) + once }
+    end
+    cost = log.cost
     lab.say("the default takes %.6g us", default.us)
   end
 
@@ -176,8 +206,13 @@ local function new_lab(dir, args)
     if not default then return begin(list) end
     local at = lab.seconds()
     compile(list)
-    cost.build = (lab.seconds() - at) / #list
+    local built = lab.seconds()
+    local known = log[key_of("check ", list[1])]
     check_all(list)
+    if not known then
+      note { key = "cost", build = (built - at) / #list, check = cost.check, sample = cost.sample }
+      cost = log.cost
+    end
   end
 
   function lab.time(list, samples)
@@ -202,16 +237,20 @@ local function new_lab(dir, args)
     return cost.check + count * (cost.build + math.log(count, 2) * tune.SAMPLES * cost.sample)
   end
 
-  function lab.room()
+  -- As in the log, for the same generations: a search that goes on is the same one.
+  function lab.room(n)
+    local key = ("room %d"):format(n)
+    if log[key] then return log[key].count end
     local most, left = math.min(MOST, MOST_BYTES // default.bytes), SEARCH * args.budget - lab.seconds()
-    local count = generation > 1 and predicted(2) > left and 0 or 2
+    local count = n > 1 and predicted(2) > left and 0 or 2
     while 0 < count and count < most and predicted(count + 1) < math.min(left, GENERATION * args.budget) do
       count = count + 1
     end
+    note { key = key, count = count }
     return count
   end
 
-  function lab.error_of(candidate) return log["check " .. candidate.words].error end
+  function lab.error_of(candidate) return log[key_of("check ", candidate)].error end
   return lab
 end
 
@@ -228,13 +267,20 @@ end
 -- What a CPU's tuning file is called: its model, as the system names it.
 local function file_of(cpu) return cpu:lower():gsub("%(.-%)", ""):gsub("[^%w]+", "_"):gsub("_*$", "") .. ".lua" end
 
--- The words that tell the config to tune: without its name, and with the schedule keys that are given.
-local function base_of(cfg)
-  local words = {}
+-- The words that tell the config to tune: without its name, and with the schedule keys that are given,
+-- even if they are given their defaults.
+local function base_of(cfg, given)
+  local words, told = {}, {}
   for word in config.canonical(cfg):gmatch("%S+") do
     local key = word:match("^[^=]*")
     if key == "tuned" then error({ key = key, value = cfg.tuned, rule = "is what tune makes" }, 0) end
+    told[key] = true
     if key ~= "name" then words[#words + 1] = word end
+  end
+  for _, row in ipairs(config.schema) do
+    if row.schedule and given[row.key] and not told[row.key] then
+      words[#words + 1] = ("%s=%s"):format(row.key, cfg[row.key])
+    end
   end
   return words
 end
@@ -276,8 +322,8 @@ local function schedule_words(words)
 end
 
 -- Tunes in `dir`: the record for the tuning file.
-local function tune_in(dir, cfg, args)
-  local lab, base = new_lab(dir, args), base_of(cfg)
+local function tune_in(dir, cfg, base, args)
+  local lab = new_lab(dir, args)
   local default, winner, ratios, tried = tune.search(base, args.search, lab)
   local best = winner or default
   if winner then
@@ -297,19 +343,27 @@ local function tune_in(dir, cfg, args)
 end
 
 local function run(args)
-  local cfg = kernel.load_config(args.config)
+  local cfg, given = kernel.load_config(args.config)
   local why = build.obstacle(isas.list[cfg.isa])
   if why then error({ message = ("tune: isa = %s: can not be timed here: %s"):format(cfg.isa, why) }, 0) end
+  kernel.files_of(cfg) -- refuses the config
   build.version_of { "ninja" }
   local folder, file = (args.output or "tuned/"):match("^(.-)([^/]*)$")
   if folder == "" then folder = "./" end
+  if args.output and not config.base(args.output) then
+    error({ message = ("option '--output': '%s': %s"):format(errors.show(args.output), config.FILE_RULE) }, 0)
+  end
   local function records(path) return host.exists(path) and kernel.read_records(path) or {} end
   if file ~= "" then records(folder .. file) end -- refuses what is no tuning file before the work
   local work = folder .. ".tune"
   must(host.write_files(work, {}))
-  if not must(host.lock(work .. "/lock")) then error({ message = work .. ": a tune is running here" }, 0) end
-  local dir = ("%s/%s"):format(work, host.hash(table.concat(base_of(cfg), " ") .. args.search))
-  local record, ratio = tune_in(dir, cfg, args)
+  -- Inherited: what a killed tune has left running keeps it.
+  if not must(host.lock(work .. "/lock", false, true)) then
+    error({ message = work .. ": a tune is running here" }, 0)
+  end
+  local base = base_of(cfg, given)
+  local dir = ("%s/%s"):format(work, host.hash(table.concat(base, " ") .. args.search))
+  local record, ratio = tune_in(dir, cfg, base, args)
   if file == "" then file = file_of(record.cpu) end
   local path = folder .. file
   must(host.write_files(folder, { { name = file, text = tuning.text(records(path), record) } }))
@@ -317,8 +371,8 @@ local function run(args)
   if not args.quiet then
     local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
       or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"
-    must(host.print(("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s tuned=%s -o DIR\n"):format(
-      what, path, record.tried, record.seconds, record.shape, path)))
+    must(host.print(("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s %s -o DIR\n"):format(
+      what, path, record.tried, record.seconds, record.shape, build.quoted("tuned=" .. path))))
   end
   return 0
 end
