@@ -61,7 +61,7 @@ end
 -- Cycles until a sum can go on; with what keeps an FMA waiting now and then, for where there are FMAs for
 -- exactly 4 cycles, 4 % are lost.
 local LATENCY = 4.4
--- Panels of more bytes than this, half of the nearest cache, come from the next one, so many bytes a cycle.
+-- Panels of so many bytes, half of the nearest cache, come from the next one, so many bytes a cycle.
 local NEAR, FAR_BYTES = 16384, 20
 -- Of a step of a long sum, whose operands come from the second-level cache: a vector of B, and a row of
 -- A, more where it is a row of X with cache lines of its own, d_model floats from the next row's.
@@ -75,7 +75,7 @@ function M.cost(rows, vecs, steps, a_order)
   local fma, isa = 0, vecs[1].w.isa
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
   local bytes = 4 * isa.lanes * #vecs
-  local far = bytes * steps > NEAR and bytes / FAR_BYTES or 0
+  local far = bytes * steps >= NEAR and bytes / FAR_BYTES or 0
   local step = math.max(rows * fma, #vecs + rows * isa.fmas / 2, LATENCY * isa.fmas, far * isa.fmas)
   if steps > LONG then step = step + VECTOR * #vecs + ROW[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs

@@ -105,7 +105,8 @@ function buildSpeed() {
 // ---- heat map: a table, so that its numbers can be read, copied and heard ----
 
 const heat = {
-  row: speed.x, column: axes.has("isa") ? "isa" : plainAxes.find(({ key }) => key !== speed.x)?.key,
+  row: (tableAxes.find(({ key }) => key === speed.x) ?? tableAxes[0])?.key,
+  column: axes.has("isa") ? "isa" : tableAxes.find(({ key }) => key !== speed.x)?.key,
   value: speed.right, of: "best",
 };
 
@@ -316,7 +317,7 @@ const sections = [
   { id: "comparison", has: data.comparison, build: buildComparison,
     draw: () => drawHistogram("comparison-chart", "ratio", "verdict") },
   { id: "speed", has: any && plainAxes.length > 0, build: buildSpeed, draw: drawSpeed },
-  { id: "heat", has: any && plainAxes.length > 1, build: buildHeat, draw: drawHeat },
+  { id: "heat", has: any && tableAxes.length > 1, build: buildHeat, draw: drawHeat },
   { id: "size", has: measured.some((row) => row.text_bytes > 0), draw: drawSize,
     build: () => choose($("size-controls"), "Speed as", size, "y", speeds, drawSize) },
   { id: "errors", has: measured.some((row) => row.error > 0),

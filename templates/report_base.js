@@ -28,7 +28,10 @@ const measured = rows.filter((row) => row.status === "ok");
 
 const axes = new Map(data.axes.map((axis) => [axis.key, axis]));
 const smallAxes = [...axes.values()].filter((axis) => axis.values.length <= MOST_VALUES);
-const plainAxes = smallAxes.filter((axis) => axis.key !== "shape");
+// What can be plotted over: also numbers of which there are too many to choose from.
+const plainAxes = [...axes.values()].filter((axis) => axis.key !== "shape"
+  && (smallAxes.includes(axis) || axis.values.every((value) => typeof value === "number")));
+const tableAxes = smallAxes.filter((axis) => axis.key !== "shape");
 const choices = [...axes.values()].filter((axis) => !axis.in_shape && axis.key !== "shape");
 const columnsOf = (list) => list.map((axis) => columns.get(axis.key));
 
@@ -235,14 +238,18 @@ function placing(axis, log) {
   const back = numeric && log ? Math.exp : Number;
   const at = axis.values.map(there);
   const gap = Math.min(...at.slice(1).map((x, i) => x - at[i]));
+  const marked = []; // the values with a label, so far apart that they can be read
+  at.forEach((x, i) => {
+    if (marked.length === 0 || x - at[marked.at(-1)] >= (at.at(-1) - at[0]) / 16) marked.push(i);
+  });
   return {
     numeric,
     place: (value, share) => back(there(value) + share * gap),
     scale: {
       type: numeric && log ? "logarithmic" : "linear",
       min: back(at[0] - gap / 2), max: back(at.at(-1) + gap / 2),
-      afterBuildTicks: (scale) => { scale.ticks = at.map((x) => ({ value: back(x) })); },
-      ticks: { callback: (_, i) => String(axis.values[i]), autoSkip: axis.values.length > 12 },
+      afterBuildTicks: (scale) => { scale.ticks = marked.map((i) => ({ value: back(at[i]) })); },
+      ticks: { callback: (_, k) => String(axis.values[marked[k]]), autoSkip: false },
     },
   };
 }
