@@ -32,6 +32,10 @@ local STAT_ROWS = 6
 -- Sections of buffers start at multiples of this many floats (64 bytes).
 M.align = 16
 
+-- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
+-- one tile run beside the FMAs of the next.
+local ONE_TILE, SHARED = 8, 4
+
 -- The tiles of one group of queries, and their cost.
 local function plan_group(plan, group, hb)
   local isa, cfg, f = plan.isa, plan.cfg, plan.fold
@@ -51,6 +55,9 @@ local function plan_group(plan, group, hb)
              chunks = tiles.chunks(steps, plan.k_block, plan.k_unroll) }, cost(height)
   end
   local key_rows = tiles.choose_rows(isa, cfg, "key_rows", cfg.seq_kv, n, "rows", score_cost)
+  if not cfg.key_rows and n == 1 and cfg.seq_kv > ONE_TILE and cfg.seq_kv <= key_rows then
+    key_rows = SHARED
+  end
   local context_cost = rows_cost(f.breadth, cfg.seq_kv)
   local context_rows = tiles.choose_rows(isa, cfg, "context_rows", f.breadth, n, "columns", context_cost)
   group.context = tiles.balanced(f.breadth, context_rows)
