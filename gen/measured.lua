@@ -114,7 +114,7 @@ local function flatten(row, where)
     if rule.key ~= "name" then row[rule.key] = value end
   end
   cfg.unroll = "auto" -- which the name then does not mention
-  row.shape = grammar.build(cfg):match("^%a+_%w+_(.*)_%w+$")
+  row.shape = grammar.shape(cfg)
   row.config = nil
 end
 

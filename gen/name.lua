@@ -45,6 +45,9 @@ function M.build(cfg)
   return table.concat(words)
 end
 
+-- What a name says between prefix and ISA.
+function M.shape(cfg) return M.build(cfg):match("^%a+_%w+_(.*)_%w+$") end
+
 -- The keys that a name stands for, or nil for a text that build does not make.
 function M.parse(name)
   local cfg, rest = {}, name:sub(#PREFIX + 1)

@@ -52,9 +52,16 @@ M.dimensions = {
 
 -- ---- candidates ----
 
+-- What work() returns; false where the generator refuses the config.
+local function unless_refused(work)
+  local ok, found = pcall(work)
+  if not ok and not (type(found) == "table" and found.rule) then error(found, 0) end
+  return ok and found
+end
+
 -- Generates a candidate's files, and what its code is known by; false where the generator refuses it.
 local function generate_one(candidate, lab)
-  local ok, found = pcall(function()
+  return unless_refused(function()
     local words = table.move(candidate.arguments, 1, #candidate.arguments, 1, {})
     words[#words + 1] = "name=" .. lab.name(candidate.words)
     candidate.cfg = config.load(nil, words)
@@ -62,9 +69,8 @@ local function generate_one(candidate, lab)
     candidate.files, candidate.flops = files, recorded.plan.flops
     candidate.bytes = 4 * (recorded.plan.packed.total + recorded.plan.workspace)
     candidate.code = lab.hash(same(candidate.cfg.name, files))
+    return true
   end)
-  if not ok and not (type(found) == "table" and found.rule) then error(found, 0) end
-  return ok
 end
 
 -- base: the words of the config to tune. Returns make(changes) -> a candidate { words, changes, cfg,
@@ -91,12 +97,10 @@ local function space(base)
     if known[text] == nil then
       local all = table.move(base, 1, #base, 1, {})
       table.move(words, 1, #words, #all + 1, all)
-      local ok, found = pcall(function()
+      known[text] = unless_refused(function()
         local cfg = config.load(nil, all)
         return { words = text, changes = changes, cost = plan_of.build(cfg).cost, arguments = all }
       end)
-      if not ok and not (type(found) == "table" and found.rule) then error(found, 0) end
-      known[text] = ok and found
     end
     return known[text] or nil
   end

@@ -298,7 +298,7 @@ end
 -- The best ratio so far and when it was found, for the report.
 local function trace_rows(lab, cfg, way, default)
   local rows = {}
-  local shape = name.build(cfg):match("^%a+_%w+_(.*)_%w+$")
+  local shape = name.shape(cfg)
   for i, event in ipairs(lab.trace) do
     rows[i] = { shape = shape, method = way, second = event.seconds, us = event.ratio * default.us,
                 default_us = default.us }
