@@ -31,9 +31,7 @@ local function run(args)
   local options = { sort = args.sort, reverse = args.reverse, limit = tonumber(args.limit) }
   local text = report.text(sweep, options)
   local path = args.output or args.dir .. "/report.html"
-  local dir, name = path:match("^(.-)([^/]*)$")
-  must(name ~= "" or nil, "output file: its name is empty")
-  must(host.write_files(dir == "" and "." or dir, { { name = name, text = report.page(sweep) } }))
+  takes.write_file(path, report.page(sweep))
   must(host.print(("%s\nPage: %s\n"):format(text, path)))
   local regression = args.fail_on and measured.regression(sweep)
   if regression then return 1, regression end

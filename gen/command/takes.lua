@@ -1,5 +1,6 @@
 -- What the options of several commands have in common.
 
+local host = require "host"
 local config = require "config"
 local errors = require "command.errors"
 
@@ -20,6 +21,13 @@ end
 function M.jobs(cmd)
   cmd:option("--jobs", "steps at a time, but for timing (default: Ninja's)"):argname("<N>")
     :convert(M.count("--jobs"))
+end
+
+-- Writes the file that an option names.
+function M.write_file(path, text)
+  local dir, name = path:match("^(.-)([^/]*)$")
+  errors.must(name ~= "" or nil, "output file: its name is empty")
+  errors.must(host.write_files(dir == "" and "." or dir, { { name = name, text = text } }))
 end
 
 -- The config of a command.

@@ -290,9 +290,7 @@ local function append(path, rows)
   for i, row in ipairs(rows) do
     lines[i] = json.encode(row, { keyorder = { "shape", "method", "second", "us", "default_us" } }) .. "\n"
   end
-  local dir, file = path:match("^(.-)([^/]*)$")
-  must(host.write_files(dir == "" and "." or dir,
-    { { name = file, text = (host.read_file(path) or "") .. table.concat(lines) } }))
+  takes.write_file(path, (host.read_file(path) or "") .. table.concat(lines))
 end
 
 -- The best ratio so far and when it was found, for the report.
