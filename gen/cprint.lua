@@ -174,9 +174,23 @@ function M.fn(isa, fn)
   return table.concat(out, "\n") .. "\n"
 end
 
+-- Adds the ISA's helpers that a body uses to `out`, once for each width.
+local function add_helpers(isa, body, out)
+  for _, node in ipairs(body) do
+    local helper = node.kind == "op" and isa.helpers[node.op.name]
+    if helper and not out[helper .. node.w.lanes] then
+      out[helper .. node.w.lanes] = true
+      out[#out + 1] = helper:gsub("%$(%w+)", node.w)
+    end
+    add_helpers(isa, node.body or {}, out)
+    add_helpers(isa, node.otherwise or {}, out)
+  end
+end
+
 function M.functions(tape)
   local out = {}
-  for i, fn in ipairs(tape.functions) do out[i] = M.fn(tape.isa, fn) end
+  for _, fn in ipairs(tape.functions) do add_helpers(tape.isa, fn.body, out) end
+  for _, fn in ipairs(tape.functions) do out[#out + 1] = M.fn(tape.isa, fn) end
   return table.concat(out, "\n")
 end
 

@@ -43,9 +43,10 @@ end
 
 local ways = { "project", "absorb", "merge" } -- of equals the first
 
--- { qk =, vo = one of `ways` each; biases = whether bk and bv are folded away; depth = K steps of a
--- score, breadth = columns of a head's context, out = those of its part of the output product;
--- test_scores = whether scores that are not finite must make their row NaN; flops = what is spent, a float }
+-- { qk =, vo = one of `ways` each; biases = whether bk and bv are folded away; query = columns of a
+-- head's queries as they are projected; depth = K steps of a score, breadth = columns of a head's
+-- context, out = those of its part of the output product; test_scores = whether scores that are not
+-- finite must make their row NaN; flops = what is spent, a float }
 function M.choose(cfg)
   local fold = { biases = cfg.fold == "auto" }
   local pairs_seen, formula, spent = pairs_seen_by(cfg), 0, 0
@@ -62,6 +63,7 @@ function M.choose(cfg)
   end
   local d = cfg.d_model
   fold.qk, fold.vo = choose(cfg.dk, keys_allowed(cfg)), choose(cfg.dv, true)
+  fold.query = fold.qk == "merge" and d or cfg.dk
   fold.depth = fold.qk == "project" and cfg.dk or d
   fold.breadth = fold.vo == "project" and cfg.dv or d
   fold.test_scores = fold.qk ~= "project" and cfg.attention == "cross"

@@ -17,8 +17,8 @@ local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
 
 local M = {}
 
--- Bytes of context that one block of the output product reads again and again: half of a second-level
--- cache of 1 MB, where a panel of Wo passes through as well.
+-- Half of a second-level cache of 1 MB, in bytes: the context that one block of the output product reads
+-- again and again, while a panel of Wo passes through as well, or what is projected of a block of heads.
 M.cached = 524288
 
 -- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it.
@@ -35,6 +35,12 @@ M.align = 16
 -- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
 -- one tile run beside the FMAs of the next.
 local ONE_TILE, SHARED = 8, 4
+
+-- Whether the queries of a block of heads are projected with lanes over columns. Merged weights are as
+-- wide as the model, and packed for one head at a time.
+local function lanes_are_columns(plan, hb)
+  return plan.q_lanes == "columns" and (plan.fold.qk ~= "merge" or hb == 1)
+end
 
 -- The tiles of one group of queries, and their cost.
 local function plan_group(plan, group, hb)
@@ -70,8 +76,10 @@ local function plan_group(plan, group, hb)
     head = head + cost * repeats
   end
   head = head * hb
-  if f.qk ~= "merge" and plan.q_lanes == "queries" then add("q", 1, hb * cfg.dk, cfg.d_model) end
-  if f.qk ~= "project" then add("kq", hb, f.depth, f.qk == "merge" and cfg.d_model or cfg.dk) end
+  local by_columns = lanes_are_columns(plan, hb)
+  if f.qk ~= "merge" and not by_columns then add("q", 1, hb * cfg.dk, cfg.d_model) end
+  if f.qk == "absorb" then add("kq", hb, f.depth, cfg.dk) end
+  if f.qk == "merge" and not by_columns then add("kq", hb, f.depth, cfg.d_model) end
   if f.vo == "absorb" then add("vc", hb, cfg.dv, f.breadth) end
   return head
 end
@@ -102,7 +110,7 @@ local function plan_projected(plan, hb)
   local projected, sum = {}, 0
   for _, row in ipairs {
     { "k", f.qk == "project", cfg.seq_kv, cfg.dk }, { "v", f.vo == "project", cfg.seq_kv, cfg.dv },
-    { "q", f.qk ~= "merge" and plan.q_lanes == "columns", cfg.seq, cfg.dk },
+    { "q", lanes_are_columns(plan, hb), cfg.seq, f.query },
   } do
     local which, wanted, rows, width = table.unpack(row)
     if wanted then
@@ -120,7 +128,9 @@ local function choose_head_block(plan)
   local cfg = plan.cfg
   local best, best_cost
   for hb = cfg.head_block or 1, cfg.head_block or cfg.h do
-    if hb == cfg.head_block or cfg.h % hb == 0 and (hb == 1 or hb * math.max(cfg.dk, cfg.dv) <= 256) then
+    local width = hb * math.max(cfg.dk, cfg.dv)
+    local near = width <= 256 or 4 * width * (cfg.seq + 2 * cfg.seq_kv) <= M.cached
+    if hb == cfg.head_block or cfg.h % hb == 0 and (hb == 1 or near) then
       local _, projected = plan_projected(plan, hb)
       local _, attend = plan_groups(plan, hb)
       local cost = (projected + attend) * (cfg.h // hb)
@@ -132,8 +142,8 @@ end
 
 -- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
 -- model does not know that X needs no transposition then, nor that one vector of queries is in the nearest
--- cache all the time.
-local COLUMNS = { one_vector = 0.95, several = 1.03 }
+-- cache all the time. Merged weights have X transposed once for all heads, but the queries of each.
+local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98 }
 
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.
@@ -146,7 +156,8 @@ local function choose_q_lanes(plan)
   end
   if cfg.q_lanes then return table.unpack(with(cfg.q_lanes)) end
   local queries, columns = with "queries", with "columns"
-  local most = cfg.seq > plan.isa.lanes and COLUMNS.several or COLUMNS.one_vector
+  local most = cfg.seq <= plan.isa.lanes and COLUMNS.one_vector
+    or plan.fold.qk == "merge" and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
   return table.unpack(columns[3] < most * queries[3] and columns or queries)
 end
 
@@ -241,7 +252,7 @@ local function plan_packed(plan, hb)
     end
   end
   if plan.kq then head.add("wk", hb * plan.kq.rows * plan.kq.steps) end
-  if f.qk == "merge" then head.add("bq", hb * plan.kq.rows) end
+  if f.qk == "merge" and plan.kq then head.add("bq", hb * plan.kq.rows) end
   if plan.vc then head.add("wv", hb * plan.vc.rows * plan.vc.steps) end
   local packed = layout()
   packed.add("heads", plan.head_blocks * head.total)
@@ -260,7 +271,7 @@ local function phase_cycles(plan)
   local projected = 0
   if plan.projected.k then projected = projected + cfg.dk end
   if plan.projected.v then projected = projected + cfg.dv end
-  local queries = plan.projected.q and cfg.seq * cfg.dk or 0
+  local queries = plan.projected.q and cfg.seq * plan.fold.query or 0
   local cycles = {
     transpose = 2 * cfg.seq * d / per_cycle,
     keys_values = 2 * d * h * (cfg.seq_kv * projected + queries) / per_cycle,
@@ -331,7 +342,7 @@ function M.build(cfg)
   plan.attend_tasks = ceil_div(plan.group_count, plan.groups_per_task)
 
   local scratch = layout()
-  if f.qk ~= "merge" then scratch.add("q", hb * cfg.dk * widest) end
+  if plan.q or plan.projected.q then scratch.add("q", hb * f.query * widest) end
   if plan.kq then scratch.add("kq", plan.kq.rows * widest) end
   scratch.add("p", p_floats)
   if plan.vc then scratch.add("c", plan.vc.steps * widest) end
@@ -343,7 +354,7 @@ function M.build(cfg)
   end
   local entry = layout()
   -- XT is for products whose lanes are queries.
-  plan.transposed = f.qk == "merge" or plan.q ~= nil
+  plan.transposed = plan.q ~= nil or f.qk == "merge" and plan.kq ~= nil
   entry.add("xt", plan.transposed and xt or 0)
   entry.add("o", o)
   entry.add("kv", plan.head_blocks * kv.total)

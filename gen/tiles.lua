@@ -68,6 +68,17 @@ local NEAR, FAR_BYTES = 16384, 20
 local VECTOR, ROW = 0.12, { columns = 0.02, rows = 0.06 }
 local LONG = 256 -- steps
 
+-- Chains of a sum in a tile of so many rows and vectors: 2 or 4 where too few sums would run at once,
+-- none of less than 4 steps.
+function M.chains(isa, rows, vectors, steps)
+  local chains, sums = 1, rows * vectors
+  while chains < 4 and 8 * chains <= steps and sums * chains < LATENCY * isa.fmas
+    and 2 * chains * sums + vectors + 2 < isa.registers do
+    chains = 2 * chains
+  end
+  return chains
+end
+
 -- The time of a register tile, in FMA slots of the full width, of which a cycle has isa.fmas: the FMAs, the
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
@@ -76,7 +87,8 @@ function M.cost(rows, vecs, steps, a_order)
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
   local bytes = 4 * isa.lanes * #vecs
   local far = bytes * steps >= NEAR and bytes / FAR_BYTES or 0
-  local step = math.max(rows * fma, #vecs + rows * isa.fmas / 2, LATENCY * isa.fmas, far * isa.fmas)
+  local latency = LATENCY * isa.fmas / M.chains(isa, rows, #vecs, steps)
+  local step = math.max(rows * fma, #vecs + rows * isa.fmas / 2, latency, far * isa.fmas)
   if steps > LONG then step = step + VECTOR * #vecs + ROW[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end

@@ -126,7 +126,7 @@ def grid():
                   dict(h=1, d_model=600, dk=304, seq=3),
                   dict(h=2, d_model=40, dk=16, seq=2, seq_kv=33, attention="cross", batch=2),
                   dict(h=3, d_model=530, dk=17, dv=9, seq=1, seq_kv=70, attention="cross", probs="true")):
-        configs += [shape, {**shape, "fold": "off"}]
+        configs += [{**shape, **way} for way in ({}, {"q_lanes": "columns"}, {"fold": "off"})]
     configs += [base(**extra, fold="off") for extra in options(23, 9)[-1:]]
     configs += [base(**extra, q_lanes="columns") for extra in options(23, 9)[-1:]]
     return list({text(config): config for config in configs}.values())

@@ -6,6 +6,7 @@ local probs = require "emit.probs"
 local project = require "emit.project"
 local softmax = require "emit.softmax"
 local balanced = require "tiles".balanced
+local chains_of = require "tiles".chains
 
 local M = {}
 
@@ -25,8 +26,10 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        next = "Weights exp2(score - maximum) of some keys, added to the sum.",
        again = "Weights of the first keys with a known maximum.",
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
+    local chains = chains_of(plan.isa, rows, #group.vecs, depth)
     softmax.tile(t, group, {
-      rows = rows, steps = depth, test = plan.fold.test_scores, unroll = K:unroll(depth, rows * #group.vecs),
+      rows = rows, steps = depth, test = plan.fold.test_scores,
+      unroll = K:unroll(depth, rows * #group.vecs, chains), chains = chains,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
   end)
@@ -315,7 +318,7 @@ function M.group(K, group, a)
     local q
     if plan.projected.q then
       q = p.scratch:at(plan.scratch.q)
-      local width = plan.hb * cfg.dk
+      local width = plan.hb * plan.fold.query
       project.transpose(K, "queries_lanes", group, width, plan.projected.q.ld, p.queries, q)
     elseif plan.q then
       q = p.scratch:at(plan.scratch.q)
@@ -351,7 +354,7 @@ function M.group(K, group, a)
 
     K:each("head", plan.hb, function(i)
       local ptrs = {
-        q = q and q:at(i * (cfg.dk * group.width)), p = p.scratch:at(plan.scratch.p), stats = stats,
+        q = q and q:at(i * (plan.fold.query * group.width)), p = p.scratch:at(plan.scratch.p), stats = stats,
         k = p.keys:at(i * plan.keys.head), v = p.values:at(i * plan.values.head),
         o = p.o:at(i * (plan.fold.out * group.width)),
       }

@@ -55,13 +55,13 @@ function Code:each(var, count, build)
 end
 
 -- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays.
-function Code:unroll(steps, accumulators)
-  local level = self.plan.cfg.unroll
-  if self.cold then return self.plan.k_unroll end
+-- sum is short enough that straight-line code pays. With chains one step for each: clang spills at more.
+function Code:unroll(steps, accumulators, chains)
+  local level, loop = self.plan.cfg.unroll, (chains or 1) > 1 and chains or self.plan.k_unroll
+  if self.cold then return loop end
   if level == "k" or self.full then return steps end
   if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
-  return self.plan.k_unroll
+  return loop
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

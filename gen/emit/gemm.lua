@@ -6,18 +6,24 @@
 
 local M = {}
 
+-- Up to so many uses of a vector, gcc reads it from memory for each of them.
+local FEW = 3
+
 -- One block of n K steps at offset k0 from the pointers of A and B; `base` is the number of the
--- step at the pointers.
-local function steps(t, tile, acc, k0, n, base)
+-- step at the pointers. Step k adds to sum k modulo their number of sums[1], sums[2], ..
+local function steps(t, tile, sums, k0, n, base)
   local isa, a, b = t.isa, tile.a, tile.b
   local by_lane = isa.rows.fma_lane and not tile.filter and isa.lanes
   local full = isa.full
+  local few = tile.rows > 1 and tile.rows <= FEW
+  local load = few and isa.rows.load_kept and "load_kept" or "load"
   local rows_by_lane = by_lane and a.row == 1 and tile.rows - tile.rows % by_lane or 0
   local k_by_lane = by_lane and a.step == 1 and a.row ~= 1 and n - n % by_lane or 0
 
   local a_block -- rows of A, by_lane K steps each
   for k = k0, k0 + n - 1 do
     t:note("k = " .. k)
+    local acc = sums[k % #sums + 1]
     local in_k_block = k - k0 < k_by_lane
     if in_k_block and (k - k0) % by_lane == 0 then
       a_block = {}
@@ -27,7 +33,7 @@ local function steps(t, tile, acc, k0, n, base)
     end
     local bv = {}
     for c, v in ipairs(tile.vecs) do
-      bv[c] = t:op("load", v.w, ("b_k%d_c%d"):format(k, c - 1), b.p:at(k * b.step + (c - 1) * isa.lanes))
+      bv[c] = t:op(load, v.w, ("b_k%d_c%d"):format(k, c - 1), b.p:at(k * b.step + (c - 1) * isa.lanes))
     end
     local a_rows
     for r = 0, tile.rows - 1 do
@@ -61,32 +67,53 @@ local function steps(t, tile, acc, k0, n, base)
   end
 end
 
+-- Adds the chains of each sum, those of a pair first: the result is in the first.
+local function joined(t, tile, sums)
+  local apart = 1
+  while apart < #sums do
+    for i = 1, #sums, 2 * apart do
+      for r = 0, tile.rows - 1 do
+        for c = 1, #tile.vecs do
+          t:update(sums[i][r][c], "add", sums[i][r][c], sums[i + apart][r][c])
+        end
+      end
+    end
+    apart = 2 * apart
+  end
+  return sums[1]
+end
+
 -- tile: rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
--- unroll (K steps per block), a { p, row, step }, b { p, step },
--- init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given, returns what
--- to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from 0, c from 1.
+-- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
+-- b { p, step }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
+-- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
+-- 0, c from 1.
 function M.tile(t, tile)
-  local acc = {}
-  for r = 0, tile.rows - 1 do
-    acc[r] = {}
-    for c, v in ipairs(tile.vecs) do
-      acc[r][c] = tile.init(r, c, v.w, ("acc_r%d_c%d"):format(r, c - 1))
+  local sums, zero = {}, M.from_zero(t)
+  for i = 1, tile.chains or 1 do
+    sums[i] = {}
+    for r = 0, tile.rows - 1 do
+      sums[i][r] = {}
+      for c, v in ipairs(tile.vecs) do
+        local name = ("acc_r%d_c%d"):format(r, c - 1)
+        sums[i][r][c] = i == 1 and tile.init(r, c, v.w, name) or zero(r, c, v.w, name .. "_" .. i)
+      end
     end
   end
   if not tile.blocks and tile.steps <= tile.unroll then
-    steps(t, tile, acc, 0, tile.steps, 0)
-    return acc
+    steps(t, tile, sums, 0, tile.steps, 0)
+    return joined(t, tile, sums)
   end
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
-    steps(t, tile, acc, 0, tile.unroll, step * tile.unroll)
+    steps(t, tile, sums, 0, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
     t:bump(tile.b.p, tile.unroll * tile.b.step)
   end)
   if not tile.blocks then
-    steps(t, tile, acc, 0, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
+    steps(t, tile, sums, 0, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
   end
-  return acc
+  return joined(t, tile, sums)
 end
 
 -- Ways to start an accumulator.

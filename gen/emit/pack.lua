@@ -71,15 +71,21 @@ function M.emit(t, plan)
 
   -- Wq or bq times Wk^T of a head.
   local function merged_queries(to, first)
-    each("head", hb, function(i)
-      local function product(matrix, steps, row, size, at)
-        t:call(product_fn, { weights(matrix), layout, weights("wk"), flipped, steps, k_columns, d,
-                             i * cfg.dk + first, cfg.dk, row, size, size, scale, at })
-      end
-      tiles(plan.kq, to:at(i * (plan.kq.rows * d) + plan.head.wk), function(row, size, at)
-        product("wq", d, row, size, at)
+    local function product(matrix, steps, head, column, used, width, at)
+      t:call(product_fn, { weights(matrix), layout, weights("wk"), flipped, steps, k_columns, d,
+                           head * cfg.dk + first, cfg.dk, column, used, width, scale, at })
+    end
+    if plan.projected.q then
+      panels(plan.projected.q, d, to:at(plan.head.wq), function(column, block, at)
+        product("wq", d, 0, column, block.used, block.width, at)
       end)
-      product("bq", 1, 0, d, to:at(i * d + plan.head.bq))
+      return product("bq", 1, 0, 0, d, plan.projected.q.ld, to:at(plan.head.bq))
+    end
+    each("head", hb, function(i)
+      tiles(plan.kq, to:at(i * (plan.kq.rows * d) + plan.head.wk), function(row, size, at)
+        product("wq", d, i, row, size, size, at)
+      end)
+      product("bq", 1, i, 0, d, d, to:at(i * d + plan.head.bq))
     end)
   end
 

@@ -15,11 +15,13 @@ return {
   tiles = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } },
   fmas = 2,
   fused = true,
+  helpers = x86.helpers,
   widths = {
-    { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", cost = 1 },
+    { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", register = "x", cost = 1 },
   },
   rows = {
     load = "_mm256_loadu_ps($1)",
+    load_kept = "kept$lanes(_mm256_loadu_ps($1))",
     load_n = "_mm256_maskload_ps($1, _mm256_setr_epi32($on))",
     store = "_mm256_storeu_ps($1, $2)",
     store_n = "_mm256_maskstore_ps($1, _mm256_setr_epi32($on), $2)",

@@ -16,6 +16,7 @@ return {
   fmas = 1, -- Zen 4
   fused = true,
   saturates = true,
+  helpers = x86.helpers,
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -28,12 +29,13 @@ static inline __m512 root16(__m512 a) {
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", low = "(", cost = 1,
-      root = "root16(", roots = ")" },
+      register = "v", root = "root16(", roots = ")" },
     { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", low = "_mm512_castps512_ps256(",
-      cost = 0.5, root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))" },
+      cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))" },
   },
   rows = {
     load = "$p_loadu_ps($1)",
+    load_kept = "kept$lanes($p_loadu_ps($1))",
     load_n = "$p_maskz_loadu_ps($hex, $1)",
     store = "$p_storeu_ps($1, $2)",
     store_n = "$p_mask_storeu_ps($1, $hex, $2)",

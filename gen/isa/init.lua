@@ -28,8 +28,9 @@ end
 -- tiles (the most rows of a tile of 1, 2, .. vectors that the compilers keep in registers, measured:
 -- one row more spills; by the order of the matrix that is broadcast, which differs where FMAs are
 -- by lane), fmas (of the full width in a cycle), widths (the full one first), rows. Optional: fused (fma
--- rounds once), saturates (scale2 takes any exponent), arch, headers, prelude, begin and finish (text
--- before and after the functions that need the ISA).
+-- rounds once), saturates (scale2 takes any exponent), arch, headers, helpers (C functions that rows
+-- call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before and after
+-- the functions that need the ISA).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "tiles", "fmas", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
@@ -43,6 +44,7 @@ function M.define(isa)
       error(("isa %s: missing op %s"):format(isa.name, op.name))
     end
   end
+  isa.helpers = isa.helpers or {}
   isa.compiled = {} -- rows as M.text has used them
   isa.full = isa.widths[1]
   isa.lanes = isa.full.lanes

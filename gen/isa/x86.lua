@@ -6,6 +6,17 @@ M.headers = "#include <immintrin.h>"
 M.arch = "x86_64"
 M.guard = "defined(__x86_64__)"
 
+-- gcc may read a vector from memory again wherever an instruction can: three FMAs would read it three times.
+M.helpers = {
+  load_kept = [[
+/* a, in a register: no use of it reads memory again. */
+static inline $t kept$lanes($t a) {
+  __asm__("" : "+$register"(a));
+  return a;
+}
+]],
+}
+
 function M.begin(features)
   return table.concat({
     "#if defined(__clang__)",

@@ -4,11 +4,12 @@
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
  *             values    tiles 5x8, k8; 2 of 2 heads together
- *             attend    1 x 5 of 8 queries: Q 1 of 8x5
+ *             queries   tiles 5x8, k8; 2 of 2 heads together
+ *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
- *   registers at most 10 of 16 vectors live at once
+ *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
+ *   registers at most 12 of 16 vectors live at once
  *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
  *   compile   cc -std=c11 -O2 -c
  */
@@ -26,11 +27,12 @@
 
 /* Every weight into its place in `packed`. */
 static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169, packed);
+  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169,
+      packed + 128);
   mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 0, 1, 8, 8, 0.72134752044448169,
-      packed + 64);
-  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 80);
-  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 144);
+      packed + 192);
+  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed);
+  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 64);
   mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 208);
   mhagen_pack_output_bias(weights, 8, 8, packed + 272);
 }
@@ -56,8 +58,385 @@ mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
 #pragma GCC target("avx2,fma")
 #endif
 
+/* A tile of 5 rows and 8 columns, 8 K steps. */
+static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
+  /* k = 0 */
+  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
+  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
+  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+  /* k = 1 */
+  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
+  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
+  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
+  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
+  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+  /* k = 2 */
+  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
+  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
+  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
+  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
+  /* k = 3 */
+  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
+  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
+  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
+  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
+  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
+  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
+  /* k = 4 */
+  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
+  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
+  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
+  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
+  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
+  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
+  /* k = 5 */
+  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
+  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
+  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
+  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
+  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
+  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
+  /* k = 6 */
+  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
+  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
+  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
+  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
+  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
+  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
+  /* k = 7 */
+  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
+  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
+  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
+  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
+  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
+  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
+  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
+  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
+  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
+  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
+  _mm256_storeu_ps(c, acc_r0_c0);
+  _mm256_storeu_ps(c + 8, acc_r1_c0);
+  _mm256_storeu_ps(c + 16, acc_r2_c0);
+  _mm256_storeu_ps(c + 24, acc_r3_c0);
+  _mm256_storeu_ps(c + 32, acc_r4_c0);
+}
+
+/* Keys of 2 heads. */
+static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out) {
+  keys_5x8_k8(x, w, out);
+}
+
+/* A tile of 5 rows and 8 columns, 8 K steps. */
+static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
+  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
+  /* k = 0 */
+  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
+  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
+  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+  /* k = 1 */
+  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
+  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
+  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
+  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
+  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+  /* k = 2 */
+  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
+  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
+  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
+  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
+  /* k = 3 */
+  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
+  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
+  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
+  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
+  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
+  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
+  /* k = 4 */
+  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
+  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
+  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
+  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
+  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
+  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
+  /* k = 5 */
+  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
+  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
+  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
+  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
+  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
+  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
+  /* k = 6 */
+  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
+  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
+  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
+  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
+  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
+  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
+  /* k = 7 */
+  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
+  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
+  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
+  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
+  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
+  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
+  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
+  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
+  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
+  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
+  _mm256_storeu_ps(c, acc_r0_c0);
+  _mm256_storeu_ps(c + 8, acc_r1_c0);
+  _mm256_storeu_ps(c + 16, acc_r2_c0);
+  _mm256_storeu_ps(c + 24, acc_r3_c0);
+  _mm256_storeu_ps(c + 32, acc_r4_c0);
+}
+
+/* Values of 2 heads. */
+static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out) {
+  values_5x8_k8(x, w, out);
+}
+
+/* A tile of 5 rows and 8 columns, 8 K steps. */
+static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
+    const float *bias, float *c) {
+  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
+  /* k = 0 */
+  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
+  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
+  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+  /* k = 1 */
+  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
+  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
+  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
+  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
+  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+  /* k = 2 */
+  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
+  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
+  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
+  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
+  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
+  /* k = 3 */
+  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
+  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
+  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
+  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
+  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
+  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
+  /* k = 4 */
+  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
+  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
+  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
+  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
+  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
+  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
+  /* k = 5 */
+  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
+  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
+  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
+  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
+  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
+  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
+  /* k = 6 */
+  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
+  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
+  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
+  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
+  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
+  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
+  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
+  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
+  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
+  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
+  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
+  /* k = 7 */
+  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
+  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
+  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
+  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
+  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
+  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
+  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
+  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
+  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
+  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
+  _mm256_storeu_ps(c, acc_r0_c0);
+  _mm256_storeu_ps(c + 8, acc_r1_c0);
+  _mm256_storeu_ps(c + 16, acc_r2_c0);
+  _mm256_storeu_ps(c + 24, acc_r3_c0);
+  _mm256_storeu_ps(c + 32, acc_r4_c0);
+}
+
+/* Queries of 2 heads. */
+static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
+    const float *bias) {
+  queries_5x8_k8(x, w, bias, out);
+}
+
 /* XT[8][8] from 5 rows of X[..][8]. */
-static __attribute__((noinline)) void transpose_5of8(const float *x, float *xt) {
+static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   {
     const __m256 x_r0_c0 = _mm256_loadu_ps(x);
     const __m256 x_r1_c0 = _mm256_loadu_ps(x + 8);
@@ -108,401 +487,6 @@ static __attribute__((noinline)) void transpose_5of8(const float *x, float *xt) 
     _mm256_storeu_ps(xt + 48, t_c0_8_6);
     _mm256_storeu_ps(xt + 56, t_c0_8_7);
   }
-}
-
-/* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
-}
-
-/* Keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out) {
-  keys_5x8_k8(x, w, out);
-}
-
-/* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
-}
-
-/* Values of 2 heads. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out) {
-  values_5x8_k8(x, w, out);
-}
-
-/* 8 rows for a group of queries, 8 K steps. */
-static __attribute__((noinline)) void query_8x5of8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  __m256 acc_r2_c0 = _mm256_set1_ps(bias[2]);
-  __m256 acc_r3_c0 = _mm256_set1_ps(bias[3]);
-  __m256 acc_r4_c0 = _mm256_set1_ps(bias[4]);
-  __m256 acc_r5_c0 = _mm256_set1_ps(bias[5]);
-  __m256 acc_r6_c0 = _mm256_set1_ps(bias[6]);
-  __m256 acc_r7_c0 = _mm256_set1_ps(bias[7]);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[1]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[2]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[3]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[4]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  const __m256 a_r5_k0 = _mm256_set1_ps(a[5]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k0, b_k0_c0, acc_r5_c0);
-  const __m256 a_r6_k0 = _mm256_set1_ps(a[6]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k0, b_k0_c0, acc_r6_c0);
-  const __m256 a_r7_k0 = _mm256_set1_ps(a[7]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k0, b_k0_c0, acc_r7_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[8]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[10]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[11]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[12]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  const __m256 a_r5_k1 = _mm256_set1_ps(a[13]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k1, b_k1_c0, acc_r5_c0);
-  const __m256 a_r6_k1 = _mm256_set1_ps(a[14]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k1, b_k1_c0, acc_r6_c0);
-  const __m256 a_r7_k1 = _mm256_set1_ps(a[15]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k1, b_k1_c0, acc_r7_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[16]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[19]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[20]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  const __m256 a_r5_k2 = _mm256_set1_ps(a[21]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k2, b_k2_c0, acc_r5_c0);
-  const __m256 a_r6_k2 = _mm256_set1_ps(a[22]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k2, b_k2_c0, acc_r6_c0);
-  const __m256 a_r7_k2 = _mm256_set1_ps(a[23]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k2, b_k2_c0, acc_r7_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[24]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[25]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[26]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[28]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  const __m256 a_r5_k3 = _mm256_set1_ps(a[29]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k3, b_k3_c0, acc_r5_c0);
-  const __m256 a_r6_k3 = _mm256_set1_ps(a[30]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k3, b_k3_c0, acc_r6_c0);
-  const __m256 a_r7_k3 = _mm256_set1_ps(a[31]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k3, b_k3_c0, acc_r7_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[32]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[33]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[35]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  const __m256 a_r5_k4 = _mm256_set1_ps(a[37]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k4, b_k4_c0, acc_r5_c0);
-  const __m256 a_r6_k4 = _mm256_set1_ps(a[38]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k4, b_k4_c0, acc_r6_c0);
-  const __m256 a_r7_k4 = _mm256_set1_ps(a[39]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k4, b_k4_c0, acc_r7_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[40]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[41]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[42]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[43]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[44]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  const __m256 a_r5_k5 = _mm256_set1_ps(a[45]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k5, b_k5_c0, acc_r5_c0);
-  const __m256 a_r6_k5 = _mm256_set1_ps(a[46]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k5, b_k5_c0, acc_r6_c0);
-  const __m256 a_r7_k5 = _mm256_set1_ps(a[47]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k5, b_k5_c0, acc_r7_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[48]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[49]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[50]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[52]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  const __m256 a_r5_k6 = _mm256_set1_ps(a[53]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k6, b_k6_c0, acc_r5_c0);
-  const __m256 a_r6_k6 = _mm256_set1_ps(a[54]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k6, b_k6_c0, acc_r6_c0);
-  const __m256 a_r7_k6 = _mm256_set1_ps(a[55]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k6, b_k6_c0, acc_r7_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[56]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[57]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[58]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[59]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[60]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
-  const __m256 a_r5_k7 = _mm256_set1_ps(a[61]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k7, b_k7_c0, acc_r5_c0);
-  const __m256 a_r6_k7 = _mm256_set1_ps(a[62]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k7, b_k7_c0, acc_r6_c0);
-  const __m256 a_r7_k7 = _mm256_set1_ps(a[63]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k7, b_k7_c0, acc_r7_c0);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
-  _mm256_storeu_ps(c + 40, acc_r5_c0);
-  _mm256_storeu_ps(c + 48, acc_r6_c0);
-  _mm256_storeu_ps(c + 56, acc_r7_c0);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
@@ -876,9 +860,9 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
 }
 
 /* Attention of 5 queries, 2 heads. */
-static __attribute__((noinline)) void attend_5of8(const float *xt, const float *packed,
-    const float *keys, const float *values, float *scratch, float *o) {
-  query_8x5of8_k8(packed, xt, packed + 64, scratch);
+static __attribute__((noinline)) void attend_5of8(const float *keys, const float *values,
+    float *scratch, float *o, const float *queries) {
+  queries_lanes_5of8(queries, scratch);
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
     {
@@ -916,6 +900,11 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
+  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
   /* k = 0 */
   const __m256 b_k0_c0 = _mm256_loadu_ps(b);
   const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
@@ -931,15 +920,15 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   /* k = 1 */
   const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
   const __m256 a_r0_k1 = _mm256_set1_ps(a[8]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
   const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
   const __m256 a_r2_k1 = _mm256_set1_ps(a[10]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
   const __m256 a_r3_k1 = _mm256_set1_ps(a[11]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
   const __m256 a_r4_k1 = _mm256_set1_ps(a[12]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
   /* k = 2 */
   const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
   const __m256 a_r0_k2 = _mm256_set1_ps(a[16]);
@@ -955,15 +944,15 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   /* k = 3 */
   const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
   const __m256 a_r0_k3 = _mm256_set1_ps(a[24]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
   const __m256 a_r1_k3 = _mm256_set1_ps(a[25]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
   const __m256 a_r2_k3 = _mm256_set1_ps(a[26]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
   const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
   const __m256 a_r4_k3 = _mm256_set1_ps(a[28]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
   /* k = 4 */
   const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
   const __m256 a_r0_k4 = _mm256_set1_ps(a[32]);
@@ -979,15 +968,15 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   /* k = 5 */
   const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
   const __m256 a_r0_k5 = _mm256_set1_ps(a[40]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
   const __m256 a_r1_k5 = _mm256_set1_ps(a[41]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
   const __m256 a_r2_k5 = _mm256_set1_ps(a[42]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
   const __m256 a_r3_k5 = _mm256_set1_ps(a[43]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
   const __m256 a_r4_k5 = _mm256_set1_ps(a[44]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
   /* k = 6 */
   const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
   const __m256 a_r0_k6 = _mm256_set1_ps(a[48]);
@@ -1003,15 +992,20 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   /* k = 7 */
   const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
   const __m256 a_r0_k7 = _mm256_set1_ps(a[56]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
+  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
   const __m256 a_r1_k7 = _mm256_set1_ps(a[57]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
+  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
   const __m256 a_r2_k7 = _mm256_set1_ps(a[58]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
+  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
   const __m256 a_r3_k7 = _mm256_set1_ps(a[59]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
+  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
   const __m256 a_r4_k7 = _mm256_set1_ps(a[60]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
+  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
+  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
+  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
+  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
+  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
   _mm256_storeu_ps(c, acc_r0_c0);
   _mm256_storeu_ps(c + 8, acc_r1_c0);
   _mm256_storeu_ps(c + 16, acc_r2_c0);
@@ -1027,55 +1021,54 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  /* transpose */
-  transpose_5of8(args->q + 40 * b, (float *)args->workspace);
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 128);
-  project_values(args->q + 40 * b, (const float *)args->packed + 144,
-      (float *)args->workspace + 176);
+  project_keys(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
+  project_values(args->q + 40 * b, (const float *)args->packed + 64,
+      (float *)args->workspace + 112);
+  project_queries(args->q + 40 * b, (const float *)args->packed + 128,
+      (float *)args->workspace + 160, (const float *)args->packed + 192);
   /* attend */
-  attend_5of8((float *)args->workspace, (const float *)args->packed, (float *)args->workspace + 128,
-      (float *)args->workspace + 176, (float *)args->workspace + 224,
-      (float *)args->workspace + 64);
+  attend_5of8((float *)args->workspace + 64, (float *)args->workspace + 112,
+      (float *)args->workspace + 208, (float *)args->workspace, (float *)args->workspace + 160);
   /* output */
   output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64, args->y + 40 * b);
+      (float *)args->workspace, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
   run_entry(args, 0);
 }
 
-static void task_transpose(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  transpose_5of8(args->q + 40 * i, (float *)args->workspace + 64 * i);
-}
-
 static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 2);
-  if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 208 * hb + 80,
-        (float *)args->workspace + 96 * hb + 128);
+  const ptrdiff_t hb = (i / 3);
+  if ((i % 3) < 1) {
+    project_keys(args->q, (const float *)args->packed + 208 * hb,
+        (float *)args->workspace + 144 * hb + 64);
   } else {
-    project_values(args->q, (const float *)args->packed + 208 * hb + 144,
-        (float *)args->workspace + 96 * hb + 176);
+    if ((i % 3) < 2) {
+      project_values(args->q, (const float *)args->packed + 208 * hb + 64,
+          (float *)args->workspace + 144 * hb + 112);
+    } else {
+      project_queries(args->q, (const float *)args->packed + 208 * hb + 128,
+          (float *)args->workspace + 144 * hb + 160, (const float *)args->packed + 208 * hb + 192);
+    }
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = i;
-  attend_5of8((float *)args->workspace, (const float *)args->packed + 208 * hb,
-      (float *)args->workspace + 96 * hb + 128, (float *)args->workspace + 96 * hb + 176,
-      (float *)args->workspace + 160 * i + 224, (float *)args->workspace + 64 * hb + 64);
+  attend_5of8((float *)args->workspace + 144 * hb + 64, (float *)args->workspace + 144 * hb + 112,
+      (float *)args->workspace + 160 * i + 208, (float *)args->workspace + 64 * hb,
+      (float *)args->workspace + 144 * hb + 160);
 }
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t part = i;
   output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64 * part + 64, args->y + 40 * part);
+      (float *)args->workspace + 64 * part, args->y + 40 * part);
 }
 
 #if defined(__clang__)
@@ -1085,9 +1078,8 @@ static void task_output(const mhagen_args *args, int index) {
 #endif
 
 static const mhagen_phase phases[] = {
-  { "transpose", task_transpose, 0, 1, 5 },
-  { "keys_values", task_keys_values, 0, 2, 80 },
-  { "attend", task_attend, 0, 1, 90 },
+  { "keys_values", task_keys_values, 0, 3, 120 },
+  { "attend", task_attend, 0, 1, 50 },
   { "output", task_output, 0, 1, 40 },
 };
 

@@ -66,6 +66,12 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
+/* a, in a register: no use of it reads memory again. */
+static inline __m256 kept8(__m256 a) {
+  __asm__("" : "+v"(a));
+  return a;
+}
+
 /* Rows that see no key: y = bo, weights zero. */
 static __attribute__((noinline)) void no_keys_5of16(const float *packed, float *y) {
   for (ptrdiff_t row = 0; row < 5; ++row) {
@@ -1233,7 +1239,7 @@ static __attribute__((noinline)) void context_2x5of16_final_masked(const float *
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 5 * tiles; ++step) {
     /* k = 0 */
-    const __m256 b_k0_c0 = _mm256_loadu_ps(p);
+    const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(p));
     const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
     const __m256 limit_r0_k0_c0 = _mm256_loadu_ps(stats + 64);
     const __m256 key_r0_k0_c0 = _mm256_set1_ps((float)(key + step));

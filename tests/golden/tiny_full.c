@@ -64,6 +64,12 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
+/* a, in a register: no use of it reads memory again. */
+static inline __m256 kept8(__m256 a) {
+  __asm__("" : "+v"(a));
+  return a;
+}
+
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 magic = _mm256_set1_ps(786432.0f);
@@ -92,7 +98,7 @@ static __attribute__((noinline)) void scores_maximum_3x3of16(const float *k, con
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
+  const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(q));
   const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
   const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
@@ -100,7 +106,7 @@ static __attribute__((noinline)) void scores_maximum_3x3of16(const float *k, con
   const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
   acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
   /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
+  const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(q + 16));
   const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
   const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
@@ -124,7 +130,7 @@ static __attribute__((noinline)) void scores_again_3x3of16(const float *k, const
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
+  const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(q));
   const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
   const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
@@ -132,7 +138,7 @@ static __attribute__((noinline)) void scores_again_3x3of16(const float *k, const
   const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
   acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
   /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
+  const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(q + 16));
   const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
   const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
@@ -162,19 +168,19 @@ static __attribute__((noinline)) void context_2x3of16_k3_final(const float *v, c
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(p);
+  const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(p));
   const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
   const __m256 a_r1_k0 = _mm256_set1_ps(v[1]);
   acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
   /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(p + 16);
+  const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(p + 16));
   const __m256 a_r0_k1 = _mm256_set1_ps(v[16]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
   const __m256 a_r1_k1 = _mm256_set1_ps(v[17]);
   acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
   /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(p + 32);
+  const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(p + 32));
   const __m256 a_r0_k2 = _mm256_set1_ps(v[32]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
   const __m256 a_r1_k2 = _mm256_set1_ps(v[33]);
@@ -324,7 +330,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 32);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 32));
       const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
@@ -332,7 +338,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 48);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 48));
       const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
@@ -340,7 +346,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = _mm256_loadu_ps(packed + 64);
+      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(packed + 64));
       const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
@@ -348,7 +354,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m256 b_k3_c0 = _mm256_loadu_ps(packed + 80);
+      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(packed + 80));
       const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
       const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
@@ -368,7 +374,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 96);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 96));
       const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
@@ -376,7 +382,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 112);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 112));
       const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
@@ -384,7 +390,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = _mm256_loadu_ps(packed + 128);
+      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(packed + 128));
       const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
@@ -392,7 +398,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m256 b_k3_c0 = _mm256_loadu_ps(packed + 144);
+      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(packed + 144));
       const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
       const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
@@ -412,25 +418,25 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       __m256 acc_r0_c0 = _mm256_set1_ps(packed[16]);
       __m256 acc_r1_c0 = _mm256_set1_ps(packed[17]);
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(ws);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws));
       const __m256 a_r0_k0 = _mm256_set1_ps(packed[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(packed[1]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(ws + 16);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 16));
       const __m256 a_r0_k1 = _mm256_set1_ps(packed[2]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(packed[3]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = _mm256_loadu_ps(ws + 32);
+      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(ws + 32));
       const __m256 a_r0_k2 = _mm256_set1_ps(packed[4]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(packed[5]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
       /* k = 3 */
-      const __m256 b_k3_c0 = _mm256_loadu_ps(ws + 48);
+      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(ws + 48));
       const __m256 a_r0_k3 = _mm256_set1_ps(packed[6]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
       const __m256 a_r1_k3 = _mm256_set1_ps(packed[7]);
@@ -444,7 +450,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(ws + 192);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 192));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[96]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[112]);
@@ -452,7 +458,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k0 = _mm256_set1_ps(ws[128]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(ws + 208);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 208));
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[97]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[113]);
@@ -490,19 +496,19 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       __m256 acc_r0_c0 = _mm256_setzero_ps();
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(ws + 224);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 224));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[144]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[145]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(ws + 240);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 240));
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[160]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[161]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = _mm256_loadu_ps(ws + 256);
+      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(ws + 256));
       const __m256 a_r0_k2 = _mm256_set1_ps(ws[176]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(ws[177]);
@@ -542,7 +548,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 192);
       __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 192);
       /* k = 0 */
-      const __m256 b_k0_c0 = _mm256_loadu_ps(packed + 160);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 160));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[64]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(ws[65]);
@@ -550,7 +556,7 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 a_r2_k0 = _mm256_set1_ps(ws[66]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = _mm256_loadu_ps(packed + 176);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 176));
       const __m256 a_r0_k1 = _mm256_set1_ps(ws[80]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(ws[81]);
