@@ -43,7 +43,7 @@ end
 -- "other": transposition, control, and the second attempt at a head.
 local phases = { "projections", "scores+softmax", "context", "output", "other" }
 local phase_of = {
-  { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
+  { "sums_", "projections" }, { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
   { "queries_lanes_", "other" }, { "queries_", "projections" }, { "key_query_", "projections" },
   { "value_context_", "projections" },
   { "scores_", "scores+softmax" }, { "probs_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },

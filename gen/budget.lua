@@ -32,7 +32,8 @@ function M.statements(plan)
     end
   end
   for _, product in pairs(plan.projected) do
-    columns(product, product.runs[1], cfg.d_model, plan.head_blocks)
+    local repeats = plan.head_blocks * (product.halves and 7 or 1)
+    for _, runs in ipairs(product.runs) do columns(product, runs, product.steps, repeats) end
   end
   for i, group in ipairs(plan.groups) do
     local n, groups = #group.vecs, group.count

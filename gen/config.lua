@@ -47,6 +47,8 @@ M.schema = {
     doc = "sequences per call" },
   { key = "probs", default = false, also = { "weights", "need_weights" },
     doc = "also write the attention weights of every head" },
+  { key = "strassen", default = false, also = { "winograd" },
+    doc = "an eighth fewer multiplications in the projections; error up to 2e-6" },
   { key = "fold", choices = { "auto", "off" }, default = "auto", schedule = true,
     doc = "products of weights made when packing, where that takes fewer flops" },
   { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto", schedule = true,
@@ -262,6 +264,11 @@ local function check_together(cfg)
   if cfg.attention == "self" and cfg.seq_kv ~= cfg.seq then
     refuse("seq_kv", cfg.seq_kv,
            ("must equal seq = %d with attention = self, which has one input"):format(cfg.seq))
+  end
+  for _, mask in ipairs { "causal", "kv_len" } do
+    if cfg.strassen and cfg[mask] then
+      refuse("strassen", true, ("can not be together with %s, for it mixes rows"):format(mask))
+    end
   end
   if cfg.head_block and cfg.h % cfg.head_block ~= 0 then
     refuse("head_block", cfg.head_block, ("must divide h = %d"):format(cfg.h))

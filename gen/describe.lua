@@ -70,8 +70,9 @@ local function phases(plan)
   if plan.projected.q then projected[3] = { "queries", "q" } end
   for _, row in ipairs(projected) do
     local product = plan.projected[row[2]]
-    line(row[1], product and ("tiles %s, %s; %d of %d heads together"):format(column_tiles(product),
-      chain(plan.k_chunks), plan.hb, cfg.h) or ways[row[3] .. row[2]])
+    line(row[1], product and ("tiles %s, %s; %d of %d heads together%s"):format(column_tiles(product),
+      chain(product.chunks), plan.hb, cfg.h, product.halves and "; 7 products of quadrants" or "")
+      or ways[row[3] .. row[2]])
   end
   for _, group in ipairs(plan.groups) do
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
@@ -121,6 +122,8 @@ function M.explain(recorded)
     line("  fold       %s flops are left to do (%.3g of them)", number(plan.fold.flops),
       plan.fold.flops / plan.flops)
   end
+  line("  model      %s cycles of tiles for a batch entry, exponentials apart",
+    number(math.ceil(plan.cost / plan.isa.fmas)))
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
     plan.straight) or ""
   line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,

@@ -13,6 +13,7 @@ local version = require "version"
 local option_names = {
   { "attention", "MHAGEN_CROSS", "cross" }, { "causal", "MHAGEN_CAUSAL", true },
   { "kv_len", "MHAGEN_KV_LEN", true }, { "probs", "MHAGEN_PROBS", true },
+  { "strassen", "MHAGEN_STRASSEN", true },
 }
 
 -- Rounds of at most `resident` batch entries, each with all phases.

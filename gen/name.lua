@@ -1,7 +1,7 @@
 -- The grammar of default names:
 --
 --   mha_f32_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
---          [_cross][_causal][_len][_probs][_u<unroll>]_<isa>
+--          [_cross][_causal][_len][_probs][_strassen][_u<unroll>]_<isa>
 --
 -- A part in brackets is there when its key differs from its default. The schedule keys are not part
 -- of a name: configs that differ in speed alone share one; set the key `name` to have both.
@@ -24,6 +24,7 @@ local parts = {
   { "causal", "_(causal)", false },
   { "kv_len", "_(len)", false },
   { "probs", "_(probs)", false },
+  { "strassen", "_(strassen)", false },
   { "unroll", "_u(%l+)", "auto" },
   { "isa", "_(%w+)" },
 }

@@ -11,6 +11,7 @@
 
 local fold = require "fold"
 local isas = require "isa.init"
+local strassen = require "strassen"
 local tiles = require "tiles"
 
 local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
@@ -103,6 +104,25 @@ end
 local kv_keys = { rows = "kv_rows", vectors = "kv_vectors" }
 local out_keys = { rows = "out_rows", vectors = "out_vectors" }
 
+local function panels_floats(product, steps)
+  local sum = 0
+  for _, block in ipairs(product.blocks) do sum = sum + block.count * block.width * steps end
+  return sum
+end
+
+-- A projection by seven products of quadrants: the tiles of one, for each kind of a block of rows.
+local function plan_halves(plan, rows, columns)
+  local cfg = plan.cfg
+  local row_blocks, sets = tiles.balanced(rows // 2, strassen.rows), {}
+  for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
+  local product, cost = tiles.columns(plan.isa, cfg, kv_keys, sets, columns // 2, cfg.d_model // 2, "rows")
+  product.halves, product.rows, product.row_blocks = true, rows, row_blocks
+  product.steps, product.ld = cfg.d_model // 2, columns
+  product.m_floats = #strassen.products * row_blocks[1].size * product.blocks[1].width
+  local read = strassen.READ * rows // 2 * product.steps
+  return product, #strassen.products * (cost + read) + strassen.JOIN * rows // 2 * columns // 2 // plan.isa.lanes
+end
+
 -- What is projected of a block of heads with lanes over columns: { k =, v =, q = } with a product each,
 -- where the fold leaves it.
 local function plan_projected(plan, hb)
@@ -114,10 +134,17 @@ local function plan_projected(plan, hb)
   } do
     local which, wanted, rows, width = table.unpack(row)
     if wanted then
-      local cost
-      projected[which], cost = tiles.columns(plan.isa, cfg, kv_keys, { { rows = rows, count = 1 } },
-        hb * width, cfg.d_model, "rows")
-      sum = sum + cost
+      local product, cost
+      if strassen.applies(cfg, which, rows, hb * width, plan.isa.lanes) and not (which == "q" and f.qk == "merge") then
+        product, cost = plan_halves(plan, rows, hb * width)
+      else
+        product, cost = tiles.columns(plan.isa, cfg, kv_keys, { { rows = rows, count = 1 } }, hb * width,
+          cfg.d_model, "rows")
+        product.steps = cfg.d_model
+      end
+      product.chunks = tiles.chunks(product.steps, plan.k_block, plan.k_unroll)
+      product.floats = panels_floats(product, product.steps)
+      projected[which], sum = product, sum + cost
     end
   end
   return projected, sum
@@ -129,7 +156,12 @@ local function choose_head_block(plan)
   local best, best_cost
   for hb = cfg.head_block or 1, cfg.head_block or cfg.h do
     local width = hb * math.max(cfg.dk, cfg.dv)
-    local near = width <= 256 or 4 * width * (cfg.seq + 2 * cfg.seq_kv) <= M.cached
+    local bytes, near = 4 * width * (cfg.seq + 2 * cfg.seq_kv), nil
+    if cfg.strassen then
+      near = width <= strassen.columns and bytes <= 2 * M.cached
+    else
+      near = width <= 256 or bytes <= M.cached
+    end
     if hb == cfg.head_block or cfg.h % hb == 0 and (hb == 1 or near) then
       local _, projected = plan_projected(plan, hb)
       local _, attend = plan_groups(plan, hb)
@@ -222,12 +254,6 @@ local function layout()
   return l
 end
 
-local function panels_floats(product, steps)
-  local sum = 0
-  for _, block in ipairs(product.blocks) do sum = sum + block.count * block.width * steps end
-  return sum
-end
-
 -- Buffers are below 2^45 floats; the factors of a size are so bounded that 64 bits hold it.
 local function check_size(cfg, key, what, floats)
   if floats > 2 ^ 45 then
@@ -247,7 +273,7 @@ local function plan_packed(plan, hb)
   for _, which in ipairs { "k", "v", "q" } do
     local product = plan.projected[which]
     if product then
-      head.add("w" .. which, panels_floats(product, cfg.d_model))
+      head.add("w" .. which, product.floats * (product.halves and #strassen.products or 1))
       if not f.biases or which == "q" then head.add("b" .. which, product.ld) end
     end
   end
@@ -274,6 +300,7 @@ local function phase_cycles(plan)
   local queries = plan.projected.q and cfg.seq * plan.fold.query or 0
   local cycles = {
     transpose = 2 * cfg.seq * d / per_cycle,
+    sums = 2 * cfg.seq * d / per_cycle,
     keys_values = 2 * d * h * (cfg.seq_kv * projected + queries) / per_cycle,
     output = 2 * cfg.seq * d * plan.out.steps / per_cycle,
     entry = plan.fold.flops / cfg.batch / per_cycle,
@@ -286,6 +313,18 @@ end
 local function operand(projected, width, cfg)
   if projected then return { row = projected.ld, head = width } end
   return { row = cfg.d_model, head = 0 }
+end
+
+-- The inputs of which quadrants are added, each once: { name, rows }.
+local function summed_inputs(plan)
+  local cfg, list = plan.cfg, {}
+  for _, which in ipairs { "q", "k", "v" } do
+    local product = plan.projected[which]
+    if product and product.halves and (cfg.attention == "cross" or not list[1]) then
+      list[#list + 1] = { name = cfg.attention == "cross" and which or "q", rows = product.rows }
+    end
+  end
+  return list
 end
 
 function M.build(cfg)
@@ -307,7 +346,6 @@ function M.build(cfg)
   plan.projected = plan_projected(plan, hb)
   plan.keys = operand(plan.projected.k, cfg.dk, cfg)
   plan.values = operand(plan.projected.v, cfg.dv, cfg)
-  plan.k_chunks = tiles.chunks(d, plan.k_block, plan.k_unroll)
   -- Weights are packed for tiles of Q^T, which all groups share: the first group has the most
   -- vectors, so what fits there fits all.
   plan.q, plan.kq, plan.vc = plan.groups[1].q, plan.groups[1].kq, plan.groups[1].vc
@@ -351,12 +389,15 @@ function M.build(cfg)
   for _, row in ipairs { { "k", kv_rows }, { "v", kv_rows }, { "q", n } } do
     local product = plan.projected[row[1]]
     if product then kv.add(row[1], row[2] * product.ld) end
+    if product and product.halves then kv.add("m" .. row[1], product.m_floats) end
   end
   local entry = layout()
   -- XT is for products whose lanes are queries.
   plan.transposed = plan.q ~= nil or f.qk == "merge" and plan.kq ~= nil
   entry.add("xt", plan.transposed and xt or 0)
   entry.add("o", o)
+  plan.sums = summed_inputs(plan)
+  for _, input in ipairs(plan.sums) do entry.add("sums_" .. input.name, input.rows * d) end
   entry.add("kv", plan.head_blocks * kv.total)
   entry.add("scratch", plan.head_blocks * plan.attend_tasks * scratch.total)
   plan.scratch, plan.kv, plan.entry = scratch, kv, entry

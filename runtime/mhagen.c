@@ -75,6 +75,23 @@ void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptr
   }
 }
 
+void mhagen_pack_quadrants(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
+                           ptrdiff_t half_rows, ptrdiff_t half_columns, int s11, int s12, int s21,
+                           int s22, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width, double scale,
+                           float *panel) {
+  const int signs[2][2] = {{s11, s12}, {s21, s22}};
+  for (ptrdiff_t k = 0; k < half_rows; ++k) {
+    for (ptrdiff_t c = 0; c < width; ++c) {
+      double sum = 0.0;
+      for (int i = 0; c < used && i < 4; ++i) {
+        sum += signs[i / 2][i % 2] * element(w, layout, rows, columns, k + i / 2 * half_rows,
+                                             column + c + i % 2 * half_columns);
+      }
+      panel[k * width + c] = (float)(scale * sum);
+    }
+  }
+}
+
 void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
                          mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
                          ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,

@@ -67,7 +67,8 @@ enum {
   MHAGEN_CROSS = 1,  /* q, k and v are three inputs */
   MHAGEN_CAUSAL = 2, /* row r sees keys 0..r */
   MHAGEN_KV_LEN = 4, /* reads args->kv_len */
-  MHAGEN_PROBS = 8   /* writes args->probs */
+  MHAGEN_PROBS = 8,  /* writes args->probs */
+  MHAGEN_STRASSEN = 16 /* the error may be twice as large */
 };
 
 /* Independent tasks: each may run on any thread, in any order. Every task of a phase must have
@@ -123,6 +124,14 @@ mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *pa
 void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
                        ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
                        ptrdiff_t width, double scale, float *panel);
+
+/* For generated code: the same for a sum of four quadrants of w, those below half_rows further
+ * down, those on the right half_columns further on, each times its sign 1, 0 or -1, summed in
+ * double. */
+void mhagen_pack_quadrants(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
+                           ptrdiff_t half_rows, ptrdiff_t half_columns, int s11, int s12, int s21,
+                           int s22, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width, double scale,
+                           float *panel);
 
 /* For generated code: the same for the product of `inner` columns of a[steps][depth] from `first`
  * on, and as many rows of b[depth][columns], summed in double. */

@@ -71,6 +71,8 @@ def random_config(rng):
             config["fold"] = "off"
         if rng.random() < 0.15:
             config["q_lanes"] = rng.choice(["queries", "columns"])
+        if rng.random() < 0.15 and not {"causal", "kv_len"} & set(config):
+            config.update(strassen="true", d_model=2 * config["d_model"], seq=2 * config["seq"], dk=32)
         if rng.random() < 0.3:
             config["batch"] = rng.randint(2, 4)
         unroll = rng.choice(["full"] if micro else ["auto", "auto", "tile", "k"])
@@ -127,6 +129,12 @@ def grid():
                   dict(h=2, d_model=40, dk=16, seq=2, seq_kv=33, attention="cross", batch=2),
                   dict(h=3, d_model=530, dk=17, dv=9, seq=1, seq_kv=70, attention="cross", probs="true")):
         configs += [{**shape, **way} for way in ({}, {"q_lanes": "columns"}, {"fold": "off"})]
+    # Quadrants of odd width, in several blocks of rows, of some inputs only, with biases, without a loop.
+    halved = dict(h=2, d_model=38, dk=16, seq=34, strassen="true")
+    configs += [{**halved, **extra} for extra in (
+        {}, dict(probs="true"), dict(attention="cross", seq_kv=18, batch=2), dict(fold="off", q_lanes="columns"),
+        dict(attention="cross", seq_kv=17, dk=8, dv=16, probs="true"), dict(h=6, d_model=32, dk=32, seq=522),
+        dict(h=1, d_model=2, dk=32, seq=2, fold="off", unroll="full"), dict(k_block=16, kv_rows=3, unroll="tile"))]
     configs += [base(**extra, fold="off") for extra in options(23, 9)[-1:]]
     configs += [base(**extra, q_lanes="columns") for extra in options(23, 9)[-1:]]
     return list({text(config): config for config in configs}.values())

@@ -33,6 +33,7 @@ CONFIGS = [
     "h=3 d_model=7 dk=13 dv=5 seq=37 batch=2",
     "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross batch=2",
     "h=3 d_model=12 dk=5 seq=3",
+    "h=2 d_model=38 dk=32 seq=34 strassen=true",
     "h=2 d_model=9 dk=5 seq=20 fold=off out_block=8 query_vectors=1 kv_len=true",
 ]
 ISAS = ["avx2", "avx512", "scalar"]
@@ -88,6 +89,9 @@ MUTATIONS = [
      'K:each("tile", p.tiles or full, function(i)', 'K:each("tile", 1, function(i)'),
     ("a division by the sum left out", "emit/attend.lua", '"o_" .. name_of, sum, inverse)',
      '"o_" .. name_of, sum, sum)'),
+    ("a chain of a sum left out", "emit/gemm.lua", "while apart < #sums do", "while apart < 1 do"),
+    ("a sign of the quadrants", "strassen.lua", "signs = { 1, -1, -1, 1 }", "signs = { 1, -1, 1, 1 }"),
+    ("quadrants with rows that must not mix", "strassen.lua", "if cfg.probs then return false end", ""),
     ("weights not normalized", "emit/probs.lua", 'weight, inverse)', 'weight, weight)'),
     ("subnormal weights", "emit/probs.lua", "2.0 ^ -126", "0.0"),
     ("weights of unseen keys", "emit/probs.lua", "m - p.tiles * group.keys.rows", "0"),

@@ -120,6 +120,20 @@ function pack_functions.mhagen_pack_panel(w, layout, rows, columns, row, column,
   end)
 end
 
+function pack_functions.mhagen_pack_quadrants(w, layout, rows, columns, half_rows, half_columns, s11, s12, s21, s22,
+                                              column, used, width, scale, panel)
+  fill(panel, half_rows, width, function(k, c)
+    local sum = 0.0
+    for i, sign in ipairs { s11, s12, s21, s22 } do
+      if c < used and sign ~= 0 then
+        local row, right = k + (i - 1) // 2 * half_rows, (i - 1) % 2 * half_columns
+        sum = sum + sign * element(w, layout, rows, columns, row, column + c + right)
+      end
+    end
+    return scale * sum
+  end)
+end
+
 function pack_functions.mhagen_pack_product(a, a_layout, b, b_layout, steps, depth, columns, first, inner,
                                             column, used, width, scale, panel)
   fill(panel, steps, width, function(k, c)
@@ -284,6 +298,7 @@ local function kernels()
       { "h=1 d_model=2 dk=2 seq=3 causal=true unroll=full" },
       { "h=2 d_model=3 dk=4 seq=9" }, -- merged
       { "h=2 d_model=18 dk=40 seq=3 q_lanes=columns" },
+      { "h=2 d_model=6 dk=32 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=3 d_model=5 dk=3 seq=6 q_lanes=columns causal=true" },
       { "h=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed
       { "h=2 d_model=3 dk=4 seq=9 fold=off" },

@@ -3,6 +3,7 @@
 local attend = require "emit.attend"
 local code = require "emit.code"
 local expr = require "expr"
+local halves = require "emit.halves"
 local masked = require "emit.masked"
 local project = require "emit.project"
 local tape = require "tape"
@@ -58,6 +59,10 @@ function steps.transpose(K, e, group, i)
     e.ws:at(K.plan.entry.xt + group.xt + i * group.xt_floats))
 end
 
+function steps.sums(K, e, input)
+  halves.sums(K, input.name, input.rows, e[input.name], e.ws:at(K.plan.entry["sums_" .. input.name]))
+end
+
 function steps.attend(K, e, head_block, kv_slot, scratch_slot, group, i)
   local plan, cfg = K.plan, K.plan.cfg
   local q0 = i * group.used + group.q0
@@ -77,8 +82,10 @@ end
 
 function steps.keys_values(K, e, head_block, kv_slot, which)
   local plan = K.plan
+  local sums = plan.entry["sums_" .. (plan.cfg.attention == "cross" and which or "q")]
   project.keys_values(K, which, e[which], e.packed:at(plan.packed.heads + head_block * plan.head.total),
-    e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), which ~= "q" and e.len or nil)
+    e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), which ~= "q" and e.len or nil,
+    sums and e.ws:at(sums))
 end
 
 -- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.
@@ -125,6 +132,7 @@ local function forward(K, e)
     t:note("transpose")
     each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
   end
+  for _, input in ipairs(K.plan.sums) do steps.sums(K, e, input) end
   K:each("hb", K.plan.head_blocks, function(hb)
     t:note("keys and values")
     for _, which in ipairs(projected_of(K.plan)) do steps.keys_values(K, e, hb, 0, which) end
@@ -211,6 +219,13 @@ function M.emit(t, plan)
   if plan.transposed then
     phases[#phases + 1] = task(K, "transpose", plan.group_count, function(e, g)
       pick(K, plan.groups, g, function(group, i) steps.transpose(K, e, group, i) end)
+    end)
+  end
+  if plan.sums[1] then
+    phases[#phases + 1] = task(K, "sums", #plan.sums, function(e, i)
+      local items = {}
+      for j, input in ipairs(plan.sums) do items[j] = { input = input, first = j - 1, count = 1 } end
+      pick(K, items, i, function(item) steps.sums(K, e, item.input) end)
     end)
   end
   local projected = projected_of(plan)

@@ -5,12 +5,14 @@
 -- end. log2(e)/sqrt(dk) goes into Wq and bq, so that the weights are exp2 of the plain scores.
 
 local expr = require "expr"
+local strassen = require "strassen"
 local tape = require "tape"
 
 local M = {}
 
 -- Functions of the runtime; mhagen.h says what their arguments are.
 local panel_fn = { name = "mhagen_pack_panel" }
+local quadrants_fn = { name = "mhagen_pack_quadrants" }
 local product_fn = { name = "mhagen_pack_product" }
 local bias_fn = { name = "mhagen_pack_output_bias" }
 
@@ -52,9 +54,19 @@ function M.emit(t, plan)
   -- What is projected with lanes over columns (which = "q", "k", "v"), and its bias where it has one.
   local function projected(which, columns, first, used, factor, to)
     local product, bias = plan.projected[which], plan.head["b" .. which]
-    panels(product, d, to:at(plan.head["w" .. which]), function(column, block, at)
-      panel("w" .. which, layout, d, columns, 0, first + column, d, block.used, block.width, factor, at)
-    end)
+    local at = to:at(plan.head["w" .. which])
+    for i, one in ipairs(product.halves and strassen.products or {}) do
+      panels(product, product.steps, at:at((i - 1) * product.floats), function(column, block, place)
+        local s11, s12, s21, s22 = table.unpack(one.signs)
+        t:call(quadrants_fn, { weights("w" .. which), layout, d, columns, product.steps, product.ld // 2, s11, s12,
+                               s21, s22, first + column, block.used, block.width, factor, place })
+      end)
+    end
+    if not product.halves then
+      panels(product, d, at, function(column, block, place)
+        panel("w" .. which, layout, d, columns, 0, first + column, d, block.used, block.width, factor, place)
+      end)
+    end
     if bias then
       panel("b" .. which, layout, 1, columns, 0, first, 1, used, product.ld, factor, to:at(bias))
     end

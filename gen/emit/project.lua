@@ -2,6 +2,7 @@
 
 local expr = require "expr"
 local gemm = require "emit.gemm"
+local halves = require "emit.halves"
 local masked = require "emit.masked"
 local suffix = require "emit.code".suffix
 local tiles = require "tiles"
@@ -105,8 +106,9 @@ function M.rows(K, label, product, group, weights, b, bias, c)
   end
 end
 
--- K, V or Q (which = "k", "v", "q") of a block of heads; run-time `len` (or nil) bounds the keys.
-function M.keys_values(K, which, x, packed, kv, len)
+-- K, V or Q (which = "k", "v", "q") of a block of heads; run-time `len` (or nil) bounds the keys; sums: of
+-- the quadrants of x, where it is made of such.
+function M.keys_values(K, which, x, packed, kv, len, sums)
   local plan, d = K.plan, K.plan.cfg.d_model
   local product, w, bias = plan.projected[which], packed:at(plan.head["w" .. which])
   if which == "q" or not plan.fold.biases then bias = packed:at(plan.head["b" .. which]) end
@@ -114,8 +116,17 @@ function M.keys_values(K, which, x, packed, kv, len)
   local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
   if bias then params[#params + 1] = { "bias", "in", bias } end
   if len then params[#params + 1] = { "len", "int", len } end
+  if product.halves then
+    params[#params + 1] = { "s", "in", sums }
+    params[#params + 1] = { "m", "out", kv:at(plan.kv["m" .. which]) }
+  end
   K:part("project_" .. label, ("%s of %d head%s."):format(label:gsub("^.", string.upper), plan.hb,
     plan.hb > 1 and "s" or ""), params, function(p)
+    if product.halves then
+      return halves.project(K, label, product, p, function(rows, block, mode, steps, a, panel, c)
+        column_tile(K, label, rows, block, mode, steps, a, panel, nil, c)
+      end, M.each_panel)
+    end
     -- The panels are the inner loop: they are few, and X may be larger than the cache.
     for _, run in ipairs(product.runs[1]) do
       local count = run.count
@@ -126,7 +137,7 @@ function M.keys_values(K, which, x, packed, kv, len)
         local row = i * run.size + run.at
         M.each_panel(K, product, d, function(block, j, panel)
           local column = j * block.width + block.at
-          K:chunks(plan.k_chunks, function(mode, k0, steps)
+          K:chunks(product.chunks, function(mode, k0, steps)
             column_tile(K, label, run.size, block, mode, steps,
               { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
               p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })

@@ -1,0 +1,103 @@
+"""How well the cost model orders schedules: random ones of some shapes, each timed in a sweep, and the rank
+correlation (Spearman) of the model's cycles with the times, for each shape.
+
+    python3 bench/model.py [OPTION...] [key=value ...]
+
+The sweep is that of grid.lua in the directory of --out, goes on where it was stopped, and can be looked at with
+`mhagen report`. Schedules that the generator refuses are drawn again.
+"""
+import json
+import pathlib
+import random
+import re
+import subprocess
+import sys
+
+import suite
+
+KEYS = {  # what is drawn, each in every second schedule
+    "query_vectors": range(1, 6), "key_rows": range(1, 25), "context_rows": range(1, 25), "q_rows": range(1, 25),
+    "q_lanes": ("queries", "columns"), "kv_vectors": range(1, 7), "kv_rows": range(1, 25),
+    "out_vectors": range(1, 7), "out_rows": range(1, 25), "fold": ("auto", "off"),
+}
+
+
+def modelled(words):
+    """The model's cycles of a config, or None where the generator refuses it."""
+    result = subprocess.run([suite.MHAGEN, "explain", *words], text=True, capture_output=True)
+    found = re.search(r"^  model +([\d,]+) cycles", result.stdout, re.M)
+    return found and int(found[1].replace(",", ""))
+
+
+def words_of(config):
+    return [f"{key}={value}" for key, value in config.items()]
+
+
+def draw(rng, base, count):
+    """[(config, cycles)]: the plan's own schedule, and different random ones."""
+    drawn, seen = [(base, modelled(words_of(base)))], set()
+    while len(drawn) < count:
+        own = {key: rng.choice(values) for key, values in KEYS.items() if rng.random() < 0.5}
+        config = {**base, **own}
+        text = " ".join(words_of(config))
+        cycles = None if text in seen else modelled(words_of(config))
+        seen.add(text)
+        if cycles:
+            drawn.append((config, cycles))
+    return drawn
+
+
+def ranks(values):
+    """The place of each value in order; equal ones share the mean of theirs."""
+    order = sorted(values)
+    return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
+
+
+def correlation(xs, ys):
+    xs, ys = ranks(xs), ranks(ys)
+    mean = (len(xs) - 1) / 2
+    over = sum((x - mean) * (y - mean) for x, y in zip(xs, ys))
+    return over / (sum((x - mean) ** 2 for x in xs) * sum((y - mean) ** 2 for y in ys)) ** 0.5
+
+
+def lua(config):
+    fields = (f"{key} = {value if str(value).isdigit() else json.dumps(value)}" for key, value in config.items())
+    return "{ " + ", ".join(fields) + " }"
+
+
+def main():
+    parser = suite.options(__doc__)
+    parser.add_argument("--shapes", default="micro,small,odd,berttiny,kwt3,minilm", help="of the suite")
+    parser.add_argument("--count", type=int, default=40, help="schedules of each shape (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=pathlib.Path, default=suite.ROOT / "build/model")
+    args = parser.parse_args()
+    rng, drawn = random.Random(args.seed), {}
+    for name in args.shapes.split(","):
+        words = [*suite.suite()[name][0], f"isa={args.isa or suite.widest()}", *args.keys]
+        drawn[name] = draw(rng, dict(word.split("=", 1) for word in words), args.count)
+    args.out.mkdir(parents=True, exist_ok=True)
+    configs = [lua(config) for of_shape in drawn.values() for config, _ in of_shape]
+    (args.out / "grid.lua").write_text("return { configs = {\n  " + ",\n  ".join(configs) + ",\n} }\n")
+    sweep = subprocess.run([suite.MHAGEN, "sweep", args.out / "grid.lua", "-o", args.out / "sweep", "--force",
+                            "--samples", "60"])
+    if sweep.returncode == 2:
+        sys.exit(2)
+    rows = [json.loads(line) for line in (args.out / "sweep/results.jsonl").read_text().splitlines()]
+    times = {frozenset(words_of(row["config"])): row["us_median"] for row in rows if row["status"] == "ok"}
+    lines = [f"{'shape':15} {'schedules':>9} {'correlation':>11} {'fastest us':>10} {'the plan':>9} {'slowest':>9}"]
+    total = 0
+    for name, of_shape in drawn.items():
+        pairs = [(cycles, times.get(frozenset(words_of(config)))) for config, cycles in of_shape]
+        own, pairs = pairs[0][1], [pair for pair in pairs if pair[1]]
+        us = [pair[1] for pair in pairs]
+        total += len(pairs)
+        lines.append(f"{name:15} {len(pairs):9} {correlation([pair[0] for pair in pairs], us):11.3f} "
+                     f"{min(us):10.2f} {own or float('nan'):9.2f} {max(us):9.2f}")
+    lines.append(f"{total} schedules")
+    (args.out / "model.txt").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
