@@ -315,16 +315,22 @@ local function operand(projected, width, cfg)
   return { row = cfg.d_model, head = 0 }
 end
 
--- The inputs of which quadrants are added, each once: { name, rows }.
+-- The inputs of which quadrants are added, each once, and its rows in blocks for as many tasks:
+-- { name, rows, size and count of the blocks, at = first row, first = number of the first task }.
+-- Returns the number of tasks as well.
 local function summed_inputs(plan)
-  local cfg, list = plan.cfg, {}
+  local cfg, list, tasks = plan.cfg, {}, 0
   for _, which in ipairs { "q", "k", "v" } do
     local product = plan.projected[which]
     if product and product.halves and (cfg.attention == "cross" or not list[1]) then
-      list[#list + 1] = { name = cfg.attention == "cross" and which or "q", rows = product.rows }
+      for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
+        list[#list + 1] = { name = cfg.attention == "cross" and which or "q", rows = product.rows,
+                            size = run.size, count = run.count, at = run.at, first = tasks }
+        tasks = tasks + run.count
+      end
     end
   end
-  return list
+  return list, tasks
 end
 
 function M.build(cfg)
@@ -396,8 +402,10 @@ function M.build(cfg)
   plan.transposed = plan.q ~= nil or f.qk == "merge" and plan.kq ~= nil
   entry.add("xt", plan.transposed and xt or 0)
   entry.add("o", o)
-  plan.sums = summed_inputs(plan)
-  for _, input in ipairs(plan.sums) do entry.add("sums_" .. input.name, input.rows * d) end
+  plan.sums, plan.sum_tasks = summed_inputs(plan)
+  for _, input in ipairs(plan.sums) do
+    if input.at == 0 then entry.add("sums_" .. input.name, input.rows * d) end
+  end
   entry.add("kv", plan.head_blocks * kv.total)
   entry.add("scratch", plan.head_blocks * plan.attend_tasks * scratch.total)
   plan.scratch, plan.kv, plan.entry = scratch, kv, entry

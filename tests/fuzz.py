@@ -72,7 +72,8 @@ def random_config(rng):
         if rng.random() < 0.15:
             config["q_lanes"] = rng.choice(["queries", "columns"])
         if rng.random() < 0.15 and not {"causal", "kv_len"} & set(config):
-            config.update(strassen="true", d_model=2 * config["d_model"], seq=2 * config["seq"], dk=32)
+            config.update(strassen="true", d_model=2 * config["d_model"], seq=2 * config["seq"], dk=32,
+                          fold=rng.choice(["auto", "off"]))
         if rng.random() < 0.3:
             config["batch"] = rng.randint(2, 4)
         unroll = rng.choice(["full"] if micro else ["auto", "auto", "tile", "k"])
@@ -133,6 +134,8 @@ def grid():
     halved = dict(h=2, d_model=38, dk=16, seq=34, strassen="true")
     configs += [{**halved, **extra} for extra in (
         {}, dict(probs="true"), dict(attention="cross", seq_kv=18, batch=2), dict(fold="off", q_lanes="columns"),
+        dict(h=32, d_model=4, dk=1, seq=6, head_block=32, probs="true"),
+        dict(h=32, d_model=4, dk=1, seq=6, head_block=32, attention="cross"),
         dict(attention="cross", seq_kv=17, dk=8, dv=16, probs="true"), dict(h=6, d_model=32, dk=32, seq=522),
         dict(h=1, d_model=2, dk=32, seq=2, fold="off", unroll="full"), dict(k_block=16, kv_rows=3, unroll="tile"))]
     configs += [base(**extra, fold="off") for extra in options(23, 9)[-1:]]

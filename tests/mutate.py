@@ -33,7 +33,8 @@ CONFIGS = [
     "h=3 d_model=7 dk=13 dv=5 seq=37 batch=2",
     "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross batch=2",
     "h=3 d_model=12 dk=5 seq=3",
-    "h=2 d_model=38 dk=32 seq=34 strassen=true",
+    "h=2 d_model=38 dk=16 seq=34 strassen=true",
+    "h=16 d_model=4 dk=1 seq=6 strassen=true probs=true head_block=16",
     "h=2 d_model=9 dk=5 seq=20 fold=off out_block=8 query_vectors=1 kv_len=true",
 ]
 ISAS = ["avx2", "avx512", "scalar"]
@@ -48,8 +49,8 @@ MUTATIONS = [
      "a.p:at((r - r % 2) * a.row + k * a.step)"),
     ("swapped operands of a difference", "emit/softmax.lua", 'x_" .. name, acc[r][c], m)',
      'x_" .. name, m, acc[r][c])'),
-    ("the last K steps of a tile", "emit/gemm.lua", "steps(t, tile, acc, 0, tile.steps % tile.unroll,",
-     "steps(t, tile, acc, 0, tile.steps % tile.unroll - 1,"),
+    ("the last K steps of a tile", "emit/gemm.lua", "steps(t, tile, sums, 0, tile.steps % tile.unroll,",
+     "steps(t, tile, sums, 0, tile.steps % tile.unroll - 1,"),
     ("an accumulator that starts elsewhere", "emit/gemm.lua", 't:start("load", w, name, bias:at((c - 1)',
      't:start("load", w, name, bias:at(c'),
     ("the bias of queries", "emit/project.lua", "start = gemm.from_row", "start = gemm.from_zero"),

@@ -298,7 +298,7 @@ local function kernels()
       { "h=1 d_model=2 dk=2 seq=3 causal=true unroll=full" },
       { "h=2 d_model=3 dk=4 seq=9" }, -- merged
       { "h=2 d_model=18 dk=40 seq=3 q_lanes=columns" },
-      { "h=2 d_model=6 dk=32 seq=4 strassen=true fold=off q_lanes=columns" },
+      { "h=1 d_model=6 dk=32 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=3 d_model=5 dk=3 seq=6 q_lanes=columns causal=true" },
       { "h=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed
       { "h=2 d_model=3 dk=4 seq=9 fold=off" },

@@ -1,16 +1,16 @@
 -- Projections by seven products of quadrants; see strassen.lua.
 
-local gemm_cover = require "isa.init".cover
+local cover = require "isa.init".cover
 local strassen = require "strassen"
 
 local M = {}
 
--- S[rows][d], the sums of X's quadrants: S1 S2 above S3 S4.
-function M.sums(K, label, rows, x, s)
+-- S, the sums of X's quadrants, for some of their rows: S1 S2 above S3 S4.
+function M.sums(K, input, x, s)
   local t, plan, d = K.t, K.plan, K.plan.cfg.d_model
-  local width, below = d // 2, rows // 2 * d
-  K:part(("sums_%s_%dx%d"):format(label, rows, d), "Sums of the quadrants of X: S1 S2 above S3 S4.",
-    { { "x", "in", x }, { "s", "out", s } }, function(p)
+  local width, below = d // 2, input.rows // 2 * d
+  K:part(("sums_%d_of_%dx%d"):format(input.size, input.rows, d),
+    ("Sums of X's quadrants, %d rows of each: S1 S2 above S3 S4."):format(input.size), { { "x", "in", x }, { "s", "out", s } }, function(p)
     local function vector(v, name, at)
       local function load(quadrant, off)
         if v.used < v.w.lanes then return t:op("load_n", v.w, quadrant .. name, p.x:at(off + at), v.used) end
@@ -29,12 +29,12 @@ function M.sums(K, label, rows, x, s)
       store(t:op("sub", v.w, "s3" .. name, a11, a21), below)
       store(t:op("sub", v.w, "s4" .. name, a12, s2), below + width)
     end
-    K:each("row", rows // 2, function(r)
+    K:each("row", input.size, function(r)
       local lanes = plan.isa.lanes
       K:each("i", width // lanes, function(i)
         t:block(function() vector({ w = plan.isa.full, used = lanes }, "", r * d + i * lanes) end)
       end)
-      for _, v in ipairs(gemm_cover(plan.isa, width % lanes)) do
+      for _, v in ipairs(cover(plan.isa, width % lanes)) do
         t:block(function() vector(v, "_tail", r * d + width // lanes * lanes) end)
       end
     end)

@@ -59,8 +59,9 @@ function steps.transpose(K, e, group, i)
     e.ws:at(K.plan.entry.xt + group.xt + i * group.xt_floats))
 end
 
-function steps.sums(K, e, input)
-  halves.sums(K, input.name, input.rows, e[input.name], e.ws:at(K.plan.entry["sums_" .. input.name]))
+function steps.sums(K, e, input, i)
+  local first = (i * input.size + input.at) * K.plan.cfg.d_model
+  halves.sums(K, input, e[input.name]:at(first), e.ws:at(K.plan.entry["sums_" .. input.name]):at(first))
 end
 
 function steps.attend(K, e, head_block, kv_slot, scratch_slot, group, i)
@@ -132,7 +133,9 @@ local function forward(K, e)
     t:note("transpose")
     each_group(K, function(group, i) steps.transpose(K, e, group, i) end)
   end
-  for _, input in ipairs(K.plan.sums) do steps.sums(K, e, input) end
+  for _, input in ipairs(K.plan.sums) do
+    K:each("part", input.count, function(i) steps.sums(K, e, input, i) end)
+  end
   K:each("hb", K.plan.head_blocks, function(hb)
     t:note("keys and values")
     for _, which in ipairs(projected_of(K.plan)) do steps.keys_values(K, e, hb, 0, which) end
@@ -222,10 +225,8 @@ function M.emit(t, plan)
     end)
   end
   if plan.sums[1] then
-    phases[#phases + 1] = task(K, "sums", #plan.sums, function(e, i)
-      local items = {}
-      for j, input in ipairs(plan.sums) do items[j] = { input = input, first = j - 1, count = 1 } end
-      pick(K, items, i, function(item) steps.sums(K, e, item.input) end)
+    phases[#phases + 1] = task(K, "sums", plan.sum_tasks, function(e, i)
+      pick(K, plan.sums, i, function(input, part) steps.sums(K, e, input, part) end)
     end)
   end
   local projected = projected_of(plan)
