@@ -60,6 +60,12 @@ def correlation(xs, ys):
     return over / (sum((x - mean) ** 2 for x in xs) * sum((y - mean) ** 2 for y in ys)) ** 0.5
 
 
+def known_by(config):
+    """What a drawn config and the row of its results have in common."""
+    keys = ("d_model", "h", "dk", "seq", *KEYS)
+    return tuple(str(config.get(key, "auto" if key == "fold" else None)) for key in keys)
+
+
 def lua(config):
     fields = (f"{key} = {value if str(value).isdigit() else json.dumps(value)}" for key, value in config.items())
     return "{ " + ", ".join(fields) + " }"
@@ -79,22 +85,24 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     configs = [lua(config) for of_shape in drawn.values() for config, _ in of_shape]
     (args.out / "grid.lua").write_text("return { configs = {\n  " + ",\n  ".join(configs) + ",\n} }\n")
-    sweep = subprocess.run([suite.MHAGEN, "sweep", args.out / "grid.lua", "-o", args.out / "sweep", "--force",
-                            "--samples", "60"])
+    sweep = subprocess.run([suite.MHAGEN, "sweep", args.out / "grid.lua", "-o", args.out / "sweep", "--samples", "60"])
     if sweep.returncode == 2:
         sys.exit(2)
     rows = [json.loads(line) for line in (args.out / "sweep/results.jsonl").read_text().splitlines()]
-    times = {frozenset(words_of(row["config"])): row["us_median"] for row in rows if row["status"] == "ok"}
+    times = {known_by(row["config"]): row["us_median"] for row in rows if row["status"] == "ok"}
     lines = [f"{'shape':15} {'schedules':>9} {'correlation':>11} {'fastest us':>10} {'the plan':>9} {'slowest':>9}"]
-    total = 0
+    everything = []
     for name, of_shape in drawn.items():
-        pairs = [(cycles, times.get(frozenset(words_of(config)))) for config, cycles in of_shape]
-        own, pairs = pairs[0][1], [pair for pair in pairs if pair[1]]
+        pairs = [(cycles, times.get(known_by(config))) for config, cycles in of_shape]
+        own_cycles, own = pairs[0]
+        pairs = [pair for pair in pairs if pair[1]]
         us = [pair[1] for pair in pairs]
-        total += len(pairs)
+        everything += [(cycles / own_cycles, time / min(us)) for cycles, time in pairs]
         lines.append(f"{name:15} {len(pairs):9} {correlation([pair[0] for pair in pairs], us):11.3f} "
                      f"{min(us):10.2f} {own or float('nan'):9.2f} {max(us):9.2f}")
-    lines.append(f"{total} schedules")
+    slow = [pair for pair in everything if pair[1] > 1.02]
+    for title, pairs in (("all, as ratios", everything), ("slower by > 2 %", slow)):
+        lines.append(f"{title:15} {len(pairs):9} {correlation(*zip(*pairs)):11.3f}")
     (args.out / "model.txt").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
