@@ -158,6 +158,38 @@ struct mhagen_pool {
   pthread_t worker[];
 };
 
+/* A thread looks so often whether something has happened, for a tenth of a millisecond, before it
+ * sleeps: the phases of a run follow each other sooner than a thread can be woken. Two threads on
+ * minilm are 1.98 times as fast as one; 1.73 times with a quarter of the looks or none. */
+enum { LOOKS = 200, PAUSES = 25 };
+
+static void pause_a_little(void) {
+  for (int i = 0; i < PAUSES; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+  }
+}
+
+/* Called with the lock held: unlocks it for a moment while there is neither work nor stop. */
+static void look_for_work(mhagen_pool *pool) {
+  for (int i = 0; i < LOOKS && pool->next >= pool->end && !pool->stop; i++) {
+    pthread_mutex_unlock(&pool->lock);
+    pause_a_little();
+    pthread_mutex_lock(&pool->lock);
+  }
+}
+
+static void look_for_end(mhagen_pool *pool) {
+  for (int i = 0; i < LOOKS && pool->unfinished > 0; i++) {
+    pthread_mutex_unlock(&pool->lock);
+    pause_a_little();
+    pthread_mutex_lock(&pool->lock);
+  }
+}
+
 /* Called with the lock held; runs tasks, unlocked, until all are handed out. */
 static void take_tasks(mhagen_pool *pool) {
   while (pool->next < pool->end) {
@@ -173,9 +205,10 @@ static void *work(void *argument) {
   mhagen_pool *pool = argument;
   pthread_mutex_lock(&pool->lock);
   while (!pool->stop) {
+    look_for_work(pool);
     if (pool->next < pool->end)
       take_tasks(pool);
-    else
+    else if (!pool->stop)
       pthread_cond_wait(&pool->work, &pool->lock);
   }
   pthread_mutex_unlock(&pool->lock);
@@ -238,6 +271,7 @@ static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhage
   /* The caller takes a task itself: wake no more workers than there are others. */
   for (int i = 0; i < pool->workers && i < phase->tasks - 1; i++) pthread_cond_signal(&pool->work);
   take_tasks(pool);
+  look_for_end(pool);
   while (pool->unfinished > 0) pthread_cond_wait(&pool->done, &pool->lock);
   pthread_mutex_unlock(&pool->lock);
 }

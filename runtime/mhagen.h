@@ -98,8 +98,9 @@ typedef struct mhagen_kernel {
 /* The status that kernel->run would return: for callers who run the phases themselves. */
 mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
 
-/* Worker threads that sleep while there is nothing to do. One pool serves any number of kernels,
- * one run at a time: calls from several threads on one pool are not allowed. */
+/* Worker threads that sleep while there is nothing to do, a tenth of a millisecond after the last
+ * task. One pool serves any number of kernels, one run at a time: calls from several threads on
+ * one pool are not allowed. */
 typedef struct mhagen_pool mhagen_pool;
 
 /* A pool of `threads` threads, the caller of mhagen_run_parallel being one of them; allocates.
