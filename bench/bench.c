@@ -235,6 +235,37 @@ static void choose_peak(bench *b) {
   }
 }
 
+/* FMA loops as the tasks of a kernel, each with its own part of the workspace. */
+static struct { const mhagen_peak *peak; ptrdiff_t rounds; } loops;
+
+static void fma_task(const mhagen_args *args, int index) {
+  loops.peak->run((float *)args->workspace + index * MHAGEN_PEAK_FLOATS, loops.rounds);
+}
+
+static int always(void) { return 1; }
+
+/* How much more FMA loops on all threads do than one, in milliseconds: the median of some turns. */
+static void measure_speedup(bench *b) {
+  enum { TURNS = 15, LONGER = 100 };
+  const int threads = b->threads;
+  const size_t bytes = (size_t)threads * MHAGEN_PEAK_FLOATS * sizeof(float);
+  loops.peak = b->peak, loops.rounds = LONGER * b->rounds;
+  mhagen_phase phase = {"fma", fma_task, 0, threads, 1e9};
+  const mhagen_kernel kernel = {.supported = always, .phases = &phase, .phase_count = 1};
+  mhagen_args args = b->args;
+  args.workspace = allocate(b, bytes, 0);
+  double ratios[TURNS];
+  for (int i = 0; i < TURNS; i++) {
+    const double start = now();
+    fma_task(&args, 0);
+    const double middle = now();
+    mhagen_run_parallel(&kernel, &args, b->pool);
+    ratios[i] = threads * (middle - start) / (now() - middle);
+  }
+  qsort(ratios, TURNS, sizeof *ratios, by_value);
+  printf("fma_speedup %.3f\n", quantile(ratios, TURNS, 0.5));
+}
+
 /* Seconds of one run. */
 static double warm_up(const bench *b) {
   const double start = now();
@@ -454,6 +485,7 @@ int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char 
   if (quick) draw(b), pack(b);
   else check(b);
   choose_peak(b);
+  if (b->pool) measure_speedup(b);
   const double warm = measure(b, samples);
   if (!quick) measure_cold(b, warm);
   if (phases) profile(b);

@@ -162,6 +162,9 @@ function M.text(row)
   line("speed", "%.1f GFLOP/s, %.1f %% of the FMA peak of %d core%s, %.1f GFLOP/s each%s", row.gflops,
     100 * row.fraction, row.threads, plural, row.peak_gflops,
     row.disturbed and "; the machine was disturbed" or "")
+  if row.fma_speedup then
+    line("threads", "%d FMA loops at once do %.2f times the work of one", row.threads, row.fma_speedup)
+  end
   line("error", "%.2g against float64", row.error)
   line("size", "%s of code, %s packed, %s workspace", bytes(row.text_bytes), bytes(row.packed_bytes),
     bytes(row.workspace_bytes))

@@ -21,7 +21,7 @@ end
 -- How a column is called where people read it, if not by its key.
 local titles = {
   us_min = "fastest", us_median = "time", us_p99 = "p99", us_cold = "cold time", gflops = "speed",
-  peak_gflops = "peak", fraction = "of peak", text_bytes = "code",
+  peak_gflops = "peak", fma_speedup = "FMA speedup", fraction = "of peak", text_bytes = "code",
   workspace_bytes = "workspace", packed_bytes = "packed weights", generate_seconds = "generating",
   compile_seconds = "compiling", us_there = "time there", ratio = "there / here",
 }

@@ -34,6 +34,7 @@ M.fields = {
   { "us_cold", "us", "one run with code, weights and data out of the caches, lower median" },
   { "gflops", "GFLOP/s", "flops over us_median" },
   { "peak_gflops", "GFLOP/s", "of independent FMAs on this core, in the same run" },
+  { "fma_speedup", "x", "what FMA loops on all of several threads do, over what one does: how free the cores were" },
   { "fraction", "", "of the FMA peak measured right before and after each sample; lower median" },
   { "disturbed", "", "true if the FMA peak dropped by more than 5 % during the measurement, or if " ..
     "others had the core for more than 5 % of the time" },

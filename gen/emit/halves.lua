@@ -10,7 +10,8 @@ function M.sums(K, input, x, s)
   local t, plan, d = K.t, K.plan, K.plan.cfg.d_model
   local width, below = d // 2, input.rows // 2 * d
   K:part(("sums_%d_of_%dx%d"):format(input.size, input.rows, d),
-    ("Sums of X's quadrants, %d rows of each: S1 S2 above S3 S4."):format(input.size), { { "x", "in", x }, { "s", "out", s } }, function(p)
+    ("Sums of X's quadrants, %d rows of each: S1 S2 above S3 S4."):format(input.size),
+    { { "x", "in", x }, { "s", "out", s } }, function(p)
     local function vector(v, name, at)
       local function load(quadrant, off)
         if v.used < v.w.lanes then return t:op("load_n", v.w, quadrant .. name, p.x:at(off + at), v.used) end
