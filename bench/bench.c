@@ -169,7 +169,7 @@ static double measure_errors(bench *all, int count, double *error) {
   }
   free(want);
   for (int i = 0; i < count; i++) error[i] = sqrt(error[i] / norm);
-  return 1e-6 * fmax(1, largest / 16);
+  return mhagen_promised_error(all->kernel, largest);
 }
 
 static void check(bench *b) {
@@ -244,7 +244,7 @@ static void fma_task(const mhagen_args *args, int index) {
 
 static int always(void) { return 1; }
 
-/* How much more FMA loops on all threads do than one, in milliseconds: the median of some turns. */
+/* How much more FMA loops of some milliseconds do on all threads than on one: the median of some turns. */
 static void measure_speedup(bench *b) {
   enum { TURNS = 15, LONGER = 100 };
   const int threads = b->threads;

@@ -7,6 +7,7 @@ The sweep is that of grid.lua in the directory of --out, goes on where it was st
 `mhagen report`. Schedules that the generator refuses are drawn again.
 """
 import json
+import os
 import pathlib
 import random
 import re
@@ -16,7 +17,7 @@ import sys
 import suite
 
 KEYS = {  # what is drawn, each in every second schedule
-    "query_vectors": range(1, 6), "key_rows": range(1, 25), "context_rows": range(1, 25), "q_rows": range(1, 25),
+    "query_vectors": range(1, 7), "key_rows": range(1, 25), "context_rows": range(1, 25), "q_rows": range(1, 25),
     "q_lanes": ("queries", "columns"), "kv_vectors": range(1, 7), "kv_rows": range(1, 25),
     "out_vectors": range(1, 7), "out_rows": range(1, 25), "fold": ("auto", "off"),
 }
@@ -36,7 +37,11 @@ def words_of(config):
 def draw(rng, base, count):
     """[(config, cycles)]: the plan's own schedule, and different random ones."""
     drawn, seen = [(base, modelled(words_of(base)))], set()
-    while len(drawn) < count:
+    if not drawn[0][1]:
+        sys.exit(subprocess.run([suite.MHAGEN, "explain", *words_of(base)]).returncode)
+    for _ in range(100 * count):
+        if len(drawn) == count:
+            break
         own = {key: rng.choice(values) for key, values in KEYS.items() if rng.random() < 0.5}
         config = {**base, **own}
         text = " ".join(words_of(config))
@@ -55,6 +60,8 @@ def ranks(values):
 
 def correlation(xs, ys):
     xs, ys = ranks(xs), ranks(ys)
+    if len(set(xs)) < 2 or len(set(ys)) < 2:
+        return float("nan")
     mean = (len(xs) - 1) / 2
     over = sum((x - mean) * (y - mean) for x, y in zip(xs, ys))
     return over / (sum((x - mean) ** 2 for x in xs) * sum((y - mean) ** 2 for y in ys)) ** 0.5
@@ -62,12 +69,14 @@ def correlation(xs, ys):
 
 def known_by(config):
     """What a drawn config and the row of its results have in common."""
-    keys = ("d_model", "h", "dk", "seq", *KEYS)
+    keys = ("d_model", "h", "dk", "seq", *KEYS)  # the other keys are of all shapes, or of a shape of the suite
     return tuple(str(config.get(key, "auto" if key == "fold" else None)) for key in keys)
 
 
 def lua(config):
-    fields = (f"{key} = {value if str(value).isdigit() else json.dumps(value)}" for key, value in config.items())
+    def text(value):
+        return str(value) if re.fullmatch(r"\d+|true|false", str(value)) else json.dumps(value)
+    fields = (f"{key} = {text(value)}" for key, value in config.items())
     return "{ " + ", ".join(fields) + " }"
 
 
@@ -79,13 +88,16 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=suite.ROOT / "build/model")
     args = parser.parse_args()
     rng, drawn = random.Random(args.seed), {}
+    if not set(args.shapes.split(",")) <= set(suite.suite()):
+        parser.error("the shapes are " + ", ".join(suite.suite()))
     for name in args.shapes.split(","):
         words = [*suite.suite()[name][0], f"isa={args.isa or suite.widest()}", *args.keys]
         drawn[name] = draw(rng, dict(word.split("=", 1) for word in words), args.count)
     args.out.mkdir(parents=True, exist_ok=True)
     configs = [lua(config) for of_shape in drawn.values() for config, _ in of_shape]
     (args.out / "grid.lua").write_text("return { configs = {\n  " + ",\n  ".join(configs) + ",\n} }\n")
-    sweep = subprocess.run([suite.MHAGEN, "sweep", args.out / "grid.lua", "-o", args.out / "sweep", "--samples", "60"])
+    sweep = subprocess.run([suite.MHAGEN, "sweep", args.out / "grid.lua", "-o", args.out / "sweep", "--samples", "60",
+                            "--threads", str(args.threads)], env={**os.environ, "CC": args.cc})
     if sweep.returncode == 2:
         sys.exit(2)
     rows = [json.loads(line) for line in (args.out / "sweep/results.jsonl").read_text().splitlines()]
@@ -102,7 +114,7 @@ def main():
                      f"{min(us):10.2f} {own or float('nan'):9.2f} {max(us):9.2f}")
     slow = [pair for pair in everything if pair[1] > 1.02]
     for title, pairs in (("all, as ratios", everything), ("slower by > 2 %", slow)):
-        lines.append(f"{title:15} {len(pairs):9} {correlation(*zip(*pairs)):11.3f}")
+        lines.append(f"{title:15} {len(pairs):9} {correlation([x for x, _ in pairs], [y for _, y in pairs]):11.3f}")
     (args.out / "model.txt").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

@@ -4,9 +4,26 @@
 --
 -- Each: { choice, reason, applies = function(plan), rejected = { { alternative, figure }, .. } }
 
+local tiles = require "tiles"
+
 local M = {}
 
 local function long_sums(plan) return plan.cfg.d_model > 256 end
+-- Whether a projection has a tile that accepts(rows, vectors, steps).
+local function some_tile(plan, accepts)
+  local function tries(product, runs, steps)
+    for _, block in ipairs(product.blocks) do
+      for _, run in ipairs(runs) do
+        if accepts(run.size, #block.vecs, steps) then return true end
+      end
+    end
+  end
+  for _, product in pairs(plan.projected) do
+    if tries(product, product.runs[1], product.chunks.size) then return true end
+  end
+  return tries(plan.out, plan.out.runs[1], plan.out.chunks.size)
+end
+
 local function several_kinds(plan) return plan.isa.widths[2] ~= nil end
 
 M.rows = {
@@ -47,27 +64,30 @@ M.rows = {
                    "merged weights: one query -49 %, kwt1 -0.9 %" } } },
   { "lanes are queries in the query projection",
     "one vector of queries stays in the nearest cache, or the model finds fewer cycles",
-    applies = function(plan) return plan.q ~= nil end,
+    applies = function(plan) return plan.transposed end,
     rejected = { { "q_lanes=columns", "micro -0.7 %, 16 queries of d_model 64 -0.5 %" } } },
   { "a vector that two or three FMAs use is kept in a register",
     "left to it, gcc reads it from memory for each of them, and one load of 64 bytes a cycle is all there is",
-    applies = function(plan) return plan.isa.rows.load_kept ~= nil and plan.cfg.seq <= 3 end,
+    applies = function(plan)
+      return plan.isa.rows.load_kept ~= nil and some_tile(plan, function(rows) return rows == 2 or rows == 3 end)
+    end,
     rejected = { { "left to the compiler", "three queries -18 %, two -12 %; with clang 0 %" } } },
   { "sums of small tiles in two or four chains",
     "an FMA waits four cycles for the one before",
-    applies = function(plan) return plan.cfg.seq <= 4 end,
-    rejected = { { "one chain", "two queries -9 %, one -6 to -7 %, on avx2 -3 %" } } },
+    applies = function(plan)
+      return some_tile(plan, function(rows, vectors, steps)
+        return tiles.chains(plan.isa, rows, vectors, steps) > 1
+      end)
+    end,
+    rejected = { { "one chain", "two queries -9 %, one -6 to -7 %, on avx2 -3 %, and odd -2.4 %" },
+                 { "four steps of two chains in a loop", "clang spills: odd on avx2 -2 %" } } },
   { "as many heads projected together as waste the fewest lanes",
-    "while what is projected stays in the second-level cache, or is at most 256 columns wide",
-    applies = function(plan) return plan.hb > 1 end,
+    "while what is projected stays in half of the second-level cache, or is at most 256 columns wide",
+    applies = function(plan) return plan.hb > 1 and not plan.sums[1] end,
     rejected = { { "at most 256 columns", "7 queries of 11 heads of 33 -12 %" } } },
   { "projections by seven products of quadrants",
-    "an eighth fewer multiplications, as strassen = true asks; two heads make tiles of 64 columns",
-    applies = function(plan)
-      for _, product in pairs(plan.projected) do
-        if product.halves then return true end
-      end
-    end,
+    "an eighth fewer multiplications, as strassen = true asks; heads together up to 128 columns",
+    applies = function(plan) return plan.sums[1] ~= nil end,
     rejected = { { "strassen=false", "minilm -7 %, bert_base_512 -5 %, bert_base_128 and xformer_base -3 %, " ..
                    "whisper_tiny +1 %; half of the error" },
                  { "head_block=4 on bert_base_512", "-4.5 %: what is projected leaves the second-level cache" },

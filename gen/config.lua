@@ -48,7 +48,7 @@ M.schema = {
   { key = "probs", default = false, also = { "weights", "need_weights" },
     doc = "also write the attention weights of every head" },
   { key = "strassen", default = false, also = { "winograd" },
-    doc = "an eighth fewer multiplications in the projections; error up to 2e-6" },
+    doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not with causal or kv_len" },
   { key = "fold", choices = { "auto", "off" }, default = "auto", schedule = true,
     doc = "products of weights made when packing, where that takes fewer flops" },
   { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto", schedule = true,
@@ -71,7 +71,7 @@ M.schema = {
   { key = "out_block", min = 1, max = 65536, doc = "queries per block of the output projection" },
   { key = "key_block", min = 1, max = 4096, doc = "keys per softmax block" },
   { key = "k_block", min = 16, max = 4096, doc = "longest accumulation chain" },
-  { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration" },
+  { key = "k_unroll", min = 1, max = 64, doc = "K steps per loop iteration, but in tiles of few sums" },
   { key = "head_block", min = 1, max = 64, doc = "heads projected together; divides h" },
   { key = "code_limit", min = 1000, max = 10000000, default = 60000, schedule = false,
     doc = "statements of the kernel's functions" },
@@ -267,7 +267,7 @@ local function check_together(cfg)
   end
   for _, mask in ipairs { "causal", "kv_len" } do
     if cfg.strassen and cfg[mask] then
-      refuse("strassen", true, ("can not be together with %s, for it mixes rows"):format(mask))
+      refuse("strassen", true, ("must be false with %s, for it mixes rows"):format(mask))
     end
   end
   if cfg.head_block and cfg.h % cfg.head_block ~= 0 then

@@ -175,21 +175,22 @@ function M.fn(isa, fn)
 end
 
 -- Adds the ISA's helpers that a body uses to `out`, once for each width.
-local function add_helpers(isa, body, out)
+local function add_helpers(isa, body, seen, out)
   for _, node in ipairs(body) do
     local helper = node.kind == "op" and isa.helpers[node.op.name]
-    if helper and not out[helper .. node.w.lanes] then
-      out[helper .. node.w.lanes] = true
-      out[#out + 1] = helper:gsub("%$(%w+)", node.w)
+    local text = helper and helper:gsub("%$(%w+)", node.w)
+    if text and not seen[text] then
+      seen[text] = true
+      out[#out + 1] = text
     end
-    add_helpers(isa, node.body or {}, out)
-    add_helpers(isa, node.otherwise or {}, out)
+    add_helpers(isa, node.body or {}, seen, out)
+    add_helpers(isa, node.otherwise or {}, seen, out)
   end
 end
 
 function M.functions(tape)
-  local out = {}
-  for _, fn in ipairs(tape.functions) do add_helpers(tape.isa, fn.body, out) end
+  local out, seen = {}, {}
+  for _, fn in ipairs(tape.functions) do add_helpers(tape.isa, fn.body, seen, out) end
   for _, fn in ipairs(tape.functions) do out[#out + 1] = M.fn(tape.isa, fn) end
   return table.concat(out, "\n")
 end

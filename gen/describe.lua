@@ -2,6 +2,7 @@
 
 local choices = require "choices"
 local config = require "config"
+local strassen = require "strassen"
 local tape = require "tape"
 
 local M = {}
@@ -70,9 +71,9 @@ local function phases(plan)
   if plan.projected.q then projected[3] = { "queries", "q" } end
   for _, row in ipairs(projected) do
     local product = plan.projected[row[2]]
+    local quadrants = product and product.quadrants and ("; %d products of quadrants"):format(#strassen.products)
     line(row[1], product and ("tiles %s, %s; %d of %d heads together%s"):format(column_tiles(product),
-      chain(product.chunks), plan.hb, cfg.h, product.halves and "; 7 products of quadrants" or "")
-      or ways[row[3] .. row[2]])
+      chain(product.chunks), plan.hb, cfg.h, quadrants or "") or ways[row[3] .. row[2]])
   end
   for _, group in ipairs(plan.groups) do
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
@@ -124,6 +125,10 @@ function M.explain(recorded)
   end
   line("  model      %s cycles of tiles for a batch entry, exponentials apart",
     number(math.ceil(plan.cost / plan.isa.fmas)))
+  if cfg.strassen and not plan.sums[1] then
+    line("  strassen   not here: rows and d_model must be even, and heads together a multiple of %d columns",
+      2 * plan.isa.lanes)
+  end
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
     plan.straight) or ""
   line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,
@@ -137,7 +142,7 @@ function M.explain(recorded)
     for _, other in ipairs(row.rejected) do line("    not %s: %s", other[1], other[2]) end
   end
   line("  %d of %d heads projected together: %s", plan.hb, cfg.h,
-    cfg.head_block and "as head_block says" or "fewest idle lanes")
+    cfg.head_block and "as head_block says" or "the least cost by the model")
   line("buffers (bytes)")
   local function buffer(name, floats) line("  %-22s %15s", name, number(floats * 4)) end
   buffer("packed", plan.packed.total)
@@ -145,8 +150,13 @@ function M.explain(recorded)
   buffer("  Wo", plan.packed.bo - plan.packed.wo)
   buffer("workspace", plan.workspace)
   buffer("  X transposed", plan.entry.o - plan.entry.xt)
-  buffer("  context of all heads", plan.entry.kv - plan.entry.o)
-  buffer("  K and V", plan.entry.scratch - plan.entry.kv)
+  local sums = 0
+  for _, input in ipairs(plan.sums) do
+    if input.at == 0 then sums = sums + input.rows * cfg.d_model end
+  end
+  buffer("  context of all heads", plan.entry.kv - plan.entry.o - sums)
+  if sums > 0 then buffer("  sums of quadrants", sums) end
+  buffer("  what is projected", plan.entry.scratch - plan.entry.kv)
   buffer("  Q, weights, sums", plan.entry.total - plan.entry.scratch)
   if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end
   return table.concat(lines, "\n") .. "\n"

@@ -13,7 +13,6 @@ local version = require "version"
 local option_names = {
   { "attention", "MHAGEN_CROSS", "cross" }, { "causal", "MHAGEN_CAUSAL", true },
   { "kv_len", "MHAGEN_KV_LEN", true }, { "probs", "MHAGEN_PROBS", true },
-  { "strassen", "MHAGEN_STRASSEN", true },
 }
 
 -- Rounds of at most `resident` batch entries, each with all phases.
@@ -48,6 +47,7 @@ return function(cfg)
   for _, option in ipairs(option_names) do
     if cfg[option[1]] == option[3] then options[#options + 1] = option[2] end
   end
+  if plan.sums[1] then options[#options + 1] = "MHAGEN_STRASSEN" end
 
   local common = {
     name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),

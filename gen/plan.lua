@@ -2,7 +2,9 @@
 -- what it costs. Plain data; the emitters only follow it, `explain` prints it.
 --
 --   transpose   X[q][d_model] of a group of queries -> XT[d_model][group width]
---   keys_values K[key][hb*dk] = X Wk + bk, V[key][hb*dv] = X Wv + bv, for a block of hb heads
+--   sums        of the quadrants of X, where projections are made of quadrants (strassen.lua)
+--   keys_values K[key][hb*dk] = X Wk + bk, V[key][hb*dv] = X Wv + bv, Q with lanes over columns as well,
+--               for a block of hb heads
 --   attend      Q^T = Wq^T XT (q), then per head S^T, softmax and O^T[dv][group width]
 --   output      Y = O Wo + bo, one product over all heads
 --
@@ -111,16 +113,17 @@ local function panels_floats(product, steps)
 end
 
 -- A projection by seven products of quadrants: the tiles of one, for each kind of a block of rows.
-local function plan_halves(plan, rows, columns)
+local function plan_quadrants(plan, rows, columns)
   local cfg = plan.cfg
   local row_blocks, sets = tiles.balanced(rows // 2, strassen.rows), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
   local product, cost = tiles.columns(plan.isa, cfg, kv_keys, sets, columns // 2, cfg.d_model // 2, "rows")
-  product.halves, product.rows, product.row_blocks = true, rows, row_blocks
+  product.quadrants, product.rows, product.row_blocks = true, rows, row_blocks
   product.steps, product.ld = cfg.d_model // 2, columns
   product.m_floats = #strassen.products * row_blocks[1].size * product.blocks[1].width
-  local read = strassen.READ * rows // 2 * product.steps
-  return product, #strassen.products * (cost + read) + strassen.JOIN * rows // 2 * columns // 2 // plan.isa.lanes
+  local read = strassen.read * (rows // 2) * product.steps
+  local join = strassen.join * (rows // 2) * (columns // 2 // plan.isa.lanes)
+  return product, #strassen.products * (cost + read) + join
 end
 
 -- What is projected of a block of heads with lanes over columns: { k =, v =, q = } with a product each,
@@ -135,8 +138,8 @@ local function plan_projected(plan, hb)
     local which, wanted, rows, width = table.unpack(row)
     if wanted then
       local product, cost
-      if strassen.applies(cfg, which, rows, hb * width, plan.isa.lanes) and not (which == "q" and f.qk == "merge") then
-        product, cost = plan_halves(plan, rows, hb * width)
+      if strassen.applies(cfg, f, which, rows, hb * width, plan.isa.lanes) then
+        product, cost = plan_quadrants(plan, rows, hb * width)
       else
         product, cost = tiles.columns(plan.isa, cfg, kv_keys, { { rows = rows, count = 1 } }, hb * width,
           cfg.d_model, "rows")
@@ -150,22 +153,32 @@ local function plan_projected(plan, hb)
   return projected, sum
 end
 
+-- Whether what is projected of some heads stays in the cache: in half of it, or where it is narrow. By
+-- quadrants the cost of several heads is worth all of the cache, but not more columns than a tile has.
+local function stays_near(plan, hb, projected)
+  local cfg = plan.cfg
+  local width = hb * math.max(cfg.dk, cfg.dv)
+  local bytes = 4 * width * (cfg.seq + 2 * cfg.seq_kv)
+  for _, product in pairs(projected) do
+    if product.quadrants then return width <= strassen.columns and bytes <= 2 * M.cached end
+  end
+  return width <= 256 or bytes <= M.cached
+end
+
 -- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache.
 local function choose_head_block(plan)
   local cfg = plan.cfg
+  local alone = cfg.q_lanes == "columns" and plan.fold.qk == "merge"
+  if alone and (cfg.head_block or 1) > 1 then
+    refuse("head_block", cfg.head_block, "must be 1 with q_lanes = columns where Wq Wk^T is made when packing")
+  end
   local best, best_cost
-  for hb = cfg.head_block or 1, cfg.head_block or cfg.h do
-    local width = hb * math.max(cfg.dk, cfg.dv)
-    local bytes, near = 4 * width * (cfg.seq + 2 * cfg.seq_kv), nil
-    if cfg.strassen then
-      near = width <= strassen.columns and bytes <= 2 * M.cached
-    else
-      near = width <= 256 or bytes <= M.cached
-    end
-    if hb == cfg.head_block or cfg.h % hb == 0 and (hb == 1 or near) then
-      local _, projected = plan_projected(plan, hb)
+  for hb = cfg.head_block or 1, cfg.head_block or alone and 1 or cfg.h do
+    local projected, projected_cost
+    if cfg.h % hb == 0 then projected, projected_cost = plan_projected(plan, hb) end
+    if projected and (hb == 1 or hb == cfg.head_block or stays_near(plan, hb, projected)) then
       local _, attend = plan_groups(plan, hb)
-      local cost = (projected + attend) * (cfg.h // hb)
+      local cost = (projected_cost + attend) * (cfg.h // hb)
       if not best or cost < best_cost * 0.995 then best, best_cost = hb, cost end
     end
   end
@@ -273,7 +286,7 @@ local function plan_packed(plan, hb)
   for _, which in ipairs { "k", "v", "q" } do
     local product = plan.projected[which]
     if product then
-      head.add("w" .. which, product.floats * (product.halves and #strassen.products or 1))
+      head.add("w" .. which, product.floats * (product.quadrants and #strassen.products or 1))
       if not f.biases or which == "q" then head.add("b" .. which, product.ld) end
     end
   end
@@ -322,7 +335,7 @@ local function summed_inputs(plan)
   local cfg, list, tasks = plan.cfg, {}, 0
   for _, which in ipairs { "q", "k", "v" } do
     local product = plan.projected[which]
-    if product and product.halves and (cfg.attention == "cross" or not list[1]) then
+    if product and product.quadrants and (cfg.attention == "cross" or not list[1]) then
       for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
         list[#list + 1] = { name = cfg.attention == "cross" and which or "q", rows = product.rows,
                             size = run.size, count = run.count, at = run.at, first = tasks }
@@ -395,7 +408,7 @@ function M.build(cfg)
   for _, row in ipairs { { "k", kv_rows }, { "v", kv_rows }, { "q", n } } do
     local product = plan.projected[row[1]]
     if product then kv.add(row[1], row[2] * product.ld) end
-    if product and product.halves then kv.add("m" .. row[1], product.m_floats) end
+    if product and product.quadrants then kv.add("m" .. row[1], product.m_floats) end
   end
   local entry = layout()
   -- XT is for products whose lanes are queries.
@@ -415,7 +428,7 @@ function M.build(cfg)
   plan.flops = f.formula
   plan.cycles = phase_cycles(plan)
 
-  local tasks = math.max(plan.group_count, plan.head_blocks * math.max(3, plan.attend_tasks),
+  local tasks = math.max(plan.group_count, plan.sum_tasks, plan.head_blocks * math.max(3, plan.attend_tasks),
     plan.out_block_count * plan.panel_count)
   if cfg.batch * tasks > 2 ^ 31 - 1 then
     refuse("batch", cfg.batch, ("would make %d tasks, more than an int can count"):format(cfg.batch * tasks))

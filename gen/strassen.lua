@@ -30,14 +30,15 @@ M.rows = 256
 M.columns = 128
 
 -- Issue slots for a vector of each of C's quadrants: seven loads, four stores.
-M.JOIN = 11
+M.join = 11
 -- And to have a float of a quadrant of A, or of its sums, back in the near caches for the next heads.
-M.READ = 0.06
+M.read = 0.06
 
 -- Whether K, V or Q (which = "k", "v", "q"), `rows` by `columns`, is projected so. An infinite input makes all
 -- results of self-attention infinite or NaN, but not its weights; of a key of its own see fold.lua.
-function M.applies(cfg, which, rows, columns, lanes)
+function M.applies(cfg, fold, which, rows, columns, lanes)
   if not cfg.strassen or rows % 2 > 0 or cfg.d_model % 2 > 0 or columns % (2 * lanes) > 0 then return false end
+  if which == "q" and fold.qk == "merge" then return false end
   if which == "v" then return true end
   if cfg.probs then return false end
   return cfg.attention == "self" or which == "k" and cfg.dk >= 16

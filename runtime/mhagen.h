@@ -64,11 +64,11 @@ typedef struct mhagen_args {
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */
 enum {
-  MHAGEN_CROSS = 1,  /* q, k and v are three inputs */
-  MHAGEN_CAUSAL = 2, /* row r sees keys 0..r */
-  MHAGEN_KV_LEN = 4, /* reads args->kv_len */
-  MHAGEN_PROBS = 8,  /* writes args->probs */
-  MHAGEN_STRASSEN = 16 /* the error may be twice as large */
+  MHAGEN_CROSS = 1,    /* q, k and v are three inputs */
+  MHAGEN_CAUSAL = 2,   /* row r sees keys 0..r */
+  MHAGEN_KV_LEN = 4,   /* reads args->kv_len */
+  MHAGEN_PROBS = 8,    /* writes args->probs */
+  MHAGEN_STRASSEN = 16 /* projections by Strassen's algorithm; error up to 2e-6 */
 };
 
 /* Independent tasks: each may run on any thread, in any order. Every task of a phase must have
@@ -98,9 +98,9 @@ typedef struct mhagen_kernel {
 /* The status that kernel->run would return: for callers who run the phases themselves. */
 mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
 
-/* Worker threads that sleep while there is nothing to do, a tenth of a millisecond after the last
- * task. One pool serves any number of kernels, one run at a time: calls from several threads on
- * one pool are not allowed. */
+/* Worker threads that sleep while there is nothing to do, a short while after the last task. One
+ * pool serves any number of kernels, one run at a time: calls from several threads on one pool are
+ * not allowed. */
 typedef struct mhagen_pool mhagen_pool;
 
 /* A pool of `threads` threads, the caller of mhagen_run_parallel being one of them; allocates.

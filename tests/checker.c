@@ -400,10 +400,8 @@ static int width(const checker *c) {
   return y < context ? y : context;
 }
 
-/* A score's own rounding is amplified by exp: the bound grows with the largest score. */
 static void require_bound(checker *c, double score, norms y, norms probs) {
-  const double promised = has(c, MHAGEN_STRASSEN) ? 2e-6 : 1e-6;
-  double bound = promised * fmax(1, score / 16), error = fmax(relative(y), relative(probs));
+  double bound = mhagen_promised_error(c->kernel, score), error = fmax(relative(y), relative(probs));
   if (c->bound == 0 || error / bound > c->error / c->bound) {
     c->error = error, c->bound = bound, c->score_of_error = score;
   }

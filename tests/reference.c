@@ -32,6 +32,10 @@ static void attend(const double *q, const double *k, size_t keys, size_t dk, siz
   for (size_t j = 0; j < keys; j++) p[j] /= sum;
 }
 
+double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
+  return (shape->options & MHAGEN_STRASSEN ? 2e-6 : 1e-6) * fmax(1, max_score / 16);
+}
+
 int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
                      const mhagen_args *args, double *y, double *probs, double *max_score) {
   const size_t h = (size_t)shape->h, d = (size_t)shape->d_model, n = (size_t)shape->seq,

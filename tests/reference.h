@@ -5,6 +5,10 @@
 
 #include "mhagen.h"
 
+/* The promise on ||y - reference|| / ||reference||, of probs as well, where the largest |score| is
+ * max_score: a score's own rounding is amplified by exp. */
+double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
+
 /* Computes what a run of a kernel of this shape should. Of `shape` only the integers and the
  * options are read, of `args` only q, k, v and kv_len.
  *   y          [batch][seq][d_model]

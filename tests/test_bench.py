@@ -74,7 +74,9 @@ def test_every_option(tmp_path):
 def test_threads(tmp_path):
     row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "2")
     sane(row)
-    assert row["threads"] == 2
+    assert row["threads"] == 2 and 0 < row["fma_speedup"] < 3
+    text = bench(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "2", "--samples", "5").stdout
+    assert re.search(r"^  threads   2 FMA loops at once do [\d.]+ times the work of one$", text, re.M), text
 
 
 def test_phases(tmp_path):

@@ -1,5 +1,6 @@
 """Configs: what is refused, in which words, and that hostile ones neither hang nor write anything."""
 import os
+import re
 import subprocess
 
 import pytest
@@ -92,6 +93,19 @@ def test_bad_argument(argument, message, tmp_path):
     result = run("gen", *given, argument, "-o", tmp_path / "out")
     assert_refused(result, message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mask", ["causal", "kv_len"])
+def test_strassen_and_masks(mask):
+    assert_refused(run("explain", *arguments(), "strassen=true", f"{mask}=true"),
+                   f"config: strassen = true: must be false with {mask}, for it mixes rows")
+
+
+def test_columns_of_merged_weights():
+    """q_lanes=columns is what the plan does then, or it is refused."""
+    shape = ["h=2", "d_model=24", "dk=24", "seq=16", "isa=avx512", "q_lanes=columns"]
+    assert re.search(r"^  queries   tiles .*; 1 of 2 heads together$", run("explain", *shape).stdout, re.M)
+    assert_refused(run("explain", *shape, "head_block=2"), "head_block = 2: must be 1 with q_lanes = columns")
 
 
 @pytest.mark.parametrize("changes", [

@@ -55,9 +55,11 @@ function Code:each(var, count, build)
 end
 
 -- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays. With chains one step for each: clang spills at more.
+-- sum is short enough that straight-line code pays. With chains few: one step for each, for clang spills
+-- at more, or those that one vector by lane is for.
 function Code:unroll(steps, accumulators, chains)
-  local level, loop = self.plan.cfg.unroll, (chains or 1) > 1 and chains or self.plan.k_unroll
+  local level, loop, isa = self.plan.cfg.unroll, self.plan.k_unroll, self.plan.isa
+  if (chains or 1) > 1 then loop = math.max(chains, isa.rows.fma_lane and isa.lanes or 1) end
   if self.cold then return loop end
   if level == "k" or self.full then return steps end
   if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end

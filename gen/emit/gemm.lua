@@ -10,7 +10,7 @@ local M = {}
 local FEW = 3
 
 -- One block of n K steps at offset k0 from the pointers of A and B; `base` is the number of the
--- step at the pointers. Step k adds to sum k modulo their number of sums[1], sums[2], ..
+-- step at the pointers. Step k adds to sums[k % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
   local isa, a, b = t.isa, tile.a, tile.b
   local by_lane = isa.rows.fma_lane and not tile.filter and isa.lanes

@@ -3,7 +3,7 @@
 local attend = require "emit.attend"
 local code = require "emit.code"
 local expr = require "expr"
-local halves = require "emit.halves"
+local quadrants = require "emit.quadrants"
 local masked = require "emit.masked"
 local project = require "emit.project"
 local tape = require "tape"
@@ -61,7 +61,7 @@ end
 
 function steps.sums(K, e, input, i)
   local first = (i * input.size + input.at) * K.plan.cfg.d_model
-  halves.sums(K, input, e[input.name]:at(first), e.ws:at(K.plan.entry["sums_" .. input.name]):at(first))
+  quadrants.sums(K, input, e[input.name]:at(first), e.ws:at(K.plan.entry["sums_" .. input.name]):at(first))
 end
 
 function steps.attend(K, e, head_block, kv_slot, scratch_slot, group, i)

@@ -55,14 +55,14 @@ function M.emit(t, plan)
   local function projected(which, columns, first, used, factor, to)
     local product, bias = plan.projected[which], plan.head["b" .. which]
     local at = to:at(plan.head["w" .. which])
-    for i, one in ipairs(product.halves and strassen.products or {}) do
+    for i, one in ipairs(product.quadrants and strassen.products or {}) do
       panels(product, product.steps, at:at((i - 1) * product.floats), function(column, block, place)
         local s11, s12, s21, s22 = table.unpack(one.signs)
         t:call(quadrants_fn, { weights("w" .. which), layout, d, columns, product.steps, product.ld // 2, s11, s12,
                                s21, s22, first + column, block.used, block.width, factor, place })
       end)
     end
-    if not product.halves then
+    if not product.quadrants then
       panels(product, d, at, function(column, block, place)
         panel("w" .. which, layout, d, columns, 0, first + column, d, block.used, block.width, factor, place)
       end)

@@ -2,7 +2,7 @@
 
 local expr = require "expr"
 local gemm = require "emit.gemm"
-local halves = require "emit.halves"
+local quadrants = require "emit.quadrants"
 local masked = require "emit.masked"
 local suffix = require "emit.code".suffix
 local tiles = require "tiles"
@@ -116,14 +116,14 @@ function M.keys_values(K, which, x, packed, kv, len, sums)
   local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
   if bias then params[#params + 1] = { "bias", "in", bias } end
   if len then params[#params + 1] = { "len", "int", len } end
-  if product.halves then
+  if product.quadrants then
     params[#params + 1] = { "s", "in", sums }
     params[#params + 1] = { "m", "out", kv:at(plan.kv["m" .. which]) }
   end
   K:part("project_" .. label, ("%s of %d head%s."):format(label:gsub("^.", string.upper), plan.hb,
     plan.hb > 1 and "s" or ""), params, function(p)
-    if product.halves then
-      return halves.project(K, label, product, p, function(rows, block, mode, steps, a, panel, c)
+    if product.quadrants then
+      return quadrants.project(K, label, product, p, function(rows, block, mode, steps, a, panel, c)
         column_tile(K, label, rows, block, mode, steps, a, panel, nil, c)
       end, M.each_panel)
     end
