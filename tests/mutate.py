@@ -32,6 +32,7 @@ CONFIGS = [
     "h=2 d_model=8 dk=4 seq=17 unroll=full",
     "h=3 d_model=7 dk=13 dv=5 seq=37 batch=2",
     "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross batch=2",
+    "h=1 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross",  # so small that several keys are made infinite
     "h=3 d_model=12 dk=5 seq=3",
     "h=1 d_model=38 dk=40 seq=2",
     "h=2 d_model=38 dk=16 seq=34 strassen=true",
