@@ -2,8 +2,6 @@
 -- is refused at once: the statements of the register tiles, each as often as the unrolling level
 -- writes it. And the exact count of the functions' text afterwards.
 
-local strassen = require "strassen"
-
 local M = {}
 
 -- FMAs, loads and the tile's start and end, for one tile.
@@ -34,7 +32,7 @@ function M.statements(plan)
     end
   end
   for _, product in pairs(plan.projected) do
-    local repeats = plan.head_blocks * (product.quadrants and #strassen.products or 1)
+    local repeats = plan.head_blocks * (product.quadrants or 1)
     for _, runs in ipairs(product.runs) do columns(product, runs, product.steps, repeats) end
   end
   for i, group in ipairs(plan.groups) do

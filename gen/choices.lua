@@ -9,6 +9,7 @@ local tiles = require "tiles"
 local M = {}
 
 local function long_sums(plan) return plan.cfg.d_model > 256 end
+
 -- Whether a projection has a tile that accepts(rows, vectors, steps).
 local function some_tile(plan, accepts)
   local function tries(product, runs, steps)
@@ -69,7 +70,7 @@ M.rows = {
   { "a vector that two or three FMAs use is kept in a register",
     "left to it, gcc reads it from memory for each of them, and one load of 64 bytes a cycle is all there is",
     applies = function(plan)
-      return plan.isa.rows.load_kept ~= nil and some_tile(plan, function(rows) return rows == 2 or rows == 3 end)
+      return some_tile(plan, function(rows) return tiles.kept(plan.isa, rows) end)
     end,
     rejected = { { "left to the compiler", "three queries -18 %, two -12 %; with clang 0 %" } } },
   { "sums of small tiles in two or four chains",

@@ -2,7 +2,6 @@
 
 local choices = require "choices"
 local config = require "config"
-local strassen = require "strassen"
 local tape = require "tape"
 
 local M = {}
@@ -71,7 +70,7 @@ local function phases(plan)
   if plan.projected.q then projected[3] = { "queries", "q" } end
   for _, row in ipairs(projected) do
     local product = plan.projected[row[2]]
-    local quadrants = product and product.quadrants and ("; %d products of quadrants"):format(#strassen.products)
+    local quadrants = product and product.quadrants and ("; %d products of quadrants"):format(product.quadrants)
     line(row[1], product and ("tiles %s, %s; %d of %d heads together%s"):format(column_tiles(product),
       chain(product.chunks), plan.hb, cfg.h, quadrants or "") or ways[row[3] .. row[2]])
   end
@@ -150,12 +149,9 @@ function M.explain(recorded)
   buffer("  Wo", plan.packed.bo - plan.packed.wo)
   buffer("workspace", plan.workspace)
   buffer("  X transposed", plan.entry.o - plan.entry.xt)
-  local sums = 0
-  for _, input in ipairs(plan.sums) do
-    if input.at == 0 then sums = sums + input.rows * cfg.d_model end
-  end
-  buffer("  context of all heads", plan.entry.kv - plan.entry.o - sums)
-  if sums > 0 then buffer("  sums of quadrants", sums) end
+  local sums = plan.sums[1] and plan.entry["sums_" .. plan.sums[1].name] or plan.entry.kv
+  buffer("  context of all heads", sums - plan.entry.o)
+  if plan.sums[1] then buffer("  sums of quadrants", plan.entry.kv - sums) end
   buffer("  what is projected", plan.entry.scratch - plan.entry.kv)
   buffer("  Q, weights, sums", plan.entry.total - plan.entry.scratch)
   if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end

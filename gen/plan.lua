@@ -118,7 +118,7 @@ local function plan_quadrants(plan, rows, columns)
   local row_blocks, sets = tiles.balanced(rows // 2, strassen.rows), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
   local product, cost = tiles.columns(plan.isa, cfg, kv_keys, sets, columns // 2, cfg.d_model // 2, "rows")
-  product.quadrants, product.rows, product.row_blocks = true, rows, row_blocks
+  product.quadrants, product.rows, product.row_blocks = #strassen.products, rows, row_blocks
   product.steps, product.ld = cfg.d_model // 2, columns
   product.m_floats = #strassen.products * row_blocks[1].size * product.blocks[1].width
   local read = strassen.read * (rows // 2) * product.steps
@@ -140,6 +140,7 @@ local function plan_projected(plan, hb)
       local product, cost
       if strassen.applies(cfg, f, which, rows, hb * width, plan.isa.lanes) then
         product, cost = plan_quadrants(plan, rows, hb * width)
+        product.input = cfg.attention == "cross" and which or "q"
       else
         product, cost = tiles.columns(plan.isa, cfg, kv_keys, { { rows = rows, count = 1 } }, hb * width,
           cfg.d_model, "rows")
@@ -286,7 +287,7 @@ local function plan_packed(plan, hb)
   for _, which in ipairs { "k", "v", "q" } do
     local product = plan.projected[which]
     if product then
-      head.add("w" .. which, product.floats * (product.quadrants and #strassen.products or 1))
+      head.add("w" .. which, product.floats * (product.quadrants or 1))
       if not f.biases or which == "q" then head.add("b" .. which, product.ld) end
     end
   end
@@ -337,7 +338,7 @@ local function summed_inputs(plan)
     local product = plan.projected[which]
     if product and product.quadrants and (cfg.attention == "cross" or not list[1]) then
       for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
-        list[#list + 1] = { name = cfg.attention == "cross" and which or "q", rows = product.rows,
+        list[#list + 1] = { name = product.input, rows = product.rows,
                             size = run.size, count = run.count, at = run.at, first = tasks }
         tasks = tasks + run.count
       end

@@ -79,6 +79,10 @@ function M.chains(isa, rows, vectors, steps)
   return chains
 end
 
+-- Whether the vectors of a tile of so many rows are kept in registers: up to three uses of one, gcc reads
+-- it from memory for each of them.
+function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
+
 -- The time of a register tile, in FMA slots of the full width, of which a cycle has isa.fmas: the FMAs, the
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.

@@ -6,7 +6,6 @@ local probs = require "emit.probs"
 local project = require "emit.project"
 local softmax = require "emit.softmax"
 local balanced = require "tiles".balanced
-local chains_of = require "tiles".chains
 
 local M = {}
 
@@ -26,10 +25,10 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        next = "Weights exp2(score - maximum) of some keys, added to the sum.",
        again = "Weights of the first keys with a known maximum.",
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
-    local chains = chains_of(plan.isa, rows, #group.vecs, depth)
+    local unroll, chains = K:summing(rows, #group.vecs, depth)
     softmax.tile(t, group, {
       rows = rows, steps = depth, test = plan.fold.test_scores,
-      unroll = K:unroll(depth, rows * #group.vecs, chains), chains = chains,
+      unroll = unroll, chains = chains,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
   end)

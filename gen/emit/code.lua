@@ -3,6 +3,7 @@
 
 local expr = require "expr"
 local tape = require "tape"
+local tiles = require "tiles"
 
 local M = {}
 local Code = {}
@@ -64,6 +65,12 @@ function Code:unroll(steps, accumulators, chains)
   if level == "k" or self.full then return steps end
   if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
   return loop
+end
+
+-- The same for a tile whose sums may be in chains; returns the number of chains as well.
+function Code:summing(rows, vectors, steps)
+  local chains = tiles.chains(self.plan.isa, rows, vectors, steps)
+  return self:unroll(steps, rows * vectors, chains), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

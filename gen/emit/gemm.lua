@@ -4,10 +4,9 @@
 -- B is loaded as vectors, A is broadcast element by element, or multiplied by lane where the ISA
 -- can. All accumulators stay in registers; K runs in steps of a literal block.
 
-local M = {}
+local tiles = require "tiles"
 
--- Up to so many uses of a vector, gcc reads it from memory for each of them.
-local FEW = 3
+local M = {}
 
 -- One block of n K steps at offset k0 from the pointers of A and B; `base` is the number of the
 -- step at the pointers. Step k adds to sums[k % #sums + 1].
@@ -15,8 +14,7 @@ local function steps(t, tile, sums, k0, n, base)
   local isa, a, b = t.isa, tile.a, tile.b
   local by_lane = isa.rows.fma_lane and not tile.filter and isa.lanes
   local full = isa.full
-  local few = tile.rows > 1 and tile.rows <= FEW
-  local load = few and isa.rows.load_kept and "load_kept" or "load"
+  local load = tiles.kept(isa, tile.rows) and "load_kept" or "load"
   local rows_by_lane = by_lane and a.row == 1 and tile.rows - tile.rows % by_lane or 0
   local k_by_lane = by_lane and a.step == 1 and a.row ~= 1 and n - n % by_lane or 0
 

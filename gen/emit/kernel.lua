@@ -83,10 +83,10 @@ end
 
 function steps.keys_values(K, e, head_block, kv_slot, which)
   local plan = K.plan
-  local sums = plan.entry["sums_" .. (plan.cfg.attention == "cross" and which or "q")]
+  local input = plan.projected[which].input
   project.keys_values(K, which, e[which], e.packed:at(plan.packed.heads + head_block * plan.head.total),
     e.ws:at(plan.entry.kv + kv_slot * plan.kv.total), which ~= "q" and e.len or nil,
-    sums and e.ws:at(sums))
+    input and e.ws:at(plan.entry["sums_" .. input]))
 end
 
 -- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.

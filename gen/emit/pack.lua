@@ -55,9 +55,9 @@ function M.emit(t, plan)
   local function projected(which, columns, first, used, factor, to)
     local product, bias = plan.projected[which], plan.head["b" .. which]
     local at = to:at(plan.head["w" .. which])
-    for i, one in ipairs(product.quadrants and strassen.products or {}) do
+    for i = 1, product.quadrants or 0 do
       panels(product, product.steps, at:at((i - 1) * product.floats), function(column, block, place)
-        local s11, s12, s21, s22 = table.unpack(one.signs)
+        local s11, s12, s21, s22 = table.unpack(strassen.products[i].signs)
         t:call(quadrants_fn, { weights("w" .. which), layout, d, columns, product.steps, product.ld // 2, s11, s12,
                                s21, s22, first + column, block.used, block.width, factor, place })
       end)

@@ -5,7 +5,6 @@ local gemm = require "emit.gemm"
 local quadrants = require "emit.quadrants"
 local masked = require "emit.masked"
 local suffix = require "emit.code".suffix
-local tiles = require "tiles"
 local transpose = require "emit.transpose"
 
 local M = {}
@@ -53,10 +52,9 @@ local function chunk_tile(K, tile)
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
-    local chains = tiles.chains(K.plan.isa, tile.rows, #tile.vecs, steps)
+    local unroll, chains = K:summing(tile.rows, #tile.vecs, steps)
     local inner = {
-      rows = tile.rows, vecs = tile.vecs, steps = steps, chains = chains,
-      unroll = K:unroll(steps, tile.rows * #tile.vecs, chains),
+      rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
     }

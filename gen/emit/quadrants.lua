@@ -61,18 +61,17 @@ local function join(K, label, product, rows, block, m, bias, out)
           local u2 = t:op("add", v.w, "u2", ms[1], ms[6])
           local u3 = t:op("add", v.w, "u3", u2, ms[7])
           local u4 = t:op("add", v.w, "u4", u2, ms[5])
-          local function store(value, column, row)
+          local function store(which, value, column, row)
             if p.bias then
-              local name = ("bias%d%d"):format(row > 0 and 2 or 1, column > 0 and 2 or 1)
-              value = t:op("add", v.w, "biased" .. name:sub(5), value,
-                t:op("load", v.w, name, p.bias:at(column + (c - 1) * lanes)))
+              local bias_of = t:op("load", v.w, "bias" .. which, p.bias:at(column + (c - 1) * lanes))
+              value = t:op("add", v.w, "biased" .. which, value, bias_of)
             end
             t:op("store", v.w, nil, p.out:at(r * product.ld + (c - 1) * lanes + column + row), value)
           end
-          store(t:op("add", v.w, "c11", ms[1], ms[2]), 0, 0)
-          store(t:op("add", v.w, "c12", u4, ms[3]), half, 0)
-          store(t:op("sub", v.w, "c21", u3, ms[4]), 0, below)
-          store(t:op("add", v.w, "c22", u3, ms[5]), half, below)
+          store("11", t:op("add", v.w, "c11", ms[1], ms[2]), 0, 0)
+          store("12", t:op("add", v.w, "c12", u4, ms[3]), half, 0)
+          store("21", t:op("sub", v.w, "c21", u3, ms[4]), 0, below)
+          store("22", t:op("add", v.w, "c22", u3, ms[5]), half, below)
         end)
       end
     end)
