@@ -226,19 +226,19 @@ static int host_eval_config(lua_State *L) {
   return results;
 }
 
-/* Pushes gen/product.lua, the only code in the state that sees Lua's base library: what is loaded
+/* Pushes gen/lab/grid.lua, the only code in the state that sees Lua's base library: what is loaded
  * later gets globals that are empty. */
-static void push_product(lua_State *config) {
+static void push_grid(lua_State *config) {
   luaL_requiref(config, LUA_GNAME, luaopen_base, 0);
   lua_pop(config, 1);
-  load_embedded(config, find_embedded("gen/product.lua"));
+  load_embedded(config, find_embedded("gen/lab/grid.lua"));
   lua_newtable(config);
   lua_rawseti(config, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
 }
 
 /* The work of eval_grid in the state `config`; the arguments are on L. */
 static int run_grid(lua_State *L, lua_State *config, const char *path, size_t *budget) {
-  push_product(config);
+  push_grid(config);
   int results = run_config(L, config, path, &grid_limits);
   if (results != 0) return results;
   lua_pushvalue(L, 2);

@@ -11,7 +11,7 @@ import pytest
 from test_config import arguments, assert_refused
 from tools import MHAGEN, ROOT, SUITE, generate, need, run
 
-FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/results.lua").read_text(), re.M)
+FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
 PHASES = ["projections", "scores+softmax", "context", "output", "other"]
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
 
@@ -93,7 +93,7 @@ def test_phases_of_straight_code(tmp_path):
 
 def test_names_of_phases(tmp_path):
     """Every start of a name that stands for a phase is in use."""
-    starts = re.findall(r'\{ "(\w+_)", "[\w+]+" \}', (ROOT / "gen/bench.lua").read_text())
+    starts = re.findall(r'\{ "(\w+_)", "[\w+]+" \}', (ROOT / "gen/lab/bench.lua").read_text())
     shapes = (SHAPE + " probs=true q_lanes=queries", "h=2 d_model=38 dk=16 seq=2 strassen=true",
               "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross q_lanes=columns")
     text = "".join(generate(tmp_path, shape, "scalar").read_text() for shape in shapes)

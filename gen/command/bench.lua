@@ -1,7 +1,7 @@
 -- `bench`: generate, compile, time.
 
 local host = require "host"
-local bench = require "bench"
+local bench = require "lab.bench"
 local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"

@@ -4,7 +4,7 @@ local host = require "host"
 local config = require "config"
 local errors = require "command.errors"
 local generate = require "generate"
-local tuning = require "tuning"
+local tuning = require "lab.tuning"
 
 local M = {}
 

@@ -2,8 +2,8 @@
 
 local host = require "host"
 local errors = require "command.errors"
-local measured = require "measured"
-local report = require "report"
+local measured = require "lab.measured"
+local report = require "lab.report"
 local takes = require "command.takes"
 
 local must = errors.must

@@ -3,7 +3,7 @@
 local host = require "host"
 local build = require "command.build"
 local must = require("command.errors").must
-local sweep = require "sweep"
+local sweep = require "lab.sweep"
 
 local M = {}
 

@@ -12,8 +12,8 @@ local build = require "command.build"
 local errors = require "command.errors"
 local ninja = require "command.ninja"
 local row_files = require "command.row_files"
-local shards = require "shards"
-local sweep = require "sweep"
+local shards = require "lab.shards"
+local sweep = require "lab.sweep"
 
 local must = errors.must
 

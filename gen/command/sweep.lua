@@ -7,7 +7,7 @@ local json = require "dkjson"
 local ninja = require "command.ninja"
 local row_files = require "command.row_files"
 local slurm = require "command.slurm"
-local sweep = require "sweep"
+local sweep = require "lab.sweep"
 local takes = require "command.takes"
 
 local must = errors.must

@@ -1,7 +1,7 @@
 -- The steps of a sweep: what the edges of its build.ninja call, in its directory. Not for people.
 
 local host = require "host"
-local bench = require "bench"
+local bench = require "lab.bench"
 local build = require "command.build"
 local config = require "config"
 local errors = require "command.errors"
@@ -9,8 +9,8 @@ local generate = require "generate"
 local isas = require "isa.init"
 local json = require "dkjson"
 local row_files = require "command.row_files"
-local same = require "same"
-local sweep = require "sweep"
+local same = require "lab.same"
+local sweep = require "lab.sweep"
 
 local must = errors.must
 

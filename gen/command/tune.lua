@@ -1,7 +1,7 @@
 -- `tune`: searches the schedule of one shape by measuring, and keeps what is the fastest.
 
 local host = require "host"
-local bench = require "bench"
+local bench = require "lab.bench"
 local build = require "command.build"
 local check = require "command.check"
 local config = require "config"
@@ -12,8 +12,8 @@ local kernel = require "command.kernel"
 local name = require "name"
 local takes = require "command.takes"
 local template = require "template"
-local tune = require "tune"
-local tuning = require "tuning"
+local tune = require "lab.tune"
+local tuning = require "lab.tuning"
 local version = require "version"
 
 local must = errors.must

@@ -10,7 +10,7 @@ local config = require "config"
 local generate = require "generate"
 local isas = require "isa.init"
 local plan_of = require "plan"
-local same = require "same"
+local same = require "lab.same"
 
 local M = {}
 

@@ -11,11 +11,11 @@
 --
 -- gen/command/slurm.lua has what is there of a sweep on a cluster.
 
-local bench = require "bench"
+local bench = require "lab.bench"
 local config = require "config"
 local json = require "dkjson"
 local name = require "name"
-local results = require "results"
+local results = require "lab.results"
 local template = require "template"
 local version = require "version"
 

@@ -4,7 +4,7 @@
 local json = require "dkjson"
 local config = require "config"
 local grammar = require "name"
-local results = require "results"
+local results = require "lab.results"
 
 local M = {}
 

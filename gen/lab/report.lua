@@ -2,7 +2,7 @@
 
 local host = require "host"
 local json = require "dkjson"
-local measured = require "measured"
+local measured = require "lab.measured"
 local template = require "template"
 local version = require "version"
 
