@@ -9,7 +9,8 @@
 --            once, when packing; pays where d_model is below 2 dk, with one wide head above all
 --
 -- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them;
--- each row of P sums to one, so bv becomes bv Wo in the output's bias.
+-- each row of P sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is
+-- zero, and bv stays.
 
 local M = {}
 
@@ -43,17 +44,19 @@ end
 
 local ways = { "project", "absorb", "merge" } -- of equals the first
 
--- { qk =, vo = one of `ways` each; biases = whether bk and bv are folded away; query = columns of a
+-- { qk =, vo = one of `ways` each; without = the biases that are folded away, by the letter of their matrix;
+-- keyless = whether a row may see no key; query = columns of a
 -- head's queries as they are projected; depth = K steps of a score, breadth = columns of a head's
 -- context, out = those of its part of the output product; test_scores = whether scores that are not
 -- finite must make their row NaN; flops = what is spent, a float }
 function M.choose(cfg)
-  local fold = { biases = cfg.fold == "auto" }
+  local auto, keyless = cfg.fold == "auto", cfg.kv_len
+  local fold = { without = { k = auto, v = auto and not keyless }, keyless = keyless }
   local pairs_seen, formula, spent = pairs_seen_by(cfg), 0, 0
   local function choose(width, allowed)
     local count, best = counts(cfg, width, pairs_seen), "project"
     -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
-    if fold.biases and allowed and not cfg.causal and not cfg.kv_len then
+    if auto and allowed and not cfg.causal and not cfg.kv_len then
       for _, way in ipairs(ways) do
         if count[way] < count[best] then best = way end
       end

@@ -288,7 +288,7 @@ local function plan_packed(plan, hb)
     local product = plan.projected[which]
     if product then
       head.add("w" .. which, product.floats * (product.quadrants or 1))
-      if not f.biases or which == "q" then head.add("b" .. which, product.ld) end
+      if not f.without[which] then head.add("b" .. which, product.ld) end
     end
   end
   if plan.kq then head.add("wk", hb * plan.kq.rows * plan.kq.steps) end
@@ -298,7 +298,6 @@ local function plan_packed(plan, hb)
   packed.add("heads", plan.head_blocks * head.total)
   packed.add("wo", panels_floats(plan.out, plan.out.steps))
   packed.add("bo", plan.out.ld)
-  if cfg.kv_len and f.biases then packed.add("bo_alone", plan.out.ld) end -- of rows that see no key
   plan.head, plan.packed = head, packed
   check_size(cfg, "d_model", "packed", packed.total)
 end

@@ -83,8 +83,9 @@ MUTATIONS = [
      '"hide_" .. name, index, limit)'),
     ("values of hidden keys that leak", "emit/attend.lua", "local filter = safe and plan.masked",
      "local filter = false"),
-    ("a row without keys that is not bo", "emit/masked.lua",
-     "(K.plan.packed.bo_alone or K.plan.packed.bo)", "K.plan.packed.bo"),
+    ("a row without keys that is not bo", "fold.lua", "v = auto and not keyless", "v = auto"),
+    ("a row without keys divided by its sum", "emit/attend.lua", "none, inverse)", "none, sum)"),
+    ("the maximum of a row without keys", "emit/softmax.lua", "key and tile.keyless and", "false and"),
     ("no way back from an overflow", "emit/softmax.lua", "M.accepted = 4294967296.0",
      "M.accepted = math.huge"),
     ("no test for finite results", "emit/attend.lua", 't:update(test, "fma", o, zero, test)', ""),
@@ -120,8 +121,7 @@ MUTATIONS = [
     ("an infinite key that is lost", "emit/softmax.lua", "if tile.test then", "if false then"),
     ("the rows of transposed queries", "emit/attend.lua",
      "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
-    ("the bias of values twice", "plan.lua",
-     'if not f.biases or which == "q" then head.add', 'if which == "q" then head.add'),
+    ("the bias of values twice", "emit/pack.lua", "if f.without.v then return", "do return"),
 ]
 
 

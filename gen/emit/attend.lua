@@ -27,7 +27,7 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
     local unroll, chains = K:summing(rows, #group.vecs, depth)
     softmax.tile(t, group, {
-      rows = rows, steps = depth, test = plan.fold.test_scores,
+      rows = rows, steps = depth, test = plan.fold.test_scores, keyless = plan.fold.keyless,
       unroll = unroll, chains = chains,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
@@ -122,6 +122,11 @@ local function invert_sums(K, group, stats)
       local one = t:op("set", v.w, ("one_c%d"):format(c - 1), 1.0)
       local sum = t:op("load", v.w, ("sum_c%d"):format(c - 1), softmax.stat(group, stats, "sum", c))
       local inverse = t:op("div", v.w, ("inverse_c%d"):format(c - 1), one, sum)
+      if K.plan.fold.keyless then -- the sum of a row that sees a key is 1 at least
+        local half = t:op("set", v.w, ("half_c%d"):format(c - 1), 0.5)
+        local none = t:op("lt", v.w, ("none_c%d"):format(c - 1), sum, half)
+        inverse = t:op("zero_if", v.w, ("scale_c%d"):format(c - 1), none, inverse)
+      end
       t:op("store", v.w, nil, softmax.stat(group, stats, "inverse", c), inverse)
     end
     zero_stat(K, group, stats, "test")

@@ -4,7 +4,6 @@ local attend = require "emit.attend"
 local code = require "emit.code"
 local expr = require "expr"
 local quadrants = require "emit.quadrants"
-local masked = require "emit.masked"
 local project = require "emit.project"
 local tape = require "tape"
 
@@ -106,13 +105,6 @@ function steps.output(K, e, out_block, i, block, j, panel)
   project.output(K, pieces, block, e.packed:at(plan.packed.wo + panel), e.packed:at(plan.packed.bo + column))
 end
 
-function steps.no_keys(K, e, group, i)
-  local cfg = K.plan.cfg
-  local q0 = i * group.used + group.q0
-  masked.no_keys(K, group, e.packed, e.y:at(q0 * cfg.d_model),
-    cfg.probs and e.probs:at(q0 * cfg.seq_kv))
-end
-
 local function read_len(K, e)
   if K.plan.cfg.kv_len then e.len = K.t:int_at("len", "args->kv_len", e.b) end
 end
@@ -153,25 +145,16 @@ end
 local function run_entry(K, b, slot)
   local e = entry_pointers(K, b, slot)
   read_len(K, e)
-  local function all()
-    if not K.full then return forward(K, e) end
-    local params = {}
-    for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
-                         { "packed", "in" }, { "ws", "out" }, { "len", "int" } } do
-      if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
-    end
-    K:part("forward", "Everything for one batch entry, without a loop.", params, function(p)
-      if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
-      forward(K, p)
-    end, "whole")
+  if not K.full then return forward(K, e) end
+  local params = {}
+  for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
+                       { "packed", "in" }, { "ws", "out" }, { "len", "int" } } do
+    if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
   end
-  if not e.len then return all() end
-  K.t:when(e.len, 1, function()
-    local full = K.full
-    K.full = false -- rare; its loops stay loops
-    each_group(K, function(group, i) steps.no_keys(K, e, group, i) end)
-    K.full = full
-  end, all)
+  K:part("forward", "Everything for one batch entry, without a loop.", params, function(p)
+    if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
+    forward(K, p)
+  end, "whole")
 end
 
 local args_param = { kind = "const mhagen_args *", name = "args" }
@@ -245,28 +228,18 @@ function M.emit(t, plan)
     read_len(K, e)
     local hb = t:int("hb", expr.div(i, plan.attend_tasks))
     local first = t:int("first", expr.mod(i, plan.attend_tasks) * plan.groups_per_task)
-    local function all()
-      K:each("j", expr.min(plan.groups_per_task, plan.group_count - first), function(j)
-        local g = t:int("g", j + first)
-        pick(K, plan.groups, g, function(group, at) steps.attend(K, e, hb, hb, i, group, at) end)
-      end)
-    end
-    if e.len then t:when(0, e.len, all) else all() end
+    K:each("j", expr.min(plan.groups_per_task, plan.group_count - first), function(j)
+      local g = t:int("g", j + first)
+      pick(K, plan.groups, g, function(group, at) steps.attend(K, e, hb, hb, i, group, at) end)
+    end)
   end)
   phases[#phases + 1] = task(K, "output", plan.out_block_count * plan.panel_count, function(e, i)
-    read_len(K, e)
-    local function all()
-      local panel_number = t:int("panel", expr.mod(i, plan.panel_count))
-      pick(K, plan.out_blocks, t:int("part", expr.div(i, plan.panel_count)), function(out_block, at)
-        pick(K, plan.out.blocks, panel_number, function(block, j)
-          steps.output(K, e, out_block, at, block, j, j * (block.width * plan.out.steps) + block.panel)
-        end)
+    local panel_number = t:int("panel", expr.mod(i, plan.panel_count))
+    pick(K, plan.out_blocks, t:int("part", expr.div(i, plan.panel_count)), function(out_block, at)
+      pick(K, plan.out.blocks, panel_number, function(block, j)
+        steps.output(K, e, out_block, at, block, j, j * (block.width * plan.out.steps) + block.panel)
       end)
-    end
-    if not e.len then return all() end
-    t:when(e.len, 1, function()
-      t:when(i, 1, function() each_group(K, function(group, g) steps.no_keys(K, e, group, g) end) end)
-    end, all)
+    end)
   end)
   return phases
 end

@@ -130,11 +130,8 @@ function M.emit(t, plan)
                              cfg.dv, column, block.used, block.width, 1.0, at:at(i * (d * block.width)) })
       end)
     end)
-    local alone = f.biases and plan.packed.bo_alone
-    if f.biases then t:call(bias_fn, { tape.pointer("weights"), v_columns, d, to:at(plan.packed.bo) }) end
-    if alone or not f.biases then
-      panel("bo", layout, 1, d, 0, 0, 1, d, plan.out.ld, 1.0, to:at(alone or plan.packed.bo))
-    end
+    if f.without.v then return t:call(bias_fn, { tape.pointer("weights"), v_columns, d, to:at(plan.packed.bo) }) end
+    panel("bo", layout, 1, d, 0, 0, 1, d, plan.out.ld, 1.0, to:at(plan.packed.bo))
   end
 
   t:define({

@@ -108,8 +108,8 @@ end
 -- the quadrants of x, where it is made of such.
 function M.keys_values(K, which, x, packed, kv, len, sums)
   local plan, d = K.plan, K.plan.cfg.d_model
-  local product, w, bias = plan.projected[which], packed:at(plan.head["w" .. which])
-  if which == "q" or not plan.fold.biases then bias = packed:at(plan.head["b" .. which]) end
+  local product, w = plan.projected[which], packed:at(plan.head["w" .. which])
+  local bias = not plan.fold.without[which] and packed:at(plan.head["b" .. which]) or nil
   local label = ({ k = "keys", v = "values", q = "queries" })[which]
   local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
   if bias then params[#params + 1] = { "bias", "in", bias } end

@@ -12,6 +12,9 @@ local rows_of_stats = require "plan".stats
 
 local M = {}
 
+-- The maximum of no scores: the lowest float.
+local LOWEST = -(2.0 ^ 128 - 2.0 ^ 104)
+
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0
 
@@ -48,7 +51,8 @@ end
 
 -- kind: "first" finds m in this tile; "next" starts at the -m of the statistics; "again" is the first
 -- tile with a known m, in the same operations; "maximum" only raises m.
--- tile: rows, a, b, steps, unroll, test (whether an infinite score makes the sum NaN); ptrs: out
+-- tile: rows, a, b, steps, unroll, test (whether an infinite score makes the sum NaN), keyless (whether a
+-- lane may see no key); ptrs: out
 -- (weights), stats; key: index of the first key when masked.
 function M.tile(t, group, tile, kind, ptrs, key)
   local stats = ptrs.stats
@@ -70,6 +74,9 @@ function M.tile(t, group, tile, kind, ptrs, key)
       end
       if kind ~= "again" then
         local scores = { m }
+        if key and tile.keyless and kind == "first" then -- -inf - m is -inf then, and the weights are zero
+          scores[1] = t:op("set", v.w, ("lowest_c%d"):format(c - 1), LOWEST)
+        end
         for r = 0, tile.rows - 1 do scores[#scores + 1] = acc[r][c] end
         m = reduce(t, v.w, "max", scores, ("max_c%d_"):format(c - 1))
         t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))

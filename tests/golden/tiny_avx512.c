@@ -32,8 +32,8 @@ static void pack_all(const mhagen_weights *weights, float *packed) {
       packed + 64);
   mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 80);
   mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 208);
-  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 336);
-  mhagen_pack_output_bias(weights, 8, 8, packed + 464);
+  mhagen_pack_panel(weights->bv, weights->layout, 1, 8, 0, 0, 1, 8, 16, 1.0, packed + 336);
+  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 16, 1.0, packed + 352);
   mhagen_pack_panel(weights->bo, weights->layout, 1, 8, 0, 0, 1, 8, 16, 1.0, packed + 480);
 }
 
@@ -70,16 +70,6 @@ static inline __m512 root16(__m512 a) {
 static inline __m256 kept8(__m256 a) {
   __asm__("" : "+v"(a));
   return a;
-}
-
-/* Rows that see no key: y = bo, weights zero. */
-static __attribute__((noinline)) void no_keys_5of16(const float *packed, float *y) {
-  for (ptrdiff_t row = 0; row < 5; ++row) {
-    {
-      const __m256 bias = _mm256_loadu_ps(packed + 480);
-      _mm256_storeu_ps(y + 8 * row, bias);
-    }
-  }
 }
 
 /* XT[8][16] from 5 rows of X[..][8]. */
@@ -307,12 +297,13 @@ static __attribute__((noinline)) void project_keys(const float *x, const float *
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b,
+    const float *bias, float *c) {
+  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
   /* k = 0 */
   const __m256 b_k0_c0 = _mm256_loadu_ps(b);
   const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
@@ -418,9 +409,9 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
 
 /* Values of 2 heads. */
 static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
-    ptrdiff_t len) {
+    const float *bias, ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
-    values_5x8_k8(x + 40 * tile, w, out + 80 * tile);
+    values_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
   }
   for (ptrdiff_t row = 0; row < (5 < -len + 5 ? 5 : -len + 5); ++row) {
     {
@@ -775,10 +766,12 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
   const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(s_r0_c0, s_r1_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(s_r2_c0, s_r3_c0);
+  const __m256 lowest_c0 = _mm256_set1_ps(-3.40282347e+38f);
+  const __m256 max_c0_2_0 = _mm256_max_ps(lowest_c0, s_r0_c0);
+  const __m256 max_c0_2_2 = _mm256_max_ps(s_r1_c0, s_r2_c0);
+  const __m256 max_c0_2_4 = _mm256_max_ps(s_r3_c0, s_r4_c0);
   const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, s_r4_c0);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, max_c0_8_0);
@@ -1303,7 +1296,10 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    _mm256_storeu_ps(stats + 48, inverse_c0);
+    const __m256 half_c0 = _mm256_set1_ps(0.5f);
+    const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, half_c0, _CMP_LT_OQ);
+    const __m256 scale_c0 = _mm256_maskz_mov_ps((__mmask8)~none_c0, inverse_c0);
+    _mm256_storeu_ps(stats + 48, scale_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(stats + 32, test_zero_c0);
   }
@@ -1348,7 +1344,10 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-      _mm256_storeu_ps(scratch + 256, inverse_c0);
+      const __m256 half_c0 = _mm256_set1_ps(0.5f);
+      const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, half_c0, _CMP_LT_OQ);
+      const __m256 scale_c0 = _mm256_maskz_mov_ps((__mmask8)~none_c0, inverse_c0);
+      _mm256_storeu_ps(scratch + 256, scale_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
       _mm256_storeu_ps(scratch + 240, test_zero_c0);
     }
@@ -1503,24 +1502,20 @@ static __attribute__((noinline)) void output_1x5of16_8(const float *panel, const
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const ptrdiff_t len = args->kv_len[b];
-  if (len < 1) {
-    no_keys_5of16((const float *)args->packed, args->y + 40 * b);
-  } else {
-    /* transpose */
-    transpose_5of16(args->q + 40 * b, (float *)args->workspace);
-    /* keys and values */
-    project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 256,
-        len);
-    project_values(args->q + 40 * b, (const float *)args->packed + 208,
-        (float *)args->workspace + 336, len);
-    /* attend */
-    attend_5of16((float *)args->workspace, (const float *)args->packed,
-        (float *)args->workspace + 256, (float *)args->workspace + 336,
-        (float *)args->workspace + 416, (float *)args->workspace + 128, 0, len);
-    /* output */
-    output_1x5of16_8((const float *)args->packed + 336, (const float *)args->packed + 464,
-        (float *)args->workspace + 128, args->y + 40 * b);
-  }
+  /* transpose */
+  transpose_5of16(args->q + 40 * b, (float *)args->workspace);
+  /* keys and values */
+  project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 256,
+      len);
+  project_values(args->q + 40 * b, (const float *)args->packed + 208,
+      (float *)args->workspace + 336, (const float *)args->packed + 336, len);
+  /* attend */
+  attend_5of16((float *)args->workspace, (const float *)args->packed,
+      (float *)args->workspace + 256, (float *)args->workspace + 336,
+      (float *)args->workspace + 416, (float *)args->workspace + 128, 0, len);
+  /* output */
+  output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
+      (float *)args->workspace + 128, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -1537,11 +1532,12 @@ static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t len = args->kv_len[0];
   const ptrdiff_t hb = (i / 2);
   if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 336 * hb + 80,
+    project_keys(args->q, (const float *)args->packed + 352 * hb + 80,
         (float *)args->workspace + 160 * hb + 256, len);
   } else {
-    project_values(args->q, (const float *)args->packed + 336 * hb + 208,
-        (float *)args->workspace + 160 * hb + 336, len);
+    project_values(args->q, (const float *)args->packed + 352 * hb + 208,
+        (float *)args->workspace + 160 * hb + 336, (const float *)args->packed + 352 * hb + 336,
+        len);
   }
 }
 
@@ -1549,26 +1545,16 @@ static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
   const ptrdiff_t hb = i;
-  if (0 < len) {
-    attend_5of16((float *)args->workspace, (const float *)args->packed + 336 * hb,
-        (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 160 * hb + 336,
-        (float *)args->workspace + 304 * i + 416, (float *)args->workspace + 128 * hb + 128, 0,
-        len);
-  }
+  attend_5of16((float *)args->workspace, (const float *)args->packed + 352 * hb,
+      (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 160 * hb + 336,
+      (float *)args->workspace + 304 * i + 416, (float *)args->workspace + 128 * hb + 128, 0, len);
 }
 
 static void task_output(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
-  const ptrdiff_t len = args->kv_len[0];
-  if (len < 1) {
-    if (i < 1) {
-      no_keys_5of16((const float *)args->packed, args->y);
-    }
-  } else {
-    const ptrdiff_t part = i;
-    output_1x5of16_8((const float *)args->packed + 336, (const float *)args->packed + 464,
-        (float *)args->workspace + 128 * part + 128, args->y + 40 * part);
-  }
+  const ptrdiff_t part = i;
+  output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
+      (float *)args->workspace + 128 * part + 128, args->y + 40 * part);
 }
 
 #if defined(__clang__)
