@@ -22,7 +22,7 @@ local function phase_rows(phases, plan)
     local entries = math.min(plan.resident, plan.cfg.batch - first)
     for _, phase in ipairs(phases) do
       rows[#rows + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(phase.name, phase.name,
-        first * phase.per_entry, entries * phase.per_entry, entries * plan.cycles[phase.name])
+        first * phase.per_entry, entries * phase.per_entry, entries * phase.cycles)
     end
   end
   return table.concat(rows, "\n")

@@ -13,8 +13,11 @@
 
 local fold = require "fold"
 local isas = require "isa.init"
+local stages = require "stage.init"
+local stats = require "emit.stats"
 local strassen = require "strassen"
 local tiles = require "tiles"
+local walk = require "walk"
 
 local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
 
@@ -26,11 +29,6 @@ M.cached = 524288
 
 -- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it.
 M.key_block = 64
-
--- The statistics of a group of queries, a row of `width` floats each. negmax: -m; test: not 0 where a
--- result was not finite; limit: the last key that a lane sees; kept: the -m of the first attempt.
-M.stats = { negmax = 0, sum = 1, test = 2, inverse = 3, limit = 4, kept = 5 }
-local STAT_ROWS = 6
 
 -- Sections of buffers start at multiples of this many floats (64 bytes).
 M.align = 16
@@ -302,26 +300,6 @@ local function plan_packed(plan, hb)
   check_size(cfg, "d_model", "packed", packed.total)
 end
 
--- Cycles of each phase for a batch entry, at one FMA of a full vector a cycle, and as many for all of it
--- as one task.
-local function phase_cycles(plan)
-  local cfg, per_cycle = plan.cfg, 2.0 * plan.isa.lanes
-  local d, h = 1.0 * cfg.d_model, cfg.h
-  local projected = 0
-  if plan.projected.k then projected = projected + cfg.dk end
-  if plan.projected.v then projected = projected + cfg.dv end
-  local queries = plan.projected.q and cfg.seq * plan.fold.query or 0
-  local cycles = {
-    transpose = 2 * cfg.seq * d / per_cycle,
-    sums = 2 * cfg.seq * d / per_cycle,
-    keys_values = 2 * d * h * (cfg.seq_kv * projected + queries) / per_cycle,
-    output = 2 * cfg.seq * d * plan.out.steps / per_cycle,
-    entry = plan.fold.flops / cfg.batch / per_cycle,
-  }
-  cycles.attend = cycles.entry - cycles.keys_values - cycles.output
-  return cycles
-end
-
 -- Where scores find keys and context values: `row` floats from key to key, a head `head` floats on.
 local function operand(projected, width, cfg)
   if projected then return { row = projected.ld, head = width } end
@@ -403,7 +381,7 @@ function M.build(cfg)
   if plan.kq then scratch.add("kq", plan.kq.rows * widest) end
   scratch.add("p", p_floats)
   if plan.vc then scratch.add("c", plan.vc.steps * widest) end
-  scratch.add("stats", STAT_ROWS * widest)
+  scratch.add("stats", stats.count * widest)
   local kv = layout()
   for _, row in ipairs { { "k", kv_rows }, { "v", kv_rows }, { "q", n } } do
     local product = plan.projected[row[1]]
@@ -426,13 +404,10 @@ function M.build(cfg)
   plan.workspace = plan.resident * entry.total
   check_size(cfg, "batch", "the workspace", plan.workspace)
   plan.flops = f.formula
-  plan.cycles = phase_cycles(plan)
-
-  local tasks = math.max(plan.group_count, plan.sum_tasks, plan.head_blocks * math.max(3, plan.attend_tasks),
-    plan.out_block_count * plan.panel_count)
-  if cfg.batch * tasks > 2 ^ 31 - 1 then
-    refuse("batch", cfg.batch, ("would make %d tasks, more than an int can count"):format(cfg.batch * tasks))
-  end
+  plan.per_cycle = 2.0 * isa.lanes -- flops at one FMA of a full vector a cycle
+  plan.cycles = f.flops / cfg.batch / plan.per_cycle
+  plan.stages = stages(plan)
+  walk.check_tasks(plan)
   return plan
 end
 

@@ -3,13 +3,13 @@
 
 local budget = require "budget"
 local cprint = require "cprint"
-local kernel = require "emit.kernel"
 local plan_of = require "plan"
 local tape = require "tape"
+local walk = require "walk"
 
 local function record(plan)
   local kernels = tape.new(plan.isa)
-  local phases = kernel.emit(kernels, plan)
+  local phases = walk.record(kernels, plan)
   local functions = cprint.functions(kernels)
   return {
     plan = plan, tape = kernels, phases = phases, functions = functions,

@@ -80,7 +80,7 @@ local function prune(body, used)
   local function mark(what) used[what] = true end
   for i = #body, 1, -1 do
     local node = body[i]
-    local made = node.dst and not node.again and node.dst or node.kind == "int" and node.name
+    local made = node.dst and not node.again and node.dst or node.name -- of an int
     if made and not used[made] then
       table.remove(body, i)
     else

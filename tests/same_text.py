@@ -14,6 +14,7 @@ import hashlib
 import json
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,10 +40,16 @@ def write(program, config, isa, out):
     return {name: (out / name).read_text() for name in ("kernel.h", "kernel.c")}
 
 
+def without_comments(text):
+    return "\n".join(line for line in re.sub(r"/\*.*?\*/", "", text, flags=re.S).splitlines() if line.strip())
+
+
 def digest(program, config, isa):
+    """Of the texts, and of their code alone."""
     with tempfile.TemporaryDirectory() as out:
         texts = write(program, config, isa, pathlib.Path(out))
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    code = {name: without_comments(text) for name, text in texts.items()}
+    return [hashlib.sha256(json.dumps(files).encode()).hexdigest() for files in (texts, code)]
 
 
 def show_difference(old, config, isa):
@@ -62,6 +69,7 @@ def main():
     parser.add_argument("--count", type=int, default=400, help="random configs (default: 400)")
     parser.add_argument("--seed", type=int, default=1, help="that draws them (default: 1)")
     parser.add_argument("--isa", default=",".join(ISAS), help="default: all")
+    parser.add_argument("--code", action="store_true", help="comments may differ")
     parser.add_argument("--diff", metavar="OLD", help="the program that wrote the digests")
     args = parser.parse_args()
     jobs = [(config, isa) for config in configs(args.count, args.seed) for isa in args.isa.split(",")]
@@ -73,7 +81,7 @@ def main():
         return 0
     saved = json.loads(pathlib.Path(args.compare).read_text())
     known = [job for job in digests if job in saved]
-    others = [job for job in known if digests[job] != saved[job]]
+    others = [job for job in known if digests[job][args.code] != saved[job][args.code]]
     for job in others[:10]:
         print(job)
     print(f"{len(known)} texts compared, {len(others)} differ")

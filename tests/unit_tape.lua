@@ -5,10 +5,10 @@ local config = require "config"
 local evaluate = require "tests.evaluate"
 local expr = require "expr"
 local isas = require "isa.init"
-local kernel = require "emit.kernel"
 local pack = require "emit.pack"
 local plan_of = require "plan"
 local tape = require "tape"
+local walk = require "walk"
 
 local check, same -- of unit.lua
 
@@ -214,7 +214,7 @@ local function kernel_of(text, kv_len)
   local cfg = config.load(nil, words)
   local plan = plan_of.build(cfg)
   local kernels, packing = tape.new(plan.isa), tape.new(plan.isa)
-  local phases = kernel.emit(kernels, plan)
+  local phases = walk.record(kernels, plan)
   pack.emit(packing, plan)
 
   local random = randoms(#text)

@@ -1,6 +1,6 @@
 -- The attention weights of a head, for configs that return them.
 
-local softmax = require "emit.softmax"
+local stat = require "emit.stats".at
 local transpose = require "emit.transpose"
 
 local M = {}
@@ -30,7 +30,7 @@ function M.write(K, group, ptrs, tiles)
     local function square(key, count)
       for c, v in ipairs(group.vecs) do
         local inverse = t:op("load", isa.full, ("inverse_c%d"):format(c - 1),
-          softmax.stat(group, p.stats, "inverse", c))
+          stat(group, p.stats, "inverse", c))
         local least = t:op("set", isa.full, ("least_c%d"):format(c - 1), 2.0 ^ -126)
         local rows = {}
         for r = 0, lanes - 1 do

@@ -8,7 +8,7 @@
 
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
-local rows_of_stats = require "plan".stats
+local stat = require "emit.stats".at
 
 local M = {}
 
@@ -18,14 +18,12 @@ local LOWEST = -(2.0 ^ 128 - 2.0 ^ 104)
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0
 
-function M.stat(group, stats, row, c) return stats:at(rows_of_stats[row] * group.width + (c - 1) * group.lanes) end
-
 -- Puts -inf where the key of row r is beyond the lane's limit. key is an integer expression.
 local function hide(t, group, stats, acc, rows, key)
   local out = {}
   for r = 0, rows - 1 do out[r] = {} end
   for c, v in ipairs(group.vecs) do
-    local limit = t:op("load", v.w, ("limit_c%d"):format(c - 1), M.stat(group, stats, "limit", c))
+    local limit = t:op("load", v.w, ("limit_c%d"):format(c - 1), stat(group, stats, "limit", c))
     local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), -math.huge)
     for r = 0, rows - 1 do
       local name = ("r%d_c%d"):format(r, c - 1)
@@ -58,7 +56,7 @@ function M.tile(t, group, tile, kind, ptrs, key)
   local stats = ptrs.stats
   tile.vecs = group.vecs
   tile.init = kind == "next"
-    and function(_, c, w, name) return t:start("load", w, name, M.stat(group, stats, "negmax", c)) end
+    and function(_, c, w, name) return t:start("load", w, name, stat(group, stats, "negmax", c)) end
     or gemm.from_zero(t)
   local acc = gemm.tile(t, tile)
   if key then acc = hide(t, group, stats, acc, tile.rows, key) end
@@ -66,7 +64,7 @@ function M.tile(t, group, tile, kind, ptrs, key)
   for c, v in ipairs(group.vecs) do
     local m
     if kind ~= "next" then
-      local negmax_at = M.stat(group, stats, "negmax", c)
+      local negmax_at = stat(group, stats, "negmax", c)
       local zero = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
       if kind ~= "first" then
         local old = t:op("load", v.w, ("negmax_c%d"):format(c - 1), negmax_at)
@@ -98,10 +96,10 @@ function M.tile(t, group, tile, kind, ptrs, key)
       end
       local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
       if kind == "next" then
-        local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), M.stat(group, stats, "sum", c))
+        local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), stat(group, stats, "sum", c))
         sum = t:op("add", v.w, ("sum_c%d"):format(c - 1), old, sum)
       end
-      t:op("store", v.w, nil, M.stat(group, stats, "sum", c), sum)
+      t:op("store", v.w, nil, stat(group, stats, "sum", c), sum)
     end
   end
 end

@@ -1,5 +1,5 @@
--- Transposes a square of L rows by L columns in registers, L the lanes of the full width: log2(L)
--- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors.
+-- Transposition: a square of L rows by L columns in registers, L the lanes of the full width, in log2(L)
+-- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors; and a matrix in squares.
 
 local M = {}
 
@@ -20,6 +20,40 @@ function M.square(t, rows, prefix)
     rows, block = out, block * 2
   end
   return rows
+end
+
+-- X[q][d] of one group, its rows `ld` floats apart -> XT[d][width], zeros in the lanes without a query.
+function M.panel(K, label, group, d, ld, x, xt)
+  local t, isa = K.t, K.plan.isa
+  local lanes = isa.lanes
+  K:part(label .. "_" .. group.name,
+    ("XT[%d][%d] from %d rows of X[..][%d]."):format(d, group.width, group.used, ld),
+    { { "x", "in", x }, { "xt", "out", xt } }, function(p)
+    local function square(column, columns)
+      for c, v in ipairs(group.vecs) do
+        local rows = {}
+        for r = 0, lanes - 1 do
+          local name = ("x_r%d_c%d"):format(r, c - 1)
+          local at = p.x:at(((c - 1) * lanes + r) * ld + column)
+          if r >= v.used then
+            rows[r] = t:op("zero", isa.full, name)
+          elseif columns < lanes then
+            rows[r] = t:op("load_n", isa.full, name, at, columns)
+          else
+            rows[r] = t:op("load", isa.full, name, at)
+          end
+        end
+        local out = M.square(t, rows, ("t_c%d_"):format(c - 1))
+        for j = 0, columns - 1 do
+          t:op("store", isa.full, nil, p.xt:at((column + j) * group.width + (c - 1) * lanes), out[j])
+        end
+      end
+    end
+    K:each("block", d // lanes, function(i) K.t:block(function() square(i * lanes, lanes) end) end)
+    if d % lanes > 0 then
+      K.t:block(function() square(d - d % lanes, d % lanes) end)
+    end
+  end)
 end
 
 return M

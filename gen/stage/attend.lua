@@ -3,11 +3,11 @@
 local expr = require "expr"
 local gemm = require "emit.gemm"
 local probs = require "emit.probs"
-local project = require "emit.project"
+local product_of = require "emit.product"
 local softmax = require "emit.softmax"
+local stat = require "emit.stats".at
+local transpose = require "emit.transpose"
 local balanced = require "tiles".balanced
-
-local M = {}
 
 -- One tile of scores: `rows` keys by the queries of the group. key: index of its first key, or nil
 -- where every lane sees every key of the tile.
@@ -75,7 +75,7 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
         }
         if p.key then
           tile.filter = function(c, w, k, value, name_of)
-            local limit = t:op("load", w, "limit_" .. name_of, softmax.stat(group, p.stats, "limit", c))
+            local limit = t:op("load", w, "limit_" .. name_of, stat(group, p.stats, "limit", c))
             local index = t:op("index", w, "key_" .. name_of, p.key + k)
             local hidden = t:op("lt", w, "hide_" .. name_of, limit, index)
             return t:op("zero_if", w, "seen_" .. name_of, hidden, value)
@@ -84,9 +84,9 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
         local acc = gemm.tile(t, tile)
         if not final then return gemm.store(t, tile, acc, p.o, group.width, add) end
         for c, v in ipairs(group.vecs) do
-          local test_at = softmax.stat(group, p.stats, "test", c)
+          local test_at = stat(group, p.stats, "test", c)
           local inverse = t:op("load", v.w, ("inverse_c%d"):format(c - 1),
-            softmax.stat(group, p.stats, "inverse", c))
+            stat(group, p.stats, "inverse", c))
           local test = t:start("load", v.w, ("test_c%d"):format(c - 1), test_at)
           local zero = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
           for r = 0, run.size - 1 do
@@ -111,7 +111,7 @@ local function zero_stat(K, group, stats, row)
   local t = K.t
   for c, v in ipairs(group.vecs) do
     local zero = t:op("zero", v.w, ("%s_zero_c%d"):format(row, c - 1))
-    t:op("store", v.w, nil, softmax.stat(group, stats, row, c), zero)
+    t:op("store", v.w, nil, stat(group, stats, row, c), zero)
   end
 end
 
@@ -120,14 +120,14 @@ local function invert_sums(K, group, stats)
   t:block(function()
     for c, v in ipairs(group.vecs) do
       local one = t:op("set", v.w, ("one_c%d"):format(c - 1), 1.0)
-      local sum = t:op("load", v.w, ("sum_c%d"):format(c - 1), softmax.stat(group, stats, "sum", c))
+      local sum = t:op("load", v.w, ("sum_c%d"):format(c - 1), stat(group, stats, "sum", c))
       local inverse = t:op("div", v.w, ("inverse_c%d"):format(c - 1), one, sum)
       if K.plan.fold.keyless then -- the sum of a row that sees a key is 1 at least
         local half = t:op("set", v.w, ("half_c%d"):format(c - 1), 0.5)
         local none = t:op("lt", v.w, ("none_c%d"):format(c - 1), sum, half)
         inverse = t:op("zero_if", v.w, ("scale_c%d"):format(c - 1), none, inverse)
       end
-      t:op("store", v.w, nil, softmax.stat(group, stats, "inverse", c), inverse)
+      t:op("store", v.w, nil, stat(group, stats, "inverse", c), inverse)
     end
     zero_stat(K, group, stats, "test")
   end)
@@ -231,13 +231,13 @@ local function head_again(K, group, ptrs, tiles)
     "The same head with the true maximum: for sums that overflowed, and for NaN and Inf.", params,
     function(p)
     local t, keys, plan = K.t, group.keys, K.plan
-    local function stat(row, c) return softmax.stat(group, p.stats, row, c) end
+    local function own(row, c) return stat(group, p.stats, row, c) end
     t:block(function()
       for c, v in ipairs(group.vecs) do
         local none = t:op("set", v.w, ("none_c%d"):format(c - 1), math.huge)
-        t:op("store", v.w, nil, stat("kept", c),
-          t:op("load", v.w, ("kept_c%d"):format(c - 1), stat("negmax", c)))
-        t:op("store", v.w, nil, stat("negmax", c), none)
+        t:op("store", v.w, nil, own("kept", c),
+          t:op("load", v.w, ("kept_c%d"):format(c - 1), own("negmax", c)))
+        t:op("store", v.w, nil, own("negmax", c), none)
       end
     end)
     local rows, k_tile = keys.rows, keys.rows * plan.keys.row
@@ -250,10 +250,10 @@ local function head_again(K, group, ptrs, tiles)
     end
     t:block(function()
       for c, v in ipairs(group.vecs) do
-        local function load(row) return t:op("load", v.w, ("%s_c%d"):format(row, c - 1), stat(row, c)) end
+        local function load(row) return t:op("load", v.w, ("%s_c%d"):format(row, c - 1), own(row, c)) end
         local most = t:op("set", v.w, ("most_c%d"):format(c - 1), softmax.accepted)
         local good = t:op("lt", v.w, ("good_c%d"):format(c - 1), load "sum", most)
-        t:op("store", v.w, nil, stat("negmax", c),
+        t:op("store", v.w, nil, own("negmax", c),
           t:op("sel", v.w, ("m_c%d"):format(c - 1), good, load "kept", load "negmax"))
       end
     end)
@@ -269,8 +269,8 @@ local function unless_good(K, group, stats, attempt, build)
     local both, below, accepted = {}, {}, {}
     for c, v in ipairs(group.vecs) do
       local function name(word) return ("%s%d_c%d"):format(word, attempt, c - 1) end
-      local sum = t:op("load", v.w, name "sum", softmax.stat(group, stats, "sum", c))
-      local test = t:op("load", v.w, name "test", softmax.stat(group, stats, "test", c))
+      local sum = t:op("load", v.w, name "sum", stat(group, stats, "sum", c))
+      local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))
       accepted[c] = t:op("all", v.w, name "good", below[c])
@@ -279,7 +279,7 @@ local function unless_good(K, group, stats, attempt, build)
       build(function()
         for c, v in ipairs(group.vecs) do
           local none = t:op("set", v.w, ("none_c%d"):format(c - 1), math.huge)
-          t:op("store", v.w, nil, softmax.stat(group, stats, "sum", c),
+          t:op("store", v.w, nil, stat(group, stats, "sum", c),
             t:op("sel", v.w, ("mark_c%d"):format(c - 1), below[c], both[c], none))
         end
       end)
@@ -304,7 +304,7 @@ local function check_head(K, group, ptrs, tiles)
 end
 
 -- Queries, scores, softmax and context of one group for one block of heads.
-function M.group(K, group, a)
+local function attend(K, group, a)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
   local params = {
     { "xt", "in", a.xt }, { "packed", "in", a.packed }, { "keys", "in", a.keys },
@@ -323,10 +323,10 @@ function M.group(K, group, a)
     if plan.projected.q then
       q = p.scratch:at(plan.scratch.q)
       local width = plan.hb * plan.fold.query
-      project.transpose(K, "queries_lanes", group, width, plan.projected.q.ld, p.queries, q)
+      transpose.panel(K, "queries_lanes", group, width, plan.projected.q.ld, p.queries, q)
     elseif plan.q then
       q = p.scratch:at(plan.scratch.q)
-      project.rows(K, "query", plan.q, group, weights "wq", p.xt, weights "bq", q)
+      product_of.rows(K, "query", plan.q, group, weights "wq", p.xt, weights "bq", q)
     end
 
     local open, tiles
@@ -351,7 +351,7 @@ function M.group(K, group, a)
             local own = t:op("add", v.w, ("own_c%d"):format(c - 1), lane, first)
             limit = t:op("min", v.w, ("limit_c%d"):format(c - 1), own, limit)
           end
-          t:op("store", v.w, nil, softmax.stat(group, stats, "limit", c), limit)
+          t:op("store", v.w, nil, stat(group, stats, "limit", c), limit)
         end
       end)
     end
@@ -364,7 +364,7 @@ function M.group(K, group, a)
       }
       local function apply(label, product, which, from, bias, to)
         local size = product.rows * product.steps
-        project.rows(K, label, product, group, weights(which):at(i * size), from, bias, to)
+        product_of.rows(K, label, product, group, weights(which):at(i * size), from, bias, to)
       end
       if plan.kq then
         local kq = p.scratch:at(plan.scratch.kq)
@@ -385,4 +385,38 @@ function M.group(K, group, a)
   end)
 end
 
-return M
+local function emit(K, place, group, i)
+  local plan, cfg = K.plan, K.plan.cfg
+  local q0 = i * group.used + group.q0
+  local kv = place.ws:at(plan.entry.kv + place.heads_slot * plan.kv.total)
+  attend(K, group, {
+    xt = place.ws:at(plan.entry.xt + group.xt + i * group.xt_floats),
+    packed = place.packed:at(plan.packed.heads + place.hb * plan.head.total),
+    queries = plan.projected.q and kv:at(plan.kv.q + q0 * plan.projected.q.ld),
+    keys = plan.projected.k and kv:at(plan.kv.k) or place.k,
+    values = plan.projected.v and kv:at(plan.kv.v) or place.v,
+    scratch = place.ws:at(plan.entry.scratch + place.scratch_slot * plan.scratch.total),
+    o = place.ws:at(plan.entry.o + group.o + i * group.o_floats
+      + place.hb * (plan.hb * plan.fold.out * group.width)),
+    probs = cfg.probs and place.probs:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv),
+    q0 = q0, len = place.len,
+  })
+end
+
+-- All that the fold leaves but the products of other stages.
+local function cycles(plan)
+  local cfg, f = plan.cfg, plan.fold
+  local columns = cfg.seq * plan.out.steps
+  if plan.projected.k then columns = columns + cfg.h * cfg.seq_kv * cfg.dk end
+  if plan.projected.v then columns = columns + cfg.h * cfg.seq_kv * cfg.dv end
+  if plan.projected.q then columns = columns + cfg.h * cfg.seq * f.query end
+  return plan.cycles - 2.0 * cfg.d_model * columns / plan.per_cycle
+end
+
+return function(plan)
+  return { {
+    phase = "attend", title = "attend", per = "heads", emit = emit,
+    axes = { { var = "g", items = plan.groups, total = plan.group_count, grain = plan.groups_per_task } },
+    cycles = cycles(plan),
+  } }
+end

@@ -1,0 +1,69 @@
+-- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
+
+local gemm = require "emit.gemm"
+local suffix = require "emit.code".suffix
+
+local M = {}
+
+-- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
+-- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact }
+-- as gemm.store. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+local function chunk_tile(K, tile)
+  local t, next_chunk, steps, bias = K.t, tile.mode == "next", tile.steps, tile.bias
+  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
+  if bias then table.insert(params, 3, { "bias", "in", bias }) end
+  K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
+    ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
+    local unroll, chains = K:summing(tile.rows, #tile.vecs, steps)
+    local inner = {
+      rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
+      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
+    }
+    gemm.store(t, inner, gemm.tile(t, inner), p.c, tile.c.row, next_chunk, tile.c.exact)
+  end)
+end
+
+-- One with vectors over columns, those of a panel of B.
+function M.column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
+  chunk_tile(K, {
+    name = ("%s_%dx%d"):format(label, rows, block.used),
+    text = ("A tile of %d rows and %d columns"):format(rows, block.used),
+    rows = rows, vecs = block.vecs, mode = mode, steps = steps,
+    a = a, b = { p = panel, step = block.width }, bias = bias, start = gemm.from_columns, c = c,
+  })
+end
+
+-- build(block, j, panel) for each panel of a product: the j-th of a block of equal ones; `panel` is
+-- its place, in floats.
+function M.each_panel(K, product, steps, build)
+  local at = 0
+  for _, block in ipairs(product.blocks) do
+    local first = at
+    K:each("panel", block.count, function(j) build(block, j, j * (block.width * steps) + first) end)
+    at = at + block.count * block.width * steps
+  end
+end
+
+-- C[rows][width] = A B + bias for one group of queries: weights A, packed in tiles as high as those of
+-- the product, times B[steps][width].
+function M.rows(K, label, product, group, weights, b, bias, c)
+  for _, run in ipairs(product.runs) do
+    K:each("tile", run.count, function(i)
+      local row = i * run.size + run.at
+      K:chunks(product.chunks, function(mode, k0, steps)
+        chunk_tile(K, {
+          name = ("%s_%dx%s"):format(label, run.size, group.name),
+          text = ("%d rows for a group of queries"):format(run.size),
+          rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
+          a = { p = weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
+          b = { p = b:at(k0 * group.width), step = group.width },
+          bias = bias and bias:at(row), start = gemm.from_row,
+          c = { p = c:at(row * group.width), row = group.width },
+        })
+      end)
+    end)
+  end
+end
+
+return M

@@ -1,0 +1,243 @@
+-- From the list of stages to functions: a run on one thread, and tasks for many.
+--
+-- A stage is { phase, title, per, axes, emit }: its work is the product of its axes, outermost first, for each
+-- batch entry and, where per = "heads", for each block of heads. An axis is { var, items, total, grain }: its
+-- places are numbered, an item { first, count } having those from `first` on; a task has `grain` places of
+-- it, one if that is missing. emit(K, place, item, i, ...) records the work at one place: an item and the
+-- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each other.
+--
+-- `place` has the pointers of a batch entry (entry_pointers), len, hb (the number of the head block), and
+-- heads_slot and scratch_slot, the parts of the workspace for what is projected and for a task.
+
+local code = require "emit.code"
+local expr = require "expr"
+local tape = require "tape"
+
+local M = {}
+
+-- Pointers of batch entry b: inputs and results, and its part of the workspace.
+local function entry_pointers(K, b, slot)
+  local plan, cfg = K.plan, K.plan.cfg
+  local q_floats, kv_floats = cfg.seq * cfg.d_model, cfg.seq_kv * cfg.d_model
+  local cross = cfg.attention == "cross"
+  local e = {
+    b = b,
+    q = tape.pointer("args->q", b * q_floats),
+    k = tape.pointer(cross and "args->k" or "args->q", b * kv_floats),
+    v = tape.pointer(cross and "args->v" or "args->q", b * kv_floats),
+    y = tape.pointer("args->y", b * q_floats),
+    probs = cfg.probs and tape.pointer("args->probs", b * (cfg.h * cfg.seq * cfg.seq_kv)),
+  }
+  e.packed = tape.pointer("(const float *)args->packed")
+  e.ws = tape.pointer("(float *)args->workspace", slot * plan.entry.total)
+  return e
+end
+
+local function read_len(K, e)
+  if K.plan.cfg.kv_len then e.len = K.t:int_at("len", "args->kv_len", e.b) end
+end
+
+-- ---- one thread ----
+
+-- build(item, i, ...) for every place of the axes, the last of which varies fastest.
+local function each_place(K, axes, build, n, ...)
+  local axis = axes[n or 1]
+  if not axis then return build(...) end
+  local outer = table.pack(...)
+  for _, item in ipairs(axis.items) do
+    K:each(axis.var, item.count, function(i)
+      local at = table.move(outer, 1, outer.n, 1, {})
+      at[outer.n + 1], at[outer.n + 2] = item, i
+      each_place(K, axes, build, (n or 1) + 1, table.unpack(at, 1, outer.n + 2))
+    end)
+  end
+end
+
+-- All of a batch entry in the order that keeps the caches warm: what is projected of a block of heads is
+-- used at once, in the same place for every block.
+local function forward(K, e)
+  local stages, told = K.plan.stages, nil
+  local function run(stage)
+    if stage.title and stage.title ~= told then K.t:note(stage.title) end
+    told = stage.title
+    each_place(K, stage.axes, function(...) stage.emit(K, e, ...) end)
+  end
+  e.heads_slot, e.scratch_slot = 0, 0
+  local i = 1
+  while stages[i] do
+    local last = i
+    while stages[i].per == "heads" and stages[last + 1] and stages[last + 1].per == "heads" do last = last + 1 end
+    local function all()
+      for j = i, last do run(stages[j]) end
+    end
+    if stages[i].per == "heads" then
+      K:each("hb", K.plan.head_blocks, function(hb)
+        e.hb, told = hb, nil
+        all()
+      end)
+    else
+      all()
+    end
+    i = last + 1
+  end
+end
+
+local function run_entry(K, b, slot)
+  local e = entry_pointers(K, b, slot)
+  read_len(K, e)
+  if not K.full then return forward(K, e) end
+  local params = {}
+  for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
+                       { "packed", "in" }, { "ws", "out" }, { "len", "int" } } do
+    if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
+  end
+  K:part("forward", "Everything for one batch entry, without a loop.", params, function(p)
+    if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
+    forward(K, p)
+  end, "whole")
+end
+
+-- ---- tasks ----
+
+-- The item with run-time number `index` of a list of items { first, count }: build(item, place in it).
+local function pick(K, list, index, build)
+  local function from(i)
+    local item = list[i]
+    if i == #list then return build(item, index - item.first) end
+    K.t:when(index, item.first + item.count,
+      function() build(item, index - item.first) end, function() from(i + 1) end)
+  end
+  from(1)
+end
+
+-- Tasks of a stage for a batch entry or a block of heads.
+local function tasks_of(stage)
+  local tasks = 1
+  for _, axis in ipairs(stage.axes) do tasks = tasks * -(-axis.total // (axis.grain or 1)) end
+  return tasks
+end
+
+-- build(item, i, ...) for the places of the task with run-time number `index`.
+local function task_places(K, axes, index, build)
+  local t, numbers = K.t, {}
+  for n = #axes, 1, -1 do
+    local axis = axes[n]
+    local number = index
+    if n > 1 then
+      number, index = expr.mod(index, axis.total), expr.div(index, axis.total)
+    end
+    numbers[n] = #axes > 1 and t:int(axis.var, number) or number
+  end
+  local function from(n, ...)
+    local axis = axes[n]
+    if not axis then return build(...) end
+    local outer = table.pack(...)
+    local function at(number)
+      pick(K, axis.items, number, function(item, i)
+        local all = table.move(outer, 1, outer.n, 1, {})
+        all[outer.n + 1], all[outer.n + 2] = item, i
+        from(n + 1, table.unpack(all, 1, outer.n + 2))
+      end)
+    end
+    if not axis.grain then return at(numbers[n]) end
+    local first = t:int("first", numbers[n] * axis.grain)
+    K:each("j", expr.min(axis.grain, axis.total - first), function(j) at(t:int(axis.var, j + first)) end)
+  end
+  from(1)
+end
+
+local args_param = { kind = "const mhagen_args *", name = "args" }
+
+-- A task function, void task(args, index): index counts the tasks of all batch entries.
+local function define_task(K, name, build)
+  K.t:define({ name = "task_" .. name, keep = true,
+               params = { args_param, { kind = "int", name = "index" } } },
+    function() build(expr.var("index")) end)
+end
+
+-- The stages of a phase as tasks; returns the phase { name, per_entry (tasks per batch entry), cycles (of
+-- these) }.
+local function phase_tasks(K, name, stages)
+  local t, plan = K.t, K.plan
+  local items, inner, cycles = {}, 0, 0
+  for i, stage in ipairs(stages) do
+    items[i] = { stage = stage, first = inner, count = tasks_of(stage) }
+    inner, cycles = inner + items[i].count, cycles + stage.cycles
+  end
+  local by_heads = stages[1].per == "heads"
+  local per_entry = by_heads and plan.head_blocks * inner or inner
+  define_task(K, name, function(index)
+    local e, i
+    if plan.cfg.batch == 1 then
+      e, i = entry_pointers(K, 0, 0), t:int("i", index)
+    else
+      local b = t:int("b", expr.div(index, per_entry))
+      e = entry_pointers(K, b, plan.resident > 1 and expr.mod(b, plan.resident) or 0)
+      i = t:int("i", expr.mod(index, per_entry))
+    end
+    read_len(K, e)
+    local rest = i
+    if by_heads then
+      e.hb = t:int("hb", expr.div(i, inner))
+      rest = expr.mod(i, inner)
+    end
+    e.heads_slot, e.scratch_slot = e.hb, i
+    pick(K, items, rest, function(item, number)
+      task_places(K, item.stage.axes, number, function(...) item.stage.emit(K, e, ...) end)
+    end)
+  end)
+  return { name = name, per_entry = per_entry, cycles = cycles }
+end
+
+-- ---- all of it ----
+
+-- Records everything; returns the phases.
+function M.record(t, plan)
+  local cfg = plan.cfg
+  local K = code.new(t, plan)
+
+  local slots = plan.resident > 1 -- where an entry's part of the workspace can be another than the first
+  local entry_params = { args_param, { kind = "ptrdiff_t", name = "b" } }
+  if K.full and slots then entry_params[3] = { kind = "ptrdiff_t", name = "slot" } end
+  local entry = t:define({ name = "run_entry", params = entry_params,
+                           doc = "Everything for one batch entry." }, function()
+    run_entry(K, expr.var("b"), K.full and slots and expr.var("slot") or 0)
+  end)
+  local args = tape.pointer("args")
+  t:define({ name = "run_all", keep = true, params = { args_param } }, function()
+    K:each("b", cfg.batch, function(b)
+      t:call(entry, { args, b, K.full and slots and 0 or nil })
+    end)
+  end)
+  if K.full then
+    define_task(K, "entry", function(index)
+      t:call(entry, { args, index, slots and expr.mod(index, plan.resident) or nil })
+    end)
+    return { { name = "entry", per_entry = 1, cycles = plan.cycles } }
+  end
+
+  local phases, i = {}, 1
+  while plan.stages[i] do
+    local name, together = plan.stages[i].phase, {}
+    while plan.stages[i] and plan.stages[i].phase == name do
+      together[#together + 1] = plan.stages[i]
+      i = i + 1
+    end
+    phases[#phases + 1] = phase_tasks(K, name, together)
+  end
+  return phases
+end
+
+-- Refuses a plan with more tasks than an int can count.
+function M.check_tasks(plan)
+  local most = 0
+  for _, stage in ipairs(plan.stages) do
+    most = math.max(most, tasks_of(stage) * (stage.per == "heads" and 3 * plan.head_blocks or 1))
+  end
+  local cfg = plan.cfg
+  if cfg.batch * most <= 2 ^ 31 - 1 then return end
+  error({ key = "batch", value = cfg.batch,
+          rule = ("would make %d tasks, more than an int can count"):format(cfg.batch * most) }, 0)
+end
+
+return M
