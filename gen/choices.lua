@@ -77,7 +77,7 @@ M.rows = {
     "an FMA waits four cycles for the one before",
     applies = function(plan)
       return some_tile(plan, function(rows, vectors, steps)
-        return tiles.chains(plan.isa, rows, vectors, steps) > 1
+        return tiles.chains(plan, rows, vectors, steps) > 1
       end)
     end,
     rejected = { { "one chain", "two queries -9 %, one -6 to -7 %, on avx2 -3 %, and odd -2.4 %" },

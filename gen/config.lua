@@ -2,6 +2,7 @@
 -- one checked, frozen table. The schema states each fact about a key once; parsing, defaults,
 -- ranges, suggestions, the help text and the canonical command all come from it.
 
+local cpu = require "cpu"
 local isas = require "isa.init"
 local name = require "name"
 
@@ -49,6 +50,8 @@ M.schema = {
     doc = "also write the attention weights of every head" },
   { key = "strassen", default = false, also = { "winograd" },
     doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not with causal or kv_len" },
+  { key = "cpu", choices = cpu.names, default = "generic", schedule = true, also = { "mcpu", "march", "machine" },
+    doc = "core whose caches and rates the plan goes by" },
   { key = "fold", choices = { "auto", "off" }, default = "auto", schedule = true,
     doc = "products of weights made when packing, where that takes fewer flops" },
   { key = "unroll", choices = { "auto", "tile", "k", "full" }, default = "auto", schedule = true,

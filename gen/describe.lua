@@ -123,7 +123,7 @@ function M.explain(recorded)
       plan.fold.flops / plan.flops)
   end
   line("  model      %s cycles of tiles for a batch entry, exponentials apart",
-    number(math.ceil(plan.cost / plan.isa.fmas)))
+    number(math.ceil(plan.cost / plan.cpu.fmas)))
   if cfg.strassen and not plan.sums[1] then
     line("  strassen   not here: rows and d_model must be even, and heads together a multiple of %d columns",
       2 * plan.isa.lanes)

@@ -11,6 +11,7 @@
 -- The lanes of a vector are queries in transpose and attend, columns in keys_values and output.
 -- fold.lua may put X itself in the place of K or V: then Wk is applied to Q^T (kq), Wv to O^T (vc).
 
+local cpu = require "cpu"
 local fold = require "fold"
 local isas = require "isa.init"
 local stages = require "stage.init"
@@ -22,10 +23,6 @@ local walk = require "walk"
 local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
 
 local M = {}
-
--- Half of a second-level cache of 1 MB, in bytes: the context that one block of the output product reads
--- again and again, while a panel of Wo passes through as well, or what is projected of a block of heads.
-M.cached = 524288
 
 -- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it.
 M.key_block = 64
@@ -45,28 +42,28 @@ end
 
 -- The tiles of one group of queries, and their cost.
 local function plan_group(plan, group, hb)
-  local isa, cfg, f = plan.isa, plan.cfg, plan.fold
+  local cfg, f = plan.cfg, plan.fold
   local vecs, n = group.vecs, #group.vecs
   local function rows_cost(total, steps)
-    return function(rows) return tiles.runs_cost(tiles.balanced(total, rows), vecs, steps, "columns") end
+    return function(rows) return tiles.runs_cost(plan, tiles.balanced(total, rows), vecs, steps, "columns") end
   end
   local function score_cost(rows)
-    local cost = cfg.seq_kv // rows * tiles.cost(rows, vecs, f.depth, "rows")
-    if cfg.seq_kv % rows > 0 then cost = cost + tiles.cost(cfg.seq_kv % rows, vecs, f.depth, "rows") end
+    local cost = cfg.seq_kv // rows * tiles.cost(plan, rows, vecs, f.depth, "rows")
+    if cfg.seq_kv % rows > 0 then cost = cost + tiles.cost(plan, cfg.seq_kv % rows, vecs, f.depth, "rows") end
     return cost
   end
   local function product(rows, steps)
     local cost = rows_cost(rows, steps)
-    local height = tiles.choose_rows(isa, cfg, "q_rows", rows, n, "columns", cost)
+    local height = tiles.choose_rows(plan, "q_rows", rows, n, "columns", cost)
     return { runs = tiles.balanced(rows, height), rows = rows, steps = steps,
              chunks = tiles.chunks(steps, plan.k_block, plan.k_unroll) }, cost(height)
   end
-  local key_rows = tiles.choose_rows(isa, cfg, "key_rows", cfg.seq_kv, n, "rows", score_cost)
+  local key_rows = tiles.choose_rows(plan, "key_rows", cfg.seq_kv, n, "rows", score_cost)
   if not cfg.key_rows and n == 1 and cfg.seq_kv > ONE_TILE and cfg.seq_kv <= key_rows then
     key_rows = SHARED
   end
   local context_cost = rows_cost(f.breadth, cfg.seq_kv)
-  local context_rows = tiles.choose_rows(isa, cfg, "context_rows", f.breadth, n, "columns", context_cost)
+  local context_rows = tiles.choose_rows(plan, "context_rows", f.breadth, n, "columns", context_cost)
   group.context = tiles.balanced(f.breadth, context_rows)
   group.key_rows = math.min(key_rows, cfg.seq_kv)
 
@@ -91,7 +88,7 @@ local group_keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context
 local function plan_groups(plan, hb)
   local isa, cfg = plan.isa, plan.cfg
   local best, best_cost
-  for _, vectors in ipairs(tiles.vector_counts(isa, cfg, "query_vectors", group_keys)) do
+  for _, vectors in ipairs(tiles.vector_counts(plan, "query_vectors", group_keys)) do
     local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors), 0
     for _, group in ipairs(groups) do cost = cost + group.count * plan_group(plan, group, hb) end
     cost = cost * (1 + tiles.KIND * #groups)
@@ -115,7 +112,7 @@ local function plan_quadrants(plan, rows, columns)
   local cfg = plan.cfg
   local row_blocks, sets = tiles.balanced(rows // 2, strassen.rows), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
-  local product, cost = tiles.columns(plan.isa, cfg, kv_keys, sets, columns // 2, cfg.d_model // 2, "rows")
+  local product, cost = tiles.columns(plan, kv_keys, sets, columns // 2, cfg.d_model // 2, "rows")
   product.quadrants, product.rows, product.row_blocks = #strassen.products, rows, row_blocks
   product.steps, product.ld = cfg.d_model // 2, columns
   product.m_floats = #strassen.products * row_blocks[1].size * product.blocks[1].width
@@ -140,7 +137,7 @@ local function plan_projected(plan, hb)
         product, cost = plan_quadrants(plan, rows, hb * width)
         product.input = cfg.attention == "cross" and which or "q"
       else
-        product, cost = tiles.columns(plan.isa, cfg, kv_keys, { { rows = rows, count = 1 } }, hb * width,
+        product, cost = tiles.columns(plan, kv_keys, { { rows = rows, count = 1 } }, hb * width,
           cfg.d_model, "rows")
         product.steps = cfg.d_model
       end
@@ -159,9 +156,9 @@ local function stays_near(plan, hb, projected)
   local width = hb * math.max(cfg.dk, cfg.dv)
   local bytes = 4 * width * (cfg.seq + 2 * cfg.seq_kv)
   for _, product in pairs(projected) do
-    if product.quadrants then return width <= strassen.columns and bytes <= 2 * M.cached end
+    if product.quadrants then return width <= strassen.columns and bytes <= 2 * plan.cpu.cached end
   end
-  return width <= 256 or bytes <= M.cached
+  return width <= 256 or bytes <= plan.cpu.cached
 end
 
 -- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache.
@@ -210,7 +207,7 @@ end
 -- piece being `count` groups of a kind from number `first` of the kind on; in the i-th of several
 -- equal blocks from first + i * count on.
 local function output_blocks(plan)
-  local queries = plan.cfg.out_block or M.cached // (4 * plan.out.steps)
+  local queries = plan.cfg.out_block or plan.cpu.cached // (4 * plan.out.steps)
   local most = math.max(1, queries // plan.groups[1].width)
   local blocks, total = {}, 0
   for _, run in ipairs(tiles.balanced(plan.group_count, most)) do
@@ -242,7 +239,7 @@ local function plan_output(plan)
   local steps = cfg.h * plan.fold.out
   for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
   local cost
-  plan.out, cost = tiles.columns(plan.isa, cfg, out_keys, sets, cfg.d_model, steps, "columns")
+  plan.out, cost = tiles.columns(plan, out_keys, sets, cfg.d_model, steps, "columns")
   plan.out.steps = steps
   plan.out.chunks = tiles.chunks(steps, plan.k_block, plan.k_unroll)
   plan.out_blocks, plan.out_block_count = output_blocks(plan)
@@ -327,7 +324,8 @@ end
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local f = fold.choose(cfg)
-  local plan = { cfg = cfg, isa = isa, fold = f }
+  local plan = { cfg = cfg, isa = isa, fold = f, cpu = cpu.facts(cfg.cpu, isa) }
+  if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
   check_size(cfg, "seq", "q", cfg.batch * n * d)
   check_size(cfg, "seq_kv", "k", cfg.batch * m * d)

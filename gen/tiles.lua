@@ -3,6 +3,8 @@
 
 local isas = require "isa.init"
 
+-- `target` in what follows is { isa, cfg, cpu }, such as a plan has them.
+
 local M = {}
 
 function M.ceil_div(a, b) return (a + b - 1) // b end
@@ -58,22 +60,12 @@ function M.vector_blocks(isa, n, most)
   return runs
 end
 
--- Cycles until a sum can go on; with what keeps an FMA waiting now and then, for where there are FMAs for
--- exactly 4 cycles, 4 % are lost.
-local LATENCY = 4.4
--- Panels of so many bytes, half of the nearest cache, come from the next one, so many bytes a cycle.
-local NEAR, FAR_BYTES = 16384, 20
--- Of a step of a long sum, whose operands come from the second-level cache: a vector of B, and a row of
--- A, more where it is a row of X with cache lines of its own, d_model floats from the next row's.
-local VECTOR, ROW = 0.12, { columns = 0.02, rows = 0.06 }
-local LONG = 256 -- steps
-
 -- Chains of a sum in a tile of so many rows and vectors: 2 or 4 where too few sums would run at once,
 -- none of less than 4 steps.
-function M.chains(isa, rows, vectors, steps)
-  local chains, sums = 1, rows * vectors
-  while chains < 4 and 8 * chains <= steps and sums * chains < LATENCY * isa.fmas
-    and 2 * chains * sums + vectors + 2 < isa.registers do
+function M.chains(target, rows, vectors, steps)
+  local chains, sums, cpu = 1, rows * vectors, target.cpu
+  while chains < 4 and 8 * chains <= steps and sums * chains < cpu.latency * cpu.fmas
+    and 2 * chains * sums + vectors + 2 < target.isa.registers do
     chains = 2 * chains
   end
   return chains
@@ -83,17 +75,17 @@ end
 -- it from memory for each of them.
 function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
 
--- The time of a register tile, in FMA slots of the full width, of which a cycle has isa.fmas: the FMAs, the
+-- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas: the FMAs, the
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
-function M.cost(rows, vecs, steps, a_order)
-  local fma, isa = 0, vecs[1].w.isa
+function M.cost(target, rows, vecs, steps, a_order)
+  local fma, isa, cpu = 0, target.isa, target.cpu
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
   local bytes = 4 * isa.lanes * #vecs
-  local far = bytes * steps >= NEAR and bytes / FAR_BYTES or 0
-  local latency = LATENCY * isa.fmas / M.chains(isa, rows, #vecs, steps)
-  local step = math.max(rows * fma, #vecs + rows * isa.fmas / 2, latency, far * isa.fmas)
-  if steps > LONG then step = step + VECTOR * #vecs + ROW[a_order] * rows end
+  local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
+  local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
+  local step = math.max(rows * fma, #vecs + rows * cpu.fmas / 2, latency, far * cpu.fmas)
+  if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end
 
@@ -101,9 +93,9 @@ end
 M.KIND = 0.004
 
 -- The same for all rows of some runs.
-function M.runs_cost(runs, vecs, steps, a_order)
+function M.runs_cost(target, runs, vecs, steps, a_order)
   local sum = 0
-  for _, run in ipairs(runs) do sum = sum + run.count * M.cost(run.size, vecs, steps, a_order) end
+  for _, run in ipairs(runs) do sum = sum + run.count * M.cost(target, run.size, vecs, steps, a_order) end
   return sum * (1 + M.KIND * #runs)
 end
 
@@ -113,20 +105,20 @@ local function most_rows(isa, vectors, a_order) return isa.tiles[a_order][vector
 
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
 -- keys: { schedule key, order of A } each.
-local function fits(isa, cfg, vectors, keys)
+local function fits(target, vectors, keys)
   for _, key in ipairs(keys) do
-    if most_rows(isa, vectors, key[2]) < (cfg[key[1]] or 1) then return false end
+    if most_rows(target.isa, vectors, key[2]) < (target.cfg[key[1]] or 1) then return false end
   end
   return true
 end
 
 -- The vector counts to try, up to 6: all that fit, or the one that the schedule asks for.
-function M.vector_counts(isa, cfg, vectors_key, keys)
-  local from, to = 1, 6
+function M.vector_counts(target, vectors_key, keys)
+  local from, to, isa, cfg = 1, 6, target.isa, target.cfg
   if cfg[vectors_key] then from, to = cfg[vectors_key], cfg[vectors_key] end
   local counts = {}
   for vectors = from, to do
-    if fits(isa, cfg, vectors, keys) then counts[#counts + 1] = vectors end
+    if fits(target, vectors, keys) then counts[#counts + 1] = vectors end
   end
   if counts[1] then return counts end
   for _, key in ipairs(keys) do
@@ -141,9 +133,9 @@ function M.vector_counts(isa, cfg, vectors_key, keys)
 end
 
 -- Rows of a tile: the schedule key if it is set, else the cheapest.
-function M.choose_rows(isa, cfg, key, n, vectors, a_order, cost)
-  if cfg[key] then return cfg[key] end
-  local most = most_rows(isa, vectors, a_order)
+function M.choose_rows(target, key, n, vectors, a_order, cost)
+  if target.cfg[key] then return target.cfg[key] end
+  local most = most_rows(target.isa, vectors, a_order)
   local best, best_cost
   for rows = math.max(1, most // 3), most do
     local c = cost(rows)
@@ -155,20 +147,20 @@ end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
 -- `rows` rows, the runs of its tiles. keys: the schedule's for rows and vectors.
-function M.columns(isa, cfg, keys, sets, columns, steps, a_order)
-  local best, best_cost
-  for _, vectors in ipairs(M.vector_counts(isa, cfg, keys.vectors, { { keys.rows, a_order } })) do
+function M.columns(target, keys, sets, columns, steps, a_order)
+  local isa, best, best_cost = target.isa, nil, nil
+  for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
     local product = { blocks = M.vector_blocks(isa, columns, vectors), runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)
         local sum = 0
         for _, block in ipairs(product.blocks) do
-          sum = sum + block.count * M.runs_cost(M.balanced(set.rows, tile_rows), block.vecs, steps, a_order)
+          sum = sum + block.count * M.runs_cost(target, M.balanced(set.rows, tile_rows), block.vecs, steps, a_order)
         end
         return sum
       end
-      local tile_rows = M.choose_rows(isa, cfg, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost)
+      local tile_rows = M.choose_rows(target, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost)
       product.runs[i] = M.balanced(set.rows, tile_rows)
       product_cost = product_cost + set.count * cost(tile_rows)
     end

@@ -71,6 +71,8 @@ def random_config(rng):
             config["fold"] = "off"
         if rng.random() < 0.15:
             config["q_lanes"] = rng.choice(["queries", "columns"])
+        if rng.random() < 0.1:
+            config["cpu"] = rng.choice(["zen4", "sapphirerapids", "neoverse_v1", "neoverse_v2", "apple_m1"])
         if rng.random() < 0.15 and not {"causal", "kv_len"} & set(config):
             config.update(strassen="true", d_model=2 * config["d_model"], seq=2 * config["seq"], dk=32,
                           fold=rng.choice(["auto", "off"]))

@@ -8,7 +8,6 @@ return {
   headers = "",
   registers = 12,
   tiles = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } },
-  fmas = 1,
   fused = false,
   prelude = [[
 typedef struct toy { float at[2]; } toy;

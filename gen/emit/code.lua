@@ -69,7 +69,7 @@ end
 
 -- The same for a tile whose sums may be in chains; returns the number of chains as well.
 function Code:summing(rows, vectors, steps)
-  local chains = tiles.chains(self.plan.isa, rows, vectors, steps)
+  local chains = tiles.chains(self.plan, rows, vectors, steps)
   return self:unroll(steps, rows * vectors, chains), chains
 end
 

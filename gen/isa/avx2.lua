@@ -13,7 +13,6 @@ return {
   finish = x86.finish,
   registers = 16,
   tiles = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } },
-  fmas = 2,
   fused = true,
   helpers = x86.helpers,
   widths = {

@@ -13,7 +13,6 @@ return {
   finish = x86.finish,
   registers = 32,
   tiles = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } },
-  fmas = 1, -- Zen 4
   fused = true,
   saturates = true,
   helpers = x86.helpers,

@@ -27,12 +27,12 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- tiles (the most rows of a tile of 1, 2, .. vectors that the compilers keep in registers, measured:
 -- one row more spills; by the order of the matrix that is broadcast, which differs where FMAs are
--- by lane), fmas (of the full width in a cycle), widths (the full one first), rows. Optional: fused (fma
+-- by lane), widths (the full one first), rows. Optional: fused (fma
 -- rounds once), saturates (scale2 takes any exponent), arch, headers, helpers (C functions that rows
 -- call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before and after
 -- the functions that need the ISA).
 function M.define(isa)
-  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "tiles", "fmas", "widths", "rows" } do
+  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "tiles", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
   end
   for name, row in pairs(isa.rows) do

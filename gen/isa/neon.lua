@@ -21,7 +21,6 @@ return {
   }, "\n"),
   registers = 32,
   tiles = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } },
-  fmas = 1, -- 2 to 4, by the core; with 1, tiles are chosen by the loads
   fused = true,
   widths = {
     { lanes = 4, t = "float32x4_t", m = "uint32x4_t", i = "int32x4_t", cost = 1 },

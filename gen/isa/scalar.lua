@@ -9,7 +9,6 @@ return {
   headers = "#include <stdint.h>",
   registers = 16,
   tiles = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } },
-  fmas = 2,
   fused = false,
   saturates = true,
   prelude = [[

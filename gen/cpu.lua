@@ -1,0 +1,55 @@
+-- Machines: the facts of a core that plans depend on. The key `cpu` names a row; `generic` is what suits all
+-- cores that have an ISA. A row changes tiles and their order, hence speed and the last bits, and nothing else.
+
+local M = {}
+
+-- name, doc; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core has. What a row does
+-- not say is as in `generic`, which says:
+--   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
+--                      as many sums as hide it
+--   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
+--                      many bytes a cycle while FMAs run
+--   cached             half of the second-level cache in bytes: what is read again and again may take it, while
+--                      a panel of weights passes through the other half
+--   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
+--                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
+local generic = {
+  name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, neon = 1 },
+  latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
+  miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
+}
+
+-- From the makers' optimization manuals, but for what is said to be measured. Two cores of Arm do four FMAs of
+-- four lanes a cycle; with one, tiles are chosen by their loads, which is what llvm-mca finds to be the best.
+M.rows = {
+  generic,
+  { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 } },
+  { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 48, cached = 1048576 },
+  { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32 },
+  { name = "neoverse_v2", doc = "Arm Neoverse V2", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
+    cached = 1048576 },
+  { name = "apple_m1", doc = "Apple M1, performance cores", fmas = { scalar = 4, neon = 4 }, near = 65536,
+    near_bytes = 32, cached = 6291456 },
+}
+
+M.names, M.by_name = {}, {}
+
+function M.add(row)
+  for fact, value in pairs(generic) do
+    if row[fact] == nil then row[fact] = value end
+  end
+  M.names[#M.names + 1] = row.name
+  M.by_name[row.name] = row
+end
+for _, row in ipairs(M.rows) do M.add(row) end
+
+-- The facts for an ISA, fmas being a number then; nil where the core lacks the ISA.
+function M.facts(name, isa)
+  local row, facts = M.by_name[name], {}
+  for fact, value in pairs(row) do facts[fact] = value end
+  facts.fmas = row.fmas[isa.name] or row == generic and 1 or nil -- of an ISA that is new here
+  return facts.fmas and facts
+end
+
+return M
