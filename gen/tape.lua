@@ -32,7 +32,7 @@ function Pointer:at(off)
 end
 
 function M.new(isa)
-  return setmetatable({ isa = isa, functions = {}, by_name = {} }, Tape)
+  return setmetatable({ isa = isa, functions = {}, by_name = {}, by_content = {} }, Tape)
 end
 
 function Tape:push(node)
@@ -92,13 +92,60 @@ local function prune(body, used)
   return used
 end
 
--- Defines a static function once, while `build` records its body. def: name, doc, attr, params
--- { { kind = C type, name }, .. }, and for a function of vectors `w`: it takes and returns one.
--- Parameters that the body does not use are left out, of the calls too.
+local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "left", "right", "name", "base", "off", "value",
+               "pointer", "by", "fn", "text", "result" }
+
+-- What a function does, as a text: two have the same if and only if they print the same but for name and doc.
+local function content(fn)
+  local out = {}
+  local function say(what)
+    if type(what) == "table" then
+      what = what.base and what.base .. " + " .. expr.text(what.off) or what.terms and expr.text(what)
+        or what.number or what.name
+    end
+    out[#out + 1] = tostring(what)
+  end
+  local function say_all(list)
+    for _, what in ipairs(list or {}) do say(what) end
+    out[#out + 1] = ";"
+  end
+  local function scan(body)
+    for _, node in ipairs(body or {}) do
+      for _, key in ipairs(SAID) do say(node[key]) end
+      say(node.w and node.w.lanes)
+      say_all(node.args)
+      say_all(node.conditions)
+      scan(node.body)
+      scan(node.otherwise)
+    end
+    out[#out + 1] = "}"
+  end
+  say(fn.attr)
+  say_all(fn.takes)
+  for _, p in ipairs(fn.params) do say(p.kind .. p.name) end
+  scan(fn.body)
+  return table.concat(out, "\n")
+end
+
+-- Gives a function to another use, under a name that suits both: with "rows" in the place of the role.
+function Tape:share(fn, other_name, role)
+  self.by_name[other_name] = fn
+  if not role then return end
+  local name = other_name:gsub(role, "rows", 1)
+  if name == fn.name or self.by_name[name] then return end
+  fn.doc = fn.doc:gsub(fn.role, "rows", 1)
+  fn.name, self.by_name[name] = name, fn
+end
+
+-- Defines a static function, while `build` records its body. def: name, doc, attr, params
+-- { { kind = C type, name }, .. }, and for a function of vectors `w`: it takes and returns one. Parameters that
+-- the body does not use are left out, of the calls too. Of equal functions there is one, the first; two others
+-- may not have the same name. keep: it stays as it is, for it is called from outside. reuse: a function of this
+-- name that does the same in another way will do. role: the word of the name that says what it is for.
 function Tape:define(def, build)
-  if self.by_name[def.name] then return self.by_name[def.name] end
-  local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, body = {}, params = {} }
-  self.by_name[fn.name] = fn
+  local known = self.by_name[def.name]
+  if known and (def.reuse or def.keep) then return known end
+  local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, role = def.role, body = {}, params = {} }
   self:into(fn.body, build)
   local used = prune(fn.body, {})
   fn.takes = {}
@@ -106,7 +153,19 @@ function Tape:define(def, build)
     fn.takes[i] = used[p.name] or def.keep or false
     if fn.takes[i] then fn.params[#fn.params + 1] = p end
   end
+  local text = content(fn)
+  if known then
+    assert(known.content == text, "two functions named " .. def.name)
+    return known
+  end
+  local equal = not def.keep and self.by_content[text]
+  if equal then
+    self:share(equal, fn.name, def.role)
+    return equal
+  end
+  fn.content, self.by_content[text], self.by_name[fn.name] = text, fn, fn
   self.functions[#self.functions + 1] = fn
+  fn.number = #self.functions -- names may change
   return fn
 end
 

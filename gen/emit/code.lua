@@ -19,6 +19,7 @@ local ctype = { ["in"] = "const float *", out = "float *", int = "ptrdiff_t" }
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
 -- short as can be.
+-- K.role: a word of the names that tells what the part is for, of which the same may serve others.
 -- params: { name, "in" | "out" | "int", value } each; build gets the values by name.
 function Code:part(name, doc, params, build, kind)
   local t, values = self.t, {}
@@ -36,7 +37,8 @@ function Code:part(name, doc, params, build, kind)
     args[i] = p[3]
     values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1])
   end
-  local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))" },
+  local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",
+                        reuse = self.cold, role = self.role },
     function()
       local full, cold = self.full, self.cold
       self.full, self.cold = full and kind == "whole", cold or kind == "cold"

@@ -53,7 +53,7 @@ function M.project(K, label, product, p, tile, each_panel)
         local m_floats = rows.size * block.width
         for i, one in ipairs(strassen.products) do
           local a = quadrant(one.sums and p.s or p.x, one.at)
-          K:part(("%s_rows_%dx%d"):format(label, rows.size, block.used),
+          K:part(("%s_quadrant_%dx%d"):format(label, rows.size, block.used),
             ("%d rows and %d columns of a product of quadrants."):format(rows.size, block.used),
             { { "a", "in", a:at(first * d) }, { "b", "in", p.w:at(panel + (i - 1) * product.floats) },
               { "c", "out", p.m:at((i - 1) * m_floats) } }, function(q)

@@ -26,6 +26,7 @@ local function project(K, which, x, packed, kv, len, sums)
   local product, w = plan.projected[which], packed:at(plan.head["w" .. which])
   local bias = not plan.fold.without[which] and packed:at(plan.head["b" .. which]) or nil
   local label = ({ k = "keys", v = "values", q = "queries" })[which]
+  K.role = label
   local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
   if bias then params[#params + 1] = { "bias", "in", bias } end
   if len then params[#params + 1] = { "len", "int", len } end
@@ -33,8 +34,8 @@ local function project(K, which, x, packed, kv, len, sums)
     params[#params + 1] = { "s", "in", sums }
     params[#params + 1] = { "m", "out", kv:at(plan.kv["m" .. which]) }
   end
-  K:part("project_" .. label, ("%s of %d head%s."):format(label:gsub("^.", string.upper), plan.hb,
-    plan.hb > 1 and "s" or ""), params, function(p)
+  K:part("project_" .. label, ("Projects %s of %d head%s."):format(label, plan.hb, plan.hb > 1 and "s" or ""), params,
+    function(p)
     if product.quadrants then
       return quadrants.project(K, label, product, p, function(rows, block, mode, steps, a, panel, c)
         product_of.column_tile(K, label, rows, block, mode, steps, a, panel, nil, c)
@@ -65,6 +66,7 @@ local function project(K, which, x, packed, kv, len, sums)
       clear_values(K, p.out, plan.cfg.seq_kv)
     end
   end)
+  K.role = nil
 end
 
 local function emit(K, place, item)

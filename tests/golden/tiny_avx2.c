@@ -59,7 +59,7 @@ mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
 #endif
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
+static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   __m256 acc_r2_c0 = _mm256_setzero_ps();
@@ -178,134 +178,9 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
   _mm256_storeu_ps(c + 32, acc_r4_c0);
 }
 
-/* Keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out) {
-  keys_5x8_k8(x, w, out);
-}
-
-/* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
-  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
-  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
-  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
-  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
-}
-
-/* Values of 2 heads. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out) {
-  values_5x8_k8(x, w, out);
+/* Projects rows of 2 heads. */
+static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out) {
+  rows_5x8_k8(x, w, out);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
@@ -429,7 +304,7 @@ static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float
   _mm256_storeu_ps(c + 32, acc_r4_c0);
 }
 
-/* Queries of 2 heads. */
+/* Projects queries of 2 heads. */
 static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   queries_5x8_k8(x, w, bias, out);
@@ -1022,9 +897,8 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
-  project_values(args->q + 40 * b, (const float *)args->packed + 64,
-      (float *)args->workspace + 112);
+  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
+  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 112);
   project_queries(args->q + 40 * b, (const float *)args->packed + 128,
       (float *)args->workspace + 160, (const float *)args->packed + 192);
   /* attend */
@@ -1043,11 +917,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = (i / 3);
   if ((i % 3) < 1) {
-    project_keys(args->q, (const float *)args->packed + 208 * hb,
+    project_rows(args->q, (const float *)args->packed + 208 * hb,
         (float *)args->workspace + 144 * hb + 64);
   } else {
     if ((i % 3) < 2) {
-      project_values(args->q, (const float *)args->packed + 208 * hb + 64,
+      project_rows(args->q, (const float *)args->packed + 208 * hb + 64,
           (float *)args->workspace + 144 * hb + 112);
     } else {
       project_queries(args->q, (const float *)args->packed + 208 * hb + 128,

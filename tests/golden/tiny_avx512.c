@@ -288,7 +288,7 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
   _mm256_storeu_ps(c + 64, acc_r4_c0);
 }
 
-/* Keys of 2 heads. */
+/* Projects keys of 2 heads. */
 static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out,
     ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
@@ -407,7 +407,7 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
   _mm256_storeu_ps(c + 64, acc_r4_c0);
 }
 
-/* Values of 2 heads. */
+/* Projects values of 2 heads. */
 static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
     const float *bias, ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {

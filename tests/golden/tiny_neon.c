@@ -57,7 +57,7 @@ mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
 #endif
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
+static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
   float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
@@ -194,152 +194,9 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
   vst1q_f32(c + 36, acc_r4_c1);
 }
 
-/* Keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out) {
-  keys_5x8_k8(x, w, out);
-}
-
-/* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b, float *c) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
-  /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(a);
-  const float32x4_t a_r1_k0 = vld1q_f32(a + 8);
-  const float32x4_t a_r2_k0 = vld1q_f32(a + 16);
-  const float32x4_t a_r3_k0 = vld1q_f32(a + 24);
-  const float32x4_t a_r4_k0 = vld1q_f32(a + 32);
-  const float32x4_t b_k0_c0 = vld1q_f32(b);
-  const float32x4_t b_k0_c1 = vld1q_f32(b + 4);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(b + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(b + 12);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(b + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(b + 20);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(b + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(b + 28);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
-  /* k = 4 */
-  const float32x4_t a_r0_k4 = vld1q_f32(a + 4);
-  const float32x4_t a_r1_k4 = vld1q_f32(a + 12);
-  const float32x4_t a_r2_k4 = vld1q_f32(a + 20);
-  const float32x4_t a_r3_k4 = vld1q_f32(a + 28);
-  const float32x4_t a_r4_k4 = vld1q_f32(a + 36);
-  const float32x4_t b_k4_c0 = vld1q_f32(b + 32);
-  const float32x4_t b_k4_c1 = vld1q_f32(b + 36);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r1_k4, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r1_k4, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r2_k4, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r2_k4, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r3_k4, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r3_k4, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k4_c0, a_r4_k4, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k4_c1, a_r4_k4, 0);
-  /* k = 5 */
-  const float32x4_t b_k5_c0 = vld1q_f32(b + 40);
-  const float32x4_t b_k5_c1 = vld1q_f32(b + 44);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k4, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k4, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r1_k4, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r1_k4, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r2_k4, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r2_k4, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r3_k4, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r3_k4, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k5_c0, a_r4_k4, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k4, 1);
-  /* k = 6 */
-  const float32x4_t b_k6_c0 = vld1q_f32(b + 48);
-  const float32x4_t b_k6_c1 = vld1q_f32(b + 52);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k4, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k4, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r1_k4, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r1_k4, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r2_k4, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r2_k4, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r3_k4, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r3_k4, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k6_c0, a_r4_k4, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k4, 2);
-  /* k = 7 */
-  const float32x4_t b_k7_c0 = vld1q_f32(b + 56);
-  const float32x4_t b_k7_c1 = vld1q_f32(b + 60);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k4, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k4, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r1_k4, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r1_k4, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r2_k4, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r2_k4, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r3_k4, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r3_k4, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k7_c0, a_r4_k4, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k4, 3);
-  vst1q_f32(c, acc_r0_c0);
-  vst1q_f32(c + 4, acc_r0_c1);
-  vst1q_f32(c + 8, acc_r1_c0);
-  vst1q_f32(c + 12, acc_r1_c1);
-  vst1q_f32(c + 16, acc_r2_c0);
-  vst1q_f32(c + 20, acc_r2_c1);
-  vst1q_f32(c + 24, acc_r3_c0);
-  vst1q_f32(c + 28, acc_r3_c1);
-  vst1q_f32(c + 32, acc_r4_c0);
-  vst1q_f32(c + 36, acc_r4_c1);
-}
-
-/* Values of 2 heads. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out) {
-  values_5x8_k8(x, w, out);
+/* Projects rows of 2 heads. */
+static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out) {
+  rows_5x8_k8(x, w, out);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
@@ -481,7 +338,7 @@ static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float
   vst1q_f32(c + 36, acc_r4_c1);
 }
 
-/* Queries of 2 heads. */
+/* Projects queries of 2 heads. */
 static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   queries_5x8_k8(x, w, bias, out);
@@ -1256,9 +1113,8 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
-  project_values(args->q + 40 * b, (const float *)args->packed + 64,
-      (float *)args->workspace + 112);
+  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
+  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 112);
   project_queries(args->q + 40 * b, (const float *)args->packed + 128,
       (float *)args->workspace + 160, (const float *)args->packed + 192);
   /* attend */
@@ -1277,11 +1133,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = (i / 3);
   if ((i % 3) < 1) {
-    project_keys(args->q, (const float *)args->packed + 208 * hb,
+    project_rows(args->q, (const float *)args->packed + 208 * hb,
         (float *)args->workspace + 144 * hb + 64);
   } else {
     if ((i % 3) < 2) {
-      project_values(args->q, (const float *)args->packed + 208 * hb + 64,
+      project_rows(args->q, (const float *)args->packed + 208 * hb + 64,
           (float *)args->workspace + 144 * hb + 112);
     } else {
       project_queries(args->q, (const float *)args->packed + 208 * hb + 128,

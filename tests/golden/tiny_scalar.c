@@ -118,7 +118,7 @@ static __attribute__((noinline)) void queries_2x3_k3(const float *a, const float
   c[5] = acc_r1_c2;
 }
 
-/* Queries of 1 head. */
+/* Projects queries of 1 head. */
 static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   queries_2x3_k3(x, w, bias, out);

@@ -132,7 +132,7 @@ static __attribute__((noinline)) void sums_2_of_4x10(const float *x, float *s) {
 }
 
 /* A tile of 2 rows and 1 columns, 5 K steps. */
-static __attribute__((noinline)) void keys_2x1_k5(const float *a, const float *b, float *c) {
+static __attribute__((noinline)) void rows_2x1_k5(const float *a, const float *b, float *c) {
   float acc_r0_c0 = 0.0f;
   float acc_r1_c0 = 0.0f;
   /* k = 0 */
@@ -170,12 +170,12 @@ static __attribute__((noinline)) void keys_2x1_k5(const float *a, const float *b
 }
 
 /* 2 rows and 1 columns of a product of quadrants. */
-static __attribute__((noinline)) void keys_rows_2x1(const float *a, const float *b, float *c) {
-  keys_2x1_k5(a, b, c);
+static __attribute__((noinline)) void rows_quadrant_2x1(const float *a, const float *b, float *c) {
+  rows_2x1_k5(a, b, c);
 }
 
 /* 2 rows and 1 columns of each quadrant from the seven products. */
-static __attribute__((noinline)) void keys_joined_2x1(const float *m, float *out,
+static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out,
     const float *bias) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     {
@@ -209,199 +209,17 @@ static __attribute__((noinline)) void keys_joined_2x1(const float *m, float *out
   }
 }
 
-/* Keys of 1 head. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out,
+/* Projects rows of 1 head. */
+static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out,
     const float *bias, const float *s, float *m) {
-  keys_rows_2x1(x, w, m);
-  keys_rows_2x1(x + 5, w + 5, m + 2);
-  keys_rows_2x1(s + 25, w + 10, m + 4);
-  keys_rows_2x1(x + 25, w + 15, m + 6);
-  keys_rows_2x1(s, w + 20, m + 8);
-  keys_rows_2x1(s + 5, w + 25, m + 10);
-  keys_rows_2x1(s + 20, w + 30, m + 12);
-  keys_joined_2x1(m, out, bias);
-}
-
-/* A tile of 2 rows and 1 columns, 5 K steps. */
-static __attribute__((noinline)) void values_2x1_k5(const float *a, const float *b, float *c) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  const float a_r1_k0 = a[10];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  /* k = 1 */
-  const float b_k1_c0 = b[1];
-  const float a_r0_k1 = a[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  const float a_r1_k1 = a[11];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  /* k = 2 */
-  const float b_k2_c0 = b[2];
-  const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  const float a_r1_k2 = a[12];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  /* k = 3 */
-  const float b_k3_c0 = b[3];
-  const float a_r0_k3 = a[3];
-  acc_r0_c0 = a_r0_k3 * b_k3_c0 + acc_r0_c0;
-  const float a_r1_k3 = a[13];
-  acc_r1_c0 = a_r1_k3 * b_k3_c0 + acc_r1_c0;
-  /* k = 4 */
-  const float b_k4_c0 = b[4];
-  const float a_r0_k4 = a[4];
-  acc_r0_c0 = a_r0_k4 * b_k4_c0 + acc_r0_c0;
-  const float a_r1_k4 = a[14];
-  acc_r1_c0 = a_r1_k4 * b_k4_c0 + acc_r1_c0;
-  c[0] = acc_r0_c0;
-  c[1] = acc_r1_c0;
-}
-
-/* 2 rows and 1 columns of a product of quadrants. */
-static __attribute__((noinline)) void values_rows_2x1(const float *a, const float *b, float *c) {
-  values_2x1_k5(a, b, c);
-}
-
-/* 2 rows and 1 columns of each quadrant from the seven products. */
-static __attribute__((noinline)) void values_joined_2x1(const float *m, float *out,
-    const float *bias) {
-  for (ptrdiff_t row = 0; row < 2; ++row) {
-    {
-      const float m1 = m[row];
-      const float m2 = m[row + 2];
-      const float m3 = m[row + 4];
-      const float m4 = m[row + 6];
-      const float m5 = m[row + 8];
-      const float m6 = m[row + 10];
-      const float m7 = m[row + 12];
-      const float u2 = m1 + m6;
-      const float u3 = u2 + m7;
-      const float u4 = u2 + m5;
-      const float c11 = m1 + m2;
-      const float bias11 = bias[0];
-      const float biased11 = c11 + bias11;
-      out[2 * row] = biased11;
-      const float c12 = u4 + m3;
-      const float bias12 = bias[1];
-      const float biased12 = c12 + bias12;
-      out[2 * row + 1] = biased12;
-      const float c21 = u3 - m4;
-      const float bias21 = bias[0];
-      const float biased21 = c21 + bias21;
-      out[2 * row + 4] = biased21;
-      const float c22 = u3 + m5;
-      const float bias22 = bias[1];
-      const float biased22 = c22 + bias22;
-      out[2 * row + 5] = biased22;
-    }
-  }
-}
-
-/* Values of 1 head. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
-    const float *bias, const float *s, float *m) {
-  values_rows_2x1(x, w, m);
-  values_rows_2x1(x + 5, w + 5, m + 2);
-  values_rows_2x1(s + 25, w + 10, m + 4);
-  values_rows_2x1(x + 25, w + 15, m + 6);
-  values_rows_2x1(s, w + 20, m + 8);
-  values_rows_2x1(s + 5, w + 25, m + 10);
-  values_rows_2x1(s + 20, w + 30, m + 12);
-  values_joined_2x1(m, out, bias);
-}
-
-/* A tile of 2 rows and 1 columns, 5 K steps. */
-static __attribute__((noinline)) void queries_2x1_k5(const float *a, const float *b, float *c) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  const float a_r1_k0 = a[10];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  /* k = 1 */
-  const float b_k1_c0 = b[1];
-  const float a_r0_k1 = a[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  const float a_r1_k1 = a[11];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  /* k = 2 */
-  const float b_k2_c0 = b[2];
-  const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  const float a_r1_k2 = a[12];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  /* k = 3 */
-  const float b_k3_c0 = b[3];
-  const float a_r0_k3 = a[3];
-  acc_r0_c0 = a_r0_k3 * b_k3_c0 + acc_r0_c0;
-  const float a_r1_k3 = a[13];
-  acc_r1_c0 = a_r1_k3 * b_k3_c0 + acc_r1_c0;
-  /* k = 4 */
-  const float b_k4_c0 = b[4];
-  const float a_r0_k4 = a[4];
-  acc_r0_c0 = a_r0_k4 * b_k4_c0 + acc_r0_c0;
-  const float a_r1_k4 = a[14];
-  acc_r1_c0 = a_r1_k4 * b_k4_c0 + acc_r1_c0;
-  c[0] = acc_r0_c0;
-  c[1] = acc_r1_c0;
-}
-
-/* 2 rows and 1 columns of a product of quadrants. */
-static __attribute__((noinline)) void queries_rows_2x1(const float *a, const float *b, float *c) {
-  queries_2x1_k5(a, b, c);
-}
-
-/* 2 rows and 1 columns of each quadrant from the seven products. */
-static __attribute__((noinline)) void queries_joined_2x1(const float *m, float *out,
-    const float *bias) {
-  for (ptrdiff_t row = 0; row < 2; ++row) {
-    {
-      const float m1 = m[row];
-      const float m2 = m[row + 2];
-      const float m3 = m[row + 4];
-      const float m4 = m[row + 6];
-      const float m5 = m[row + 8];
-      const float m6 = m[row + 10];
-      const float m7 = m[row + 12];
-      const float u2 = m1 + m6;
-      const float u3 = u2 + m7;
-      const float u4 = u2 + m5;
-      const float c11 = m1 + m2;
-      const float bias11 = bias[0];
-      const float biased11 = c11 + bias11;
-      out[2 * row] = biased11;
-      const float c12 = u4 + m3;
-      const float bias12 = bias[1];
-      const float biased12 = c12 + bias12;
-      out[2 * row + 1] = biased12;
-      const float c21 = u3 - m4;
-      const float bias21 = bias[0];
-      const float biased21 = c21 + bias21;
-      out[2 * row + 4] = biased21;
-      const float c22 = u3 + m5;
-      const float bias22 = bias[1];
-      const float biased22 = c22 + bias22;
-      out[2 * row + 5] = biased22;
-    }
-  }
-}
-
-/* Queries of 1 head. */
-static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
-    const float *bias, const float *s, float *m) {
-  queries_rows_2x1(x, w, m);
-  queries_rows_2x1(x + 5, w + 5, m + 2);
-  queries_rows_2x1(s + 25, w + 10, m + 4);
-  queries_rows_2x1(x + 25, w + 15, m + 6);
-  queries_rows_2x1(s, w + 20, m + 8);
-  queries_rows_2x1(s + 5, w + 25, m + 10);
-  queries_rows_2x1(s + 20, w + 30, m + 12);
-  queries_joined_2x1(m, out, bias);
+  rows_quadrant_2x1(x, w, m);
+  rows_quadrant_2x1(x + 5, w + 5, m + 2);
+  rows_quadrant_2x1(s + 25, w + 10, m + 4);
+  rows_quadrant_2x1(x + 25, w + 15, m + 6);
+  rows_quadrant_2x1(s, w + 20, m + 8);
+  rows_quadrant_2x1(s + 5, w + 25, m + 10);
+  rows_quadrant_2x1(s + 20, w + 30, m + 12);
+  rows_joined_2x1(m, out, bias);
 }
 
 /* XT[2][4] from 4 rows of X[..][2]. */
@@ -1106,15 +924,15 @@ static __attribute__((noinline)) void output_1x4_2(const float *panel, const flo
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   sums_2_of_4x10(args->q + 40 * b, (float *)args->workspace + 16);
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64,
+  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64,
       (const float *)args->packed + 48, (float *)args->workspace + 16,
       (float *)args->workspace + 80);
-  project_values(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 96,
+  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 96,
       (const float *)args->packed + 112, (float *)args->workspace + 16,
       (float *)args->workspace + 112);
-  project_queries(args->q + 40 * b, (const float *)args->packed + 128,
-      (float *)args->workspace + 128, (const float *)args->packed + 176,
-      (float *)args->workspace + 16, (float *)args->workspace + 144);
+  project_rows(args->q + 40 * b, (const float *)args->packed + 128, (float *)args->workspace + 128,
+      (const float *)args->packed + 176, (float *)args->workspace + 16,
+      (float *)args->workspace + 144);
   /* attend */
   attend_4((float *)args->workspace + 64, (float *)args->workspace + 96,
       (float *)args->workspace + 160, (float *)args->workspace, (float *)args->workspace + 128);
@@ -1139,16 +957,16 @@ static void task_keys_values(const mhagen_args *args, int index) {
   const ptrdiff_t i = index;
   const ptrdiff_t hb = (i / 3);
   if ((i % 3) < 1) {
-    project_keys(args->q, (const float *)args->packed + 192 * hb,
+    project_rows(args->q, (const float *)args->packed + 192 * hb,
         (float *)args->workspace + 96 * hb + 64, (const float *)args->packed + 192 * hb + 48,
         (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 80);
   } else {
     if ((i % 3) < 2) {
-      project_values(args->q, (const float *)args->packed + 192 * hb + 64,
+      project_rows(args->q, (const float *)args->packed + 192 * hb + 64,
           (float *)args->workspace + 96 * hb + 96, (const float *)args->packed + 192 * hb + 112,
           (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 112);
     } else {
-      project_queries(args->q, (const float *)args->packed + 192 * hb + 128,
+      project_rows(args->q, (const float *)args->packed + 192 * hb + 128,
           (float *)args->workspace + 96 * hb + 128, (const float *)args->packed + 192 * hb + 176,
           (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 144);
     }
