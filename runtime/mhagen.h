@@ -16,7 +16,7 @@
  *                                                   and 64 columns, where results do not cancel
  *   ||y - ref|| <= n * 2^-24 * (1 + S) * ||size||   each row, of any data
  *
- * n = 16 + d_model + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but with the
+ * n = 16 + d_model + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but the
  * true attention weights; S is the largest score computed so, of the keys that the row sees.
  */
 #ifndef MHAGEN_H
