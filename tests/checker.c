@@ -587,10 +587,12 @@ static void make_cancel(checker *c, int weights, int bias, int input) {
 static int draw_nasty(checker *c) {
   const size_t d = (size_t)c->kernel->d_model, columns = (d + 1) / 2;
   const double apart = pow(10, uniform(c, -8, 0));
-  const data_set set = {
-      .input = pow(10, uniform(c, -3, 1)), .score = pow(10, uniform(c, -1, 3)),
-      .value = pow(10, uniform(c, -3, 3)), .bias = chance(c, .4) ? 0 : uniform(c, 0, 2),
-      .rise = chance(c, .3) ? uniform(c, 0, 150) : 0, .same_rows = chance(c, .05)};
+  data_set set = {.same_rows = chance(c, .05)}; /* one call a statement: their order is fixed */
+  set.input = pow(10, uniform(c, -3, 1));
+  set.score = pow(10, uniform(c, -1, 3));
+  set.value = pow(10, uniform(c, -3, 3));
+  if (chance(c, .6)) set.bias = uniform(c, 0, 2);
+  if (chance(c, .3)) set.rise = uniform(c, 0, 150);
   const int alike = chance(c, .4), blind = alike && chance(c, .7);
   draw(c, &set);
   for (int i = Q; i <= V; i++) {
