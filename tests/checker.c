@@ -32,6 +32,8 @@ typedef struct buffer {
   char *at; /* where the kernel finds it now, within room */
 } buffer;
 
+#define ROW_BOUNDS 1e7 /* flops of a run up to which its rows are checked one by one */
+
 enum place { BEFORE_GUARD, AFTER_GUARD, BETWEEN, PLACES };
 enum scheduler { RUN, POOL, BY_HAND };
 
@@ -47,6 +49,8 @@ typedef struct checker {
   double *want_y, *want_probs;  /* the reference's result, */
   double score;                 /* its largest score */
   double error, bound, score_of_error; /* the worst so far, by error / bound */
+  double *y_bounds, *probs_bounds;     /* of the rows, or null where that takes too long, */
+  double row;                          /* and the worst so far, error / bound */
   int runs;
   mhagen_phase *phases;  /* the kernel's, each declared large: */
   mhagen_kernel forking; /* what a pool takes to be worth all its threads */
@@ -164,6 +168,9 @@ static void make_buffers(checker *c) {
   c->base_probs = allocate(c, bytes[PROBS]);
   c->want_y = allocate(c, 2 * bytes[Y]); /* double */
   c->want_probs = allocate(c, 2 * bytes[PROBS]);
+  if (c->flops > ROW_BOUNDS) return;
+  c->y_bounds = allocate(c, batch * n * sizeof(double));
+  c->probs_bounds = allocate(c, batch * h * n * sizeof(double));
 }
 
 /* Gives the buffer a place: flush to one of the inaccessible pages, as far as its alignment allows,
@@ -336,19 +343,26 @@ static int row_is_finite(const float *got, const double *want, size_t width) {
   return finite;
 }
 
-/* NaN and Inf are in exactly the rows where the reference has them. */
-static void add_errors(const checker *c, const char *what, const float *got, const double *want,
-                       size_t rows, size_t width, norms *sum) {
+/* NaN and Inf are in exactly the rows where the reference has them. Each of the others keeps its own
+ * bound, if there are any. */
+static void add_errors(checker *c, const char *what, const float *got, const double *want,
+                       const double *bounds, size_t rows, size_t width, norms *sum) {
   for (size_t r = 0; r < rows; r++, got += width, want += width) {
     int finite = row_is_finite(got, NULL, width), expected = row_is_finite(NULL, want, width);
     if (finite != expected)
       fail(c, "row %zu of %s is %sfinite, the reference's is %sfinite", r, what,
            finite ? "" : "not ", expected ? "" : "not ");
+    double of_row = 0;
     for (size_t i = 0; i < width && finite; i++) {
       double error = (double)got[i] - want[i];
-      sum->error += error * error;
+      of_row += error * error;
       sum->size += want[i] * want[i];
     }
+    sum->error += of_row;
+    if (!bounds || of_row == 0) continue;
+    if (sqrt(of_row) > bounds[r])
+      fail(c, "error %.2e of row %zu of %s above %.2e", sqrt(of_row), r, what, bounds[r]);
+    c->row = fmax(c->row, sqrt(of_row) / bounds[r]);
   }
 }
 
@@ -383,12 +397,14 @@ static void compare(checker *c, int biases, norms *y, norms *probs) {
   mhagen_args args = {
       .q = b[Q].master, .k = b[K].master, .v = b[V].master, .kv_len = b[KV_LEN].master};
   double *want_probs = has(c, MHAGEN_PROBS) ? c->want_probs : NULL;
-  if (mhagen_reference(kernel, &weights, &args, c->want_y, want_probs, &c->score))
+  if (mhagen_reference_and_bounds(kernel, &weights, &args, c->want_y, want_probs, &c->score,
+                                  c->y_bounds, c->probs_bounds))
     fail(c, "out of memory");
   size_t rows = (size_t)kernel->batch * (size_t)kernel->seq, h = (size_t)kernel->h;
-  add_errors(c, "y", b[Y].master, c->want_y, rows, (size_t)kernel->d_model, y);
+  add_errors(c, "y", b[Y].master, c->want_y, c->y_bounds, rows, (size_t)kernel->d_model, y);
   if (!want_probs) return;
-  add_errors(c, "probs", b[PROBS].master, want_probs, rows * h, (size_t)kernel->seq_kv, probs);
+  add_errors(c, "probs", b[PROBS].master, want_probs, c->probs_bounds, rows * h,
+             (size_t)kernel->seq_kv, probs);
   check_probs(c);
 }
 
@@ -517,6 +533,97 @@ static void check_numbers(checker *c) {
     }
     require_bound(c, score, y, probs);
   }
+}
+
+/* ---- rows of any data ---------------------------------------------------------------------- */
+
+static double uniform(checker *c, double from, double to) {
+  return from + (to - from) * (double)(bits(c) >> 11) * 0x1p-53;
+}
+
+static int chance(checker *c, double of) { return uniform(c, 0, 1) < of; }
+
+static size_t count(const checker *c, int i) { return c->buffers[i].bytes / sizeof(float); }
+
+/* In each row of a buffer all elements become equal: their roundings add up. */
+static void make_constant(checker *c, int i, size_t width) {
+  float *x = c->buffers[i].master;
+  for (size_t j = 0; j < count(c, i); j++) x[j] = x[j / width * width];
+}
+
+/* Rows become nearly the first one. */
+static void make_alike(checker *c, int i, size_t columns, double apart) {
+  const size_t d = (size_t)c->kernel->d_model;
+  float *x = c->buffers[i].master;
+  for (size_t j = d; j < count(c, i); j++) {
+    if (j % d < columns) x[j] = x[j % d] * (float)(1 + apart * normal(c));
+  }
+}
+
+/* Queries and keys depend on the first columns of the inputs alone: where those are alike, all scores are
+ * nearly tied, and the values are not. */
+static void make_blind(checker *c, size_t columns) {
+  for (int i = WQ; i <= WK; i++) {
+    float *w = c->buffers[i].master;
+    const size_t from = columns * (count(c, i) / (size_t)c->kernel->d_model);
+    memset(w + from, 0, (count(c, i) - from) * sizeof *w);
+  }
+}
+
+/* Biases that leave nothing of the first row's queries, keys or values. */
+static void make_cancel(checker *c, int weights, int bias, int input) {
+  const size_t width = count(c, bias), d = (size_t)c->kernel->d_model;
+  const float *w = c->buffers[weights].master, *x = c->buffers[input].master;
+  float *b = c->buffers[bias].master;
+  for (size_t o = 0; o < width; o++) {
+    double sum = 0;
+    for (size_t j = 0; j < d; j++) sum += (double)x[j] * (double)w[j * width + o];
+    b[o] = (float)-sum;
+  }
+}
+
+/* Scores of any size, ties of large ones, cancellation, constants, rows that rise or are alike. Returns
+ * whether there are biases. */
+static int draw_nasty(checker *c) {
+  const size_t d = (size_t)c->kernel->d_model, columns = (d + 1) / 2;
+  const double apart = pow(10, uniform(c, -8, 0));
+  data_set set = {.same_rows = chance(c, .05)}; /* one call a statement: their order is fixed */
+  set.input = pow(10, uniform(c, -3, 1));
+  set.score = pow(10, uniform(c, -1, 3));
+  set.value = pow(10, uniform(c, -3, 3));
+  if (chance(c, .6)) set.bias = uniform(c, 0, 2);
+  if (chance(c, .3)) set.rise = uniform(c, 0, 150);
+  const int alike = chance(c, .4), blind = alike && chance(c, .7);
+  draw(c, &set);
+  for (int i = Q; i <= V; i++) {
+    if (chance(c, .1)) make_constant(c, i, d);
+    if (alike) make_alike(c, i, blind ? columns : d, apart);
+  }
+  if (blind) make_blind(c, columns);
+  for (int i = WQ; i <= BO; i++) {
+    if (chance(c, .1)) make_constant(c, i, count(c, i));
+  }
+  if (chance(c, .2)) make_cancel(c, WQ, BQ, Q);
+  if (chance(c, .1)) make_cancel(c, WK, BK, has(c, MHAGEN_CROSS) ? K : Q);
+  if (chance(c, .1)) make_cancel(c, WV, BV, has(c, MHAGEN_CROSS) ? V : Q);
+  return set.bias > 0;
+}
+
+/* Instead of all else: rows of many draws, fewer where one takes long. */
+static void check_draws(checker *c) {
+  int draws = 0, worst = 0;
+  c->part = "draws";
+  while (draws < c->options.draws && draws * c->flops <= 2e8) {
+    norms y = {0, 0}, probs = {0, 0};
+    const double before = c->row;
+    const int biases = draw_nasty(c);
+    pack(c, AFTER_GUARD, 0xFF, MHAGEN_IN_OUT, biases);
+    run(c, AFTER_GUARD, 0xFF, RUN, NULL);
+    compare(c, biases, &y, &probs);
+    draws++;
+    if (c->row > before) worst = draws;
+  }
+  printf("ok %s err=%.3g bound=1 worst=%d draws=%d\n", c->kernel->name, c->row, worst, draws);
 }
 
 /* Nothing but the data has an influence on the bits. */
@@ -778,6 +885,10 @@ static void check(const mhagen_kernel *kernel, const mhagen_check_options *optio
   if (!options->terse)
     printf("%s: %s, %d heads, y[%d][%d][%d]\n", kernel->name, kernel->isa, kernel->h, kernel->batch,
            kernel->seq, kernel->d_model);
+  if (options->draws) {
+    check_draws(c);
+    return;
+  }
   check_pack(c);
   check_numbers(c);
   check_lengths(c);
@@ -789,6 +900,7 @@ static void check(const mhagen_kernel *kernel, const mhagen_check_options *optio
     printf("ok %s err=%.2g bound=%.2g s=%.3g\n", kernel->name, c->error, c->bound,
            c->score_of_error);
   else
+    printf("  %-22s each below its bound, at most %.2g of it\n", "rows", c->row),
     printf("ok: %d runs, worst error %.2g of an allowed %.2g\n", c->runs, c->error, c->bound);
 }
 
@@ -812,12 +924,13 @@ int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *option
 }
 
 int mhagen_check_main(const mhagen_kernel *const *kernels, int count, int argc, char **argv) {
-  mhagen_check_options options = {1, "1,2,5", 0};
+  mhagen_check_options options = {1, "1,2,5", 0, 0};
   int first = argc, failed = 0;
   for (int i = 1; i < argc && first == argc; i++) {
     const char *value = i + 1 < argc ? argv[i + 1] : "";
     if (!strcmp(argv[i], "--terse")) options.terse = 1;
     else if (!strcmp(argv[i], "--seed")) options.seed = strtoull(value, NULL, 0), i++;
+    else if (!strcmp(argv[i], "--draws")) options.draws = atoi(value), i++;
     else if (!strcmp(argv[i], "--threads")) options.threads = value, i++;
     else first = i;
   }

@@ -9,6 +9,7 @@ typedef struct mhagen_check_options {
   unsigned long long seed;
   const char *threads; /* sizes of the pools to run on, such as "1,2,5" */
   int terse;           /* one line per kernel */
+  int draws;           /* if not 0, only the rows of so many draws of nasty data are checked */
 } mhagen_check_options;
 
 /* Checks one kernel, in a child process of its own: a crash is reported like any other failure.
@@ -16,8 +17,9 @@ typedef struct mhagen_check_options {
 int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options);
 
 /* A main program: checks each kernel, or those that the command line names. Usage:
- *   [--seed N] [--threads 1,2,5] [--terse] [NAME...]
- * Terse lines are `ok NAME err=.. bound=.. s=..`, `FAIL NAME (where) why` or `skip NAME why`. */
+ *   [--seed N] [--threads 1,2,5] [--terse] [--draws N] [NAME...]
+ * Terse lines are `ok NAME err=.. bound=.. s=..` (with --draws `ok NAME err=.. bound=1 worst=.. draws=..`,
+ * the worst error of a row over its bound, and in which draw), `FAIL NAME (where) why` or `skip NAME why`. */
 int mhagen_check_main(const mhagen_kernel *const *kernels, int count, int argc, char **argv);
 
 #endif

@@ -5,6 +5,7 @@ machine is no AArch64.
 
   python3 tests/fuzz.py --seed 1 --count 500 --isa scalar,avx2     random configs
   python3 tests/fuzz.py --grid                                     the awkward corners
+  python3 tests/fuzz.py --draws 1000 --count 500                   only errors of rows, of much nasty data
   python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
 
 A failure is shrunk to a small config that still fails, and printed as the command to replay it.
@@ -91,6 +92,12 @@ def random_config(rng):
                 del config["head_block"]
         if flops(config) <= 8e6:
             return config
+
+
+def few_rows(config, rng):
+    """Mostly so few rows that no norm hides the error of one."""
+    few = 2 * rng.randint(1, 2) if "strassen" in config else rng.randint(1, 4)
+    return {**config, "seq": few} if rng.random() < 0.8 else config
 
 
 def grid():
@@ -227,6 +234,7 @@ class Item:
         self.name = f"c{number}"
         self.kind, self.detail = None, ""  # ok, skip, refused, or a failure: gen, compile, check
         self.error = self.bound = 0.0
+        self.draws = 0
 
     def settle(self, kind, detail):
         self.kind, self.detail = kind, detail.strip()
@@ -273,8 +281,8 @@ class Item:
 class Run:
     """What all items of one call of this program share."""
 
-    def __init__(self, mhagen, directory, seed, precompile):
-        self.mhagen, self.directory, self.seed = mhagen, directory, seed
+    def __init__(self, mhagen, directory, seed, precompile, draws=None):
+        self.mhagen, self.directory, self.seed, self.draws = mhagen, directory, seed, draws
         self.precompile = precompile  # would hide a forgotten #include; the warning tests would not
         self.serial = itertools.count()
 
@@ -314,7 +322,8 @@ class Run:
         if code:
             return output
         code, output = execute([*toolchain.runner, directory / "check", "--seed", self.seed,
-                                *(["--terse"] if terse else [])])
+                                *(["--terse"] if terse else []),
+                                *(["--draws", self.draws] if self.draws else [])])
         results = {match[2]: match for match in re.finditer(
             r"^(ok|FAIL|skip) (\w+) (.*)$", output, re.MULTILINE)}
         for item in items:
@@ -323,6 +332,7 @@ class Run:
             verdict, _, detail = results[item.name].groups()
             if verdict == "ok":
                 item.error, item.bound = map(float, re.findall(r"(?:err|bound)=(\S+)", detail))
+                item.draws = int((re.search(r"draws=(\d+)", detail) or [0, 0])[1])
                 item.settle("ok", detail)
             else:
                 item.settle("check" if verdict == "FAIL" else "skip", detail)
@@ -364,8 +374,9 @@ def shrink(run, item, trials=150):
 
 def replay_command(options, item):
     sanitize = f" --sanitize {options.sanitize}" if options.sanitize else ""
+    draws = f" --draws {options.draws}" if options.draws else ""
     return (f"python3 tests/fuzz.py --replay '{text(item.config)}' --isa {item.isa} --cc "
-            f"{item.toolchain.name} --level {item.level} --seed {options.seed}{sanitize}")
+            f"{item.toolchain.name} --level {item.level} --seed {options.seed}{sanitize}{draws}")
 
 
 # ---- the program --------------------------------------------------------------------------------
@@ -377,6 +388,8 @@ def arguments():
     parser.add_argument("--count", type=int, default=100, help="random configs for each ISA")
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
     parser.add_argument("--grid", action="store_true", help="the fixed grid instead")
+    parser.add_argument("--draws", type=int, metavar="N",
+                        help="only errors of rows, in N draws of nasty data a kernel")
     parser.add_argument("--replay", metavar="CONFIG", help="one config, with the full report")
     parser.add_argument("--cc", help=f"only this compiler; default: {', '.join(COMPILERS)}")
     parser.add_argument("--level", type=int, choices=range(4), help="only this -O level")
@@ -415,6 +428,8 @@ def run_batch(options, run, items):
         for item in todo:
             rng = random.Random(f"{options.seed} {item.name} {attempt}")
             item.config, item.kind = random_config(rng), None
+            if options.draws:
+                item.config = few_rows(item.config, rng)
         run.check(todo)
         todo = [item for item in todo if item.kind == "refused"]
         if not todo:
@@ -431,7 +446,7 @@ def main():
         sys.exit(f"fuzz: {options.mhagen} does not exist; build it first: ninja")
     with tempfile.TemporaryDirectory(prefix="mhagen-fuzz-") as directory:
         run = Run(options.mhagen.resolve(), pathlib.Path(directory), options.seed,
-                  precompile=not options.replay)
+                  precompile=not options.replay, draws=options.draws)
         work = []
         for isa in options.isa.split(","):
             chains, reason = toolchains(isa, compilers, options.sanitize)
@@ -479,6 +494,8 @@ def main():
         skips = [item for item in items if item.kind == "skip"]
         line = f"{isa:7} {len(ok)} ok, {sum(item.failed for item in items)} failed"
         line += f", {refused[isa] + sum(item.kind == 'refused' for item in items)} refused"
+        if options.draws:
+            line += f", {sum(item.draws for item in ok)} draws"
         if skips:
             line += f", {len(skips)} skipped: {skips[0].detail}"
         if ok:

@@ -17,14 +17,18 @@ static void project(const float *xf, const double *xd, size_t rows, size_t in, c
   }
 }
 
+static double dot(const double *a, const double *b, size_t count) {
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) sum += a[i] * b[i];
+  return sum;
+}
+
 /* p[0..keys) = softmax(q k / sqrt(dk)); the rows of k are `stride` apart. */
 static void attend(const double *q, const double *k, size_t keys, size_t dk, size_t stride,
                    double *p, double *max_score) {
   double max = -INFINITY, sum = 0;
   for (size_t j = 0; j < keys; j++) {
-    double dot = 0;
-    for (size_t c = 0; c < dk; c++) dot += q[c] * k[j * stride + c];
-    p[j] = dot / sqrt((double)dk);
+    p[j] = dot(q, k + j * stride, dk) / sqrt((double)dk);
     if (p[j] > max) max = p[j];
     if (isfinite(p[j]) && fabs(p[j]) > *max_score) *max_score = fabs(p[j]);
   }
@@ -32,47 +36,149 @@ static void attend(const double *q, const double *k, size_t keys, size_t dk, siz
   for (size_t j = 0; j < keys; j++) p[j] /= sum;
 }
 
+/* The numbers that the formulas are of, or their magnitudes, and what comes out on the way. */
+typedef struct numbers {
+  mhagen_weights weights;
+  const float *qx, *kx, *vx;       /* the inputs */
+  double *q, *k, *v, *context, *y; /* of one batch entry */
+} numbers;
+
+typedef struct extents {
+  size_t h, d, n, m, dk, dv;
+} extents;
+
+static size_t room_of(const extents *e) {
+  return e->h * (e->n * e->dk + e->m * e->dk + e->m * e->dv + e->n * e->dv);
+}
+
+/* Where the intermediate results lie. */
+static void divide(numbers *x, const extents *e, double *room) {
+  x->q = room;
+  x->k = x->q + e->n * e->h * e->dk;
+  x->v = x->k + e->m * e->h * e->dk;
+  x->context = x->v + e->m * e->h * e->dv;
+}
+
+static void project_inputs(const numbers *x, const extents *e, size_t entry) {
+  const mhagen_weights *w = &x->weights;
+  const size_t of_q = entry * e->n * e->d, of_k = entry * e->m * e->d;
+  project(x->qx + of_q, NULL, e->n, e->d, w->wq, w->bq, e->h * e->dk, w->layout, x->q);
+  project(x->kx + of_k, NULL, e->m, e->d, w->wk, w->bk, e->h * e->dk, w->layout, x->k);
+  project(x->vx + of_k, NULL, e->m, e->d, w->wv, w->bv, e->h * e->dv, w->layout, x->v);
+}
+
+static void add_context(const numbers *x, const extents *e, size_t row, size_t head,
+                        const double *p, size_t keys) {
+  double *sum = x->context + (row * e->h + head) * e->dv;
+  memset(sum, 0, e->dv * sizeof *sum);
+  for (size_t j = 0; j < keys; j++) {
+    for (size_t c = 0; c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h + head) * e->dv + c];
+  }
+}
+
+static void project_output(const numbers *x, const extents *e, size_t entry) {
+  project(NULL, x->context, e->n, e->h * e->dv, x->weights.wo, x->weights.bo, e->d,
+          x->weights.layout, x->y + entry * e->n * e->d);
+}
+
+/* |from|, or the largest of |from| everywhere. */
+static const float *magnitudes(const float *from, size_t count, int largest, float **room) {
+  float *to = *room, most = 0;
+  if (!from) return NULL;
+  for (size_t i = 0; i < count; i++) most = fmaxf(most, to[i] = fabsf(from[i]));
+  for (size_t i = 0; largest && i < count; i++) to[i] = most;
+  *room += count;
+  return to;
+}
+
+/* Null when memory is short. */
+static float *make_magnitudes(numbers *to, const numbers *from, const extents *e, size_t batch,
+                              int largest) {
+  const size_t qx = batch * e->n * e->d, kx = batch * e->m * e->d, hk = e->h * e->dk,
+               hv = e->h * e->dv;
+  const mhagen_weights *w = &from->weights;
+  float *room = malloc((qx + 2 * kx + 2 * (e->d + 1) * (hk + hv) + e->d) * sizeof *room), *at = room;
+  if (!room) return NULL;
+  to->qx = magnitudes(from->qx, qx, largest, &at);
+  to->kx = magnitudes(from->kx, kx, largest, &at);
+  to->vx = magnitudes(from->vx, kx, largest, &at);
+  to->weights = (mhagen_weights){
+      .wq = magnitudes(w->wq, e->d * hk, largest, &at), .bq = magnitudes(w->bq, hk, 0, &at),
+      .wk = magnitudes(w->wk, e->d * hk, largest, &at), .bk = magnitudes(w->bk, hk, 0, &at),
+      .wv = magnitudes(w->wv, e->d * hv, largest, &at), .bv = magnitudes(w->bv, hv, 0, &at),
+      .wo = magnitudes(w->wo, hv * e->d, 0, &at),       .bo = magnitudes(w->bo, e->d, 0, &at),
+      .layout = w->layout};
+  return room;
+}
+
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   return (shape->options & MHAGEN_STRASSEN ? 2e-6 : 1e-6) * fmax(1, max_score / 16);
 }
 
-int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
-                     const mhagen_args *args, double *y, double *probs, double *max_score) {
-  const size_t h = (size_t)shape->h, d = (size_t)shape->d_model, n = (size_t)shape->seq,
-               m = (size_t)shape->seq_kv, dk = (size_t)shape->dk, dv = (size_t)shape->dv;
-  const int cross = (shape->options & MHAGEN_CROSS) != 0;
-  double *q = malloc((n * h * dk + m * h * dk + m * h * dv + n * h * dv + m) * sizeof *q);
-  if (!q) return -1;
-  double *k = q + n * h * dk, *v = k + m * h * dk, *context = v + m * h * dv;
-  double *p = context + n * h * dv;
-  double largest = 0;
+/* The roundings on the way from an input to y, one for each step of a sum and some more, each of at
+ * most 2^-24 of the sizes; those of a score reach its weight times the score's size. */
+static double row_error(const mhagen_kernel *shape, double score_size) {
+  const int steps = shape->d_model + shape->dk + shape->seq_kv + shape->h * shape->dv;
+  return (16 + steps) * 0x1p-24 * (1 + score_size);
+}
 
-  for (size_t b = 0; b < (size_t)shape->batch; b++) {
-    const float *qx = args->q + b * n * d, *kx = cross ? args->k + b * m * d : qx,
-                *vx = cross ? args->v + b * m * d : qx;
-    project(qx, NULL, n, d, weights->wq, weights->bq, h * dk, weights->layout, q);
-    project(kx, NULL, m, d, weights->wk, weights->bk, h * dk, weights->layout, k);
-    project(vx, NULL, m, d, weights->wv, weights->bv, h * dv, weights->layout, v);
+int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
+                                const mhagen_args *args, double *y, double *probs,
+                                double *max_score, double *y_bounds, double *probs_bounds) {
+  const extents e = {(size_t)shape->h,      (size_t)shape->d_model, (size_t)shape->seq,
+                     (size_t)shape->seq_kv, (size_t)shape->dk,      (size_t)shape->dv};
+  const size_t batch = (size_t)shape->batch;
+  const int cross = (shape->options & MHAGEN_CROSS) != 0, bounds = y_bounds != NULL;
+  const size_t sides = bounds ? 2 : 1, rows = batch * e.n;
+  numbers x = {.weights = *weights, .qx = args->q, .kx = cross ? args->k : args->q,
+               .vx = cross ? args->v : args->q, .y = y}, size = x;
+  double *room = malloc((sides * room_of(&e) + e.m + (sides - 1) * rows * e.d) * sizeof *room);
+  float *sizes = bounds ? make_magnitudes(&size, &x, &e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
+  if (!room || (bounds && !sizes)) {
+    free(room), free(sizes);
+    return -1;
+  }
+  double *p = room + room_of(&e), largest = 0;
+  divide(&x, &e, room);
+  if (bounds) divide(&size, &e, p + e.m), size.y = p + e.m + room_of(&e);
 
-    size_t valid = shape->options & MHAGEN_KV_LEN ? (size_t)args->kv_len[b] : m;
-    for (size_t i = 0; i < h; i++) {
-      for (size_t r = 0; r < n; r++) {
-        size_t keys = shape->options & MHAGEN_CAUSAL && r + 1 < valid ? r + 1 : valid;
-        attend(q + r * h * dk + i * dk, k + i * dk, keys, dk, h * dk, p, &largest);
-        double *sum = context + r * h * dv + i * dv;
-        memset(sum, 0, dv * sizeof *sum);
-        for (size_t j = 0; j < keys; j++) {
-          for (size_t c = 0; c < dv; c++) sum[c] += p[j] * v[j * h * dv + i * dv + c];
+  for (size_t b = 0; b < batch; b++) {
+    project_inputs(&x, &e, b);
+    if (bounds) project_inputs(&size, &e, b);
+    size_t valid = shape->options & MHAGEN_KV_LEN ? (size_t)args->kv_len[b] : e.m;
+    for (size_t r = 0; r < e.n; r++) {
+      size_t keys = shape->options & MHAGEN_CAUSAL && r + 1 < valid ? r + 1 : valid;
+      double score_size = 0;
+      for (size_t i = 0; i < e.h; i++) {
+        const size_t stride = e.h * e.dk, q_at = r * stride + i * e.dk, k_at = i * e.dk;
+        const size_t row = (b * e.h + i) * e.n + r;
+        double of_head = 0;
+        attend(x.q + q_at, x.k + k_at, keys, e.dk, stride, p, &largest);
+        add_context(&x, &e, r, i, p, keys);
+        if (bounds) {
+          for (size_t j = 0; j < keys; j++)
+            of_head = fmax(of_head, dot(size.q + q_at, size.k + k_at + j * stride, e.dk) / sqrt((double)e.dk));
+          add_context(&size, &e, r, i, p, keys);
+          score_size = fmax(score_size, of_head);
+          if (probs_bounds) probs_bounds[row] = row_error(shape, of_head) * sqrt(dot(p, p, keys));
         }
         if (!probs) continue;
-        double *row = probs + ((b * h + i) * n + r) * m;
-        memset(row, 0, m * sizeof *row);
-        memcpy(row, p, keys * sizeof *row);
+        memset(probs + row * e.m, 0, e.m * sizeof *p);
+        memcpy(probs + row * e.m, p, keys * sizeof *p);
       }
+      if (bounds) y_bounds[b * e.n + r] = row_error(shape, score_size);
     }
-    project(NULL, context, n, h * dv, weights->wo, weights->bo, d, weights->layout, y + b * n * d);
+    project_output(&x, &e, b);
+    if (bounds) project_output(&size, &e, b);
   }
-  free(q);
+  for (size_t r = 0; r < rows && bounds; r++)
+    y_bounds[r] *= sqrt(dot(size.y + r * e.d, size.y + r * e.d, e.d));
+  free(room), free(sizes);
   if (max_score) *max_score = largest;
   return 0;
+}
+
+int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
+                     const mhagen_args *args, double *y, double *probs, double *max_score) {
+  return mhagen_reference_and_bounds(shape, weights, args, y, probs, max_score, NULL, NULL);
 }

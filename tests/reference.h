@@ -6,7 +6,8 @@
 #include "mhagen.h"
 
 /* The promise on ||y - reference|| / ||reference||, of probs as well, where the largest |score| is
- * max_score: a score's own rounding is amplified by exp. */
+ * max_score: a score's own rounding is amplified by exp. It is one of norms over many rows of ordinary
+ * data: 32 rows of weights, and 64 columns of y and of the contexts, at least. */
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
 
 /* Computes what a run of a kernel of this shape should. Of `shape` only the integers and the
@@ -19,5 +20,18 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
  * short. */
 int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
                      const mhagen_args *args, double *y, double *probs, double *max_score);
+
+/* The same, and the promise for each row, whatever the data: the largest ||got - reference|| of a
+ * row of y, y_bounds[batch][seq], and of a row of weights, probs_bounds[batch][h][seq] or null. They are
+ *
+ *   (16 + d_model + dk + seq_kv + h*dv) * 2^-24 * (1 + S) * ||size||
+ *
+ * where size is the row computed with the magnitudes of x, W and b, but the weights of attention as they
+ * are, and S the largest score so computed, |q| |k| / sqrt(dk), of the keys that the row sees; of a row of
+ * weights, the row itself and its head's S. With strassen, which mixes rows and columns, the
+ * largest element stands for all of an input, and of Wq, Wk, Wv. Nothing may over- or underflow. */
+int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
+                                const mhagen_args *args, double *y, double *probs,
+                                double *max_score, double *y_bounds, double *probs_bounds);
 
 #endif
