@@ -192,9 +192,9 @@ static void look(mhagen_pool *pool, const unsigned *number, unsigned is) {
   pthread_mutex_unlock(&pool->lock);
   for (int i = 0; i < pool->looks && get(number) == is; i++) {
     for (int j = 0; j < PAUSES; j++) {
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
       __builtin_ia32_pause();
-#elif defined(__aarch64__)
+#elif defined(__GNUC__) && defined(__aarch64__)
       __asm__ volatile("isb"); /* yield does nothing on most */
 #endif
     }
