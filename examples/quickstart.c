@@ -8,6 +8,9 @@
 
 enum { D = MINILM_D_MODEL, SEQ = MINILM_SEQ };
 
+/* Static here; from malloc, align them yourself. Two runs at the same time need two workspaces. */
+static _Alignas(MHAGEN_ALIGN) char packed[MINILM_PACKED_BYTES], workspace[MINILM_WORKSPACE_BYTES];
+
 static float *numbers(size_t n, float scale) { /* stands in for your weights and inputs */
   float *x = malloc(n * sizeof *x);
   for (size_t i = 0; x && i < n; i++) x[i] = scale * ((float)(rand() % 2001) - 1000) / 1000;
@@ -16,8 +19,6 @@ static float *numbers(size_t n, float scale) { /* stands in for your weights and
 
 int main(int argc, char **argv) {
   float *w = numbers(4 * D * D, 0.1f), *x = numbers(SEQ * D, 1), *y = numbers(SEQ * D, 0);
-  void *packed = aligned_alloc(MHAGEN_ALIGN, MINILM_PACKED_BYTES);
-  void *workspace = aligned_alloc(MHAGEN_ALIGN, MINILM_WORKSPACE_BYTES);
   const mhagen_weights weights = {.wq = w, .wk = w + D * D, .wv = w + 2 * D * D, .wo = w + 3 * D * D,
                                   .layout = MHAGEN_OUT_IN}; /* as torch.nn.Linear; no biases */
   mhagen_status status = minilm_pack(&weights, packed);
@@ -30,6 +31,6 @@ int main(int argc, char **argv) {
 
   printf("%s: %s, y = %f %f %f ...\n", minilm_kernel.name, mhagen_status_text(status), y[0], y[1], y[2]);
   mhagen_pool_destroy(pool);
-  free(w), free(x), free(y), free(packed), free(workspace);
+  free(w), free(x), free(y);
   return status;
 }

@@ -10,6 +10,10 @@ local template = require "template"
 local tiles = require "tiles"
 local version = require "version"
 
+-- The version as mhagen.h has it, MHAGEN_VERSION.
+local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
+local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
+
 local option_names = {
   { "attention", "MHAGEN_CROSS", "cross" }, { "causal", "MHAGEN_CAUSAL", true },
   { "kv_len", "MHAGEN_KV_LEN", true }, { "probs", "MHAGEN_PROBS", true },
@@ -51,6 +55,7 @@ return function(cfg)
 
   local common = {
     name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
+    version_number = version_number,
     shape = describe.shape(cfg, "\n *             "), isa = cfg.isa,
     h = tostring(cfg.h), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk), dv = tostring(cfg.dv),
     seq = tostring(cfg.seq), seq_kv = tostring(cfg.seq_kv), batch = tostring(cfg.batch),

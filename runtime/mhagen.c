@@ -17,7 +17,7 @@ const char *mhagen_status_text(mhagen_status status) {
 }
 
 int mhagen_cpu_has(mhagen_cpu isa) {
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
   /* The builtin also asks the operating system whether it saves the wide registers. It wants string
    * literals, and the init call where this runs before the constructors of libgcc. */
   __builtin_cpu_init();
@@ -119,6 +119,11 @@ void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptr
   }
 }
 
+/* POSIX threads are on these systems; on others, such as a bare Cortex-M, there is no pool. */
+#if !defined(__unix__) && !defined(__APPLE__) && !defined(__MINGW32__) && !defined(MHAGEN_NO_POOL)
+#define MHAGEN_NO_POOL
+#endif
+
 #ifdef MHAGEN_NO_POOL
 
 mhagen_pool *mhagen_pool_create(int threads) {
@@ -128,21 +133,40 @@ mhagen_pool *mhagen_pool_create(int threads) {
 
 void mhagen_pool_destroy(mhagen_pool *pool) { (void)pool; }
 
-static int worth_forking(const mhagen_pool *pool, const mhagen_phase *phase) {
-  (void)pool, (void)phase;
-  return 0;
-}
-
-static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhagen_args *args) {
-  (void)pool, (void)phase, (void)args;
+mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
+                                  mhagen_pool *pool) {
+  (void)pool;
+  return kernel->run(args);
 }
 
 #else
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
+
+#ifdef __MINGW32__
+static long cpus(void) { return pthread_num_processors_np(); }
+static long process(void) { return 0; } /* Windows has no fork */
+#else
 #include <unistd.h>
+static long cpus(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
+static long process(void) { return (long)getpid(); }
+#endif
+
+/* A thread looks so often whether something has happened, on Zen 4 for a tenth of a millisecond,
+ * before it sleeps: the phases of a run follow each other sooner than a thread can be woken. Two
+ * threads on minilm are 1.98 times as fast as one; with a quarter of the looks 1.73 times. To look
+ * takes no lock, so the number is read and written as an atomic one, by builtins that need no C11;
+ * with a compiler that has none, nobody looks. */
+#ifdef __GNUC__
+enum { LOOKS = 200, PAUSES = 25 };
+static unsigned get(const unsigned *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
+static void set(unsigned *number, unsigned to) { __atomic_store_n(number, to, __ATOMIC_RELAXED); }
+#else
+enum { LOOKS = 0, PAUSES = 0 };
+static unsigned get(const unsigned *number) { return *number; }
+static void set(unsigned *number, unsigned to) { *number = to; }
+#endif
 
 /* One mutex guards everything but the constant part. Tasks are handed out under it too: a task is
  * far longer than a lock, and next, end and unfinished then need no memory model to be understood.
@@ -154,27 +178,23 @@ struct mhagen_pool {
   void (*task)(const mhagen_args *args, int index);
   const mhagen_args *args;
   int next, end;  /* indices of the tasks not handed out yet */
-  atomic_int unfinished; /* tasks that have not ended yet; read without the lock as well */
-  atomic_int posted;     /* counts what the workers must see, phases and stop; the same */
+  unsigned unfinished; /* tasks that have not ended yet; read without the lock as well */
+  unsigned posted;     /* counts what the workers must see, phases and stop; the same */
   int stop;
-  int looks;   /* constant from here on: before sleeping; none with more threads than CPUs */
-  int workers; /* the caller is no worker */
+  int looks;    /* constant from here on: before sleeping; none with more threads than CPUs */
+  long process; /* that the workers are in: a fork leaves them there */
+  int workers;  /* the caller is no worker */
   pthread_t worker[];
 };
 
-/* A thread looks so often whether something has happened, on Zen 4 for a tenth of a millisecond,
- * before it sleeps: the phases of a run follow each other sooner than a thread can be woken. Two
- * threads on minilm are 1.98 times as fast as one; with a quarter of the looks 1.73 times. */
-enum { LOOKS = 200, PAUSES = 25 };
-
 /* Called with the lock held: unlocks it while a number, which changes under the lock, is this. */
-static void look(mhagen_pool *pool, const atomic_int *number, int is) {
+static void look(mhagen_pool *pool, const unsigned *number, unsigned is) {
   pthread_mutex_unlock(&pool->lock);
-  for (int i = 0; i < pool->looks && atomic_load(number) == is; i++) {
+  for (int i = 0; i < pool->looks && get(number) == is; i++) {
     for (int j = 0; j < PAUSES; j++) {
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
       __builtin_ia32_pause();
-#elif defined(__aarch64__)
+#elif defined(__GNUC__) && defined(__aarch64__)
       __asm__ volatile("isb"); /* yield does nothing on most */
 #endif
     }
@@ -189,7 +209,8 @@ static void take_tasks(mhagen_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
     pool->task(pool->args, index); /* stays as it is while a task is unfinished */
     pthread_mutex_lock(&pool->lock);
-    if (--pool->unfinished == 0) pthread_cond_signal(&pool->done);
+    set(&pool->unfinished, pool->unfinished - 1);
+    if (pool->unfinished == 0) pthread_cond_signal(&pool->done);
   }
 }
 
@@ -208,11 +229,12 @@ static void *work(void *argument) {
 }
 
 mhagen_pool *mhagen_pool_create(int threads) {
-  if (threads < 1) return NULL;
+  if (threads < 1 || threads > MHAGEN_MAX_THREADS) return NULL;
   int wanted = threads - 1;
   mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->worker[0]);
   if (!pool) return NULL;
-  pool->looks = threads <= sysconf(_SC_NPROCESSORS_ONLN) ? LOOKS : 0;
+  pool->looks = threads <= cpus() ? LOOKS : 0;
+  pool->process = process();
   if (pthread_mutex_init(&pool->lock, NULL)) goto no_lock;
   if (pthread_cond_init(&pool->work, NULL)) goto no_work;
   if (pthread_cond_init(&pool->done, NULL)) goto no_done;
@@ -236,9 +258,13 @@ no_lock:
 
 void mhagen_pool_destroy(mhagen_pool *pool) {
   if (!pool) return;
+  if (pool->process != process()) { /* nobody to join, and a worker may have held the lock */
+    free(pool);
+    return;
+  }
   pthread_mutex_lock(&pool->lock);
   pool->stop = 1;
-  pool->posted++;
+  set(&pool->posted, pool->posted + 1);
   pthread_cond_broadcast(&pool->work);
   pthread_mutex_unlock(&pool->lock);
   for (int i = 0; i < pool->workers; i++) pthread_join(pool->worker[i], NULL);
@@ -261,12 +287,12 @@ static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhage
   pool->args = args;
   pool->next = phase->first;
   pool->end = phase->first + phase->tasks;
-  pool->unfinished = phase->tasks;
-  pool->posted++;
+  set(&pool->unfinished, (unsigned)phase->tasks);
+  set(&pool->posted, pool->posted + 1);
   /* The caller takes a task itself: wake no more workers than there are others. */
   for (int i = 0; i < pool->workers && i < phase->tasks - 1; i++) pthread_cond_signal(&pool->work);
   take_tasks(pool);
-  for (int left = pool->unfinished; left > 0; left = pool->unfinished) {
+  for (unsigned left = pool->unfinished; left > 0; left = pool->unfinished) {
     look(pool, &pool->unfinished, left);
     if (pool->unfinished == left) break;
   }
@@ -274,13 +300,13 @@ static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhage
   pthread_mutex_unlock(&pool->lock);
 }
 
-#endif
-
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool) {
   int forks = 0;
   for (int p = 0; p < kernel->phase_count; p++) forks += worth_forking(pool, &kernel->phases[p]);
-  if (forks == 0) return kernel->run(args); /* in the order that keeps one core's caches warm */
+  if (forks == 0 || pool->process != process()) {
+    return kernel->run(args); /* in the order that keeps one core's caches warm */
+  }
   const mhagen_status status = mhagen_check_args(kernel, args);
   if (status != MHAGEN_OK) return status;
   for (int p = 0; p < kernel->phase_count; p++) {
@@ -293,3 +319,5 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
   }
   return MHAGEN_OK;
 }
+
+#endif

@@ -1,8 +1,9 @@
 /* mhagen.h: the types that every generated attention kernel shares, and an optional thread pool.
  *
- * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C11 compiler and libc.
+ * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
  * Nothing here or in a kernel keeps global state. Define MHAGEN_NO_POOL to leave the pool (and with
- * it the dependency on threads) out; mhagen_run_parallel then runs everything on the caller.
+ * it the dependency on threads) out; mhagen_run_parallel then runs everything on the caller. Where
+ * there are no POSIX threads, as on a bare Cortex-M, it is left out by itself.
  *
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
@@ -28,6 +29,21 @@
 extern "C" {
 #endif
 
+/* The version of mhagen, 10000 major + 100 minor + patch. A kernel of another version does not
+ * compile with this header. */
+#define MHAGEN_VERSION 100
+
+/* Stands before all that other files use: what a shared library exports under -fvisibility=hidden.
+ * To export nothing, define it as empty; for a DLL as __declspec(dllexport), and in the program
+ * that uses the DLL as __declspec(dllimport). */
+#ifndef MHAGEN_API
+#if defined(__GNUC__) && !defined(_WIN32)
+#define MHAGEN_API __attribute__((visibility("default")))
+#else
+#define MHAGEN_API
+#endif
+#endif
+
 /* Required alignment, in bytes, of the packed weights and of the workspace. */
 #define MHAGEN_ALIGN 64
 
@@ -41,7 +57,7 @@ typedef enum mhagen_status {
 } mhagen_status;
 
 /* A short English text for a status; never null. */
-const char *mhagen_status_text(mhagen_status status);
+MHAGEN_API const char *mhagen_status_text(mhagen_status status);
 
 /* How the weight matrices are stored. */
 typedef enum mhagen_layout {
@@ -105,32 +121,39 @@ typedef struct mhagen_kernel {
 } mhagen_kernel;
 
 /* The status that kernel->run would return: for callers who run the phases themselves. */
-mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
+MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
 
 /* Worker threads that sleep while there is nothing to do, a short while after the last task. One
  * pool serves any number of kernels, one run at a time: calls from several threads on one pool are
  * not allowed. */
 typedef struct mhagen_pool mhagen_pool;
 
-/* A pool of `threads` threads, the caller of mhagen_run_parallel being one of them; allocates.
- * Null when threads < 1, when memory or threads are short, or under MHAGEN_NO_POOL. */
-mhagen_pool *mhagen_pool_create(int threads);
+/* The most threads of a pool. */
+#define MHAGEN_MAX_THREADS 1024
+
+/* A pool of `threads` threads, the caller of mhagen_run_parallel being one of them; allocates. Null
+ * when threads is outside 1..MHAGEN_MAX_THREADS, when memory or threads are short, or where there
+ * is no pool. A process that comes of fork() has none of the workers: there mhagen_run_parallel
+ * runs everything on the caller, and mhagen_pool_destroy only frees the memory. */
+MHAGEN_API mhagen_pool *mhagen_pool_create(int threads);
 
 /* Ends and joins the workers. Null is allowed. */
-void mhagen_pool_destroy(mhagen_pool *pool);
+MHAGEN_API void mhagen_pool_destroy(mhagen_pool *pool);
 
 /* Runs the kernel on the threads of the pool; a null pool means the caller alone, as does a kernel
  * too small to gain by waking threads. The bits of the result do not depend on the pool. Errors:
  * those of mhagen_check_args; nothing is written then. */
+MHAGEN_API
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);
 
 /* For generated code: the status that packing starts with. */
-mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
+MHAGEN_API mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
 
 /* For generated code: packs `steps` rows from `row` on and `used` columns from `column` on of a
  * matrix w[rows][columns] (under MHAGEN_OUT_IN w[columns][rows]) into panel[steps][width], scaled
  * and rounded once, with zeros behind. A null w means zeros. */
+MHAGEN_API
 void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
                        ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
                        ptrdiff_t width, double scale, float *panel);
@@ -138,6 +161,7 @@ void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptr
 /* For generated code: the same for a sum of four quadrants of w, those below half_rows further
  * down, those on the right half_columns further on, each times its sign 1, 0 or -1, summed in
  * double. */
+MHAGEN_API
 void mhagen_pack_quadrants(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
                            ptrdiff_t half_rows, ptrdiff_t half_columns, int s11, int s12, int s21,
                            int s22, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width, double scale,
@@ -145,12 +169,14 @@ void mhagen_pack_quadrants(const float *w, mhagen_layout layout, ptrdiff_t rows,
 
 /* For generated code: the same for the product of `inner` columns of a[steps][depth] from `first`
  * on, and as many rows of b[depth][columns], summed in double. */
+MHAGEN_API
 void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
                          mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
                          ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,
                          ptrdiff_t used, ptrdiff_t width, double scale, float *panel);
 
 /* For generated code: bo + bv wo, summed in double, with wo[depth][columns]. */
+MHAGEN_API
 void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptrdiff_t columns,
                              float *bias);
 
@@ -163,7 +189,7 @@ typedef enum mhagen_cpu {
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). */
-int mhagen_cpu_has(mhagen_cpu isa);
+MHAGEN_API int mhagen_cpu_has(mhagen_cpu isa);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs, on Debian or Ubuntu, what is missing: `install.sh` what it takes to build mhagen and to
 # run the example, `install.sh tests` what the tests take as well, `install.sh mca` what
-# `ninja bench-mca` takes besides, `install.sh peers` what `ninja bench-peers` compares with. Needs root
+# `ninja bench-mca` takes besides, `install.sh toolchains` compilers for Windows and Cortex-M (1.3 GB),
+# which tests use where they are, `install.sh peers` what `ninja bench-peers` compares with. Needs root
 # or sudo for that.
 set -eu
 
@@ -13,10 +14,13 @@ if [ "$kind" = tests ] || [ "$kind" = mca ]; then
   packages="$packages slurm-wlm munge"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+  packages="$packages tcc musl-tools gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"
   # Ubuntu has Chromium as a snap only; without it the tests of the report's page are skipped.
   ! grep -qx ID=debian /etc/os-release ||
     packages="$packages chromium chromium-driver python3-selenium"
 fi
+[ "$kind" = toolchains ] &&
+  packages="$packages gcc-mingw-w64-x86-64-win32 gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
 [ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
 
 root() {

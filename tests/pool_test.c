@@ -1,13 +1,17 @@
 /* pool_test.c: the runtime's pool under a toy kernel of four phases, whose tasks only do their work
  * right when each phase has ended before the next begins. Meant to run under ThreadSanitizer too.
- * Link with -Wl,--wrap=pthread_create. Built with MHAGEN_NO_POOL it runs what is left. */
+ * Link with -Wl,--wrap=pthread_create. Built with MHAGEN_NO_POOL it runs what is left. An argument
+ * is the number of forks, in which no child makes threads: ThreadSanitizer and QEMU do not survive it. */
 #define _DEFAULT_SOURCE /* usleep */
 #include "mhagen.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define REQUIRE(condition) \
@@ -72,18 +76,75 @@ static void run(mhagen_pool *pool, int start) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
+/* A kernel that reads and writes all that a run may, and every argument that it must refuse. */
+enum { BATCH = 2, KEYS = 5, FLOATS = 16 };
+static struct {
+  _Alignas(MHAGEN_ALIGN) float packed[FLOATS], workspace[FLOATS];
+  float q[FLOATS], k[FLOATS], v[FLOATS], y[FLOATS], probs[FLOATS];
+  int kv_len[BATCH];
+} memory, memory_before;
+
+static void write_all(const mhagen_args *args, int index) {
+  ((float *)args->workspace)[index] = 1;
+  args->y[index] = args->probs[index] = 1;
+}
+
+static const mhagen_phase writing[] = {{"large", write_all, 0, FLOATS, 1e6},
+                                       {"small", write_all, 0, FLOATS, 1}};
+static mhagen_status run_writer(const mhagen_args *args);
+static int cpu_is_right = 1;
+static int right_cpu(void) { return cpu_is_right; }
+static const mhagen_kernel writer = {
+    .batch = BATCH, .seq_kv = KEYS, .options = MHAGEN_CROSS | MHAGEN_KV_LEN | MHAGEN_PROBS,
+    .supported = right_cpu, .run = run_writer, .phases = writing, .phase_count = 2};
+
+static mhagen_status run_writer(const mhagen_args *args) {
+  const mhagen_status status = mhagen_check_args(&writer, args);
+  for (int i = 0; status == MHAGEN_OK && i < FLOATS; i++) write_all(args, i);
+  return status;
+}
+
+static void refuse(const mhagen_args *args, mhagen_status expected, mhagen_pool *pool) {
+  memcpy(&memory_before, &memory, sizeof memory);
+  REQUIRE(mhagen_run_parallel(&writer, args, pool) == expected);
+  REQUIRE(memcmp(&memory_before, &memory, sizeof memory) == 0); /* after an error nothing is written */
+}
+
 static void test_bad_args(mhagen_pool *pool) {
-  values[0][0] = -1;
-  mhagen_args args = args_with(NULL);
-  REQUIRE(mhagen_run_parallel(&kernel, &args, pool) == MHAGEN_ERR_NULL);
-  REQUIRE(values[0][0] == -1);
+  memset(&memory, 0xA5, sizeof memory);
+  memory.kv_len[0] = 0, memory.kv_len[1] = KEYS;
+  const mhagen_args good = {.q = memory.q, .k = memory.k, .v = memory.v, .y = memory.y,
+                            .packed = memory.packed, .workspace = memory.workspace,
+                            .kv_len = memory.kv_len, .probs = memory.probs};
+  mhagen_args bad = good;
+  refuse(NULL, MHAGEN_ERR_NULL, pool);
+#define WITHOUT(field) (bad = good, bad.field = NULL, refuse(&bad, MHAGEN_ERR_NULL, pool))
+  WITHOUT(q), WITHOUT(k), WITHOUT(v), WITHOUT(y), WITHOUT(packed), WITHOUT(workspace);
+  WITHOUT(kv_len), WITHOUT(probs);
+  bad = good, bad.packed = memory.packed + 1;
+  refuse(&bad, MHAGEN_ERR_ALIGN, pool);
+  bad = good, bad.workspace = memory.workspace + 1;
+  refuse(&bad, MHAGEN_ERR_ALIGN, pool);
+  for (int b = 0; b < BATCH; b++) {
+    for (int wrong = -1; wrong <= KEYS + 1; wrong += KEYS + 2) {
+      int kv_len[BATCH] = {0};
+      kv_len[b] = wrong;
+      bad = good, bad.kv_len = kv_len;
+      refuse(&bad, MHAGEN_ERR_LENGTH, pool);
+    }
+  }
+  cpu_is_right = 0;
+  refuse(&good, MHAGEN_ERR_CPU, pool);
+  cpu_is_right = 1;
+  REQUIRE(mhagen_run_parallel(&writer, &good, pool) == MHAGEN_OK);
+  REQUIRE(memory.y[FLOATS - 1] == 1 && memory.probs[0] == 1 && memory.workspace[0] == 1);
 }
 
 static void test_null_pool(void) {
   run(NULL, 5);
   test_bad_args(NULL);
   mhagen_pool_destroy(NULL);
-  REQUIRE(!mhagen_pool_create(0) && !mhagen_pool_create(-3));
+  REQUIRE(!mhagen_pool_create(0) && !mhagen_pool_create(-3) && !mhagen_pool_create(INT_MIN));
 }
 
 #ifdef MHAGEN_NO_POOL
@@ -98,12 +159,13 @@ int main(void) {
 #else
 
 /* Lets the creation of threads fail after `creations_left` more; negative: never. */
-static int creations_left = -1;
+static int creations_left = -1, creations_tried;
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                           void *(*start)(void *), void *argument);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                           void *(*start)(void *), void *argument) {
+  creations_tried++;
   if (creations_left == 0) return 11; /* EAGAIN */
   creations_left--;
   return __real_pthread_create(thread, attributes, start, argument);
@@ -132,6 +194,42 @@ static void test_no_threads_left(void) {
     REQUIRE(creations_left == 0);
   }
   creations_left = -1;
+}
+
+static void test_too_many_threads(void) {
+  static const int numbers[] = {MHAGEN_MAX_THREADS + 1, 0x40000001, INT_MAX};
+  creations_left = 3;
+  REQUIRE(!mhagen_pool_create(MHAGEN_MAX_THREADS) && creations_left == 0);
+  creations_tried = 0;
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    REQUIRE(!mhagen_pool_create(numbers[i]) && creations_tried == 0);
+  }
+  creations_left = -1;
+}
+
+/* A child has none of the workers, whatever they did when it was made, and may have its own. */
+static void test_fork(int forks, int threads_in_child) {
+  mhagen_pool *pool = mhagen_pool_create(4);
+  for (int i = 0; i < forks; i++) {
+    run(pool, i);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(10); /* ends a child that hangs */
+      run(pool, i + 1);
+      test_bad_args(pool);
+      mhagen_pool_destroy(pool);
+      mhagen_pool *own = threads_in_child ? mhagen_pool_create(2) : NULL;
+      REQUIRE(own || !threads_in_child);
+      run(own, i + 2);
+      mhagen_pool_destroy(own);
+      _exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+  }
+  run(pool, 1);
+  mhagen_pool_destroy(pool);
 }
 
 /* As many tasks as threads, each waiting for all others: ends only if every thread takes one. */
@@ -191,12 +289,14 @@ static void test_idle(void) {
   mhagen_pool_destroy(pool);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   caller = pthread_self();
   test_null_pool();
   test_cycles();
   test_reuse();
   test_no_threads_left();
+  test_too_many_threads();
+  test_fork(argc > 1 ? atoi(argv[1]) : 300, argc == 1);
   test_all_threads_work();
   test_small_phases_do_not_fork();
   test_idle();

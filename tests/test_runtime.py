@@ -1,30 +1,46 @@
 """The runtime: warnings, the pool under sanitizers, builds without threads, C++, aarch64."""
 import pathlib
 import re
+import subprocess
 
 import pytest
 
 from tools import COMPILERS, CXX_COMPILERS, ROOT, WARNINGS, compiler_for, need, run, runner_for
 
-SANITIZERS = {"plain": [], "thread": ["-fsanitize=thread"],
-              "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]}
+RUNTIME = ROOT / "runtime/mhagen.c"
+# Flags, and the arguments of pool_test.
+SANITIZERS = {"plain": ([], []), "thread": (["-fsanitize=thread"], ["300"]),
+              "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], [])}
+CHECKED = "  if (status != MHAGEN_OK) return status;\n  for (int p = 0"
+# What breaks the runtime's pool, and the text that takes the place of another.
+MUTANTS = {
+    "nothing": ("", ""),
+    "a task before the check": ("  const mhagen_status status = mhagen_check_args(kernel, args);\n" + CHECKED,
+                                "  if (args && args->y && args->probs && args->workspace) "
+                                "kernel->phases[0].task(args, 0);\n"
+                                "  const mhagen_status status = mhagen_check_args(kernel, args);\n" + CHECKED),
+    **{f"{buffer} written after an error": (
+        CHECKED, f"  if (status != MHAGEN_OK && args && args->{buffer}) *(float *)(uintptr_t)args->{buffer} = 0;\n"
+        + CHECKED) for buffer in ("y", "probs", "workspace", "packed")},
+    "no cap": (" || threads > MHAGEN_MAX_THREADS", ""),
+    "a child that wakes its parent's threads": ("forks == 0 || pool->process != process()", "forks == 0"),
+    "a child that joins its parent's threads": ("if (pool->process != process()) {", "if (0) {"),
+}
 
 
-def build_pool_test(command, out, *flags):
+def build_pool_test(command, out, *flags, runtime=RUNTIME):
     run(*command, "-std=c11", "-O2", "-g", *WARNINGS, *flags, "-I", ROOT / "runtime",
-        ROOT / "tests/pool_test.c", ROOT / "runtime/mhagen.c", "-o", out, "-pthread",
-        "-Wl,--wrap=pthread_create")
+        ROOT / "tests/pool_test.c", runtime, "-o", out, "-pthread", "-Wl,--wrap=pthread_create")
 
 
 @pytest.mark.parametrize("isa", ["scalar", "neon"])
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_no_warnings(compiler, isa, tmp_path):
     command = compiler_for(isa, compiler)
-    for level in "0123":
-        for standard in "c11", "c17":
-            for option in [], ["-DMHAGEN_NO_POOL"]:
-                run(*command, f"-std={standard}", f"-O{level}", *WARNINGS, *option, "-c",
-                    ROOT / "runtime/mhagen.c", "-o", tmp_path / "mhagen.o")
+    for level, standard in zip("0123", ("c11", "c99", "gnu99", "c17")):
+        for option in [], ["-DMHAGEN_NO_POOL"]:
+            run(*command, f"-std={standard}", f"-O{level}", *WARNINGS, *option, "-c", RUNTIME,
+                "-o", tmp_path / "mhagen.o")
 
 
 @pytest.mark.parametrize("compiler", CXX_COMPILERS)
@@ -38,13 +54,25 @@ def test_header_is_cpp(compiler, tmp_path):
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_pool(compiler, sanitizer, tmp_path):
-    build_pool_test(compiler_for("scalar", compiler), tmp_path / "test", *SANITIZERS[sanitizer])
-    run(tmp_path / "test")
+    flags, arguments = SANITIZERS[sanitizer]
+    build_pool_test(compiler_for("scalar", compiler), tmp_path / "test", *flags)
+    run(tmp_path / "test", *arguments)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_pool_mutants(mutant, tmp_path):
+    """pool_test fails with each broken runtime."""
+    text, (old, new) = RUNTIME.read_text(), MUTANTS[mutant]
+    assert old in text
+    (tmp_path / "mhagen.c").write_text(text.replace(old, new) if old else text)
+    build_pool_test(["gcc"], tmp_path / "test", runtime=tmp_path / "mhagen.c")
+    result = subprocess.run([tmp_path / "test"], stdout=subprocess.DEVNULL, timeout=60)
+    assert (result.returncode == 0) == (mutant == "nothing")
 
 
 def test_pool_on_aarch64(tmp_path):
     build_pool_test(compiler_for("neon", "gcc"), tmp_path / "test", "-static")
-    run(*runner_for("neon"), tmp_path / "test")
+    run(*runner_for("neon"), tmp_path / "test", "10")
 
 
 def test_without_pool(tmp_path):

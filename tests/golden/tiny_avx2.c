@@ -19,6 +19,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#if TINY_AVX2_VERSION != 100
+#error "tiny_avx2.c is of mhagen 0.1.0, tiny_avx2.h is not: generate both with one version"
+#endif
 #ifdef __FAST_MATH__
 #error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
 #endif
@@ -51,6 +54,9 @@ mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
 
 /* ---- kernels ---- */
 
+#if defined(_WIN32) && !defined(__clang__)
+#error "gcc for Windows does not align the stack for AVX: compile this file with clang"
+#endif
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else

@@ -8,6 +8,11 @@
 
 #include "mhagen.h"
 
+#define TINY_FULL_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_FULL_VERSION
+#error "tiny_full.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,18 +31,18 @@ extern "C" {
 
 /* Packs the weights, once, into the 832 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; nothing is written then. */
-mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed);
+MHAGEN_API mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 17 KB. Errors: MHAGEN_ERR_NULL,
  * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU; nothing is written then. */
-mhagen_status tiny_full_run(const mhagen_args *args);
+MHAGEN_API mhagen_status tiny_full_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx512). */
-int tiny_full_supported(void);
+MHAGEN_API int tiny_full_supported(void);
 
 /* The same as data, with the tasks for a scheduler of your own or mhagen_run_parallel. */
-extern const mhagen_kernel tiny_full_kernel;
+MHAGEN_API extern const mhagen_kernel tiny_full_kernel;
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#if TINY_STRASSEN_VERSION != 100
+#error "tiny_strassen.c is of mhagen 0.1.0, tiny_strassen.h is not: generate both with one version"
+#endif
 #ifdef __FAST_MATH__
 #error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
 #endif
