@@ -6,7 +6,8 @@ local tape = require "tape"
 local M = {}
 
 -- Inputs come from memory, so that nothing is computed when compiling.
-M.inputs = { 1.0, 3.0, 5.0, 0.25, 1 + 2.0 ^ -12, -(1 + 2.0 ^ -11), 1e8, -1e8, math.huge, -0.3125, -37.6875, 9.375, -130.0 }
+M.inputs = { 1.0, 3.0, 5.0, 0.25, 1 + 2.0 ^ -12, -(1 + 2.0 ^ -11), 1e8, -1e8, math.huge,
+             -0.3125, -37.6875, 9.375, -130.0 }
 local place = {}
 for i, x in ipairs(M.inputs) do place[x] = i - 1 end
 

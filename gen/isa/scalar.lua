@@ -13,8 +13,8 @@ return {
   fused = false,
   saturates = true,
   prelude = [[
-/* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It is
- * taken away from the bits: as a float, another order of sums or more precision would lose it. */
+/* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It
+ * is taken away as an integer: floats in another order or of more precision would lose the sum. */
 static inline float nearest(float a) {
   const float shifted = a + 12582912.0f;
   uint32_t bits;

@@ -1750,7 +1750,7 @@ mhagen_status tiny_avx512_self_test(void) {
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
   float in[INPUTS], out[ROWS * 16];
   if (!tiny_avx512_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = inputs[i];
   self_test(in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
@@ -1759,7 +1759,7 @@ mhagen_status tiny_avx512_self_test(void) {
 #else /* another architecture: links, and says that it cannot run */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
-#warning "not for avx512: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if that is meant"
+#warning "not for avx512: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
 #endif
 
 static void run_all(const mhagen_args *args) { (void)args; }

@@ -117,8 +117,8 @@ mhagen_status tiny_strassen_pack(const mhagen_weights *weights, void *packed) {
 /* ---- kernels ---- */
 
 
-/* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It is
- * taken away from the bits: as a float, another order of sums or more precision would lose it. */
+/* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It
+ * is taken away as an integer: floats in another order or of more precision would lose the sum. */
 static inline float nearest(float a) {
   const float shifted = a + 12582912.0f;
   uint32_t bits;
@@ -1332,7 +1332,7 @@ mhagen_status tiny_strassen_self_test(void) {
   enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
   float in[INPUTS], out[ROWS * 1];
   if (!tiny_strassen_supported()) return MHAGEN_ERR_CPU;
-  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* -fsingle-precision-constant */
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = inputs[i];
   self_test(in, out);
   return mhagen_check_bits(out, bits, ROWS, 1);
@@ -1341,7 +1341,7 @@ mhagen_status tiny_strassen_self_test(void) {
 #else /* another architecture: links, and says that it cannot run */
 
 #if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
-#warning "not for scalar: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if that is meant"
+#warning "not for scalar: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
 #endif
 
 static void run_all(const mhagen_args *args) { (void)args; }
