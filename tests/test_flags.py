@@ -32,11 +32,12 @@ EVERYWHERE = [  # machine, flags, outcome; gcc and every Clang
     (M32, "-msse2 -mfpmath=sse", RIGHT), (M32, "", X87),
     (X86, "-ffast-math", FINITE), (X86, "-ffinite-math-only", FINITE),
     (X86, "-fassociative-math", RIGHT), (X86, ASSOCIATIVE, RIGHT), (X86, "-freciprocal-math", RIGHT),
-    (X86, "-fno-signed-zeros", RIGHT), (X86, "-funsafe-math-optimizations", RIGHT),
+    (X86, "-fno-signed-zeros", RIGHT),
     (X86, "-fno-trapping-math -fno-math-errno", RIGHT), (X86, "-frounding-math", RIGHT),
 ]
 OLDEST = ["", "-march=native", "-ffast-math", ASSOCIATIVE, "-funsafe-math-optimizations"]  # of Clang
 GCC = [
+    (X86, "-funsafe-math-optimizations", RIGHT),
     (X86, "-mfpmath=387", X87), (X86, "-mfpmath=387 -std=c11", X87), (X86, "-mfpmath=sse,387", X87),
     (X86, "-march=native -ffp-contract=fast -funsafe-math-optimizations", RIGHT),
     (X86, "-fcx-limited-range -fno-rounding-math -fno-signaling-nans -fexcess-precision=fast", RIGHT),
@@ -46,7 +47,8 @@ GCC = [
     (S390X, "", RIGHT), (S390X, "-std=c11", S390), (S390X, "-std=c11 -fexcess-precision=fast", RIGHT),
 ]
 CLANG = [
-    (X86, "-march=native -ffp-contract=fast", TOLD),  # whatever a file says of it
+    # Newer ones contract whatever a file says, where there are FMAs; unsafe math includes it.
+    (X86, "-march=native -ffp-contract=fast", TOLD), (X86, "-funsafe-math-optimizations", None),
     (X86, "-fapprox-func", RIGHT), (X86, "-fno-honor-infinities", None), (X86, "-fno-honor-nans", None),
 ]
 
@@ -134,7 +136,7 @@ def test_newest_clang(machine, flags, expected, bench, tmp_path):
     check(machine, CLANGS[-1], flags, expected, bench, tmp_path)
 
 
-@pytest.mark.parametrize("flags, expected", [(flags, expected) for machine, flags, expected in EVERYWHERE
+@pytest.mark.parametrize("flags, expected", [(flags, expected) for machine, flags, expected in EVERYWHERE + CLANG
                                              if machine is X86 and flags in OLDEST])
 def test_oldest_clang(flags, expected, bench, tmp_path):
     check(X86, CLANGS[0], flags, expected, bench, tmp_path)
