@@ -13,7 +13,7 @@ const char *mhagen_status_text(mhagen_status status) {
     case MHAGEN_ERR_LENGTH: return "a kv_len is outside 0..seq_kv";
     case MHAGEN_ERR_CPU: return "this CPU lacks the instructions of the kernel";
     case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
-    case MHAGEN_ERR_TARGET: return "the kernel was compiled for an architecture without its instructions";
+    case MHAGEN_ERR_TARGET: return "compiled for an architecture without the kernel's instructions";
     case MHAGEN_ERR_ARITHMETIC: return "the compiler's flags changed the arithmetic of the kernel";
   }
   return "unknown status";
