@@ -154,6 +154,11 @@ function print_body(isa, body, indent, out)
   for _, node in ipairs(body) do printers[node.kind](isa, node, indent, out) end
 end
 
+-- The items of an initializer, on lines of their own.
+function M.list(items, indent)
+  return wrap(indent .. table.concat(items, ", "), indent:sub(5))
+end
+
 -- Text of /* ... */ over several lines.
 function M.comment(text, indent)
   return indent .. "/* " .. text:gsub("\n", "\n" .. indent .. " * ") .. " */"

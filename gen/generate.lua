@@ -5,6 +5,7 @@ local cprint = require "cprint"
 local describe = require "describe"
 local pack = require "emit.pack"
 local record = require "record"
+local self_test = require "emit.self_test"
 local tape = require "tape"
 local template = require "template"
 local tiles = require "tiles"
@@ -40,12 +41,22 @@ local function stack(plan)
   return 16 + tiles.ceil_div(4 * plan.isa.lanes * broadcasts, 1024)
 end
 
+-- The inputs of the self-test, and the rows of bits that it must give.
+local function test_values(rows)
+  local inputs, bits = {}, {}
+  for i, x in ipairs(self_test.inputs) do inputs[i] = cprint.float(x) end
+  for i, row in ipairs(rows) do bits[i] = ("{ 0x%08X, 0x%08X }"):format(row[1], row[2]) end
+  return cprint.list(inputs, "    "), cprint.list(bits, "    ")
+end
+
 return function(cfg)
   local recorded = record(cfg)
   local plan = recorded.plan
   local isa = plan.isa
   local packing = tape.new(isa)
   pack.emit(packing, plan)
+  local testing = tape.new(isa, recorded.tape)
+  local test_rows = self_test.emit(testing)
 
   local options = {}
   for _, option in ipairs(option_names) do
@@ -71,10 +82,12 @@ return function(cfg)
     workspace_bytes = ("%d"):format(plan.workspace * 4),
     stack = tostring(stack(plan)), inputs = cfg.attention == "self" and "q" or "q, k, v",
   }
+  local test_inputs, test_bits = test_values(test_rows)
   local source_values = with {
     plan = describe.header(recorded), pack = cprint.functions(packing), guard = isa.guard,
     headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
-    functions = recorded.functions, finish = isa.finish or "",
+    functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
+    test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
     options = #options > 0 and table.concat(options, " | ") or "0",
   }

@@ -31,8 +31,9 @@ function Pointer:at(off)
   return setmetatable({ base = self.base, off = self.off + off }, Pointer)
 end
 
-function M.new(isa)
-  return setmetatable({ isa = isa, functions = {}, by_name = {}, by_content = {} }, Tape)
+-- before: a tape that is printed before this one; its functions are known.
+function M.new(isa, before)
+  return setmetatable({ isa = isa, functions = {}, by_name = before and before.by_name or {}, by_content = {} }, Tape)
 end
 
 function Tape:push(node)

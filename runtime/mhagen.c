@@ -3,6 +3,7 @@
 #include "mhagen.h"
 
 #include <stdint.h>
+#include <string.h>
 
 const char *mhagen_status_text(mhagen_status status) {
   switch (status) {
@@ -12,6 +13,8 @@ const char *mhagen_status_text(mhagen_status status) {
     case MHAGEN_ERR_LENGTH: return "a kv_len is outside 0..seq_kv";
     case MHAGEN_ERR_CPU: return "this CPU lacks the instructions of the kernel";
     case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
+    case MHAGEN_ERR_TARGET: return "compiled for an architecture without the kernel's instructions";
+    case MHAGEN_ERR_ARITHMETIC: return "the compiler's flags changed the arithmetic of the kernel";
   }
   return "unknown status";
 }
@@ -46,6 +49,7 @@ mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *
       if (args->kv_len[b] < 0 || args->kv_len[b] > kernel->seq_kv) return MHAGEN_ERR_LENGTH;
     }
   }
+  if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
   return kernel->supported() ? MHAGEN_OK : MHAGEN_ERR_CPU;
 }
 
@@ -55,6 +59,17 @@ mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *pa
   if (misaligned(packed)) return MHAGEN_ERR_ALIGN;
   const int known = weights->layout == MHAGEN_IN_OUT || weights->layout == MHAGEN_OUT_IN;
   return known ? MHAGEN_OK : MHAGEN_ERR_LAYOUT;
+}
+
+mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int rows, int lanes) {
+  int good = 1;
+  for (int i = 0; i < rows * lanes; ++i) {
+    uint32_t x;
+    memcpy(&x, &got[i], sizeof x);
+    x &= 0x7FFFFFFFu;
+    good &= x >= bits[i / lanes][0] && x <= bits[i / lanes][1];
+  }
+  return good ? MHAGEN_OK : MHAGEN_ERR_ARITHMETIC;
 }
 
 /* Element (row, column) of a matrix m[rows][columns]; of a null matrix zero. */

@@ -24,6 +24,7 @@
 #define MHAGEN_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -53,7 +54,9 @@ typedef enum mhagen_status {
   MHAGEN_ERR_ALIGN = 2,  /* packed or workspace is not aligned to MHAGEN_ALIGN */
   MHAGEN_ERR_LENGTH = 3, /* a kv_len is outside 0..seq_kv */
   MHAGEN_ERR_CPU = 4,    /* this CPU lacks the instructions of the kernel */
-  MHAGEN_ERR_LAYOUT = 5  /* mhagen_weights.layout is not one of mhagen_layout */
+  MHAGEN_ERR_LAYOUT = 5, /* mhagen_weights.layout is not one of mhagen_layout */
+  MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
+  MHAGEN_ERR_ARITHMETIC = 7 /* the compiler's flags changed the arithmetic of the kernel */
 } mhagen_status;
 
 /* A short English text for a status; never null. */
@@ -117,7 +120,8 @@ typedef struct mhagen_kernel {
   mhagen_status (*pack)(const mhagen_weights *weights, void *packed);
   mhagen_status (*run)(const mhagen_args *args);   /* everything on the calling thread */
   const mhagen_phase *phases; /* what a scheduler runs after mhagen_check_args returned MHAGEN_OK */
-  int phase_count;
+  int phase_count; /* 0 where the kernel was compiled for another architecture */
+  mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
 } mhagen_kernel;
 
 /* The status that kernel->run would return: for callers who run the phases themselves. */
@@ -179,6 +183,11 @@ void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
 MHAGEN_API
 void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptrdiff_t columns,
                              float *bias);
+
+/* For generated code: MHAGEN_OK if the bits of got[rows][lanes], without the signs, lie between the
+ * two of each row, else MHAGEN_ERR_ARITHMETIC. */
+MHAGEN_API mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int rows,
+                                           int lanes);
 
 /* Instruction sets that a generated kernel may ask for. */
 typedef enum mhagen_cpu {

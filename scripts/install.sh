@@ -9,12 +9,21 @@ set -eu
 packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson libjs-chart.js"
 packages="$packages python3 python3-venv"
 kind=${1:-}
+
+gcc32() { # libgcc for -m32, of the version that gcc has or will have
+  version=$(gcc -dumpversion 2>/dev/null || apt-cache depends gcc | sed -n 's/.*Depends: gcc-\([0-9]*\)$/\1/p')
+  echo "lib32gcc-${version:-12}-dev"
+}
+
 if [ "$kind" = tests ] || [ "$kind" = mca ]; then
   packages="$packages g++ binutils clang-14 libclang-rt-14-dev python3-pytest python3-pytest-xdist"
-  packages="$packages slurm-wlm munge"
+  packages="$packages slurm-wlm munge musl-tools"
   [ "$(uname -m)" = aarch64 ] ||
-    packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
-  packages="$packages tcc musl-tools gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"
+    packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user gcc-s390x-linux-gnu
+      libc6-dev-s390x-cross"
+  # For gcc -m32; gcc-multilib, which has it all, excludes the cross compilers.
+  [ "$(uname -m)" != x86_64 ] || packages="$packages libc6-dev-i386 $(gcc32)"
+  packages="$packages tcc gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"
   # Ubuntu has Chromium as a snap only; without it the tests of the report's page are skipped.
   ! grep -qx ID=debian /etc/os-release ||
     packages="$packages chromium chromium-driver python3-selenium"

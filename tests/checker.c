@@ -832,12 +832,18 @@ static void check_bad_args(checker *c) {
 static void check_table(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   c->part = "table";
-  if (!kernel->name || !kernel->isa || kernel->phase_count < 1 || !kernel->phases)
+  if (!kernel->name || !kernel->isa || kernel->phase_count < 0 || !kernel->phases || !kernel->self_test)
     fail(c, "incomplete");
   for (int p = 0; p < kernel->phase_count; p++) {
     const mhagen_phase *phase = &kernel->phases[p];
     if (!phase->name || !phase->task || phase->tasks < 1 || !(phase->cycles > 0)) fail(c, "phase %d is incomplete", p);
   }
+}
+
+static void check_self_test(checker *c) {
+  const mhagen_status status = c->kernel->self_test();
+  c->part = "self-test";
+  if (status != MHAGEN_OK) fail(c, "%s", mhagen_status_text(status));
 }
 
 static void make_forking(checker *c) {
@@ -850,13 +856,16 @@ static void make_forking(checker *c) {
 }
 
 static int supported_elsewhere(checker *c) {
+  const int stub = c->kernel->phase_count == 0;
+  const mhagen_status lack = stub ? MHAGEN_ERR_TARGET : MHAGEN_ERR_CPU;
   if (c->kernel->supported()) return 0;
   c->part = "unsupported CPU";
+  if (c->kernel->self_test() != lack) fail(c, "the self-test does not say so");
   draw(c, &sets[NORMAL]);
   memset(c->buffers[PACKED].master, 0, c->buffers[PACKED].bytes);
   const mhagen_args args = place_args(c, AFTER_GUARD, 0xFF);
-  expect(c, &args, MHAGEN_ERR_CPU, "valid arguments");
-  printf("skip %s this CPU has no %s\n", c->kernel->name, c->kernel->isa);
+  expect(c, &args, lack, "valid arguments");
+  printf("skip %s this %s has no %s\n", c->kernel->name, stub ? "target" : "CPU", c->kernel->isa);
   return 1;
 }
 
@@ -889,6 +898,7 @@ static void check(const mhagen_kernel *kernel, const mhagen_check_options *optio
     check_draws(c);
     return;
   }
+  check_self_test(c);
   check_pack(c);
   check_numbers(c);
   check_lengths(c);

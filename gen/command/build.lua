@@ -45,9 +45,10 @@ function M.command_line(words)
   return table.concat(all, " ")
 end
 
--- The words that compile, for $CC or a cross compiler: -O2, unless they say another level.
+-- The words that compile, for $CC or a cross compiler: with -std=c11 and -O2, unless they say others.
 function M.compiler(cc)
-  return M.joined(M.words_of(cc), { "-std=c11" }, cc:find("%f[%S]%-O") and {} or { "-O2" })
+  return M.joined(M.words_of(cc), cc:find("%f[%S]%-std=") and {} or { "-std=c11" },
+                  cc:find("%f[%S]%-O") and {} or { "-O2" })
 end
 
 -- The first line of a program's --version; an error where it can not be started.

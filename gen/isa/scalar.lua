@@ -6,14 +6,20 @@ return {
   title = "plain C11, any machine",
   cpu = "MHAGEN_CPU_ANY",
   guard = "1",
-  headers = "#include <stdint.h>",
+  headers = "",
   registers = 16,
   tiles = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } },
   fused = false,
   saturates = true,
   prelude = [[
-/* To the nearest integer, ties to even: adding 1.5 * 2^23 leaves no bits for a fraction. */
-static inline float nearest(float a) { return (a + 12582912.0f) - 12582912.0f; }
+/* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It
+ * is taken away as an integer: floats in another order or of more precision would lose the sum. */
+static inline float nearest(float a) {
+  const float shifted = a + 12582912.0f;
+  uint32_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  return a == a ? (float)(int32_t)(bits - 0x4B400000u) : a;
+}
 
 /* a * 2^b for integer b >= -126, by the exponent bits; huge for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {

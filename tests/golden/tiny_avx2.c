@@ -15,15 +15,14 @@
  */
 #include "tiny_avx2.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #if TINY_AVX2_VERSION != 100
 #error "tiny_avx2.c is of mhagen 0.1.0, tiny_avx2.h is not: generate both with one version"
-#endif
-#ifdef __FAST_MATH__
-#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
 #endif
 
 /* ---- packing ---- */
@@ -41,7 +40,8 @@ static void pack_all(const mhagen_weights *weights, float *packed) {
 }
 
 mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
-  const mhagen_status status = mhagen_check_weights(weights, packed);
+  mhagen_status status = mhagen_check_weights(weights, packed);
+  if (status == MHAGEN_OK && tiny_avx2_supported()) status = tiny_avx2_self_test();
   if (status != MHAGEN_OK) return status;
   memset(packed, 0, TINY_AVX2_PACKED_BYTES); /* the gaps between sections too */
   pack_all(weights, (float *)packed);
@@ -49,6 +49,29 @@ mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
 }
 
 #if defined(__x86_64__)
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile this file without -ffast-math and -ffinite-math-only: it needs NaN and infinity"
+#elif FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2 || FLT_EVAL_METHOD > 32
+#if defined(__i386__) || defined(__x86_64__)
+#error "float is not computed as float: compile this file with -msse2 -mfpmath=sse"
+#else
+#error "float is not computed as float: compile this file with -fexcess-precision=fast"
+#endif
+#endif
+
+/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
+ * each, sums are in this order. tiny_avx2_self_test sees whether the compiler obeys. */
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
+#pragma float_control(precise, on)
+#pragma clang diagnostic pop
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
+#pragma GCC optimize("no-reciprocal-math,no-finite-math-only,signed-zeros")
+#endif
 
 #include <immintrin.h>
 
@@ -951,6 +974,111 @@ static void task_output(const mhagen_args *args, int index) {
       (float *)args->workspace + 64 * part, args->y + 40 * part);
 }
 
+/* What flags that change arithmetic change first. */
+static __attribute__((noinline)) void self_test(const float *in, float *out) {
+  /* a product and a sum are rounded each */
+  {
+    const __m256 in_4 = _mm256_set1_ps(in[4]);
+    const __m256 mul_of = _mm256_mul_ps(in_4, in_4);
+    const __m256 in_5 = _mm256_set1_ps(in[5]);
+    const __m256 add_of = _mm256_add_ps(mul_of, in_5);
+    _mm256_storeu_ps(out, add_of);
+  }
+  /* but not here */
+  {
+    const __m256 in_4 = _mm256_set1_ps(in[4]);
+    const __m256 in_5 = _mm256_set1_ps(in[5]);
+    const __m256 fma_of = _mm256_fmadd_ps(in_4, in_4, in_5);
+    _mm256_storeu_ps(out + 8, fma_of);
+  }
+  /* sums are in this order, and in float32 */
+  {
+    const __m256 set_of = _mm256_set1_ps(12582912.0f);
+    const __m256 in_3 = _mm256_set1_ps(in[3]);
+    const __m256 add_of = _mm256_add_ps(in_3, set_of);
+    const __m256 sub_of = _mm256_sub_ps(add_of, set_of);
+    _mm256_storeu_ps(out + 16, sub_of);
+  }
+  {
+    const __m256 in_0 = _mm256_set1_ps(in[0]);
+    const __m256 in_6 = _mm256_set1_ps(in[6]);
+    const __m256 first = _mm256_add_ps(in_0, in_6);
+    const __m256 in_7 = _mm256_set1_ps(in[7]);
+    const __m256 second = _mm256_add_ps(first, in_7);
+    const __m256 add_of = _mm256_add_ps(second, in_0);
+    _mm256_storeu_ps(out + 24, add_of);
+  }
+  /* quotients are rounded once */
+  {
+    const __m256 in_0 = _mm256_set1_ps(in[0]);
+    const __m256 in_1 = _mm256_set1_ps(in[1]);
+    const __m256 div_of = _mm256_div_ps(in_0, in_1);
+    _mm256_storeu_ps(out + 32, div_of);
+  }
+  {
+    const __m256 in_2 = _mm256_set1_ps(in[2]);
+    const __m256 in_1 = _mm256_set1_ps(in[1]);
+    const __m256 div_of = _mm256_div_ps(in_2, in_1);
+    _mm256_storeu_ps(out + 40, div_of);
+  }
+  /* infinity and NaN are numbers too */
+  {
+    const __m256 zero_of = _mm256_setzero_ps();
+    const __m256 in_8 = _mm256_set1_ps(in[8]);
+    const __m256 fma_of = _mm256_fmadd_ps(in_8, zero_of, zero_of);
+    _mm256_storeu_ps(out + 48, fma_of);
+  }
+  {
+    const __m256 in_8 = _mm256_set1_ps(in[8]);
+    const __m256 zero_of = _mm256_setzero_ps();
+    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
+    const __m256 fma_of = _mm256_fmadd_ps(sub_of, zero_of, zero_of);
+    _mm256_storeu_ps(out + 56, fma_of);
+  }
+  {
+    const __m256 in_8 = _mm256_set1_ps(in[8]);
+    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
+    const __m256 lt_of = _mm256_cmp_ps(sub_of, in_8, _CMP_LT_OQ);
+    const __m256 zero_of = _mm256_setzero_ps();
+    const __m256 sel_of = _mm256_blendv_ps(zero_of, in_8, lt_of);
+    _mm256_storeu_ps(out + 64, sel_of);
+  }
+  {
+    const __m256 in_8 = _mm256_set1_ps(in[8]);
+    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
+    const __m256 power = exp2_8(sub_of);
+    _mm256_storeu_ps(out + 72, power);
+  }
+  {
+    const __m256 zero_of = _mm256_setzero_ps();
+    const __m256 in_8 = _mm256_set1_ps(in[8]);
+    const __m256 sub_of = _mm256_sub_ps(zero_of, in_8);
+    const __m256 power = exp2_8(sub_of);
+    _mm256_storeu_ps(out + 80, power);
+  }
+  /* powers of two */
+  {
+    const __m256 in_9 = _mm256_set1_ps(in[9]);
+    const __m256 power = exp2_8(in_9);
+    _mm256_storeu_ps(out + 88, power);
+  }
+  {
+    const __m256 in_10 = _mm256_set1_ps(in[10]);
+    const __m256 power = exp2_8(in_10);
+    _mm256_storeu_ps(out + 96, power);
+  }
+  {
+    const __m256 in_11 = _mm256_set1_ps(in[11]);
+    const __m256 power = exp2_8(in_11);
+    _mm256_storeu_ps(out + 104, power);
+  }
+  {
+    const __m256 in_12 = _mm256_set1_ps(in[12]);
+    const __m256 power = exp2_8(in_12);
+    _mm256_storeu_ps(out + 112, power);
+  }
+}
+
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -962,16 +1090,45 @@ static const mhagen_phase phases[] = {
   { "attend", task_attend, 0, 1, 50 },
   { "output", task_output, 0, 1, 40 },
 };
+enum { PHASES = sizeof phases / sizeof phases[0] };
 
 int tiny_avx2_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 
+mhagen_status tiny_avx2_self_test(void) {
+  static const volatile float inputs[] = { /* volatile: nothing is computed when compiling */
+    1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
+    -0.3125f, -37.6875f, 9.375f, -130.0f
+  };
+  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+    { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
+    { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 }, { 0x3F4E248A, 0x3F4E248E },
+    { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
+  };
+  enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
+  float in[INPUTS], out[ROWS * 8];
+  if (!tiny_avx2_supported()) return MHAGEN_ERR_CPU;
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  for (int i = 0; i < INPUTS; ++i) in[i] = inputs[i];
+  self_test(in, out);
+  return mhagen_check_bits(out, bits, ROWS, 8);
+}
+
 #else /* another architecture: links, and says that it cannot run */
+
+#if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
+#warning "not for avx2: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
+#endif
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+enum { PHASES = 0 };
 
 int tiny_avx2_supported(void) { return 0; }
+
+mhagen_status tiny_avx2_self_test(void) { return MHAGEN_ERR_TARGET; }
 
 #endif
 
@@ -998,5 +1155,6 @@ const mhagen_kernel tiny_avx2_kernel = {
   .pack = tiny_avx2_pack,
   .run = tiny_avx2_run,
   .phases = phases,
-  .phase_count = sizeof phases / sizeof phases[0],
+  .phase_count = PHASES,
+  .self_test = tiny_avx2_self_test,
 };

@@ -30,16 +30,23 @@ extern "C" {
 #define TINY_AVX2_WORKSPACE_BYTES 1472
 
 /* Packs the weights, once, into the 1152 bytes at packed. Errors: MHAGEN_ERR_NULL for a
- * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT; nothing is written then. */
+ * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
+ * nothing is written then. */
 MHAGEN_API mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
- * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU; nothing is written then. */
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written
+ * then. */
 MHAGEN_API mhagen_status tiny_avx2_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx2). */
 MHAGEN_API int tiny_avx2_supported(void);
+
+/* Whether the compiler's flags have left the arithmetic as the file says; packing begins with it.
+ * Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC; MHAGEN_ERR_CPU or MHAGEN_ERR_TARGET
+ * where it cannot run. */
+MHAGEN_API mhagen_status tiny_avx2_self_test(void);
 
 /* The same as data, with the tasks for a scheduler of your own or mhagen_run_parallel. */
 MHAGEN_API extern const mhagen_kernel tiny_avx2_kernel;

@@ -14,15 +14,14 @@
  */
 #include "tiny_full.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #if TINY_FULL_VERSION != 100
 #error "tiny_full.c is of mhagen 0.1.0, tiny_full.h is not: generate both with one version"
-#endif
-#ifdef __FAST_MATH__
-#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
 #endif
 
 /* ---- packing ---- */
@@ -39,7 +38,8 @@ static void pack_all(const mhagen_weights *weights, float *packed) {
 }
 
 mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
-  const mhagen_status status = mhagen_check_weights(weights, packed);
+  mhagen_status status = mhagen_check_weights(weights, packed);
+  if (status == MHAGEN_OK && tiny_full_supported()) status = tiny_full_self_test();
   if (status != MHAGEN_OK) return status;
   memset(packed, 0, TINY_FULL_PACKED_BYTES); /* the gaps between sections too */
   pack_all(weights, (float *)packed);
@@ -47,6 +47,29 @@ mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
 }
 
 #if defined(__x86_64__)
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile this file without -ffast-math and -ffinite-math-only: it needs NaN and infinity"
+#elif FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2 || FLT_EVAL_METHOD > 32
+#if defined(__i386__) || defined(__x86_64__)
+#error "float is not computed as float: compile this file with -msse2 -mfpmath=sse"
+#else
+#error "float is not computed as float: compile this file with -fexcess-precision=fast"
+#endif
+#endif
+
+/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
+ * each, sums are in this order. tiny_full_self_test sees whether the compiler obeys. */
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
+#pragma float_control(precise, on)
+#pragma clang diagnostic pop
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
+#pragma GCC optimize("no-reciprocal-math,no-finite-math-only,signed-zeros")
+#endif
 
 #include <immintrin.h>
 
@@ -590,6 +613,132 @@ static void task_entry(const mhagen_args *args, int index) {
   run_entry(args, index);
 }
 
+/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 magic = _mm512_set1_ps(786432.0f);
+  const __m512 shifted = _mm512_add_ps(x, magic);
+  const __m512 n = _mm512_sub_ps(shifted, magic);
+  const __m512 r = _mm512_sub_ps(x, n);
+  const __m512 c3 = _mm512_set1_ps(0.0554668382f);
+  const __m512 c2 = _mm512_set1_ps(0.240237862f);
+  const __m512 p2 = _mm512_fmadd_ps(c3, r, c2);
+  const __m512 c1 = _mm512_set1_ps(0.693147242f);
+  const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
+  const __m512 less_1 = _mm512_mul_ps(p1, r);
+  const __m512 root = root16(shifted);
+  const __m512 power = _mm512_scalef_ps(root, n);
+  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
+  const __m512 lowest = _mm512_set1_ps(-126.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
+  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  return result;
+}
+
+/* What flags that change arithmetic change first. */
+static __attribute__((noinline)) void self_test(const float *in, float *out) {
+  /* a product and a sum are rounded each */
+  {
+    const __m512 in_4 = _mm512_set1_ps(in[4]);
+    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
+    const __m512 in_5 = _mm512_set1_ps(in[5]);
+    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
+    _mm512_storeu_ps(out, add_of);
+  }
+  /* but not here */
+  {
+    const __m512 in_4 = _mm512_set1_ps(in[4]);
+    const __m512 in_5 = _mm512_set1_ps(in[5]);
+    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
+    _mm512_storeu_ps(out + 16, fma_of);
+  }
+  /* sums are in this order, and in float32 */
+  {
+    const __m512 set_of = _mm512_set1_ps(12582912.0f);
+    const __m512 in_3 = _mm512_set1_ps(in[3]);
+    const __m512 add_of = _mm512_add_ps(in_3, set_of);
+    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
+    _mm512_storeu_ps(out + 32, sub_of);
+  }
+  {
+    const __m512 in_0 = _mm512_set1_ps(in[0]);
+    const __m512 in_6 = _mm512_set1_ps(in[6]);
+    const __m512 first = _mm512_add_ps(in_0, in_6);
+    const __m512 in_7 = _mm512_set1_ps(in[7]);
+    const __m512 second = _mm512_add_ps(first, in_7);
+    const __m512 add_of = _mm512_add_ps(second, in_0);
+    _mm512_storeu_ps(out + 48, add_of);
+  }
+  /* quotients are rounded once */
+  {
+    const __m512 in_0 = _mm512_set1_ps(in[0]);
+    const __m512 in_1 = _mm512_set1_ps(in[1]);
+    const __m512 div_of = _mm512_div_ps(in_0, in_1);
+    _mm512_storeu_ps(out + 64, div_of);
+  }
+  {
+    const __m512 in_2 = _mm512_set1_ps(in[2]);
+    const __m512 in_1 = _mm512_set1_ps(in[1]);
+    const __m512 div_of = _mm512_div_ps(in_2, in_1);
+    _mm512_storeu_ps(out + 80, div_of);
+  }
+  /* infinity and NaN are numbers too */
+  {
+    const __m512 zero_of = _mm512_setzero_ps();
+    const __m512 in_8 = _mm512_set1_ps(in[8]);
+    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
+    _mm512_storeu_ps(out + 96, fma_of);
+  }
+  {
+    const __m512 in_8 = _mm512_set1_ps(in[8]);
+    const __m512 zero_of = _mm512_setzero_ps();
+    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
+    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
+    _mm512_storeu_ps(out + 112, fma_of);
+  }
+  {
+    const __m512 in_8 = _mm512_set1_ps(in[8]);
+    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
+    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
+    const __m512 zero_of = _mm512_setzero_ps();
+    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
+    _mm512_storeu_ps(out + 128, sel_of);
+  }
+  {
+    const __m512 in_8 = _mm512_set1_ps(in[8]);
+    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
+    const __m512 power = exp2_16(sub_of);
+    _mm512_storeu_ps(out + 144, power);
+  }
+  {
+    const __m512 zero_of = _mm512_setzero_ps();
+    const __m512 in_8 = _mm512_set1_ps(in[8]);
+    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
+    const __m512 power = exp2_16(sub_of);
+    _mm512_storeu_ps(out + 160, power);
+  }
+  /* powers of two */
+  {
+    const __m512 in_9 = _mm512_set1_ps(in[9]);
+    const __m512 power = exp2_16(in_9);
+    _mm512_storeu_ps(out + 176, power);
+  }
+  {
+    const __m512 in_10 = _mm512_set1_ps(in[10]);
+    const __m512 power = exp2_16(in_10);
+    _mm512_storeu_ps(out + 192, power);
+  }
+  {
+    const __m512 in_11 = _mm512_set1_ps(in[11]);
+    const __m512 power = exp2_16(in_11);
+    _mm512_storeu_ps(out + 208, power);
+  }
+  {
+    const __m512 in_12 = _mm512_set1_ps(in[12]);
+    const __m512 power = exp2_16(in_12);
+    _mm512_storeu_ps(out + 224, power);
+  }
+}
+
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -599,16 +748,45 @@ static void task_entry(const mhagen_args *args, int index) {
 static const mhagen_phase phases[] = {
   { "entry", task_entry, 0, 1, 8.25 },
 };
+enum { PHASES = sizeof phases / sizeof phases[0] };
 
 int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 
+mhagen_status tiny_full_self_test(void) {
+  static const volatile float inputs[] = { /* volatile: nothing is computed when compiling */
+    1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
+    -0.3125f, -37.6875f, 9.375f, -130.0f
+  };
+  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+    { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
+    { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 }, { 0x3F4E248A, 0x3F4E248E },
+    { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
+  };
+  enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
+  float in[INPUTS], out[ROWS * 16];
+  if (!tiny_full_supported()) return MHAGEN_ERR_CPU;
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  for (int i = 0; i < INPUTS; ++i) in[i] = inputs[i];
+  self_test(in, out);
+  return mhagen_check_bits(out, bits, ROWS, 16);
+}
+
 #else /* another architecture: links, and says that it cannot run */
+
+#if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
+#warning "not for avx512: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
+#endif
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+enum { PHASES = 0 };
 
 int tiny_full_supported(void) { return 0; }
+
+mhagen_status tiny_full_self_test(void) { return MHAGEN_ERR_TARGET; }
 
 #endif
 
@@ -635,5 +813,6 @@ const mhagen_kernel tiny_full_kernel = {
   .pack = tiny_full_pack,
   .run = tiny_full_run,
   .phases = phases,
-  .phase_count = sizeof phases / sizeof phases[0],
+  .phase_count = PHASES,
+  .self_test = tiny_full_self_test,
 };

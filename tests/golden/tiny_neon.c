@@ -15,15 +15,14 @@
  */
 #include "tiny_neon.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #if TINY_NEON_VERSION != 100
 #error "tiny_neon.c is of mhagen 0.1.0, tiny_neon.h is not: generate both with one version"
-#endif
-#ifdef __FAST_MATH__
-#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
 #endif
 
 /* ---- packing ---- */
@@ -41,7 +40,8 @@ static void pack_all(const mhagen_weights *weights, float *packed) {
 }
 
 mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
-  const mhagen_status status = mhagen_check_weights(weights, packed);
+  mhagen_status status = mhagen_check_weights(weights, packed);
+  if (status == MHAGEN_OK && tiny_neon_supported()) status = tiny_neon_self_test();
   if (status != MHAGEN_OK) return status;
   memset(packed, 0, TINY_NEON_PACKED_BYTES); /* the gaps between sections too */
   pack_all(weights, (float *)packed);
@@ -49,6 +49,29 @@ mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
 }
 
 #if defined(__aarch64__)
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile this file without -ffast-math and -ffinite-math-only: it needs NaN and infinity"
+#elif FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2 || FLT_EVAL_METHOD > 32
+#if defined(__i386__) || defined(__x86_64__)
+#error "float is not computed as float: compile this file with -msse2 -mfpmath=sse"
+#else
+#error "float is not computed as float: compile this file with -fexcess-precision=fast"
+#endif
+#endif
+
+/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
+ * each, sums are in this order. tiny_neon_self_test sees whether the compiler obeys. */
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
+#pragma float_control(precise, on)
+#pragma clang diagnostic pop
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
+#pragma GCC optimize("no-reciprocal-math,no-finite-math-only,signed-zeros")
+#endif
 
 #include <arm_neon.h>
 
@@ -1164,6 +1187,111 @@ static void task_output(const mhagen_args *args, int index) {
       (float *)args->workspace + 64 * part, args->y + 40 * part);
 }
 
+/* What flags that change arithmetic change first. */
+static __attribute__((noinline)) void self_test(const float *in, float *out) {
+  /* a product and a sum are rounded each */
+  {
+    const float32x4_t in_4 = vdupq_n_f32(in[4]);
+    const float32x4_t mul_of = vmulq_f32(in_4, in_4);
+    const float32x4_t in_5 = vdupq_n_f32(in[5]);
+    const float32x4_t add_of = vaddq_f32(mul_of, in_5);
+    vst1q_f32(out, add_of);
+  }
+  /* but not here */
+  {
+    const float32x4_t in_4 = vdupq_n_f32(in[4]);
+    const float32x4_t in_5 = vdupq_n_f32(in[5]);
+    const float32x4_t fma_of = vfmaq_f32(in_5, in_4, in_4);
+    vst1q_f32(out + 4, fma_of);
+  }
+  /* sums are in this order, and in float32 */
+  {
+    const float32x4_t set_of = vdupq_n_f32(12582912.0f);
+    const float32x4_t in_3 = vdupq_n_f32(in[3]);
+    const float32x4_t add_of = vaddq_f32(in_3, set_of);
+    const float32x4_t sub_of = vsubq_f32(add_of, set_of);
+    vst1q_f32(out + 8, sub_of);
+  }
+  {
+    const float32x4_t in_0 = vdupq_n_f32(in[0]);
+    const float32x4_t in_6 = vdupq_n_f32(in[6]);
+    const float32x4_t first = vaddq_f32(in_0, in_6);
+    const float32x4_t in_7 = vdupq_n_f32(in[7]);
+    const float32x4_t second = vaddq_f32(first, in_7);
+    const float32x4_t add_of = vaddq_f32(second, in_0);
+    vst1q_f32(out + 12, add_of);
+  }
+  /* quotients are rounded once */
+  {
+    const float32x4_t in_0 = vdupq_n_f32(in[0]);
+    const float32x4_t in_1 = vdupq_n_f32(in[1]);
+    const float32x4_t div_of = vdivq_f32(in_0, in_1);
+    vst1q_f32(out + 16, div_of);
+  }
+  {
+    const float32x4_t in_2 = vdupq_n_f32(in[2]);
+    const float32x4_t in_1 = vdupq_n_f32(in[1]);
+    const float32x4_t div_of = vdivq_f32(in_2, in_1);
+    vst1q_f32(out + 20, div_of);
+  }
+  /* infinity and NaN are numbers too */
+  {
+    const float32x4_t zero_of = vdupq_n_f32(0.0f);
+    const float32x4_t in_8 = vdupq_n_f32(in[8]);
+    const float32x4_t fma_of = vfmaq_f32(zero_of, in_8, zero_of);
+    vst1q_f32(out + 24, fma_of);
+  }
+  {
+    const float32x4_t in_8 = vdupq_n_f32(in[8]);
+    const float32x4_t zero_of = vdupq_n_f32(0.0f);
+    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
+    const float32x4_t fma_of = vfmaq_f32(zero_of, sub_of, zero_of);
+    vst1q_f32(out + 28, fma_of);
+  }
+  {
+    const float32x4_t in_8 = vdupq_n_f32(in[8]);
+    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
+    const uint32x4_t lt_of = vcltq_f32(sub_of, in_8);
+    const float32x4_t zero_of = vdupq_n_f32(0.0f);
+    const float32x4_t sel_of = vbslq_f32(lt_of, in_8, zero_of);
+    vst1q_f32(out + 32, sel_of);
+  }
+  {
+    const float32x4_t in_8 = vdupq_n_f32(in[8]);
+    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
+    const float32x4_t power = exp2_4(sub_of);
+    vst1q_f32(out + 36, power);
+  }
+  {
+    const float32x4_t zero_of = vdupq_n_f32(0.0f);
+    const float32x4_t in_8 = vdupq_n_f32(in[8]);
+    const float32x4_t sub_of = vsubq_f32(zero_of, in_8);
+    const float32x4_t power = exp2_4(sub_of);
+    vst1q_f32(out + 40, power);
+  }
+  /* powers of two */
+  {
+    const float32x4_t in_9 = vdupq_n_f32(in[9]);
+    const float32x4_t power = exp2_4(in_9);
+    vst1q_f32(out + 44, power);
+  }
+  {
+    const float32x4_t in_10 = vdupq_n_f32(in[10]);
+    const float32x4_t power = exp2_4(in_10);
+    vst1q_f32(out + 48, power);
+  }
+  {
+    const float32x4_t in_11 = vdupq_n_f32(in[11]);
+    const float32x4_t power = exp2_4(in_11);
+    vst1q_f32(out + 52, power);
+  }
+  {
+    const float32x4_t in_12 = vdupq_n_f32(in[12]);
+    const float32x4_t power = exp2_4(in_12);
+    vst1q_f32(out + 56, power);
+  }
+}
+
 #if !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -1173,16 +1301,45 @@ static const mhagen_phase phases[] = {
   { "attend", task_attend, 0, 1, 100 },
   { "output", task_output, 0, 1, 80 },
 };
+enum { PHASES = sizeof phases / sizeof phases[0] };
 
 int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
 
+mhagen_status tiny_neon_self_test(void) {
+  static const volatile float inputs[] = { /* volatile: nothing is computed when compiling */
+    1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
+    -0.3125f, -37.6875f, 9.375f, -130.0f
+  };
+  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+    { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
+    { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 }, { 0x3F4E248A, 0x3F4E248E },
+    { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
+  };
+  enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
+  float in[INPUTS], out[ROWS * 4];
+  if (!tiny_neon_supported()) return MHAGEN_ERR_CPU;
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  for (int i = 0; i < INPUTS; ++i) in[i] = inputs[i];
+  self_test(in, out);
+  return mhagen_check_bits(out, bits, ROWS, 4);
+}
+
 #else /* another architecture: links, and says that it cannot run */
+
+#if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
+#warning "not for neon: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
+#endif
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+enum { PHASES = 0 };
 
 int tiny_neon_supported(void) { return 0; }
+
+mhagen_status tiny_neon_self_test(void) { return MHAGEN_ERR_TARGET; }
 
 #endif
 
@@ -1209,5 +1366,6 @@ const mhagen_kernel tiny_neon_kernel = {
   .pack = tiny_neon_pack,
   .run = tiny_neon_run,
   .phases = phases,
-  .phase_count = sizeof phases / sizeof phases[0],
+  .phase_count = PHASES,
+  .self_test = tiny_neon_self_test,
 };

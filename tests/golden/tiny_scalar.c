@@ -15,15 +15,14 @@
  */
 #include "tiny_scalar.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #if TINY_SCALAR_VERSION != 100
 #error "tiny_scalar.c is of mhagen 0.1.0, tiny_scalar.h is not: generate both with one version"
-#endif
-#ifdef __FAST_MATH__
-#error "compile this file without -ffast-math: it takes away NaN, infinity and the order of sums"
 #endif
 
 /* ---- packing ---- */
@@ -40,7 +39,8 @@ static void pack_all(const mhagen_weights *weights, float *packed) {
 }
 
 mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed) {
-  const mhagen_status status = mhagen_check_weights(weights, packed);
+  mhagen_status status = mhagen_check_weights(weights, packed);
+  if (status == MHAGEN_OK && tiny_scalar_supported()) status = tiny_scalar_self_test();
   if (status != MHAGEN_OK) return status;
   memset(packed, 0, TINY_SCALAR_PACKED_BYTES); /* the gaps between sections too */
   pack_all(weights, (float *)packed);
@@ -49,13 +49,42 @@ mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed) {
 
 #if 1
 
-#include <stdint.h>
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile this file without -ffast-math and -ffinite-math-only: it needs NaN and infinity"
+#elif FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2 || FLT_EVAL_METHOD > 32
+#if defined(__i386__) || defined(__x86_64__)
+#error "float is not computed as float: compile this file with -msse2 -mfpmath=sse"
+#else
+#error "float is not computed as float: compile this file with -fexcess-precision=fast"
+#endif
+#endif
+
+/* What follows is computed as it is written, whatever the flags: a product and a sum are rounded
+ * each, sums are in this order. tiny_scalar_self_test sees whether the compiler obeys. */
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* clang 14 for Arm */
+#pragma float_control(precise, on)
+#pragma clang diagnostic pop
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
+#pragma GCC optimize("no-reciprocal-math,no-finite-math-only,signed-zeros")
+#endif
+
+
 
 /* ---- kernels ---- */
 
 
-/* To the nearest integer, ties to even: adding 1.5 * 2^23 leaves no bits for a fraction. */
-static inline float nearest(float a) { return (a + 12582912.0f) - 12582912.0f; }
+/* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It
+ * is taken away as an integer: floats in another order or of more precision would lose the sum. */
+static inline float nearest(float a) {
+  const float shifted = a + 12582912.0f;
+  uint32_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  return a == a ? (float)(int32_t)(bits - 0x4B400000u) : a;
+}
 
 /* a * 2^b for integer b >= -126, by the exponent bits; huge for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
@@ -585,6 +614,111 @@ static void task_output(const mhagen_args *args, int index) {
       (float *)args->workspace + 6 * part, args->y + 6 * part);
 }
 
+/* What flags that change arithmetic change first. */
+static __attribute__((noinline)) void self_test(const float *in, float *out) {
+  /* a product and a sum are rounded each */
+  {
+    const float in_4 = in[4];
+    const float mul_of = in_4 * in_4;
+    const float in_5 = in[5];
+    const float add_of = mul_of + in_5;
+    out[0] = add_of;
+  }
+  /* here too */
+  {
+    const float in_4 = in[4];
+    const float in_5 = in[5];
+    const float fma_of = in_4 * in_4 + in_5;
+    out[1] = fma_of;
+  }
+  /* sums are in this order, and in float32 */
+  {
+    const float set_of = 12582912.0f;
+    const float in_3 = in[3];
+    const float add_of = in_3 + set_of;
+    const float sub_of = add_of - set_of;
+    out[2] = sub_of;
+  }
+  {
+    const float in_0 = in[0];
+    const float in_6 = in[6];
+    const float first = in_0 + in_6;
+    const float in_7 = in[7];
+    const float second = first + in_7;
+    const float add_of = second + in_0;
+    out[3] = add_of;
+  }
+  /* quotients are rounded once */
+  {
+    const float in_0 = in[0];
+    const float in_1 = in[1];
+    const float div_of = in_0 / in_1;
+    out[4] = div_of;
+  }
+  {
+    const float in_2 = in[2];
+    const float in_1 = in[1];
+    const float div_of = in_2 / in_1;
+    out[5] = div_of;
+  }
+  /* infinity and NaN are numbers too */
+  {
+    const float zero_of = 0.0f;
+    const float in_8 = in[8];
+    const float fma_of = in_8 * zero_of + zero_of;
+    out[6] = fma_of;
+  }
+  {
+    const float in_8 = in[8];
+    const float zero_of = 0.0f;
+    const float sub_of = in_8 - in_8;
+    const float fma_of = sub_of * zero_of + zero_of;
+    out[7] = fma_of;
+  }
+  {
+    const float in_8 = in[8];
+    const float sub_of = in_8 - in_8;
+    const int lt_of = sub_of < in_8;
+    const float zero_of = 0.0f;
+    const float sel_of = lt_of ? in_8 : zero_of;
+    out[8] = sel_of;
+  }
+  {
+    const float in_8 = in[8];
+    const float sub_of = in_8 - in_8;
+    const float power = exp2_1(sub_of);
+    out[9] = power;
+  }
+  {
+    const float zero_of = 0.0f;
+    const float in_8 = in[8];
+    const float sub_of = zero_of - in_8;
+    const float power = exp2_1(sub_of);
+    out[10] = power;
+  }
+  /* powers of two */
+  {
+    const float in_9 = in[9];
+    const float power = exp2_1(in_9);
+    out[11] = power;
+  }
+  {
+    const float in_10 = in[10];
+    const float power = exp2_1(in_10);
+    out[12] = power;
+  }
+  {
+    const float in_11 = in[11];
+    const float power = exp2_1(in_11);
+    out[13] = power;
+  }
+  {
+    const float in_12 = in[12];
+    const float power = exp2_1(in_12);
+    out[14] = power;
+  }
+}
+
 
 
 static const mhagen_phase phases[] = {
@@ -592,16 +726,45 @@ static const mhagen_phase phases[] = {
   { "attend", task_attend, 0, 1, 24 },
   { "output", task_output, 0, 1, 18 },
 };
+enum { PHASES = sizeof phases / sizeof phases[0] };
 
 int tiny_scalar_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 
+mhagen_status tiny_scalar_self_test(void) {
+  static const volatile float inputs[] = { /* volatile: nothing is computed when compiling */
+    1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
+    -0.3125f, -37.6875f, 9.375f, -130.0f
+  };
+  static const uint32_t bits[][2] = { /* the least and the most, without the sign */
+    { 0x00000000, 0x00000000 }, { 0x00000000, 0x00000000 }, { 0x00000000, 0x00000000 },
+    { 0x3F800000, 0x3F800000 }, { 0x3EAAAAAB, 0x3EAAAAAB }, { 0x3FD55555, 0x3FD55555 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 },
+    { 0x7F800001, 0x7FFFFFFF }, { 0x00000000, 0x00000000 }, { 0x3F4E248A, 0x3F4E248E },
+    { 0x2C9EF530, 0x2C9EF534 }, { 0x4425FED5, 0x4425FED9 }, { 0x00000000, 0x00000000 }
+  };
+  enum { INPUTS = sizeof inputs / sizeof inputs[0], ROWS = sizeof bits / sizeof bits[0] };
+  float in[INPUTS], out[ROWS * 1];
+  if (!tiny_scalar_supported()) return MHAGEN_ERR_CPU;
+  if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
+  for (int i = 0; i < INPUTS; ++i) in[i] = inputs[i];
+  self_test(in, out);
+  return mhagen_check_bits(out, bits, ROWS, 1);
+}
+
 #else /* another architecture: links, and says that it cannot run */
+
+#if defined(__GNUC__) && !defined(MHAGEN_ALLOW_STUBS)
+#warning "not for scalar: a stub that returns MHAGEN_ERR_TARGET; -DMHAGEN_ALLOW_STUBS if meant"
+#endif
 
 static void run_all(const mhagen_args *args) { (void)args; }
 
 static const mhagen_phase phases[] = { { "none", NULL, 0, 0, 0 } };
+enum { PHASES = 0 };
 
 int tiny_scalar_supported(void) { return 0; }
+
+mhagen_status tiny_scalar_self_test(void) { return MHAGEN_ERR_TARGET; }
 
 #endif
 
@@ -628,5 +791,6 @@ const mhagen_kernel tiny_scalar_kernel = {
   .pack = tiny_scalar_pack,
   .run = tiny_scalar_run,
   .phases = phases,
-  .phase_count = sizeof phases / sizeof phases[0],
+  .phase_count = PHASES,
+  .self_test = tiny_scalar_self_test,
 };
