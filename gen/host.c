@@ -154,8 +154,8 @@ typedef struct Sandbox {
   const Limits *limits;
   size_t memory, copies;
   int instructions;
-  double end;   /* not before this time, in seconds, */
-  clock_t used; /* and with so much on the clock of the CPU, which takes longer to ask */
+  double end;     /* not before this time, in seconds, */
+  clock_t used;   /* and with so much on the clock of the CPU, which takes longer to ask */
   bool exhausted; /* an allocation failed for the limit, not for want of memory */
 } Sandbox;
 
@@ -193,10 +193,13 @@ static void watch(lua_State *config, lua_Debug *event) {
   lua_error(config);
 }
 
-static int close_sandbox(lua_State *L) {
-  Sandbox *box = lua_touserdata(L, 1);
+static void close_sandbox(Sandbox *box) {
   if (box->state != NULL) lua_close(box->state);
   box->state = NULL;
+}
+
+static int collect_sandbox(lua_State *L) {
+  close_sandbox(lua_touserdata(L, 1));
   return 0;
 }
 
@@ -208,7 +211,7 @@ static Sandbox *push_sandbox(lua_State *L, const Limits *limits) {
                    .end = seconds() + limits->seconds,
                    .used = clock() + (clock_t)limits->seconds * CLOCKS_PER_SEC};
   lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, close_sandbox);
+  lua_pushcfunction(L, collect_sandbox);
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
   box->state = lua_newstate(bounded_alloc, box);
@@ -351,7 +354,9 @@ static int host_eval_config(lua_State *L) {
   Sandbox *box = push_sandbox(L, &config_limits);
   int results = run_config(L, box, path);
   if (results != 0) return results;
-  return push_entries(L, box, depth) ? 1 : fail_copies(L, box, path);
+  if (!push_entries(L, box, depth)) return fail_copies(L, box, path);
+  close_sandbox(box);
+  return 1;
 }
 
 /* Returns gen/lab/grid.lua, the only code in the state that sees Lua's base library: what is loaded
@@ -413,6 +418,7 @@ static int host_eval_grid(lua_State *L) {
     lua_rawseti(L, -2, i);
     lua_pop(config, 1);
   }
+  close_sandbox(box);
   return 1;
 }
 
