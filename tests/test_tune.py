@@ -253,8 +253,8 @@ def test_a_wrong_schedule_is_a_bug(tune, environment, message):
     (f"{SHAPE} -o config.lua", "config.lua: h: must be a shape with a table"),
 ])
 def test_refused(tune, words, message):
-    (tune.here / "broken.lua").write_text("return {\n")
-    (tune.here / "config.lua").write_text("return { h = 2 }\n")
+    (tune.here / "broken.lua").write_text("-- Written by mhagen tune\nreturn {")
+    (tune.here / "config.lua").write_text("-- Written by mhagen tune\nreturn { h = 2 }\n")
     done = tune(words)
     assert_refused(done, message)
     assert not tune.log() and not (tune.here / "tuned").exists()

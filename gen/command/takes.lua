@@ -41,7 +41,7 @@ end
 function M.refuse_foreign(dir, files, force)
   local foreign = {}
   for _, file in ipairs(force and {} or files) do
-    local path = dir .. "/" .. file.name
+    local path = (dir:gsub("/*$", "/") .. file.name):gsub("^%./+", "")
     local made = (file.mark or file.text) and M.made(path, file.text, file.mark)
     if not made and errors.must(host.head(path)) ~= "" then
       foreign[#foreign + 1] = path
