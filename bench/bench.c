@@ -1,5 +1,5 @@
-/* bench.c: the fixed part of every benchmark. Each sample of the kernel lies between two of the FMA
- * peak, so that a slower clock or a neighbour on the core shows in both. */
+/* bench.c: the fixed part of every benchmark of mhagen. Each sample of the kernel lies between two of
+ * the FMA peak, so that a slower clock or a neighbour on the core shows in both. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "reference.h"

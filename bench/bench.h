@@ -1,5 +1,5 @@
-/* bench.h: times one generated kernel, and prints what it measured to standard output, a line
- * `key value` for each; the keys are fields of gen/lab/results.lua. Needs bench.c, reference.c, the
+/* bench.h: times one kernel of mhagen, and prints what it measured to standard output, a
+ * line `key value` for each; the keys are fields of gen/lab/results.lua. Needs bench.c, reference.c, the
  * generated peak.c, mhagen.c, libm and Linux. */
 #ifndef MHAGEN_BENCH_H
 #define MHAGEN_BENCH_H

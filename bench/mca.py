@@ -70,7 +70,7 @@ def call(*command, **options):
 
 def build(directory, config, cc):
     """Generates and compiles a kernel; returns the program that runs it."""
-    call(suite.MHAGEN, "gen", *config, "isa=neon", "name=kernel", "-o", directory)
+    call(suite.MHAGEN, "gen", *config, "isa=neon", "name=kernel", "--quiet", "-o", directory)
     (directory / "main.c").write_text(MAIN)
     call(*cc.split(), "-std=c11", "-O2", "-c", directory / "kernel.c", "-o", directory / "kernel.o")
     call(CROSS + "gcc", "-static", "-O2", "-DMHAGEN_NO_POOL", directory / "main.c",

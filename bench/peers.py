@@ -103,7 +103,7 @@ def command_of(build, name):
 
 def command_of_ours(shape, folder, isa, keys):
     config = [f"{key}={value}" for key, value in shape.items()]
-    result = subprocess.run([MHAGEN, "gen", *config, f"isa={isa}", *keys, "name=mha", "-o", folder])
+    result = subprocess.run([MHAGEN, "gen", *config, f"isa={isa}", *keys, "name=mha", "--quiet", "-o", folder])
     if result.returncode:
         sys.exit(result.returncode)  # the reason is on standard error already
     sources = [HERE / "ours.c", folder / "mha.c", folder / "mhagen.c"]

@@ -19,28 +19,33 @@ end
 
 -- key, doc; min and max of an integer, choices of a word, or a default of true or false;
 -- required, or a default, or same_as (the key whose value it takes), or none: then a missing key
--- stays nil. also: what others call it, for suggestions. schedule: it changes the speed and the last
--- bits alone.
+-- stays nil. also: what others call it, for suggestions. example: a value of a required key. schedule:
+-- it changes the speed and the last bits alone.
 M.schema = {
-  { key = "h", min = 1, max = 1024, required = true, also = { "heads", "num_heads", "n_heads" },
+  { key = "h", min = 1, max = 1024, required = true, example = 12,
+    also = { "heads", "num_heads", "n_heads", "num_attention_heads", "n_head", "nhead" },
     doc = "number of heads" },
-  { key = "d_model", min = 1, max = 16384, required = true, also = { "embed_dim", "dim", "width" },
+  { key = "d_model", min = 1, max = 16384, required = true, example = 384,
+    also = { "embed_dim", "dim", "width", "hidden_size", "hidden_dim", "n_embd" },
     doc = "width of the rows of Q, K, V and Y" },
-  { key = "dk", min = 1, max = 1024, required = true, also = { "head_dim", "kdim" },
+  { key = "dk", min = 1, max = 1024, required = true, example = 32,
+    also = { "head_dim", "kdim", "d_k", "d_head", "head_size" },
     doc = "width of one head's queries and keys" },
-  { key = "dv", min = 1, max = 1024, same_as = "dk", also = { "vdim" },
+  { key = "dv", min = 1, max = 1024, same_as = "dk", also = { "vdim", "d_v", "v_head_dim" },
     doc = "width of one head's values" },
-  { key = "seq", min = 1, max = 65536, required = true, also = { "seq_len", "seq_q", "length" },
+  { key = "seq", min = 1, max = 65536, required = true, example = 128,
+    also = { "seq_len", "seq_q", "length", "max_position_embeddings", "n_positions", "n_ctx" },
     doc = "rows of Q and of Y" },
   { key = "seq_kv", min = 1, max = 65536, same_as = "seq", also = { "seq_k", "kv_seq" },
     doc = "rows of K and V" },
-  { key = "isa", choices = isa_names, required = true, also = { "arch", "target", "simd" },
+  { key = "isa", choices = isa_names, required = true, example = "avx2",
+    also = { "arch", "target", "simd" },
     doc = "instruction set" },
   { key = "name", computed = "from the other keys", also = { "prefix" },
     doc = "C identifier, prefix of everything exported" },
   { key = "attention", choices = { "self", "cross" }, default = "self",
     doc = "one input, or three" },
-  { key = "causal", default = false, also = { "is_causal", "mask" },
+  { key = "causal", default = false, also = { "is_causal" },
     doc = "row r sees keys 0..r" },
   { key = "kv_len", default = false, also = { "key_padding_mask", "lengths" },
     doc = "the number of valid keys is given at run time, per batch entry" },
@@ -81,6 +86,31 @@ M.schema = {
 }
 local FIRST_SCHEDULE_KEY = "query_vectors"
 
+-- Words of other tools for what is no key here, and what is to be said of them.
+local elsewhere = {
+  { "is not supported yet: each head has keys and values of its own",
+    "kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "n_head_kv", "num_query_groups",
+    "gqa", "mqa" },
+  { "is not supported yet: there are no positions in a kernel",
+    "rope", "rope_theta", "rope_scaling", "rotary", "rotary_dim", "rotary_emb", "alibi", "position_bias",
+    "relative_attention", "rel_pos" },
+  { "is not supported yet: there are causal=true, and kv_len=true for lengths at run time",
+    "mask", "attn_mask", "attention_mask", "additive_mask", "attn_bias", "window", "window_size", "sliding_window",
+    "attention_window" },
+  { "is not supported yet: scores are divided by sqrt(dk)",
+    "scale", "scaling", "softmax_scale", "attn_scale", "qk_scale", "softcap", "logit_softcap", "qk_norm" },
+  { "is not supported yet: each run projects all keys and values",
+    "cache", "kv_cache", "use_cache", "past_key_values" },
+  { "is not supported yet: all numbers are float32",
+    "dtype", "torch_dtype", "precision", "fp16", "bf16", "int8", "quantization" },
+  { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
+  { "is no key: a bias is a pointer in mhagen_weights, which may be null",
+    "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },
+  { "is no key: any kernel runs on a pool of threads", "threads", "num_threads", "n_threads" },
+  { "is no key: a kernel is one attention block",
+    "layers", "num_layers", "n_layer", "num_hidden_layers", "intermediate_size", "vocab_size" },
+}
+
 local rows, scheduling = {}, false
 for _, row in ipairs(M.schema) do
   rows[row.key] = row
@@ -107,23 +137,36 @@ local function distance(a, b)
   return d[#a][#b]
 end
 
--- ", did you mean X?" for the closest of `words` (to each a list of other names may belong), or "".
-local function suggestion(text, words, others)
+-- The closest of `words` (to each a list of other names may belong), and whether that is the text; or nil.
+local function closest(text, words, others)
   local best, least = nil, 3
   local function try(candidate, word)
     local far = distance(text:lower(), candidate)
     if far < least and far < #candidate then best, least = word, far end
   end
-  if #text > 32 then return "" end
+  if #text > 32 then return nil end
   for _, word in ipairs(words) do
     try(word, word)
     for _, other in ipairs(others and others[word] or {}) do try(other, word) end
   end
-  return best and (", did you mean %s?"):format(best) or ""
+  return best, least == 0
 end
 
-local keys, other_names = {}, {}
+local keys, other_names, told_of = {}, {}, {}
 for i, row in ipairs(M.schema) do keys[i], other_names[row.key] = row.key, row.also end
+for _, row in ipairs(elsewhere) do
+  for i = 2, #row do told_of[row[i]] = row[1] end
+end
+
+-- What is wrong with a key that is none of `words`, and which of them is meant.
+local function unknown(key, value, words)
+  local all = table.move(words, 1, #words, 1, {})
+  for word in pairs(told_of) do all[#all + 1] = word end
+  local meant, same = closest(key, all, other_names)
+  local rule = "unknown key" .. (meant and (", did you mean %s?"):format(meant) or "")
+  if told_of[meant] then rule = same and told_of[meant] or rule .. " It " .. told_of[meant] end
+  error({ key = key, value = value, rule = rule, meant = meant }, 0)
+end
 
 -- ---- one value ----
 
@@ -187,8 +230,8 @@ local function checked(row, value)
     for _, choice in ipairs(row.choices) do
       if value == choice then return value end
     end
-    local hint = type(value) == "string" and suggestion(value, row.choices) or ""
-    refuse(row.key, value, rule_of(row) .. hint)
+    local meant = type(value) == "string" and closest(value, row.choices)
+    refuse(row.key, value, rule_of(row) .. (meant and (", did you mean %s?"):format(meant) or ""))
   elseif row.default == false then
     if type(value) == "boolean" then return value end
   elseif row.file then
@@ -212,10 +255,27 @@ end
 
 -- ---- a whole config ----
 
-local function row_of(key, value)
-  local hint = rows[key] or suggestion(key, keys, other_names)
-  if type(hint) == "table" then return hint end
-  refuse(key, value, "unknown key" .. hint)
+local function row_of(key, value) return rows[key] or unknown(key, value, keys) end
+
+local MOST_MISTAKES = 5 -- to be told of at once; suggestions take time
+
+-- Calls take(item) for each of a list; what it refuses is added to the mistakes.
+local function each(list, mistakes, take)
+  for _, item in ipairs(list) do
+    local ok, e = pcall(take, item)
+    if not ok and not (type(e) == "table" and e.rule) then error(e, 0) end
+    if not ok then mistakes[#mistakes + 1] = e end
+    if #mistakes == MOST_MISTAKES then return end
+  end
+end
+
+-- Raises the first mistake, if there is one, with the others as its field `more`.
+local function raise(mistakes)
+  if #mistakes == MOST_MISTAKES then mistakes[MOST_MISTAKES + 1] = { message = "..." } end
+  local first = table.remove(mistakes, 1)
+  if not first then return end
+  first.more = mistakes
+  error(first, 0)
 end
 
 -- Refuses a word that is neither a key nor one of `others`.
@@ -225,16 +285,16 @@ function M.check_key(key, others)
   for _, word in ipairs(words) do
     if key == word then return end
   end
-  refuse(key, nil, "unknown key" .. suggestion(key, words, other_names))
+  unknown(key, nil, words)
 end
 
 -- entries: what host.eval_config returns, or nil. In sorted order, so that of several mistakes the
--- same one is reported each time.
-local function from_file(entries)
+-- same ones are reported each time.
+local function from_file(entries, mistakes)
   local values = {}
   local function text(entry) return tostring(entry.key) end
   table.sort(entries, function(a, b) return text(a) < text(b) end)
-  for _, entry in ipairs(entries) do
+  each(entries, mistakes, function(entry)
     local value = entry.value
     if value == nil then value = "a " .. entry.value_type end
     if entry.key_type ~= "string" then
@@ -242,18 +302,18 @@ local function from_file(entries)
       refuse(("[%s]"):format(key), value, "keys must be names")
     end
     values[entry.key] = checked(row_of(entry.key, value), value)
-  end
+  end)
   return values
 end
 
-local function from_arguments(arguments)
+local function from_arguments(arguments, mistakes)
   local values = {}
-  for _, argument in ipairs(arguments) do
+  each(arguments, mistakes, function(argument)
     local key, text = argument:match("^([^=]*)=(.*)$")
     local row = row_of(key, text)
     if values[key] ~= nil then refuse(key, text, "is given twice") end
     values[key] = checked(row, from_text(row, text))
-  end
+  end)
   return values
 end
 
@@ -332,12 +392,10 @@ local function apply_tuning(values, read_tuning)
   local plain = {}
   for key, value in pairs(values) do plain[key] = key ~= "tuned" and value or nil end
   values.name = complete(plain).name
-  local ok, found = pcall(from_arguments, schedule)
-  if not ok and type(found) == "table" and found.rule then
-    refuse("tuned", path, ("%s = %s: %s"):format(found.key, tostring(found.value), found.rule))
-  elseif not ok then
-    error(found, 0)
-  end
+  local mistakes = {}
+  local found = from_arguments(schedule, mistakes)
+  local first = mistakes[1]
+  if first then refuse("tuned", path, ("%s = %s: %s"):format(first.key, tostring(first.value), first.rule)) end
   for key, value in pairs(found) do
     if not rows[key].schedule then refuse("tuned", path, ("sets %s, which is no schedule key"):format(key)) end
     if values[key] == nil then values[key] = value end
@@ -345,19 +403,39 @@ local function apply_tuning(values, read_tuning)
   values.tuned = M.base(path)
 end
 
+-- Adds to the mistakes that required keys are missing, but those that another mistake is about.
+local function require_keys(values, mistakes)
+  local about, missing, names, example = {}, {}, {}, {}
+  for _, mistake in ipairs(mistakes) do
+    about[mistake.key] = true
+    if mistake.meant then about[mistake.meant] = true end
+  end
+  for _, row in ipairs(M.schema) do
+    if row.required then
+      example[#example + 1] = ("%s=%s"):format(row.key, row.example)
+      if values[row.key] == nil and not about[row.key] then
+        missing[#missing + 1], names[#names + 1] = row, row.key
+      end
+    end
+  end
+  if #missing == 0 or #mistakes >= MOST_MISTAKES then return end
+  local rule = "are required"
+  if #missing == 1 then rule = "is required and " .. rule_of(missing[1]) end
+  mistakes[#mistakes + 1] = { key = table.concat(names, ", "),
+                              rule = ("%s, as in %s"):format(rule, table.concat(example, " ")) }
+end
+
 -- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
 -- key has its value or default; a schedule key that is not given is nil. read_tuning(path) -> the
 -- schedules of a tuning file, lists of key=value by shape. A config that breaks a rule raises
--- { key =, value =, rule = }. Also returns which keys were given.
+-- { key =, value =, rule = }, with `more` of them if there are. Also returns which keys were given.
 function M.load(entries, arguments, read_tuning)
-  local values, given = from_file(entries or {}), {}
-  for key, value in pairs(from_arguments(arguments)) do values[key] = value end
-  for _, row in ipairs(M.schema) do
-    given[row.key] = values[row.key] ~= nil
-    if row.required and values[row.key] == nil then
-      refuse(row.key, nil, "is required and " .. rule_of(row))
-    end
-  end
+  local mistakes, given = {}, {}
+  local values = from_file(entries or {}, mistakes)
+  for key, value in pairs(from_arguments(arguments, mistakes)) do values[key] = value end
+  require_keys(values, mistakes)
+  raise(mistakes)
+  for _, row in ipairs(M.schema) do given[row.key] = values[row.key] ~= nil end
   if values.tuned then apply_tuning(values, read_tuning) end
   check_together(complete(values))
   return freeze(values), given

@@ -108,6 +108,17 @@ function M.header(recorded)
   return table.concat(lines, "\n")
 end
 
+-- What `gen` has written: the paths of the files, the bytes of the kernel's own, and how to compile it.
+function M.written(recorded, paths, bytes, compile)
+  local plan, lines = recorded.plan, { table.concat(paths, " ") }
+  local function line(label, ...) lines[#lines + 1] = ("  %-10s %s"):format(label, string.format(...)) end
+  line("code", "%s bytes of C, %s statements", number(bytes), number(recorded.statements))
+  line("packed", "%s bytes", number(plan.packed.total * 4))
+  line("workspace", "%s bytes", number(plan.workspace * 4))
+  line("compile", "%s", compile)
+  return table.concat(lines, "\n") .. "\n"
+end
+
 function M.explain(recorded)
   local plan, lines = recorded.plan, {}
   local cfg = plan.cfg

@@ -41,6 +41,13 @@ static int fail(lua_State *L, const char *what, const char *why) {
   return 2;
 }
 
+/* Since some moment. */
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* ---- embedded files ---- */
 
 static const EmbeddedFile *find_embedded(const char *name) {
@@ -74,37 +81,144 @@ static int host_load(lua_State *L) {
   return 1;
 }
 
+/* ---- signals ---- */
+
+static volatile sig_atomic_t caught; /* the signal that ends this program, or 0 */
+static volatile pid_t running;       /* the program that host_run waits for, or 0 */
+static lua_State *generator;
+
+/* Raises an error in the generator, at its next instruction: what it has made is cleaned up as
+ * after any other error. */
+static void stop(lua_State *L, lua_Debug *event) {
+  (void)event;
+  lua_sethook(L, NULL, 0, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "interrupted");
+  lua_setfield(L, -2, "message");
+  lua_error(L);
+}
+
+/* What runs is told too; the second time it has no choice. */
+static void on_signal(int number) {
+  if (running != 0) kill(running, caught != 0 ? SIGKILL : number);
+  if (caught == 0) lua_sethook(generator, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  caught = number;
+}
+
+static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
+enum { ENDING = sizeof ending / sizeof *ending };
+
+static void catch_signals(lua_State *L) {
+  generator = L;
+  for (int i = 0; i < ENDING; ++i) {
+    struct sigaction action = {.sa_handler = on_signal}, before; /* ends the wait for a lock */
+    sigemptyset(&action.sa_mask);
+    sigaction(ending[i], NULL, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(ending[i], &action, NULL); /* as nohup wants it */
+  }
+}
+
+/* Signals wait until unblock_signals(before). */
+static sigset_t block_signals(void) {
+  sigset_t signals, before;
+  sigemptyset(&signals);
+  for (int i = 0; i < ENDING; ++i) sigaddset(&signals, ending[i]);
+  sigprocmask(SIG_BLOCK, &signals, &before);
+  return before;
+}
+
+static void unblock_signals(sigset_t before) { sigprocmask(SIG_SETMASK, &before, NULL); }
+
 /* ---- configs ---- */
 
-enum { CONFIG_BYTES = 1 << 20 }; /* the longest file */
+enum {
+  CONFIG_BYTES = 1 << 20, /* the longest file */
+  WATCH_EVERY = 100,      /* instructions: each may compare strings of all the memory there is */
+  ENTRY_BYTES = 256       /* what an entry takes in the generator, besides long texts */
+};
 
 typedef struct Limits {
-  size_t memory;    /* all bytes ever allocated, so that it bounds the time as well */
+  size_t memory;    /* all bytes ever allocated */
+  size_t copies;    /* bytes that the generator gets of the result */
   int instructions; /* of Lua's machine */
+  int seconds;      /* of CPU time */
 } Limits;
 
-static const Limits config_limits = {8 << 20, 100000}, grid_limits = {256 << 20, 100000000};
+static const Limits config_limits = {8 << 20, 8 << 20, 100000, 2},
+                    grid_limits = {256 << 20, 512 << 20, 100000000, 10};
 
-/* The allocator of a config's state; `left` only falls. */
-static void *bounded_alloc(void *left, void *block, size_t old_size, size_t new_size) {
-  size_t *budget = left;
+/* The state of a config, and what is left of its limits. A userdata of the generator, which closes
+ * the state whatever happens. */
+typedef struct Sandbox {
+  lua_State *state;
+  const Limits *limits;
+  size_t memory, copies;
+  int instructions;
+  double end;     /* not before this time, in seconds, */
+  clock_t used;   /* and with so much on the clock of the CPU, which takes longer to ask */
+  bool exhausted; /* an allocation failed for the limit, not for want of memory */
+} Sandbox;
+
+static void *bounded_alloc(void *sandbox, void *block, size_t old_size, size_t new_size) {
+  Sandbox *box = sandbox;
   if (new_size == 0) {
     free(block);
     return NULL;
   }
   if (block == NULL) old_size = 0; /* Lua passes the kind of the object instead */
   size_t growth = new_size > old_size ? new_size - old_size : 0;
-  if (growth > *budget) return NULL;
-  *budget -= growth;
+  if (growth > box->memory) {
+    box->exhausted = true;
+    return NULL;
+  }
+  box->memory -= growth;
   return realloc(block, new_size);
 }
 
-static void too_many_instructions(lua_State *config, lua_Debug *event) {
+static void watch(lua_State *config, lua_Debug *event) {
   (void)event;
+  Sandbox *box = *(Sandbox **)lua_getextraspace(config);
+  box->instructions -= WATCH_EVERY;
+  bool late = seconds() > box->end && clock() > box->used;
+  if (box->instructions > 0 && !late && !caught) return;
   luaL_where(config, 0);
-  lua_pushfstring(config, "runs for more than %d instructions", lua_gethookcount(config));
+  if (caught) {
+    lua_pushliteral(config, "interrupted");
+  } else if (late) {
+    lua_pushfstring(config, "runs for more than %d seconds", box->limits->seconds);
+  } else {
+    lua_pushfstring(config, "runs for more than %d instructions", box->limits->instructions);
+  }
   lua_concat(config, 2);
   lua_error(config);
+}
+
+static void close_sandbox(Sandbox *box) {
+  if (box->state != NULL) lua_close(box->state);
+  box->state = NULL;
+}
+
+static int collect_sandbox(lua_State *L) {
+  close_sandbox(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* Pushes a new sandbox. */
+static Sandbox *push_sandbox(lua_State *L, const Limits *limits) {
+  Sandbox *box = lua_newuserdatauv(L, sizeof *box, 0);
+  *box = (Sandbox){.limits = limits, .memory = limits->memory, .copies = limits->copies,
+                   .instructions = limits->instructions,
+                   .end = seconds() + limits->seconds,
+                   .used = clock() + (clock_t)limits->seconds * CLOCKS_PER_SEC};
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, collect_sandbox);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  box->state = lua_newstate(bounded_alloc, box);
+  if (box->state == NULL) luaL_error(L, "not enough memory");
+  *(Sandbox **)lua_getextraspace(box->state) = box;
+  lua_sethook(box->state, watch, LUA_MASKCOUNT, WATCH_EVERY);
+  return box;
 }
 
 /* Pushes the text of a regular file of at most `limit` bytes, or nil and a message. */
@@ -135,14 +249,24 @@ static int push_text(lua_State *L, const char *path, size_t limit) {
   return why == NULL ? 1 : fail(L, path, why);
 }
 
+/* Takes so many bytes from what may be copied; false if there are not so many left. */
+static bool charge(Sandbox *box, size_t bytes) {
+  if (bytes > box->copies) return false;
+  box->copies -= bytes;
+  return true;
+}
+
 /* Copies a string, number or boolean into field `name` of the table on top of `to`, and the name of
- * its type into field `type_name`; of any other value the type alone. */
-static void copy_value(lua_State *from, int index, lua_State *to, const char *name,
+ * its type into field `type_name`; of any other value the type alone. False if the copies are too
+ * many. */
+static bool copy_value(Sandbox *box, int index, lua_State *to, const char *name,
                        const char *type_name) {
+  lua_State *from = box->state;
   int type = lua_type(from, index);
   if (type == LUA_TSTRING) {
     size_t size;
     const char *text = lua_tolstring(from, index, &size);
+    if (!charge(box, size)) return false;
     lua_pushlstring(to, text, size);
   } else if (type == LUA_TBOOLEAN) {
     lua_pushboolean(to, lua_toboolean(from, index));
@@ -156,113 +280,106 @@ static void copy_value(lua_State *from, int index, lua_State *to, const char *na
   lua_setfield(to, -2, name);
   lua_pushstring(to, lua_typename(from, type));
   lua_setfield(to, -2, type_name);
+  return true;
 }
 
-/* Calls the function under `count` arguments on top of `config`. Where it does not return one table:
- * pushes nil and a message on L, and returns 2; else 0. */
-static int call_config(lua_State *L, lua_State *config, int count, const char *path,
-                       const Limits *limits) {
-  int base = lua_gettop(config) - count - 1, status = lua_pcall(config, count, LUA_MULTRET, 0);
+/* Pushes nil and a message of the error on top of the state. Those of Lua code begin ":<line>:". */
+static int fail_config(lua_State *L, Sandbox *box, int status, const char *path) {
+  if (status == LUA_ERRMEM && !box->exhausted) return luaL_error(L, "not enough memory");
   if (status == LUA_ERRMEM) {
     return fail(L, path, lua_pushfstring(L, "needs more than %d MiB of memory",
-                                         (int)(limits->memory >> 20)));
+                                         (int)(box->limits->memory >> 20)));
   }
-  if (status != LUA_OK) {
-    const char *why = lua_tostring(config, -1);
-    if (why == NULL) why = "raises an error that is no text";
-    if (why[0] != ':') return fail(L, path, why);
-    lua_pushnil(L);
-    lua_pushfstring(L, "%s%s", path, why);
-    return 2;
-  }
+  bool text = lua_type(box->state, -1) == LUA_TSTRING;
+  const char *why = text ? lua_tostring(box->state, -1) : "raises an error that is no text";
+  if (why[0] != ':') return fail(L, path, why);
+  lua_pushnil(L);
+  lua_pushfstring(L, "%s%s", path, why);
+  return 2;
+}
+
+/* Calls the function under `count` arguments on top of the state. Where it does not return one
+ * table: pushes nil and a message on L, and returns 2; else 0. */
+static int call_config(lua_State *L, Sandbox *box, int count, const char *path) {
+  lua_State *config = box->state;
+  int base = lua_gettop(config) - count - 1, status = lua_pcall(config, count, LUA_MULTRET, 0);
+  if (status != LUA_OK) return fail_config(L, box, status, path);
   if (lua_gettop(config) != base + 1 || !lua_istable(config, -1)) {
     return fail(L, path, "must return one table");
   }
   return 0;
 }
 
-/* Reads the file and runs it in `config`, whose top then is its table; errors as call_config. */
-static int run_config(lua_State *L, lua_State *config, const char *path, const Limits *limits) {
+/* Reads the file and runs it in the state, whose top then is its table; errors as call_config. */
+static int run_config(lua_State *L, Sandbox *box, const char *path) {
   if (push_text(L, path, CONFIG_BYTES) != 1) return 2;
   size_t size;
   const char *text = lua_tolstring(L, -1, &size);
-  lua_sethook(config, too_many_instructions, LUA_MASKCOUNT, limits->instructions);
-  if (luaL_loadbufferx(config, text, size, "=", "t") != LUA_OK) { /* messages begin ":<line>:" */
-    lua_pushnil(L);
-    lua_pushfstring(L, "%s%s", path, lua_tostring(config, -1));
-    return 2;
-  }
-  return call_config(L, config, 0, path, limits);
+  int status = luaL_loadbufferx(box->state, text, size, "=", "t");
+  if (status != LUA_OK) return fail_config(L, box, status, path);
+  return call_config(L, box, 0, path);
 }
 
-/* Pushes the table on top of `config` as a list { {key =, key_type =, value =, value_type =}, ... }
- * in any order; a value that is a table has its own list, `entries`, to this depth. */
-static void push_entries(lua_State *L, lua_State *config, int depth) {
+/* Pushes the table on top of the state as a list { {key=, key_type=, value=, value_type=}, ... }
+ * in any order; a value that is a table has its own list, `entries`, to this depth. False if the
+ * copies are too many. */
+static bool push_entries(lua_State *L, Sandbox *box, int depth) {
+  lua_State *config = box->state;
   lua_newtable(L);
   lua_pushnil(config);
   for (lua_Integer i = 1; lua_next(config, -2) != 0; ++i) {
+    if (!charge(box, ENTRY_BYTES)) return false;
     lua_newtable(L);
-    copy_value(config, -2, L, "key", "key_type");
-    copy_value(config, -1, L, "value", "value_type");
+    if (!copy_value(box, -2, L, "key", "key_type")) return false;
+    if (!copy_value(box, -1, L, "value", "value_type")) return false;
     if (depth > 0 && lua_istable(config, -1)) {
-      push_entries(L, config, depth - 1);
+      if (!push_entries(L, box, depth - 1)) return false;
       lua_setfield(L, -2, "entries");
     }
     lua_rawseti(L, -2, i);
     lua_pop(config, 1);
   }
+  return true;
+}
+
+static int fail_copies(lua_State *L, Sandbox *box, const char *path) {
+  return fail(L, path, lua_pushfstring(L, "returns more than %d MiB of keys and values",
+                                       (int)(box->limits->copies >> 20)));
 }
 
 /* eval_config(path [, depth]) -> the entries of its table */
 static int host_eval_config(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   int depth = (int)luaL_optinteger(L, 2, 0);
-  size_t budget = config_limits.memory;
-  lua_State *config = lua_newstate(bounded_alloc, &budget);
-  if (config == NULL) return fail(L, path, "out of memory");
-  int results = run_config(L, config, path, &config_limits);
-  if (results == 0) push_entries(L, config, depth), results = 1;
-  lua_close(config);
-  return results;
+  Sandbox *box = push_sandbox(L, &config_limits);
+  int results = run_config(L, box, path);
+  if (results != 0) return results;
+  if (!push_entries(L, box, depth)) return fail_copies(L, box, path);
+  close_sandbox(box);
+  return 1;
 }
 
-/* Pushes gen/lab/grid.lua, the only code in the state that sees Lua's base library: what is loaded
+/* Returns gen/lab/grid.lua, the only code in the state that sees Lua's base library: what is loaded
  * later gets globals that are empty. */
-static void push_grid(lua_State *config) {
+static int load_grid(lua_State *config) {
   luaL_requiref(config, LUA_GNAME, luaopen_base, 0);
   lua_pop(config, 1);
   load_embedded(config, find_embedded("gen/lab/grid.lua"));
   lua_newtable(config);
   lua_rawseti(config, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
+  return 1;
 }
 
-/* The work of eval_grid in the state `config`; the arguments are on L. */
-static int run_grid(lua_State *L, lua_State *config, const char *path, size_t *budget) {
-  push_grid(config);
-  int results = run_config(L, config, path, &grid_limits);
-  if (results != 0) return results;
-  lua_pushvalue(L, 2);
-  push_entries(L, config, 0);
-  if (lua_pcall(L, 1, 1, 0) != LUA_OK) return -1;
-  *budget = grid_limits.memory; /* what follows is not within a pcall, and must not run out */
-  size_t count = (size_t)lua_rawlen(L, -1);
+/* The list of names on top of the generator's state -> the same list in a config's. */
+static int copy_names(lua_State *config) {
+  lua_State *L = lua_touserdata(config, 1);
+  lua_Integer count = (lua_Integer)lua_rawlen(L, -1);
   lua_createtable(config, (int)count, 0);
-  for (size_t i = 1; i <= count; ++i) {
-    lua_rawgeti(L, -1, (lua_Integer)i);
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(L, -1, i);
     lua_pushstring(config, lua_tostring(L, -1));
-    lua_rawseti(config, -2, (lua_Integer)i);
+    lua_rawseti(config, -2, i);
     lua_pop(L, 1);
-  }
-  lua_pushinteger(config, lua_tointeger(L, 3));
-  results = call_config(L, config, 3, path, &grid_limits);
-  if (results != 0) return results;
-  count = (size_t)lua_rawlen(config, -1);
-  lua_createtable(L, (int)count, 0);
-  for (size_t i = 1; i <= count; ++i) {
-    lua_rawgeti(config, -1, (lua_Integer)i);
-    push_entries(L, config, 0);
-    lua_rawseti(L, -2, (lua_Integer)i);
-    lua_pop(config, 1);
   }
   return 1;
 }
@@ -272,13 +389,37 @@ static int run_grid(lua_State *L, lua_State *config, const char *path, size_t *b
 static int host_eval_grid(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  luaL_checkinteger(L, 3);
-  size_t budget = grid_limits.memory;
-  lua_State *config = lua_newstate(bounded_alloc, &budget);
-  if (config == NULL) return fail(L, path, "out of memory");
-  int results = run_grid(L, config, path, &budget);
-  lua_close(config);
-  return results < 0 ? lua_error(L) : results;
+  lua_Integer limit = luaL_checkinteger(L, 3);
+  Sandbox *box = push_sandbox(L, &grid_limits);
+  lua_State *config = box->state;
+  lua_pushcfunction(config, load_grid);
+  int status = lua_pcall(config, 0, 1, 0);
+  if (status != LUA_OK) return fail_config(L, box, status, path);
+  int results = run_config(L, box, path);
+  if (results != 0) return results;
+
+  lua_pushvalue(L, 2);
+  if (!push_entries(L, box, 0)) return fail_copies(L, box, path);
+  lua_call(L, 1, 1);
+  box->memory = box->limits->memory; /* again as much for the product */
+  lua_pushcfunction(config, copy_names);
+  lua_pushlightuserdata(config, L);
+  status = lua_pcall(config, 1, 1, 0);
+  if (status != LUA_OK) return fail_config(L, box, status, path);
+  lua_pushinteger(config, limit);
+  results = call_config(L, box, 3, path);
+  if (results != 0) return results;
+
+  lua_Integer count = (lua_Integer)lua_rawlen(config, -1);
+  lua_createtable(L, (int)count, 0);
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(config, -1, i);
+    if (!push_entries(L, box, 0)) return fail_copies(L, box, path);
+    lua_rawseti(L, -2, i);
+    lua_pop(config, 1);
+  }
+  close_sandbox(box);
+  return 1;
 }
 
 /* ---- reading files ---- */
@@ -288,6 +429,23 @@ enum { FILE_BYTES = 1 << 28 };
 /* read_file(path) -> the text of a regular file */
 static int host_read_file(lua_State *L) {
   return push_text(L, luaL_checkstring(L, 1), FILE_BYTES);
+}
+
+/* head(path) -> how a regular file begins; "" where there is none, or something else */
+static int host_head(lua_State *L) {
+  enum { HEAD = 1024 };
+  const char *path = luaL_checkstring(L, 1);
+  char text[HEAD];
+  ssize_t size = 0;
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0 && errno == EACCES) return fail(L, path, strerror(errno));
+  struct stat status;
+  if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) size = read(fd, text, HEAD);
+  int error = errno;
+  if (fd >= 0) close(fd);
+  if (size < 0) return fail(L, path, strerror(error));
+  lua_pushlstring(L, text, (size_t)size);
+  return 1;
 }
 
 /* hash(text) -> 16 hexadecimal digits: FNV-1a of 64 bits */
@@ -314,6 +472,8 @@ typedef struct Output {
   const char *name, *text;
   size_t size;
   char temp[NAME_MAX + 1]; /* the name of the new content until all are complete; "" if unchanged */
+  char old[NAME_MAX + 1];  /* a second name of what is replaced, until all are; "" if it has none */
+  bool existed, replaced;
 } Output;
 
 /* mkdir -p. Returns the length of the first prefix of path that did not exist before; that and all
@@ -381,9 +541,30 @@ static int write_temp(int dir, Output *file) {
   return close(fd);
 }
 
-/* Every file complete under a temporary name before the first one takes its place: whatever fails
- * while writing (a full disk, ...) leaves the directory as it was. Returns the file that failed,
- * with errno set, or NULL. */
+/* Gives what is to be replaced a second name, under which it can be put back. Some file systems
+ * have no links. */
+static void keep_old(int dir, Output *file) {
+  struct stat status;
+  file->existed = fstatat(dir, file->name, &status, AT_SYMLINK_NOFOLLOW) == 0;
+  int length = snprintf(file->old, sizeof file->old, ".%s.%ld.old", file->name, (long)getpid());
+  bool fits = length < (int)sizeof file->old;
+  if (fits) unlinkat(dir, file->old, 0);
+  if (!fits || linkat(dir, file->name, dir, file->old, 0) != 0) file->old[0] = '\0';
+}
+
+/* Undoes a replacement, if it can. */
+static void put_back(int dir, Output *file) {
+  if (!file->existed) {
+    if (unlinkat(dir, file->name, 0) == 0) file->replaced = false;
+  } else if (file->old[0] != '\0' && renameat(dir, file->old, dir, file->name) == 0) {
+    file->replaced = false;
+  }
+}
+
+/* Every file complete under a temporary name before the first one takes its place, and what they
+ * replace is kept until the last one has: whatever fails leaves the directory as it was. If even
+ * that fails, `replaced` says of which files. Returns the file that failed, with errno set, or
+ * NULL. */
 static const Output *replace_files(int dir, Output *files, size_t count) {
   const Output *failed = NULL;
   for (size_t i = 0; i < count && failed == NULL; ++i) {
@@ -392,19 +573,25 @@ static const Output *replace_files(int dir, Output *files, size_t count) {
   }
   for (size_t i = 0; i < count && failed == NULL; ++i) {
     if (files[i].temp[0] == '\0') continue;
-    if (renameat(dir, files[i].temp, dir, files[i].name) != 0) failed = &files[i];
-    else files[i].temp[0] = '\0';
+    keep_old(dir, &files[i]);
+    files[i].replaced = renameat(dir, files[i].temp, dir, files[i].name) == 0;
+    if (files[i].replaced) files[i].temp[0] = '\0';
+    else failed = &files[i];
   }
   int error = errno;
   for (size_t i = 0; i < count; ++i) {
+    if (failed != NULL && files[i].replaced) put_back(dir, &files[i]);
+    bool needed = failed != NULL && files[i].replaced; /* it is the only one that is left */
     if (files[i].temp[0] != '\0') unlinkat(dir, files[i].temp, 0);
+    if (files[i].old[0] != '\0' && !needed) unlinkat(dir, files[i].old, 0);
   }
   errno = error;
   return failed;
 }
 
 /* write_files(dir, { {name =, text =}, ... }) -> true. Makes the directory where it is missing;
- * does not touch a file that has its content already; after an error all is as before. */
+ * does not touch a file that has its content already. After an error all is as before, or the
+ * message says what is not. */
 static int host_write_files(lua_State *L) {
   size_t dir_size;
   const char *dir_name = luaL_checklstring(L, 1, &dir_size);
@@ -417,18 +604,12 @@ static int host_write_files(lua_State *L) {
     lua_rawgeti(L, 2, (lua_Integer)i + 1);
     lua_getfield(L, -1, "name");
     lua_getfield(L, -2, "text");
-    files[i].name = luaL_checkstring(L, -2);
+    files[i] = (Output){.name = luaL_checkstring(L, -2)};
     files[i].text = luaL_checklstring(L, -1, &files[i].size);
-    files[i].temp[0] = '\0';
     lua_pop(L, 3);
   }
 
-  sigset_t interrupts, before; /* an interrupt waits until there are no half-written files */
-  sigemptyset(&interrupts);
-  sigaddset(&interrupts, SIGINT);
-  sigaddset(&interrupts, SIGTERM);
-  sigaddset(&interrupts, SIGHUP);
-  sigprocmask(SIG_BLOCK, &interrupts, &before);
+  sigset_t before = block_signals(); /* until there are no half-written files */
   int error;
   size_t first_new = make_dirs(path, &error);
   int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -437,7 +618,7 @@ static int host_write_files(lua_State *L) {
   if (opened || error == 0) error = errno;
   if (opened) close(dir);
   if (!opened || failed != NULL) remove_dirs(path, first_new);
-  sigprocmask(SIG_SETMASK, &before, NULL);
+  unblock_signals(before);
 
   if (opened && failed == NULL) return lua_pushboolean(L, 1), 1;
   lua_pushstring(L, dir_name);
@@ -445,7 +626,14 @@ static int host_write_files(lua_State *L) {
     lua_pushfstring(L, "/%s", failed->name);
     lua_concat(L, 2);
   }
-  return fail(L, lua_tostring(L, -1), strerror(error));
+  fail(L, lua_tostring(L, -1), strerror(error));
+  for (size_t i = 0; i < count; ++i) {
+    if (!files[i].replaced) continue;
+    const char *old = files[i].old[0] != '\0' ? files[i].old : files[i].existed ? "lost" : "none";
+    lua_pushfstring(L, "; %s is new already, the old one: %s", files[i].name, old);
+    lua_concat(L, 2);
+  }
+  return 2;
 }
 
 /* remove_file(path) -> true, also where there is none */
@@ -486,14 +674,39 @@ static int host_locked(lua_State *L) {
 
 /* ---- compiling and running (for `check`, `bench` and `sweep`) ---- */
 
-/* temp_dir() -> the path of a new directory */
+static char *temporary; /* the directory of temp_dir, until it is removed */
+
+/* Removes a directory of files. */
+static void remove_files(const char *path) {
+  DIR *dir = opendir(path);
+  if (dir == NULL) return;
+  for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+    unlinkat(dirfd(dir), entry->d_name, 0); /* fails on . and .., as it should */
+  }
+  closedir(dir);
+  rmdir(path);
+}
+
+/* What an error may have left. */
+static void remove_temporary(void) {
+  if (temporary != NULL) remove_files(temporary);
+  free(temporary);
+  temporary = NULL;
+}
+
+/* temp_dir() -> the path of a new directory, one at a time; at the latest the end of the program
+ * removes it. */
 static int host_temp_dir(lua_State *L) {
+  if (temporary != NULL) return luaL_error(L, "there is a temporary directory already");
   const char *base = getenv("TMPDIR");
   if (base == NULL || base[0] == '\0') base = "/tmp";
-  lua_pushfstring(L, "%s/mhagen-XXXXXX", base);
-  char *path = lua_newuserdatauv(L, lua_rawlen(L, -1) + 1, 0);
-  strcpy(path, lua_tostring(L, -2));
-  if (mkdtemp(path) == NULL) return fail(L, base, strerror(errno));
+  char *path = strdup(lua_pushfstring(L, "%s/mhagen-XXXXXX", base));
+  if (path == NULL) return luaL_error(L, "not enough memory");
+  if (mkdtemp(path) == NULL) {
+    free(path);
+    return fail(L, base, strerror(errno));
+  }
+  temporary = path;
   lua_pushstring(L, path);
   return 1;
 }
@@ -501,13 +714,11 @@ static int host_temp_dir(lua_State *L) {
 /* remove_dir(path): a directory of files */
 static int host_remove_dir(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
-  DIR *dir = opendir(path);
-  if (dir == NULL) return 0;
-  for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-    unlinkat(dirfd(dir), entry->d_name, 0); /* fails on . and .., as it should */
+  if (temporary != NULL && strcmp(path, temporary) == 0) {
+    remove_temporary();
+  } else {
+    remove_files(path);
   }
-  closedir(dir);
-  rmdir(path);
   return 0;
 }
 
@@ -515,7 +726,7 @@ static int host_remove_dir(lua_State *L) {
 static size_t drain(int fd, char *text, size_t limit) {
   char rest[4096];
   size_t size = 0;
-  for (ssize_t got = 1; got > 0;) {
+  for (ssize_t got = 1; got > 0 || (got < 0 && errno == EINTR);) {
     if (size < limit) {
       got = read(fd, text + size, limit - size);
       if (got > 0) size += (size_t)got;
@@ -549,8 +760,16 @@ static int host_run(lua_State *L) {
       if (ends[i] != STDOUT_FILENO) posix_spawn_file_actions_addclose(&actions, ends[i]);
     }
   }
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t before = block_signals(); /* so that `running` is the child when one comes */
+  posix_spawnattr_setsigmask(&attributes, &before);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t child;
-  int error = posix_spawnp(&child, argv[0], &actions, NULL, argv, environ);
+  int error = posix_spawnp(&child, argv[0], &actions, &attributes, argv, environ);
+  if (error == 0) running = child;
+  unblock_signals(before);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (text != NULL) close(ends[1]);
   if (error != 0) {
@@ -565,6 +784,7 @@ static int host_run(lua_State *L) {
   if (text != NULL) close(ends[0]);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  running = 0;
   sigaction(SIGINT, &old_int, NULL);
   sigaction(SIGQUIT, &old_quit, NULL);
   lua_pushinteger(L, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
@@ -575,9 +795,7 @@ static int host_run(lua_State *L) {
 
 /* clock() -> seconds since some moment */
 static int host_clock(lua_State *L) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  lua_pushnumber(L, (lua_Number)t.tv_sec + 1e-9 * (lua_Number)t.tv_nsec);
+  lua_pushnumber(L, seconds());
   return 1;
 }
 
@@ -624,6 +842,7 @@ static void push_host(lua_State *L) {
       {"eval_config", host_eval_config},
       {"eval_grid", host_eval_grid},
       {"read_file", host_read_file},
+      {"head", host_head},
       {"exists", host_exists},
       {"hash", host_hash},
       {"write_files", host_write_files},
@@ -657,6 +876,7 @@ static void push_host(lua_State *L) {
 static int run_program(lua_State *L) {
   int argc = (int)lua_tointeger(L, 1);
   char **argv = lua_touserdata(L, 2);
+  lua_gc(L, LUA_GCGEN, 0, 0); /* a short life with many small tables: a third less time */
   luaL_requiref(L, LUA_GNAME, luaopen_base, 1);
   luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 1);
   luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 1);
@@ -674,17 +894,35 @@ static int run_program(lua_State *L) {
   return 2;
 }
 
+/* A file that is opened must not become standard output. What has been closed stays useless: the
+ * null device is open for the other direction. */
+static void keep_standard_files(void) {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+  }
+}
+
 int main(int argc, char **argv) {
+  keep_standard_files();
   signal(SIGXFSZ, SIG_IGN); /* the file size limit then is an ordinary write error */
   lua_State *L = luaL_newstate();
-  if (L == NULL) return fputs("mhagen: out of memory\n", stderr), 2;
-  lua_gc(L, LUA_GCGEN, 0, 0); /* a short life with many small tables: a third less time */
+  if (L == NULL) return fputs("mhagen: not enough memory\n", stderr), 2;
+  catch_signals(L);
   lua_pushcfunction(L, run_program);
   lua_pushinteger(L, argc);
   lua_pushlightuserdata(L, argv);
   int status = 2;
   if (lua_pcall(L, 2, 2, 0) == LUA_OK) status = (int)lua_tointeger(L, -2);
-  if (!lua_isnil(L, -1)) fprintf(stderr, "mhagen: %s\n", lua_tostring(L, -1));
+  lua_sethook(L, NULL, 0, 0);
+  const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+  if (message != NULL) fprintf(stderr, "mhagen: %s\n", message);
+  remove_temporary();
+  sigset_t before = block_signals(); /* one that comes now is too late */
   lua_close(L);
+  if (caught) {
+    signal(caught, SIG_DFL);
+    unblock_signals(before);
+    raise(caught);
+  }
   return status;
 }

@@ -26,22 +26,31 @@ local function build_parser()
     local told, tip = message:match("^(.*)\nDid you(.*)$")
     error({ message = told and told .. ", did you" .. tip or message .. "; see --help" }, 0)
   end
+  local parsers = {}
   for _, command in ipairs(commands) do
     local cmd = parser:command(command.name)
+    parsers[command.name] = cmd
     if command.summary then
       cmd:summary(command.summary):description(command.summary .. "\n" .. command.about)
     end
     command.options(cmd)
   end
-  return parser
+  return parser, parsers
 end
 
--- Joins options whose value is options too to that, which may then begin with a dash.
-local function joined(arguments)
-  local words, option = {}, nil
+-- Joins an option whose value is options too to that, which may then begin with a dash; but not to an
+-- option of the command itself, for then the value has been forgotten.
+local function joined(arguments, command)
+  local words, option, own = {}, nil, {}
+  for _, one in ipairs(command and command._options or {}) do
+    for _, name in ipairs(one._aliases) do own[name] = true end
+  end
   for _, argument in ipairs(arguments) do
-    if option then words[#words] = option .. "=" .. argument else words[#words + 1] = argument end
-    option = not option and argument == "--slurm" and argument or nil
+    if option and not own[argument:match("^[^=]*")] then
+      words[#words], option = option .. "=" .. argument, nil
+    else
+      words[#words + 1], option = argument, argument == "--slurm" and argument or nil
+    end
   end
   return words
 end
@@ -52,7 +61,8 @@ local function run(arguments)
       error({ message = errors.show(argument) .. ": argument longer than 4096 characters" }, 0)
     end
   end
-  local args = build_parser():parse(joined(arguments))
+  local parser, parsers = build_parser()
+  local args = parser:parse(joined(arguments, parsers[arguments[1]]))
   return command_of[args.command].run(args)
 end
 
@@ -60,7 +70,7 @@ end
 return function(arguments)
   local ok, status, message = xpcall(run, errors.on_error, arguments)
   if ok then return status, message end
-  local e = status
+  local e = type(status) == "table" and status or { message = status } -- a text where memory ran out
   if e.status and not e.message then return e.status end
   return e.status or 2, e.internal or errors.one_line(e)
 end

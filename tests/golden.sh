@@ -8,7 +8,7 @@ golden=tests/golden new=build/golden
 rm -rf $new
 mkdir -p $new
 while read -r config; do
-  build/mhagen gen $config -o $new
+  build/mhagen gen $config --quiet -o $new
 done < $golden/configs
 rm $new/mhagen.[ch]
 

@@ -1,3 +1,4 @@
+/* reference.c: the reference of reference.h, in double, that mhagen compares with. */
 #include "reference.h"
 
 #include <math.h>

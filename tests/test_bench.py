@@ -180,6 +180,25 @@ def kept(tmp_path_factory):
     return out
 
 
+@pytest.mark.parametrize("name", ["kernel.c", "mhagen_bench.c", "mhagen_peak.c", "bench.c", "reference.c", "mhagen.h",
+                                  "kernel.o", "mhagen_bench"])
+def test_files_of_others_stay(name, tmp_path):
+    """Sources, and what compilers make of them."""
+    (tmp_path / name).write_text("mine")
+    arguments = ["bench", *SHAPE.split(), "isa=scalar", "name=kernel", "--samples", "1", "-o", tmp_path]
+    result = subprocess.run([MHAGEN, *arguments], capture_output=True, text=True, env={**os.environ, "CC": "false"})
+    assert_refused(result, f"{tmp_path}/{name}: not made by mhagen; --force replaces")
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+def test_kept_files_are_replaced(kept):
+    """Every file that bench writes says that mhagen made it; by another kernel of the same name too."""
+    for path in kept.glob("*.[ch]"):
+        path.write_text(path.read_text() + "/* changed */\n")
+    run(MHAGEN, "bench", *SHAPE.split(), "isa=scalar", "name=kernel", "--samples", "3", "-o", kept)
+    assert not [path for path in kept.glob("*.[ch]") if "/* changed */" in path.read_text()]
+
+
 def test_program_is_kept(kept):
     lines = run(kept / "mhagen_bench", "--quick", "--samples", "3").splitlines()
     keys = [line.split(" ", 1)[0] for line in lines]

@@ -1,6 +1,7 @@
 """Configs: what is refused, in which words, and that hostile ones neither hang nor write anything."""
 import os
 import re
+import resource
 import subprocess
 
 import pytest
@@ -67,6 +68,18 @@ INT = "must be an integer from"
     ("H=3", "unknown key"),
     ("num_heads=3", "num_heads = 3: unknown key, did you mean h?"),
     ("embed_dim=3", "did you mean d_model?"),
+    ("hidden_size=3", "did you mean d_model?"),
+    ("num_attention_heads=3", "did you mean h?"),
+    ("head_dim=3", "did you mean dk?"),
+    ("max_position_embeddings=3", "did you mean seq?"),
+    ("kv_heads=3", "kv_heads = 3: is not supported yet: each head has keys and values of its own\n"),
+    ("num_key_value_heads=3", "num_key_value_heads = 3: is not supported yet: each head"),
+    ("kvheads=3", "unknown key, did you mean kv_heads? It is not supported yet: each head"),
+    ("rope=true", "rope = true: is not supported yet: there are no positions"),
+    ("sliding_window=8", "is not supported yet: there are causal=true, and kv_len=true"),
+    ("mask=causal", "mask = causal: is not supported yet: there are causal=true, and kv_len=true"),
+    ("dtype=bf16", "is not supported yet: all numbers are float32"),
+    ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),
     ("zzzzzz=3", "zzzzzz = 3: unknown key\n"),
     ("=3", "unknown key"),
     ("a\x1b[31m\nb=3", "a?[31m?b = 3: unknown key"),
@@ -121,7 +134,17 @@ def test_good_arguments(changes):
 @pytest.mark.parametrize("key", BASE)
 def test_required(key):
     given = [a for a in arguments() if not a.startswith(key + "=")]
-    assert_refused(run("explain", *given), f"mhagen: config: {key}: is required and must be ")
+    assert_refused(run("explain", *given), f"mhagen: config: {key}: is required and must be ", ", as in h=12 d_model=")
+
+
+def test_all_mistakes_at_once():
+    """Of the file and of the arguments; what is missing for another mistake is not told again."""
+    assert_refused(run("explain", "heads=2", "d_modle=3", "dk=0", "dk=1", "isa=avx"),
+                   "mhagen: config: heads = 2: unknown key, did you mean h?; config: d_modle = 3: unknown key, did "
+                   "you mean d_model?; config: dk = 0: must be an integer from 1 to 1024; config: isa = avx: must be "
+                   "one of scalar, avx2, avx512, neon, did you mean avx2?; config: seq: is required and")
+    result = run("explain", *(f"zzzzzz{i}=1" for i in range(900)))
+    assert_refused(result, "config: zzzzzz4 = 1: unknown key; ...\n")
 
 
 def test_given_twice():
@@ -129,6 +152,11 @@ def test_given_twice():
 
 
 # ---- CONFIG.lua ----
+
+def little_memory():
+    """What is within the limits of a config needs no more."""
+    resource.setrlimit(resource.RLIMIT_AS, (2**27, 2**27))
+
 
 def test_file_and_arguments(tmp_path):
     config = tmp_path / "c.lua"
@@ -154,7 +182,11 @@ ATTACKS = {
     "endless table": ("local t = {} while true do t[#t + 1] = { t } end", ":1: runs for more"),
     "big tables": ("local t = {} while true do t = {" + "1," * 50000 + "t} end", "runs for more"),
     "comparisons": ("local a = 'x' for i = 1, 20 do a = a .. a end local b = a .. '1' a = a .. '2' "
-                    "while true do local c = a < b end", "instructions"),
+                    "while true do local c = a < b end", ":1: runs for more than "),
+    "one text many times": ("local s = 'x' for i = 1, 20 do s = s .. s end local t = {} "
+                            "for i = 1, 20000 do t[i] = s end return t",
+                            "c.lua: returns more than 8 MiB of keys and values"),
+    "many entries": ("local t = {} for i = 1, 33000 do t[i] = 0 end return t", "returns more than 8 MiB"),
     "repeat": ("return { h = ('x'):rep(1e9) }", "attempt to index a string value"),
     "pattern": ("return { h = (('a'):rep(99)):find(('a-'):rep(99) .. 'b') }",
                 "attempt to index a string value"),
@@ -171,11 +203,11 @@ ATTACKS = {
     "string metatable": ("getmetatable('').__index = nil", "'getmetatable'"),
     "close": ("local x <close> = {} return {}", "non-closable"),
     "bytecode": ("\x1bLua", "attempt to load a binary chunk"),
-    "parentheses": ("return " + "(" * DEEP + "1" + ")" * DEEP, "C stack overflow"),
-    "braces": ("return " + "{" * DEEP + "}" * DEEP, "C stack overflow"),
-    "blocks": ("do " * DEEP + "end " * DEEP, "C stack overflow"),
+    "parentheses": ("return " + "(" * DEEP + "1" + ")" * DEEP, "c.lua: C stack overflow"),
+    "braces": ("return " + "{" * DEEP + "}" * DEEP, "c.lua: C stack overflow"),
+    "blocks": ("do " * DEEP + "end " * DEEP, "c.lua: C stack overflow"),
     "operators": ("return " + "-" + "- " * DEEP + "1", ""),
-    "concatenation": ("return 1" + " .. 1" * DEEP, "C stack overflow"),
+    "concatenation": ("return 1" + " .. 1" * DEEP, "c.lua: C stack overflow"),
     "long token": ('x = "' + "a" * 900000, "unfinished string"),
     "long name": ("return { h = 1, " + "a" * 900000 + " = 1 }", "unknown key"),
     "long value": ('return { h = "' + "a" * 900000 + '" }', "a...: must be an integer"),
@@ -215,10 +247,19 @@ def test_hostile_config(attack, tmp_path):
     config = tmp_path / "c.lua"
     config.write_text(text)
     start = cpu_time()
-    result = run("gen", config, "-o", tmp_path / "out")
+    result = run("gen", config, "-o", tmp_path / "out", preexec_fn=little_memory)
     assert_refused(result, "mhagen: config: ", message)
     assert cpu_time() - start < 10
     assert [p.name for p in tmp_path.iterdir()] == ["c.lua"]
+
+
+def test_hostile_tuning_file(tmp_path):
+    """One table that is in the file many times."""
+    tuned = tmp_path / "t.lua"
+    tuned.write_text("local t = {} for i = 1, 3000 do t['f' .. i] = i end local all = {} "
+                     "for i = 1, 8000 do all['k' .. i] = t end return all")
+    result = run("explain", *arguments(tuned=tuned), preexec_fn=little_memory)
+    assert_refused(result, "mhagen: tuned: ", "t.lua: returns more than 8 MiB of keys and values")
 
 
 def test_compiled_lua(tmp_path):

@@ -175,6 +175,17 @@ def test_from_a_copied_program(sweep, tmp_path):
     assert page.replace('"dir":"."', f'"dir":"{sweep}"') == (sweep / "report.html").read_text()
 
 
+def test_files_of_others_stay(sweep, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<!doctype html>\n<title>mine</title>\n")
+    result = subprocess.run([MHAGEN, "report", sweep, "-o", page], capture_output=True, text=True)
+    assert_refused(result, "page.html: not made by mhagen; --force replaces")
+    assert "mine" in page.read_text()
+    report(sweep, "-o", page, "--force")
+    assert page.read_text().startswith("<!doctype html>\n<!-- Written by mhagen report; do not edit. -->\n")
+    report(sweep, "-o", page, "--limit", "1")
+
+
 def test_output_file(sweep, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report(sweep, "-o", "new/dir/page.html")

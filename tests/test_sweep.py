@@ -156,6 +156,35 @@ def test_refused_grids(text, message, sweep):
     assert not sweep.out.exists()
 
 
+def test_long_texts_in_a_grid(sweep):
+    """Each config would have a copy; and what is said of one is short."""
+    text = "local s = 'x' for i = 1, 20 do s = s .. s end local list = {} for i = 1, 600 do list[i] = i end "
+    sweep.grid(text + grid(name="s", seq="list"))
+    assert_refused(sweep.run("--dry-run"), "grid.lua: returns more than 512 MiB of keys and values")
+    sweep.grid(text + grid(name="s"))
+    result = sweep.run("--dry-run")
+    assert result.returncode == 2 and max(map(len, result.stdout.splitlines() + [result.stderr])) < 900
+
+
+@pytest.mark.slow
+def test_long_comparisons_in_a_grid(sweep):
+    """Few instructions that take long each."""
+    sweep.grid("local s = 'x' for i = 1, 24 do s = s .. s end local a, b = s .. 'a', s .. 'b' "
+               "while true do local c = a < b end")
+    start = cpu_time()
+    assert_refused(sweep.run("--dry-run"), "grid.lua:1: runs for more than 10 seconds")
+    assert cpu_time() - start < 20
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--quiet", "--limit=3"])
+def test_slurm_without_its_options(option, sweep):
+    """They have been forgotten: what follows is an option of sweep."""
+    sweep.grid(grid())
+    assert_refused(sweep.run("--slurm", option), "option '--slurm' requires an argument")
+    assert not sweep.out.exists()
+    assert sweep.run("--slurm", "--exclusive", "--dry-run").returncode == 0
+
+
 def listed(sweep, *args):
     assert sweep.run("--plan-only", *args).returncode == 0
     return (sweep.out / "configs.txt").read_text().splitlines()
@@ -308,8 +337,21 @@ def test_foreign_directory(sweep):
     sweep.out.mkdir()
     (sweep.out / "build.ninja").write_text("mine")
     sweep.grid(grid())
-    assert_refused(sweep.run("--quiet"), "its build.ninja is not that of a sweep")
+    assert_refused(sweep.run("--quiet"), "out/build.ninja: not made by mhagen; --force replaces")
     assert (sweep.out / "build.ninja").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["configs.txt", "invalid.txt", "settings.json", "results.jsonl", "results.csv"])
+def test_files_of_others_stay(name, sweep):
+    """These cannot say who made them; the build.ninja beside them does."""
+    sweep.grid(grid())
+    sweep.out.mkdir()
+    (sweep.out / name).write_text("mine")
+    for dry in ["--dry-run"], ["--plan-only"]:
+        assert_refused(sweep.run("--quiet", *dry), f"out/{name}: not made by mhagen; --force replaces")
+    assert [(path.name, path.read_text()) for path in sweep.out.iterdir()] == [(name, "mine")]
+    assert sweep.run("--plan-only", "--force").returncode == 0
+    assert sweep.run("--plan-only").returncode == 0
 
 
 @pytest.mark.parametrize("step, message", [

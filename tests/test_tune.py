@@ -191,6 +191,27 @@ def test_refused_before_the_search(tune, words, message):
     assert not tune.log()
 
 
+def test_no_shell_reads_the_compiler(tune):
+    """Its words are split at spaces, as everywhere."""
+    mark = "-DX=$(touch${IFS}HERE/touched)".replace("HERE", str(tune.here))
+    done = tune(SHAPE, GIVEN, "--budget 60s", CC=f"{tune.here}/cc {mark} -D'Y=\"1\";")
+    assert done.returncode == 0, done.stderr
+    assert not (tune.here / "touched").exists()
+    assert f"{mark} -D'Y=".replace("\\", "") in tune.file.read_text().replace("\\", "")
+
+
+def test_files_of_others_stay(tune):
+    """Refused before the search; replaced with --force."""
+    (tune.here / "mine.lua").write_text("return { secret = 1 }\n")
+    (tune.here / "notes").write_text("mine\n")
+    for words in "-o mine.lua", "--trace notes":
+        assert_refused(tune(SHAPE, GIVEN, words), "not made by mhagen; --force replaces")
+    assert (tune.here / "mine.lua").read_text() == "return { secret = 1 }\n" and not tune.log()
+    assert tune(SHAPE, GIVEN, "--budget 60s -o mine.lua --trace trace --force").returncode == 0
+    assert (tune.here / "mine.lua").read_text().startswith("-- Written by mhagen tune")
+    assert tune(SHAPE, GIVEN, "--budget 60s -o mine.lua --trace trace").returncode == 0
+
+
 def test_interrupted(tune):
     process = tune.start(SHAPE, "--budget 30s", SECONDS_EACH="0.05")
     wait_for(tune.log)
@@ -232,8 +253,8 @@ def test_a_wrong_schedule_is_a_bug(tune, environment, message):
     (f"{SHAPE} -o config.lua", "config.lua: h: must be a shape with a table"),
 ])
 def test_refused(tune, words, message):
-    (tune.here / "broken.lua").write_text("return {\n")
-    (tune.here / "config.lua").write_text("return { h = 2 }\n")
+    (tune.here / "broken.lua").write_text("-- Written by mhagen tune\nreturn {")
+    (tune.here / "config.lua").write_text("-- Written by mhagen tune\nreturn { h = 2 }\n")
     done = tune(words)
     assert_refused(done, message)
     assert not tune.log() and not (tune.here / "tuned").exists()

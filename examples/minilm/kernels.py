@@ -94,7 +94,7 @@ def build(mhagen, folder, **config):
     """Generates, compiles and loads the kernel of this config."""
     name = config["name"]
     pairs = [f"{key}={value}" for key, value in config.items()]
-    subprocess.run([mhagen, "gen", *pairs, "-o", folder], check=True)
+    subprocess.run([mhagen, "gen", *pairs, "--quiet", "-o", folder], check=True)
     library = folder / f"{name}.so"
     sources = [folder / f"{name}.c", folder / "mhagen.c"]
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-pthread", "-o", library, *sources], check=True)

@@ -51,7 +51,10 @@ local function bench_in(dir, cfg, args)
   files[#files + 1] = { name = "mhagen_peak.c", text = bench.peak() }
   build.add_embedded(files, cfg, "bench", { "bench/bench.c", "bench/bench.h", "tests/reference.c",
                                       "tests/reference.h" })
-  must(host.write_files(dir, files))
+  if not takes.made(dir .. "/mhagen_bench.c", bench.main(recorded)) then -- nor what was compiled
+    takes.refuse_foreign(dir, { { name = cfg.name .. ".o" }, { name = "mhagen_bench" } }, args.force)
+  end
+  takes.write_files(dir, files, args.force)
   local run = { build_bench(dir, cfg, files, row) }
   for _, option in ipairs { "threads", "samples" } do
     if args[option] then run = build.joined(run, { "--" .. option, args[option] }) end
@@ -87,6 +90,7 @@ local function options(cmd)
   number("threads", "threads, on as many cores (default: 1)")
   number("samples", "timed samples (default: what a second allows, 5 to 400)")
   cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
+  takes.force(cmd)
 end
 
 return {

@@ -1,5 +1,6 @@
 -- Errors are raised as tables: { key, value, rule } for a config, { message } for anything else of the
--- user's making, { status } to end, or both. A text is a mistake in the generator, and gets its traceback.
+-- user's making, { status } to end, or both; `more`: a list of others. A text is a mistake in the
+-- generator, and gets its traceback.
 
 local host = require "host"
 
@@ -10,7 +11,10 @@ function M.must(result, message)
   return result
 end
 
+local NO_MEMORY = "not enough memory" -- Lua's own words, raised as a text
+
 function M.on_error(e)
+  if e == NO_MEMORY then return { message = e } end
   return type(e) == "table" and e or { internal = "internal error: " .. host.traceback(e) }
 end
 
@@ -24,7 +28,7 @@ function M.show(value)
   return #text <= 64 and text or text:sub(1, 61) .. "..."
 end
 
-function M.one_line(e)
+local function text_of(e)
   local text = e.message
   if e.rule then
     local value = e.value ~= nil and " = " .. M.show(e.value) or ""
@@ -32,6 +36,12 @@ function M.one_line(e)
   end
   text = text:gsub("%c", "?")
   return #text <= 400 and text or text:sub(1, 200) .. "..." .. text:sub(-197)
+end
+
+function M.one_line(e)
+  local texts = { text_of(e) }
+  for i, other in ipairs(e.more or {}) do texts[i + 1] = M.one_line(other) end
+  return table.concat(texts, "; ")
 end
 
 return M

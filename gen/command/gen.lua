@@ -1,18 +1,44 @@
 -- `gen`: the files of a kernel.
 
 local host = require "host"
+local build = require "command.build"
+local describe = require "describe"
 local errors = require "command.errors"
+local isas = require "isa.init"
 local kernel = require "command.kernel"
 local takes = require "command.takes"
 
+-- All that is wrong at once: there is no directory, and the config may be wrong too.
+local function refuse_no_output(args)
+  local ok, e = pcall(kernel.load_config, args.config)
+  if not ok and type(e) ~= "table" then error(e, 0) end
+  error({ message = "missing option '-o'", more = not ok and { e } or nil }, 0)
+end
+
 local function run(args)
-  errors.must(host.write_files(args.output, (kernel.files_of(kernel.load_config(args.config)))))
+  if not args.output then refuse_no_output(args) end
+  local cfg = kernel.load_config(args.config)
+  local files, recorded = kernel.files_of(cfg)
+  takes.write_files(args.output, files, args.force)
+  if args.quiet then return 0 end
+
+  local paths, bytes, foreign = {}, 0, build.foreign[isas.list[cfg.isa].arch]
+  for i, file in ipairs(files) do
+    paths[i] = build.quoted(args.output .. "/" .. file.name)
+    if file.name:match("^[^.]*") == cfg.name then bytes = bytes + #file.text end
+  end
+  local sources = build.sources(args.output, files, function() return true end)
+  local cc = isas.list[cfg.isa].arch ~= host.arch and foreign and foreign.cc or "cc"
+  local compile = build.command_line(build.joined({ cc, "-O2", "-c" }, sources))
+  errors.must(host.print(describe.written(recorded, paths, bytes, compile)))
   return 0
 end
 
 local function options(cmd)
   takes.config(cmd)
-  cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):count(1):overwrite(false)
+  cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):overwrite(false)
+  takes.force(cmd)
+  cmd:flag("--quiet", "say nothing but errors")
 end
 
 return {

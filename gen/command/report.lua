@@ -31,7 +31,7 @@ local function run(args)
   local options = { sort = args.sort, reverse = args.reverse, limit = tonumber(args.limit) }
   local text = report.text(sweep, options)
   local path = args.output or args.dir .. "/report.html"
-  takes.write_file(path, report.page(sweep))
+  takes.write_file(path, report.page(sweep), args.force)
   must(host.print(("%s\nPage: %s\n"):format(text, path)))
   local regression = args.fail_on and measured.regression(sweep)
   if regression then return 1, regression end
@@ -42,6 +42,7 @@ local function options(cmd)
   cmd:argument("dir", "directory of results.jsonl and, if there was tuning, tune.jsonl")
     :argname("<DIR>")
   cmd:option("-o --output", "the page"):argname("<FILE>")
+  takes.force(cmd)
   cmd:option("--filter", "keep the rows with one of these values in a column or config key")
     :argname("<KEY=VALUE,...>"):count("*")
   cmd:option("--sort", "column or config key to order the first table by", "shape")

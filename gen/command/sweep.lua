@@ -12,22 +12,28 @@ local takes = require "command.takes"
 
 local must = errors.must
 
+-- What says that a directory is that of a sweep, and the files that have no room to say it.
+local MARK = "# Written by mhagen"
+local unmarked = { "configs.txt", "invalid.txt", "settings.json", "results.jsonl", "results.csv" }
+
 -- Refuses a directory that holds something else than a part of this sweep.
 local function refuse_others(dir, configs, settings, force)
-  local list = host.read_file(dir .. "/configs.txt")
-  local why
-  if list then
-    why = sweep.missing(list, configs)
-      or sweep.changed(json.decode(host.read_file(dir .. "/settings.json") or "{}"), settings)
-  elseif host.read_file(dir .. "/build.ninja") then
-    why = "its build.ninja is not that of a sweep"
+  if not takes.made(dir .. "/build.ninja", nil, MARK) then
+    local files = { { name = "build.ninja" } }
+    for i, name in ipairs(unmarked) do files[i + 1] = { name = name } end
+    return takes.refuse_foreign(dir, files, force)
   end
+  local list = host.read_file(dir .. "/configs.txt")
+  local why = list and (sweep.missing(list, configs)
+    or sweep.changed(json.decode(host.read_file(dir .. "/settings.json") or "{}"), settings))
   if why and not force then
     error({ message = ("%s: holds another sweep: %s; --force replaces it"):format(errors.show(dir), why) }, 0)
   end
 end
 
-local function reason(one) return one.command .. ": " .. errors.one_line(one.broken) end
+local function reason(one)
+  return errors.one_line { message = one.command .. ": " .. errors.one_line(one.broken) }
+end
 
 -- Writes build.ninja by what is known now of configs that have the same code; returns how many others do.
 local function write_graph(dir, configs)
@@ -38,6 +44,7 @@ local function write_graph(dir, configs)
 end
 
 local function write_plan(dir, configs, invalid, settings)
+  write_graph(dir, configs) -- first, for it says whose directory this is
   for _, one in ipairs(configs) do
     must(host.write_files(("%s/configs/%s"):format(dir, one.id),
                           { { name = "config.lua", text = sweep.config_file(one.cfg) } }))
@@ -49,7 +56,6 @@ local function write_plan(dir, configs, invalid, settings)
     { name = "invalid.txt", text = table.concat(lines) },
     { name = "settings.json", text = json.encode(settings, { indent = true }) .. "\n" },
   }))
-  write_graph(dir, configs)
 end
 
 -- Removes what failing steps have left, so that they run again; returns the other rows.
@@ -151,7 +157,7 @@ local function options(cmd)
     :argname("<DIR>"):count(1):overwrite(false)
   cmd:flag("--dry-run", "check the grid; write nothing")
   cmd:flag("--plan-only", "write DIR/build.ninja; run nothing")
-  cmd:flag("--force", "replace another sweep in DIR")
+  cmd:flag("--force", "replace another sweep in DIR, and files that mhagen has not made")
   cmd:flag("--retry", "run again what has failed; it may have been the machine")
   cmd:flag("--quiet", "say nothing but errors")
   number("--limit", "the most configs of a grid", "10000")

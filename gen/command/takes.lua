@@ -23,11 +23,52 @@ function M.jobs(cmd)
     :convert(M.count("--jobs"))
 end
 
--- Writes the file that an option names.
-function M.write_file(path, text)
+function M.force(cmd) cmd:flag("--force", "replace files that mhagen has not made, too") end
+
+-- ---- files that a user may have made ----
+
+-- What only a file of mhagen's begins with: its text up to the first word with mhagen in it.
+local function mark_of(text) return text:match("^.-mhagen[%w_.]*") end
+
+-- Whether a file begins with the mark, by default that of the text.
+function M.made(path, text, mark)
+  mark = mark or mark_of(text)
+  return errors.must(host.head(path)):sub(1, #mark) == mark
+end
+
+-- Refuses to replace files { name =, text = and perhaps mark = } that somebody else has made, and those
+-- of formats that have no room for a mark. What is empty may be replaced.
+function M.refuse_foreign(dir, files, force)
+  local foreign = {}
+  for _, file in ipairs(force and {} or files) do
+    local path = (dir:gsub("/*$", "/") .. file.name):gsub("^%./+", "")
+    local made = (file.mark or file.text) and M.made(path, file.text, file.mark)
+    if not made and errors.must(host.head(path)) ~= "" then
+      foreign[#foreign + 1] = path
+    end
+  end
+  if #foreign > 0 then
+    error({ message = table.concat(foreign, ", ") .. ": not made by mhagen; --force replaces" }, 0)
+  end
+end
+
+-- Writes files, but not over those that somebody else has made.
+function M.write_files(dir, files, force)
+  M.refuse_foreign(dir, files, force)
+  errors.must(host.write_files(dir, files))
+end
+
+-- The directory and the name of the file that an option names.
+function M.split(path)
   local dir, name = path:match("^(.-)([^/]*)$")
   errors.must(name ~= "" or nil, "output file: its name is empty")
-  errors.must(host.write_files(dir == "" and "." or dir, { { name = name, text = text } }))
+  return dir == "" and "." or dir, name
+end
+
+-- Writes this one; mark: where the text has none.
+function M.write_file(path, text, force, mark)
+  local dir, name = M.split(path)
+  M.write_files(dir, { { name = name, text = text, mark = mark } }, force)
 end
 
 -- The config of a command.

@@ -59,14 +59,14 @@ local function read_log(path, first)
 end
 
 -- The text of a generation's build.ninja; paths: of the C files, and of the program.
-local function ninja_file(paths, program, flags)
+local function ninja_file(paths, program, compiler)
   local objects, inputs = {}, {}
   for i, path in ipairs(paths) do
     local base = template.ninja_path(path:match("^(.*)%.c$"))
     objects[i] = ("build %s.o: compile %s.c\n"):format(base, base)
     inputs[i] = base .. ".o"
   end
-  return template.file("tune.ninja.in", { version = version, cc = (flags:gsub("%$", "$$")),
+  return template.file("tune.ninja.in", { version = version, cc = (compiler:gsub("%$", "$$")),
     program = template.ninja_path(program), dir = (program:match("^(.*)/"):gsub("%$", "$$")),
     objects = table.concat(objects), inputs = table.concat(inputs, " ") })
 end
@@ -85,7 +85,8 @@ end
 
 local function new_lab(dir, args)
   local lab = { trace = {}, compiler = build.version_of(build.words_of(host.cc)),
-                flags = table.concat(build.compiler(host.cc), " ") }
+                flags = table.concat(build.compiler(host.cc), " "),
+                command = build.command_line(build.compiler(host.cc)) }
   local start, before = host.clock(), 0
   local log, lines, default, cost
   local generations = 0
@@ -116,7 +117,7 @@ local function new_lab(dir, args)
       if file.name:find("%.c$") then paths[#paths + 1] = dir .. "/" .. file.name end
     end
     local program = dir .. "/" .. main
-    files[#files + 1] = { name = "build.ninja", text = ninja_file(paths, program, lab.flags) }
+    files[#files + 1] = { name = "build.ninja", text = ninja_file(paths, program, lab.command) }
     must(host.write_files(dir, files))
     local done, status, output = output_of { "ninja", "-f", dir .. "/build.ninja", program }
     if not done then
@@ -285,12 +286,14 @@ local function base_of(cfg, given)
   return words
 end
 
-local function append(path, rows)
+local TRACE_MARK = '{"shape":"' -- what a line of a trace begins with
+
+local function append(path, rows, force)
   local lines = {}
   for i, row in ipairs(rows) do
     lines[i] = json.encode(row, { keyorder = { "shape", "method", "second", "us", "default_us" } }) .. "\n"
   end
-  takes.write_file(path, (host.read_file(path) or "") .. table.concat(lines))
+  takes.write_file(path, (host.read_file(path) or "") .. table.concat(lines), force, TRACE_MARK)
 end
 
 -- The best ratio so far and when it was found, for the report.
@@ -328,7 +331,7 @@ local function tune_in(dir, cfg, base, args)
     local passed, why = build.in_dir(nil, check.check_in, winner.cfg, { "--terse" })
     if not passed then bug(winner, "%s", why) end
   end
-  if args.trace then append(args.trace, trace_rows(lab, cfg, args.search, default)) end
+  if args.trace then append(args.trace, trace_rows(lab, cfg, args.search, default), args.force) end
   local words, machine = {}, lab.machine
   for i, ratio in ipairs(ratios) do words[i] = ("%.4f"):format(ratio) end
   return {
@@ -351,8 +354,15 @@ local function run(args)
   if args.output and not config.base(args.output) then
     error({ message = ("option '--output': '%s': %s"):format(errors.show(args.output), config.FILE_RULE) }, 0)
   end
-  local function records(path) return host.exists(path) and kernel.read_records(path) or {} end
-  if file ~= "" then records(folder .. file) end -- refuses what is no tuning file before the work
+  local function records(path) return takes.made(path, nil, tuning.MARK) and kernel.read_records(path) or {} end
+  if file ~= "" then -- what is no tuning file is refused before the work
+    takes.refuse_foreign(folder, { { name = file, mark = tuning.MARK } }, args.force)
+    records(folder .. file)
+  end
+  if args.trace then
+    local dir, trace = takes.split(args.trace)
+    takes.refuse_foreign(dir, { { name = trace, mark = TRACE_MARK } }, args.force)
+  end
   local work = folder .. ".tune"
   must(host.write_files(work, {}))
   -- Inherited: what a killed tune has left running keeps it.
@@ -364,7 +374,7 @@ local function run(args)
   local record, ratio = tune_in(dir, cfg, base, args)
   if file == "" then file = file_of(record.cpu) end
   local path = folder .. file
-  must(host.write_files(folder, { { name = file, text = tuning.text(records(path), record) } }))
+  takes.write_files(folder, { { name = file, text = tuning.text(records(path), record) } }, args.force)
   host.remove_dir(dir)
   if not args.quiet then
     local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
@@ -383,6 +393,7 @@ local function options(cmd)
   cmd:option("--search", "how candidates are found; random is there to compare with", "model")
     :choices { "model", "random" }
   cmd:option("--trace", "append what was found when, for `report`: DIR/tune.jsonl"):argname("<FILE>")
+  takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
 end
 

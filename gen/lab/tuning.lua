@@ -3,6 +3,9 @@
 
 local M = {}
 
+-- What a tuning file begins with.
+M.MARK = "-- Written by mhagen tune"
+
 -- The fields of a record besides its shape, in order: key, type.
 local fields = {
   { "schedule", "string" }, { "us", "number" }, { "default_us", "number" }, { "ratios", "string" },
@@ -56,7 +59,7 @@ function M.text(records, new)
   end
   table.sort(all, function(a, b) return a.shape < b.shape end)
   local lines = {
-    "-- Written by mhagen tune, which replaces single entries. `mhagen gen SHAPE tuned=FILE` applies the",
+    M.MARK .. ", which replaces single entries. `mhagen gen SHAPE tuned=FILE` applies the",
     "-- schedule of a shape. us: median of a run, default_us: without the schedule; ratios: of the two, in",
     "-- paired runs; tried: schedules that were measured in so many seconds.",
     "return {",
