@@ -11,11 +11,11 @@ local must = errors.must
 -- The results of a sweep in a directory.
 local function load_sweep(dir, filters)
   local path = dir .. "/results.jsonl"
-  local sweep = measured.read(must(host.read_file(path)), path)
+  local sweep = measured.read(must(host.lines(path)), path)
   measured.filter(sweep, filters)
   local tuning = dir .. "/tune.jsonl"
   if host.exists(tuning) then
-    measured.read_tuning(sweep, must(host.read_file(tuning)), tuning)
+    measured.read_tuning(sweep, must(host.lines(tuning)), tuning)
   end
   return sweep
 end

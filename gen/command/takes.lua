@@ -23,6 +23,11 @@ function M.jobs(cmd)
     :convert(M.count("--jobs"))
 end
 
+function M.timeout(cmd)
+  cmd:option("--timeout", "seconds that a compiler or a program may take", "600"):argname("<SECONDS>")
+    :convert(M.count("--timeout"))
+end
+
 -- Writes the file that an option names.
 function M.write_file(path, text)
   local dir, name = path:match("^(.-)([^/]*)$")

@@ -1,7 +1,7 @@
 -- A sweep for people: tables for a terminal, and one HTML page that opens anywhere.
 
 local host = require "host"
-local json = require "dkjson"
+local json = require "json"
 local measured = require "lab.measured"
 local template = require "template"
 local version = require "version"
@@ -119,6 +119,7 @@ local function head(sweep)
       lines[#lines + 1] = ("  %-9s %s"):format(key, table.concat(values, "; "))
     end
   end
+  for i, line in ipairs(lines) do lines[i] = line:gsub("%c", "?") end
   return table.concat(lines, "\n")
 end
 
@@ -260,14 +261,33 @@ end
 
 -- ---- the page ----
 
--- As JSON that may stand in a script element.
-local function embedded_json(value)
-  return (json.encode(value):gsub("<", "\\u003c"))
+-- Of JSON, what may stand in a script element.
+local function embedded(text)
+  return (text:gsub("<", "\\u003c"):gsub("\u{2028}", "\\u2028"):gsub("\u{2029}", "\\u2029"))
 end
 
--- What is the same in all rows is said once; of the other columns a row is the list of its values.
+-- The values of rows in a column as JSON: a list, or, where few texts come again and again, { of = them, at
+-- = the places in it, from 0 }.
+local function list_of(rows, key)
+  local list, texts, place, places = {}, {}, {}, {}
+  for n, row in ipairs(rows) do
+    local value = row[key]
+    list[n] = value
+    if type(value) == "string" and not place[value] then
+      place[value] = #texts
+      texts[#texts + 1] = value
+    end
+    places[n] = place[value] or type(value) ~= "nil" and -1 or nil
+  end
+  local few = #texts > 0 and #texts <= #rows // 4
+  for n = 1, few and #rows or 0 do few = few and places[n] ~= -1 end
+  if not few then return json.list(list, #rows) end
+  return ('{"of":%s,"at":%s}'):format(json.list(texts, #texts), json.list(places, #rows))
+end
+
+-- What is the same in all rows is said once; the other columns are lists, as JSON.
 local function data_of(sweep)
-  local shown, constants, varying, rows, axes = {}, {}, {}, {}, {}
+  local shown, constants, varying, lists, axes = {}, {}, {}, {}, {}
   for _, column in ipairs(columns) do
     local key, first, filled, same = column.key, sweep.rows[1][column.key], false, true
     for _, row in ipairs(sweep.rows) do
@@ -280,24 +300,17 @@ local function data_of(sweep)
       if same then constants[key] = first else varying[#varying + 1] = key end
     end
   end
-  for n, row in ipairs(sweep.rows) do
-    local cells = {}
-    for i, key in ipairs(varying) do
-      local value = row[key]
-      if value == nil then value = json.null end
-      cells[i] = value
-    end
-    rows[n] = cells
-  end
+  for i, key in ipairs(varying) do lists[i] = embedded(list_of(sweep.rows, key)) end
   for i, axis in ipairs(measured.axes(sweep)) do
     axes[i] = { key = axis.column.key, values = axis.values, in_shape = axis.column.in_shape }
   end
-  return { columns = shown, constants = constants, varying = varying, rows = rows, axes = axes }
+  return { columns = shown, constants = constants, varying = varying, count = #sweep.rows, axes = axes },
+    lists
 end
 
 -- The whole page; everything it needs is in it.
 function M.page(sweep)
-  local data = data_of(sweep)
+  local data, lists = data_of(sweep)
   data.dir, data.notes, data.version, data.tuning = sweep.dir, sweep.notes, version, sweep.tuning
   local compared = sweep.comparison
   if compared then
@@ -311,7 +324,7 @@ function M.page(sweep)
     chart = host.embedded("chart.min.js"),
     base = host.embedded("templates/report_base.js"),
     script = host.embedded("templates/report.js"),
-    data = embedded_json(data),
+    data = embedded(json.encode(data)), lists = table.concat(lists, ",\n"),
   })
 end
 

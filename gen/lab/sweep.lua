@@ -13,7 +13,7 @@
 
 local bench = require "lab.bench"
 local config = require "config"
-local json = require "dkjson"
+local json = require "json"
 local name = require "name"
 local results = require "lab.results"
 local template = require "template"
@@ -136,7 +136,7 @@ end
 
 local function lines_of(text)
   local lines = {}
-  for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
+  for line in text:gmatch("([^\n]+)\n") do lines[#lines + 1] = line end -- the last one may be cut short
   return lines
 end
 
@@ -254,10 +254,11 @@ end
 -- -> the two hashes, or nil for what is no row file.
 function M.read_key(text) return text:match("^(%x+) ?(%x*)\n") end
 
--- -> the row, or nil.
+-- -> the row, or nil where it is not there to its last byte.
 function M.read_row(text)
-  local line = text:match("^%x[%x ]*\n(.*)$")
-  return line and json.decode(line) or nil
+  local line = text:match("^%x+ ?%x*\n({[^\n]*})\n$")
+  local row = line and json.decode(line)
+  return row and row.name and row.config and row or nil
 end
 
 local function cell(value)
