@@ -107,6 +107,9 @@ local function choices(axes)
   end }
 end
 
+-- A text without ends of lines; the host makes the rest of it printable.
+local function one_line(text) return (text:gsub("%c", "?")) end
+
 local function head(sweep)
   local all, tried, ok = #sweep.rows, #measured.tried(sweep.rows), #measured.succeeded(sweep.rows)
   local lines = { ("%s: %d configs, %d measured, %d failed"):format(sweep.dir, all, ok, tried - ok)
@@ -119,7 +122,7 @@ local function head(sweep)
       lines[#lines + 1] = ("  %-9s %s"):format(key, table.concat(values, "; "))
     end
   end
-  for i, line in ipairs(lines) do lines[i] = line:gsub("%c", "?") end
+  for i, line in ipairs(lines) do lines[i] = one_line(line) end
   return table.concat(lines, "\n")
 end
 
@@ -189,8 +192,8 @@ local function comparison(sweep, axes, limit)
   local compared = sweep.comparison
   local counts, parts = compared.counts, {}
   local function part(...) parts[#parts + 1] = string.format(...) end
-  part("%s against %s: times there over times here; within %g %% is noise", compared.dir, sweep.dir,
-       compared.band)
+  part("%s against %s: times there over times here; within %g %% is noise",
+       one_line(compared.dir), one_line(sweep.dir), compared.band)
   part("  %d slower, %d faster, %d within; geometric mean %s", counts.slower, counts.faster,
        counts.within, compared.mean and ("%.3f"):format(compared.mean) or "-")
   part("  %d fail there only, %d here only, %d in both", counts.fails, counts.fixed,

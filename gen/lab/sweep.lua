@@ -261,9 +261,11 @@ function M.read_row(text)
   return row and row.name and row.config and row or nil
 end
 
+-- A cell of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it.
 local function cell(value)
   local text = value == nil and "" or type(value) == "table" and json.encode(value) or tostring(value)
-  return text:find('[",\n]') and '"' .. text:gsub('"', '""') .. '"' or text
+  if type(value) == "string" and text:find("^[=+@\t\r-]") and not tonumber(text) then text = "'" .. text end
+  return text:find('[",\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
 end
 
 -- The rows as CSV: the fields, and then the keys of the config, but for the name.
