@@ -65,32 +65,42 @@ end
 -- rows have is kept once, the others in a list for each column, and a row finds them by its number.
 local function new_rows()
   local rows, count, same, lists = {}, 0, {}, {}
-  local meta = {}
+  local meta = { same = same, lists = lists }
+  local function spread(key)
+    local list, value = {}, same[key]
+    for i = 1, count do list[i] = value end
+    lists[key] = list
+    return list
+  end
   function meta.__index(row, key)
     local list = lists[key]
     if list then return list[row[1]] end
     return same[key]
   end
   function meta.__newindex(row, key, value)
-    local list, number = lists[key], row[1]
-    if not list and same[key] ~= value then
-      if count == 0 then
-        same[key] = value
-        return
-      end
-      list = {}
-      for i = 1, count do list[i] = same[key] end
-      lists[key] = list
-    end
-    if list then list[number] = value end
+    local list = lists[key] or same[key] ~= value and spread(key)
+    if list then list[row[1]] = value end
   end
   local function add(values)
-    local row = setmetatable({ count + 1 }, meta)
-    for _, column in ipairs(M.columns) do row[column.key] = values[column.key] end
-    count = count + 1
-    rows[count] = row
+    local number = count + 1
+    for i = 1, #M.columns do
+      local key = M.columns[i].key
+      local value, list = values[key], lists[key]
+      if list then
+        list[number] = value
+      elseif same[key] ~= value then
+        if count == 0 then same[key] = value else spread(key)[number] = value end
+      end
+    end
+    count, rows[number] = number, setmetatable({ number }, meta)
   end
   return rows, add
+end
+
+-- Whether all rows of a sweep have the same value in a column, and that; a part of them may have, too.
+function M.constant(rows, key)
+  local meta = getmetatable(rows[1])
+  return not meta.lists[key], meta.same[key]
 end
 
 -- ---- reading ----
@@ -231,12 +241,13 @@ local tuning_types = { shape = "string", method = "string", second = "number", u
 -- The lines of a tune.jsonl, which become a part of the sweep.
 function M.read_tuning(sweep, next_line, path)
   sweep.tuning = {}
-  read_lines(next_line, path, function(row)
+  local left_out, nothing = read_lines(next_line, path, function(row)
     for key, kind in pairs(tuning_types) do
       if as(kind, row[key]) == nil then refuse("%s is not a %s", key, kind) end
     end
     sweep.tuning[#sweep.tuning + 1] = row
   end, sweep.notes)
+  if left_out > 0 and nothing then error({ message = nothing }, 0) end
 end
 
 -- ---- choosing and ordering ----
@@ -288,9 +299,10 @@ end
 
 -- The values that rows have in a column, in order.
 function M.values(rows, column)
-  local seen, values = {}, {}
-  for _, row in ipairs(rows) do
-    local value = row[column.key]
+  local seen, values, key = {}, {}, column.key
+  if #rows > 0 and M.constant(rows, key) then rows = { rows[1] } end
+  for i = 1, #rows do
+    local value = rows[i][key]
     if value ~= nil and not seen[value] then
       seen[value] = true
       values[#values + 1] = value

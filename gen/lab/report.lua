@@ -273,18 +273,21 @@ end
 -- = the places in it, from 0 }.
 local function list_of(rows, key)
   local list, texts, place, places = {}, {}, {}, {}
-  for n, row in ipairs(rows) do
-    local value = row[key]
+  local most = columns[key].words and #rows // 4 or 0
+  for n = 1, #rows do
+    local value = rows[n][key]
     list[n] = value
-    if type(value) == "string" and not place[value] then
+    if #texts < most and type(value) == "string" and not place[value] then
       place[value] = #texts
       texts[#texts + 1] = value
     end
-    places[n] = place[value] or type(value) ~= "nil" and -1 or nil
   end
-  local few = #texts > 0 and #texts <= #rows // 4
-  for n = 1, few and #rows or 0 do few = few and places[n] ~= -1 end
-  if not few then return json.list(list, #rows) end
+  for n = 1, #texts > 0 and #rows or 0 do
+    local value = list[n]
+    places[n] = place[value]
+    if value ~= nil and not places[n] then return json.list(list, #rows) end -- too many, or a number
+  end
+  if #texts == 0 then return json.list(list, #rows) end
   return ('{"of":%s,"at":%s}'):format(json.list(texts, #texts), json.list(places, #rows))
 end
 
@@ -292,10 +295,17 @@ end
 local function data_of(sweep)
   local shown, constants, varying, lists, axes = {}, {}, {}, {}, {}
   for _, column in ipairs(columns) do
-    local key, first, filled, same = column.key, sweep.rows[1][column.key], false, true
-    for _, row in ipairs(sweep.rows) do
-      filled = filled or row[key] ~= nil
-      same = same and row[key] == first
+    local key = column.key
+    local same, first = measured.constant(sweep.rows, key)
+    local filled = first ~= nil
+    if not same then
+      same, first = true, sweep.rows[1][key]
+      for _, row in ipairs(sweep.rows) do
+        local value = row[key]
+        filled = filled or value ~= nil
+        same = same and value == first
+        if filled and not same then break end
+      end
     end
     if filled then
       shown[#shown + 1] = { key = key, title = column.title, unit = column.unit, doc = column.doc,
