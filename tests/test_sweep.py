@@ -57,7 +57,7 @@ test "$(grep -cF "$0" HERE/times)" -le ${DISTURBED:-0} && disturbed=true
 now=$(date +%s%N)
 printf '%s\n' "cpu a CPU" "cores 1" "system an OS" "threads 1" "packed_bytes 1" "workspace_bytes 1" \
   "error 1e-7" "repetitions 5" "us_min 1" "us_median 1.${now#??????????}" "us_p99 2" "us_cold 3" \
-  "gflops 1" "peak_gflops 2" "fraction 0.5" "disturbed $disturbed" "status ok"
+  "gflops 1" "peak_gflops 2" "fraction 0.5" "disturbed $disturbed" ${SAYS:+"$SAYS"} "status ok"
 """
 NOTHING = "no config has this in its name"
 
@@ -350,6 +350,38 @@ def test_disturbed(times, runs, disturbed, sweep):
     row, = sweep.done(DISTURBED=str(times)).values()
     assert row["disturbed"] is disturbed and row["status"] == "ok"
     assert sweep.ran() == [f"check {name(3)}"] + [f"time {name(3)}"] * runs
+
+
+def test_what_a_program_may_say(sweep):
+    """The fields that gen/lab/results.lua says are from it, in their type; all others are mhagen's."""
+    sweep.grid(grid(seq="3"))
+    rows = sweep.done()
+    for says in ("command rm -rf /", "name x", "config {}", "version 7", "flops 1", "compiler x", "flags 3",
+                 "same_as x", "text_bytes 9", "message x", "threads many", "colour 1"):
+        shutil.rmtree(sweep.out)
+        again = sweep.done(SAYS=says)
+        for key in "name", "command", "config", "version", "flops", "compiler", "flags", "same_as", "text_bytes", \
+                   "message", "threads":
+            assert again[BASE][key] == rows[BASE][key], says
+    shutil.rmtree(sweep.out)
+    assert sweep.done(SAYS="system \x1b[31m7")[BASE]["system"] == "an OS"  # the first that it says
+    for says, said in ("fma_speedup inf", None), ("fma_speedup 1.5", 1.5), ("fma_speedup nan", None):
+        shutil.rmtree(sweep.out)
+        assert sweep.done(SAYS=says)[BASE]["fma_speedup"] == said
+
+
+def test_formulas_in_csv(sweep):
+    """A text that a spreadsheet would compute has an apostrophe before it; a number has none."""
+    for first in "=1+1", "+1+1", "-1+cmd", "@SUM(1)":
+        shutil.rmtree(sweep.out, ignore_errors=True)
+        program = (sweep.path / "program").read_text()
+        (sweep.path / "program").write_text(re.sub(r'"cpu [^"]*"', f'"cpu {first}" "fma_speedup -1.5"', program))
+        sweep.grid(grid(seq="3"))
+        row, = sweep.done().values()
+        assert row["cpu"] == first and row["fma_speedup"] == -1.5
+        with open(sweep.out / "results.csv", newline="") as file:
+            cells, = csv.DictReader(file)
+        assert cells["cpu"] == "'" + first and cells["fma_speedup"] == "-1.5"
 
 
 def changed_program(sweep, old, new):

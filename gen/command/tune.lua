@@ -35,7 +35,7 @@ end
 local function output_of(words, seconds)
   local status, output, why = build.run(words, seconds, true)
   must(status, output)
-  if status == 128 + 2 or status == 128 + 15 then
+  if (status == 128 + 2 or status == 128 + 15) and not why:find("timed out", 1, true) then
     error({ message = "tune: interrupted; the same command goes on" }, 0)
   end
   if not why then return output end
