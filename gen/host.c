@@ -684,7 +684,8 @@ static void wait_seconds(Child *child, const sigset_t *signals, double seconds) 
     }
     if (fds[1].revents != 0) read_output(child);
   }
-  if (child->late || child->interrupt != 0) kill(-child->pid, SIGKILL); /* what it has left, while its number is still taken */
+  /* What it has left, while its number is still taken. */
+  if (child->late || child->interrupt != 0) kill(-child->pid, SIGKILL);
   if (child->out >= 0) close(child->out);
   close(signal_fd);
 }

@@ -29,8 +29,8 @@ local function run(args)
   if other then measured.compare(sweep, other, tonumber(args.band)) end
   for _, one in ipairs { sweep, other } do
     if args.fail_on and one.left_out > 0 then
-      error({ message = ("report: --fail-on: %d lines of %s/results.jsonl are wrong; %s"):format(one.left_out,
-                                                                                               one.dir, one.notes[1]) }, 0)
+      error({ message = ("report: --fail-on: %d lines of %s/results.jsonl are wrong; %s"):format(
+        one.left_out, one.dir, one.notes[1]) }, 0)
     end
   end
   local options = { sort = args.sort, reverse = args.reverse, limit = tonumber(args.limit) }
