@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdbool.h>
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -28,6 +31,7 @@
 
 #include <lauxlib.h>
 #include <lua.h>
+#include <lua-cjson.h>
 #include <lualib.h>
 
 #include "embed.h"
@@ -448,6 +452,49 @@ static int host_head(lua_State *L) {
   return 1;
 }
 
+/* One line of the file in the first upvalue, with its end, or nil. */
+static int next_line(lua_State *L) {
+  luaL_Stream *file = lua_touserdata(L, lua_upvalueindex(1));
+  if (file->f == NULL) return 0;
+  char *line = NULL;
+  size_t room = 0;
+  ssize_t size = getline(&line, &room, file->f);
+  if (size >= 0) lua_pushlstring(L, line, size < FILE_BYTES ? (size_t)size : FILE_BYTES);
+  free(line);
+  if (size >= 0) return 1;
+  fclose(file->f);
+  file->f = NULL;
+  return 0;
+}
+
+static int close_lines(lua_State *L) {
+  luaL_Stream *file = lua_touserdata(L, 1);
+  if (file->f != NULL) fclose(file->f);
+  file->f = NULL;
+  return 0;
+}
+
+/* lines(path) -> a function that returns the next line of a regular file, of any size, until nil */
+static int host_lines(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* a FIFO must not block */
+  if (fd < 0) return fail(L, path, strerror(errno));
+  struct stat status;
+  const char *why = fstat(fd, &status) != 0 ? strerror(errno)
+                    : S_ISDIR(status.st_mode) ? "is a directory"
+                    : !S_ISREG(status.st_mode) ? "is not a regular file" : NULL;
+  if (why != NULL) return close(fd), fail(L, path, why);
+  luaL_Stream *file = lua_newuserdatauv(L, sizeof *file, 0);
+  file->f = fdopen(fd, "r");
+  if (file->f == NULL) return close(fd), fail(L, path, strerror(errno));
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, close_lines);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_pushcclosure(L, next_line, 1);
+  return 1;
+}
+
 /* hash(text) -> 16 hexadecimal digits: FNV-1a of 64 bits */
 static int host_hash(lua_State *L) {
   size_t size;
@@ -522,8 +569,9 @@ static int has_content(int dir, const Output *file) {
   return got == 0 && same == file->size;
 }
 
-/* Writes the content under the temporary name; 0, or -1 with errno set. */
-static int write_temp(int dir, Output *file) {
+/* Writes the content under the temporary name; 0, or -1 with errno set. `durable`: to the disk, so that
+ * after a crash of the machine no empty file has the name. */
+static int write_temp(int dir, Output *file, bool durable) {
   int length = snprintf(file->temp, sizeof file->temp, ".%s.%ld.tmp", file->name, (long)getpid());
   if (length >= (int)sizeof file->temp) return file->temp[0] = '\0', errno = ENAMETOOLONG, -1;
   unlinkat(dir, file->temp, 0); /* left behind by a killed process of the same number */
@@ -538,7 +586,9 @@ static int write_temp(int dir, Output *file) {
     }
     done += (size_t)wrote;
   }
-  return close(fd);
+  int error = durable && fsync(fd) != 0 ? errno : 0;
+  if (close(fd) != 0 && error == 0) error = errno;
+  return error == 0 ? 0 : (errno = error, -1);
 }
 
 /* Gives what is to be replaced a second name, under which it can be put back. Some file systems
@@ -565,11 +615,11 @@ static void put_back(int dir, Output *file) {
  * replace is kept until the last one has: whatever fails leaves the directory as it was. If even
  * that fails, `replaced` says of which files. Returns the file that failed, with errno set, or
  * NULL. */
-static const Output *replace_files(int dir, Output *files, size_t count) {
+static const Output *replace_files(int dir, Output *files, size_t count, bool durable) {
   const Output *failed = NULL;
   for (size_t i = 0; i < count && failed == NULL; ++i) {
     int same = has_content(dir, &files[i]);
-    if (same < 0 || (same == 0 && write_temp(dir, &files[i]) != 0)) failed = &files[i];
+    if (same < 0 || (same == 0 && write_temp(dir, &files[i], durable) != 0)) failed = &files[i];
   }
   for (size_t i = 0; i < count && failed == NULL; ++i) {
     if (files[i].temp[0] == '\0') continue;
@@ -578,6 +628,7 @@ static const Output *replace_files(int dir, Output *files, size_t count) {
     if (files[i].replaced) files[i].temp[0] = '\0';
     else failed = &files[i];
   }
+  if (durable && failed == NULL) fsync(dir); /* the names; some file systems cannot */
   int error = errno;
   for (size_t i = 0; i < count; ++i) {
     if (failed != NULL && files[i].replaced) put_back(dir, &files[i]);
@@ -589,9 +640,9 @@ static const Output *replace_files(int dir, Output *files, size_t count) {
   return failed;
 }
 
-/* write_files(dir, { {name =, text =}, ... }) -> true. Makes the directory where it is missing;
- * does not touch a file that has its content already. After an error all is as before, or the
- * message says what is not. */
+/* write_files(dir, { {name =, text =}, ... } [, durable]) -> true. Makes the directory where it is
+ * missing; does not touch a file that has its content already. After an error all is as before, or
+ * the message says what is not. */
 static int host_write_files(lua_State *L) {
   size_t dir_size;
   const char *dir_name = luaL_checklstring(L, 1, &dir_size);
@@ -614,7 +665,7 @@ static int host_write_files(lua_State *L) {
   size_t first_new = make_dirs(path, &error);
   int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   bool opened = dir >= 0;
-  const Output *failed = opened ? replace_files(dir, files, count) : NULL;
+  const Output *failed = opened ? replace_files(dir, files, count, lua_toboolean(L, 3)) : NULL;
   if (opened || error == 0) error = errno;
   if (opened) close(dir);
   if (!opened || failed != NULL) remove_dirs(path, first_new);
@@ -634,6 +685,16 @@ static int host_write_files(lua_State *L) {
     lua_concat(L, 2);
   }
   return 2;
+}
+
+/* sync_file(path) -> true: what another program has written is on the disk */
+static int host_sync_file(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return fail(L, path, strerror(errno));
+  int error = fsync(fd) != 0 ? errno : 0;
+  close(fd);
+  return error == 0 ? (lua_pushboolean(L, 1), 1) : fail(L, path, strerror(error));
 }
 
 /* remove_file(path) -> true, also where there is none */
@@ -669,6 +730,49 @@ static int host_locked(lua_State *L) {
   bool taken = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(fd); /* and with it the lock */
   lua_pushboolean(L, taken);
+  return 1;
+}
+
+/* Whether the process of that number has the file open, by Linux's /proc. */
+static bool has_open(const char *process, const struct stat *file) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "/proc/%s/fd", process);
+  DIR *dir = opendir(path);
+  if (dir == NULL) return false;
+  bool found = false;
+  for (struct dirent *entry; !found && (entry = readdir(dir)) != NULL;) {
+    struct stat open_file;
+    found = fstatat(dirfd(dir), entry->d_name, &open_file, 0) == 0 &&
+            open_file.st_dev == file->st_dev && open_file.st_ino == file->st_ino;
+  }
+  closedir(dir);
+  return found;
+}
+
+/* holders(path) -> the processes but this one that have the file open: { { pid =, name = }, ... } */
+static int host_holders(lua_State *L) {
+  struct stat file;
+  lua_newtable(L);
+  DIR *dir = stat(luaL_checkstring(L, 1), &file) == 0 ? opendir("/proc") : NULL;
+  if (dir == NULL) return 1;
+  lua_Integer count = 0;
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    long pid = strtol(entry->d_name, NULL, 10);
+    if (pid <= 0 || pid == (long)getpid() || !has_open(entry->d_name, &file)) continue;
+    char path[PATH_MAX], name[64] = "?";
+    snprintf(path, sizeof path, "/proc/%s/comm", entry->d_name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, name, sizeof name - 1) : -1;
+    if (fd >= 0) close(fd);
+    if (size > 0) name[size - 1] = '\0'; /* where the end of the line is */
+    lua_newtable(L);
+    lua_pushinteger(L, pid);
+    lua_setfield(L, -2, "pid");
+    lua_pushstring(L, name);
+    lua_setfield(L, -2, "name");
+    lua_rawseti(L, -2, ++count);
+  }
+  closedir(dir);
   return 1;
 }
 
@@ -722,28 +826,85 @@ static int host_remove_dir(lua_State *L) {
   return 0;
 }
 
-/* Reads to the end, and keeps what fits. Returns the bytes kept. */
-static size_t drain(int fd, char *text, size_t limit) {
+typedef struct Child {
+  pid_t pid;
+  int out;              /* its standard output, -1 where that is not read or has ended */
+  char *text;           /* what is kept of it, at most `limit` bytes */
+  size_t size, limit;
+  int interrupt;        /* the last signal that was passed on, or 0 */
+  bool late;            /* it took longer than it may */
+} Child;
+
+/* Reads what is there, and keeps what fits. */
+static void read_output(Child *child) {
   char rest[4096];
-  size_t size = 0;
-  for (ssize_t got = 1; got > 0 || (got < 0 && errno == EINTR);) {
-    if (size < limit) {
-      got = read(fd, text + size, limit - size);
-      if (got > 0) size += (size_t)got;
-    } else {
-      got = read(fd, rest, sizeof rest);
-    }
-  }
-  return size;
+  bool keep = child->size < child->limit;
+  ssize_t got = keep ? read(child->out, child->text + child->size, child->limit - child->size)
+                     : read(child->out, rest, sizeof rest);
+  if (got > 0 && keep) child->size += (size_t)got;
+  if (got > 0 || (got < 0 && errno == EINTR)) return;
+  close(child->out);
+  child->out = -1;
 }
 
-/* run({ program, argument, ... } [, limit]) -> exit status, 128 + n for signal n; with a limit also
- * what it wrote to standard output, at most so many bytes. Other output goes where ours goes. nil,
- * message if it could not be started. */
+/* As system(3): the terminal's interrupt ends the child; we stay to clean up. */
+static void wait_without_end(Child *child) {
+  struct sigaction ignore = {.sa_handler = SIG_IGN}, old_int, old_quit;
+  sigaction(SIGINT, &ignore, &old_int);
+  sigaction(SIGQUIT, &ignore, &old_quit);
+  siginfo_t info;
+  while (child->out >= 0) read_output(child);
+  while (waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
+  sigaction(SIGINT, &old_int, NULL);
+  sigaction(SIGQUIT, &old_quit, NULL);
+}
+
+/* Until the child, the leader of a process group, and its output end. The group is interrupted as we
+ * are, terminated after so many seconds, and killed if that does not help. The signals are blocked. */
+static void wait_seconds(Child *child, const sigset_t *signals, double limit) {
+  enum { GRACE = 2 }; /* seconds after a signal */
+  static const int stages[] = {SIGTERM, SIGKILL};
+  const int signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  double end = seconds() + limit;
+  for (size_t stage = 0;;) {
+    siginfo_t info = {.si_pid = 0};
+    waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT);
+    if (info.si_pid != 0 && child->out < 0) break;
+    const double left = end - seconds();
+    if (left <= 0) {
+      child->late = child->interrupt == 0;
+      if (stage == sizeof stages / sizeof *stages) break; /* another group has its output open */
+      kill(-child->pid, stages[stage++]);
+      end = seconds() + GRACE;
+      continue;
+    }
+    struct pollfd fds[] = {{.fd = signal_fd, .events = POLLIN}, {.fd = child->out, .events = POLLIN}};
+    poll(fds, 2, left > 10 ? 10000 : (int)(left * 1e3) + 1);
+    struct signalfd_siginfo got;
+    while (read(signal_fd, &got, sizeof got) == (ssize_t)sizeof got) {
+      if (got.ssi_signo == SIGCHLD) continue;
+      child->interrupt = (int)got.ssi_signo;
+      kill(-child->pid, child->interrupt);
+      end = fmin(end, seconds() + GRACE);
+    }
+    if (fds[1].revents != 0) read_output(child);
+  }
+  /* What it has left, while its number is still taken. */
+  if (child->late || child->interrupt != 0) kill(-child->pid, SIGKILL);
+  if (child->out >= 0) close(child->out);
+  close(signal_fd);
+}
+
+/* run({ program, argument, ... } [, limit [, seconds]]) -> exit status, 128 + n for signal n; with a
+ * limit what it wrote to standard output, at most so many bytes, else nil; whether it was ended for
+ * having taken longer than `seconds`, where 0 and nil are no limit. Other output goes where ours goes.
+ * nil, message if it could not be started. */
 static int host_run(lua_State *L) {
-  size_t count = (size_t)lua_rawlen(L, 1), limit = (size_t)luaL_optinteger(L, 2, 0);
+  size_t count = (size_t)lua_rawlen(L, 1);
+  Child child = {.out = -1, .limit = (size_t)luaL_optinteger(L, 2, 0)};
+  const double limit = luaL_optnumber(L, 3, 0);
   char **argv = lua_newuserdatauv(L, (count + 1) * sizeof *argv, 0);
-  char *text = limit > 0 ? lua_newuserdatauv(L, limit, 0) : NULL;
+  if (child.limit > 0) child.text = lua_newuserdatauv(L, child.limit, 0);
   for (size_t i = 0; i < count; ++i) {
     lua_rawgeti(L, 1, (lua_Integer)i + 1);
     argv[i] = (char *)luaL_checkstring(L, -1); /* the list keeps it alive; a program gets a copy */
@@ -751,46 +912,52 @@ static int host_run(lua_State *L) {
   }
   argv[count] = NULL;
   int ends[2] = {-1, -1};
-  if (text != NULL && pipe(ends) != 0) return fail(L, "pipe", strerror(errno));
+  if (child.text != NULL && pipe(ends) != 0) return fail(L, "pipe", strerror(errno));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  if (text != NULL) {
+  if (child.text != NULL) {
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
     for (int i = 0; i < 2; ++i) {
       if (ends[i] != STDOUT_FILENO) posix_spawn_file_actions_addclose(&actions, ends[i]);
     }
   }
-  posix_spawnattr_t attributes;
+  sigset_t signals, before;
+  sigemptyset(&signals);
+  for (size_t i = 0; i < 5; ++i) {
+    sigaddset(&signals, (const int[]){SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP}[i]);
+  }
+  sigprocmask(SIG_BLOCK, &signals, &before);
+  posix_spawnattr_t attributes; /* with a limit of time: a group of its own, which can be killed whole */
   posix_spawnattr_init(&attributes);
-  sigset_t before = block_signals(); /* so that `running` is the child when one comes */
   posix_spawnattr_setsigmask(&attributes, &before);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  pid_t child;
-  int error = posix_spawnp(&child, argv[0], &actions, &attributes, argv, environ);
-  if (error == 0) running = child;
-  unblock_signals(before);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | (limit > 0 ? POSIX_SPAWN_SETPGROUP : 0));
+  int error = posix_spawnp(&child.pid, argv[0], &actions, &attributes, argv, environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  if (text != NULL) close(ends[1]);
-  if (error != 0) {
-    if (text != NULL) close(ends[0]);
-    return fail(L, argv[0], strerror(error));
-  }
-  /* As system(3): the terminal's interrupt ends the child; we stay to clean up. */
-  struct sigaction ignore = {.sa_handler = SIG_IGN}, old_int, old_quit;
-  sigaction(SIGINT, &ignore, &old_int);
-  sigaction(SIGQUIT, &ignore, &old_quit);
-  size_t size = text != NULL ? drain(ends[0], text, limit) : 0;
-  if (text != NULL) close(ends[0]);
+  if (child.text != NULL) close(ends[1]);
+  child.out = ends[0];
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (error == 0 && limit > 0) {
+    wait_seconds(&child, &signals, limit);
+  } else if (error == 0) {
+    running = child.pid; /* for the signals, from here on */
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    wait_without_end(&child);
+  } else if (child.out >= 0) {
+    close(child.out);
+  }
+  while (error == 0 && waitpid(child.pid, &status, 0) < 0 && errno == EINTR) continue;
   running = 0;
-  sigaction(SIGINT, &old_int, NULL);
-  sigaction(SIGQUIT, &old_quit, NULL);
-  lua_pushinteger(L, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-  if (text == NULL) return 1;
-  lua_pushlstring(L, text, size);
-  return 2;
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  if (error != 0) return fail(L, argv[0], strerror(error));
+  if (child.interrupt == SIGTERM || child.interrupt == SIGHUP) raise(child.interrupt);
+  const int end_signal = child.interrupt != 0 ? child.interrupt : WTERMSIG(status);
+  lua_pushinteger(L, WIFEXITED(status) && child.interrupt == 0 ? WEXITSTATUS(status) : 128 + end_signal);
+  if (child.text != NULL) lua_pushlstring(L, child.text, child.size);
+  else lua_pushnil(L);
+  lua_pushboolean(L, child.late);
+  return 3;
 }
 
 /* clock() -> seconds since some moment */
@@ -799,12 +966,129 @@ static int host_clock(lua_State *L) {
   return 1;
 }
 
+/* ---- JSON ---- */
+
+/* Makes the value on top, as lua-cjson reads it, what people expect in Lua: a number without a
+ * fraction is an integer, and null is nil. */
+static void plain_json(lua_State *L) {
+  if (lua_type(L, -1) == LUA_TNUMBER) {
+    lua_Integer whole;
+    if (!lua_numbertointeger(lua_tonumber(L, -1), &whole)) return;
+    if ((lua_Number)whole != lua_tonumber(L, -1)) return;
+    lua_pushinteger(L, whole);
+    lua_replace(L, -2);
+  } else if (lua_islightuserdata(L, -1)) {
+    lua_pushnil(L);
+    lua_replace(L, -2);
+  } else if (lua_istable(L, -1)) {
+    luaL_checkstack(L, 8, NULL);
+    lua_pushnil(L);
+    while (lua_next(L, -2) != 0) {
+      int type = lua_type(L, -1);
+      if (type == LUA_TSTRING || type == LUA_TBOOLEAN) {
+        lua_pop(L, 1);
+        continue;
+      }
+      plain_json(L);
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+      lua_rawset(L, -4); /* the key is there: this does not disturb lua_next */
+    }
+  }
+}
+
+/* decode(text) -> the value; nil and a message where it is not JSON by the letter */
+static int json_decode(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TSTRING);
+  lua_settop(L, 1);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  if (lua_pcall(L, 1, 1, 0) != LUA_OK) return lua_pushnil(L), lua_insert(L, -2), 2;
+  plain_json(L);
+  return 1;
+}
+
+/* list(values, count) -> JSON of a list of numbers, texts and booleans; null where there is nothing */
+static int json_list(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_Integer count = luaL_checkinteger(L, 2);
+  if (count == 0) return lua_pushstring(L, "[]"), 1; /* lua-cjson takes it for an object */
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_createtable(L, (int)count, 0);
+  for (lua_Integer i = 1; i <= count; ++i) {
+    if (lua_rawgeti(L, 1, i) == LUA_TNIL) {
+      lua_pop(L, 1);
+      lua_pushlightuserdata(L, NULL);
+    }
+    lua_rawseti(L, -2, i);
+  }
+  lua_call(L, 1, 1);
+  return 1;
+}
+
+/* Pushes the table { decode =, list = }. */
+static void push_json(lua_State *L) {
+  enum { DEPTH = 16 }; /* of what is read; a row takes three */
+  lua_newtable(L);
+  luaopen_cjson(L);
+  lua_getfield(L, -1, "decode_max_depth");
+  lua_pushinteger(L, DEPTH);
+  lua_call(L, 1, 0);
+  for (int i = 0; i < 2; ++i) {
+    lua_getfield(L, -1, (const char *const[]){"decode_invalid_numbers", "encode_keep_buffer"}[i]);
+    lua_pushboolean(L, 0);
+    lua_call(L, 1, 0);
+  }
+  lua_getfield(L, -1, "decode");
+  lua_pushcclosure(L, json_decode, 1);
+  lua_setfield(L, -3, "decode");
+  lua_getfield(L, -1, "encode");
+  lua_pushcclosure(L, json_list, 1);
+  lua_setfield(L, -3, "list");
+  lua_pop(L, 1);
+}
+
 /* ---- the rest ---- */
 
-/* print(text) -> true: to standard output, as it is */
+/* How many of these bytes are one character that a terminal shows, or the end of a line: UTF-8, but no
+ * control character, of 7 or 8 bits, and nothing that changes the direction of what follows. 0: none. */
+static size_t printable(const unsigned char *text, size_t size) {
+  const unsigned char first = text[0];
+  if (first < 0x80) return (first >= 0x20 && first != 0x7f) || first == '\n' ? 1 : 0;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || length > size) return 0;
+  unsigned code = first & (0x7fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((text[i] & 0xc0) != 0x80) return 0;
+    code = code << 6 | (text[i] & 0x3f);
+  }
+  static const unsigned ranges[][2] = {{0, 0x9f}, {0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069},
+                                       {0xd800, 0xdfff}, {0x110000, UINT_MAX}};
+  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; ++i) {
+    if (code >= ranges[i][0] && code <= ranges[i][1]) return 0;
+  }
+  return code >= (length == 4 ? 0x10000u : length == 3 ? 0x800u : 0x80u) ? length : 0;
+}
+
+/* Pushes the text as a terminal may have it: all that is printed goes through here, for results, names
+ * and messages may hold what others wrote. */
+static void push_printable(lua_State *L, const char *text, size_t size) {
+  luaL_Buffer buffer;
+  luaL_buffinit(L, &buffer);
+  for (size_t i = 0, length; i < size; i += length > 0 ? length : 1) {
+    length = printable((const unsigned char *)text + i, size - i);
+    if (length > 0) luaL_addlstring(&buffer, text + i, length);
+    else luaL_addchar(&buffer, '?');
+  }
+  luaL_pushresult(&buffer);
+}
+
+/* print(text) -> true: to standard output */
 static int host_print(lua_State *L) {
   size_t size;
   const char *text = luaL_checklstring(L, 1, &size);
+  push_printable(L, text, size);
+  text = lua_tolstring(L, -1, &size);
   if (fwrite(text, 1, size, stdout) != size || fflush(stdout) != 0) {
     return fail(L, "standard output", strerror(errno));
   }
@@ -843,12 +1127,15 @@ static void push_host(lua_State *L) {
       {"eval_grid", host_eval_grid},
       {"read_file", host_read_file},
       {"head", host_head},
+      {"lines", host_lines},
       {"exists", host_exists},
       {"hash", host_hash},
       {"write_files", host_write_files},
+      {"sync_file", host_sync_file},
       {"remove_file", host_remove_file},
       {"lock", host_lock},
       {"locked", host_locked},
+      {"holders", host_holders},
       {"temp_dir", host_temp_dir},
       {"remove_dir", host_remove_dir},
       {"run", host_run},
@@ -859,6 +1146,8 @@ static void push_host(lua_State *L) {
       {NULL, NULL},
   };
   luaL_newlib(L, functions);
+  push_json(L);
+  lua_setfield(L, -2, "json");
   const char *cc = getenv("CC"); /* the only environment variable the generator sees */
   lua_pushstring(L, cc != NULL && cc[0] != '\0' ? cc : "cc");
   lua_setfield(L, -2, "cc");
@@ -902,6 +1191,13 @@ static void keep_standard_files(void) {
   }
 }
 
+/* A message as a terminal may have it. */
+static int push_message(lua_State *L) {
+  size_t size;
+  const char *text = luaL_tolstring(L, 1, &size);
+  return push_printable(L, text, size), 1;
+}
+
 int main(int argc, char **argv) {
   keep_standard_files();
   signal(SIGXFSZ, SIG_IGN); /* the file size limit then is an ordinary write error */
@@ -914,8 +1210,12 @@ int main(int argc, char **argv) {
   int status = 2;
   if (lua_pcall(L, 2, 2, 0) == LUA_OK) status = (int)lua_tointeger(L, -2);
   lua_sethook(L, NULL, 0, 0);
-  const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-  if (message != NULL) fprintf(stderr, "mhagen: %s\n", message);
+  if (lua_type(L, -1) == LUA_TSTRING) {
+    lua_pushcfunction(L, push_message);
+    lua_insert(L, -2);
+    lua_pcall(L, 1, 1, 0); /* what it may raise is that there is no memory: a text, too */
+    fprintf(stderr, "mhagen: %s\n", lua_tostring(L, -1));
+  }
   remove_temporary();
   sigset_t before = block_signals(); /* one that comes now is too late */
   lua_close(L);

@@ -6,7 +6,7 @@
 # or sudo for that.
 set -eu
 
-packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson libjs-chart.js"
+packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson lua-cjson-dev libjs-chart.js"
 packages="$packages python3 python3-venv"
 kind=${1:-}
 

@@ -19,10 +19,13 @@ columns.set("slowdown", {
   doc: "time over that of the fastest config shown of the same shape",
 });
 
-const rows = data.rows.map((cells) => {
-  const row = { ...data.constants };
-  data.varying.forEach((key, i) => { if (cells[i] !== null) row[key] = cells[i]; });
-  return row;
+// The values of each column that varies: a list, or the places of its values in a list of texts.
+const rows = Array.from({ length: data.count }, () => ({ ...data.constants }));
+JSON.parse(document.getElementById("lists").textContent).forEach((list, i) => {
+  const key = data.varying[i];
+  (list.at ?? list).forEach((value, n) => {
+    if (value !== null) rows[n][key] = list.at ? list.of[value] : value;
+  });
 });
 const measured = rows.filter((row) => row.status === "ok");
 

@@ -30,13 +30,16 @@ FAILURES = [
 
 
 def grid(rows):
-    """As many values of each axis, evenly, as it takes to have so many combinations."""
+    """As many values of each axis, evenly, as it takes to have so many combinations; where all do not
+    suffice, more lengths."""
     used = dict.fromkeys(AXES, 1)
     for axis in itertools.cycle(AXES):
-        if math.prod(used.values()) >= rows:
+        if math.prod(used.values()) >= rows or all(used[axis] == len(AXES[axis]) for axis in AXES):
             break
         used[axis] = min(used[axis] + 1, len(AXES[axis]))
-    values = (AXES[axis][:count] for axis, count in used.items())
+    values = {axis: AXES[axis][:count] for axis, count in used.items()}
+    values["seq"] += range(513, 513 + (rows - 1) // math.prod(used.values()) * used["seq"])
+    values = values.values()
     return [dict(zip(AXES, combination)) for combination in itertools.product(*values)]
 
 

@@ -170,6 +170,20 @@ def test_program_that_fails(script, status, message, tmp_path):
     assert row["status"] == status and row["message"].endswith(message)
 
 
+@pytest.mark.parametrize("command, options, message", [
+    ("bench", [], "bench of .*: compile: .*/compiler timed out after 1 s"),
+    ("check", [], "check of .*: .*/compiler timed out after 1 s"),
+    ("tune", ["--budget", "1s", "--quiet"], "tune: the default: ninja timed out after [0-9]+ s")])
+def test_timeout(command, options, message, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *--version*) echo 1; exit ;; esac\nsleep 300\n')
+    compiler.chmod(0o755)
+    options += ["-o", tmp_path / "tuned/x.lua"] if command == "tune" else []
+    result = subprocess.run([MHAGEN, command, *arguments(), "--timeout", "1", *options], capture_output=True,
+                            text=True, timeout=120, env={**os.environ, "CC": str(compiler)})
+    assert result.returncode == (2 if command == "tune" else 1) and re.search(message, result.stderr), result
+
+
 # ---- the program ----
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ COMPILER = r"""#!/bin/sh
 case "$*" in
   *--version*) echo "compiler 1"; exit ;;
   *"$FAIL_COMPILE"*.c*) echo "x.c:1: error: ${FAIL_WITH:-refused}" >&2; exit 1 ;;
+  *"$HANG_COMPILE"*.c*) trap "" TERM; HERE/sleeper 321 & HERE/sleeper 321; HERE/sleeper 321 ;;
 esac
 for word; do
   test "$before" = -o && out=$word
@@ -42,9 +43,13 @@ PROGRAM = r"""#!/bin/sh
 echo "${1:-time} $0" >>HERE/log
 sleep ${SECONDS_EACH:-0}
 case "${1:-time} $0" in
+  check*"$HANG_CHECK"*|time*"$HANG_TIME"*) HERE/sleeper 321 & HERE/sleeper 321 ;;
+esac
+test -z "$EMPTIES" || : >"$EMPTIES"
+case "${1:-time} $0" in
   check*"$FAIL_CHECK"*) echo "FAIL y[3] is wrong"; exit 1 ;;
   time*"$FAIL_TIME"*) echo "message too late"; echo "status time"; exit 1 ;;
-  check*) exit ;;
+  check*) echo ok; exit ;;
 esac
 disturbed=false
 echo "$0" >>HERE/times
@@ -52,7 +57,7 @@ test "$(grep -cF "$0" HERE/times)" -le ${DISTURBED:-0} && disturbed=true
 now=$(date +%s%N)
 printf '%s\n' "cpu a CPU" "cores 1" "system an OS" "threads 1" "packed_bytes 1" "workspace_bytes 1" \
   "error 1e-7" "repetitions 5" "us_min 1" "us_median 1.${now#??????????}" "us_p99 2" "us_cold 3" \
-  "gflops 1" "peak_gflops 2" "fraction 0.5" "disturbed $disturbed" "status ok"
+  "gflops 1" "peak_gflops 2" "fraction 0.5" "disturbed $disturbed" ${SAYS:+"$SAYS"} "status ok"
 """
 NOTHING = "no config has this in its name"
 
@@ -65,10 +70,12 @@ class Sweep:
         for name, text in ("compiler", COMPILER), ("program", PROGRAM):
             (path / name).write_text(text.replace("HERE", str(path)))
             (path / name).chmod(0o755)
+        (path / "sleeper").symlink_to(shutil.which("sleep"))
         (path / "empty.c").write_text("const int x = 1;")
         subprocess.run(["cc", "-c", "-o", path / "empty.o", path / "empty.c"], check=True)
         self.env = {**os.environ, "CC": str(path / "compiler"), "FAIL_COMPILE": NOTHING,
-                    "FAIL_CHECK": NOTHING, "FAIL_TIME": NOTHING}
+                    "FAIL_CHECK": NOTHING, "FAIL_TIME": NOTHING, "HANG_COMPILE": NOTHING,
+                    "HANG_CHECK": NOTHING, "HANG_TIME": NOTHING}
         self.program = MHAGEN
 
     def grid(self, text):
@@ -387,6 +394,38 @@ def test_disturbed(times, runs, disturbed, sweep):
     assert sweep.ran() == [f"check {name(3)}"] + [f"time {name(3)}"] * runs
 
 
+def test_what_a_program_may_say(sweep):
+    """The fields that gen/lab/results.lua says are from it, in their type; all others are mhagen's."""
+    sweep.grid(grid(seq="3"))
+    rows = sweep.done()
+    for says in ("command rm -rf /", "name x", "config {}", "version 7", "flops 1", "compiler x", "flags 3",
+                 "same_as x", "text_bytes 9", "message x", "threads many", "colour 1"):
+        shutil.rmtree(sweep.out)
+        again = sweep.done(SAYS=says)
+        for key in "name", "command", "config", "version", "flops", "compiler", "flags", "same_as", "text_bytes", \
+                   "message", "threads":
+            assert again[BASE][key] == rows[BASE][key], says
+    shutil.rmtree(sweep.out)
+    assert sweep.done(SAYS="system \x1b[31m7")[BASE]["system"] == "an OS"  # the first that it says
+    for says, said in ("fma_speedup inf", None), ("fma_speedup 1.5", 1.5), ("fma_speedup nan", None):
+        shutil.rmtree(sweep.out)
+        assert sweep.done(SAYS=says)[BASE]["fma_speedup"] == said
+
+
+def test_formulas_in_csv(sweep):
+    """A text that a spreadsheet would compute has an apostrophe before it; a number has none."""
+    for first in "=1+1", "+1+1", "-1+cmd", "@SUM(1)":
+        shutil.rmtree(sweep.out, ignore_errors=True)
+        program = (sweep.path / "program").read_text()
+        (sweep.path / "program").write_text(re.sub(r'"cpu [^"]*"', f'"cpu {first}" "fma_speedup -1.5"', program))
+        sweep.grid(grid(seq="3"))
+        row, = sweep.done().values()
+        assert row["cpu"] == first and row["fma_speedup"] == -1.5
+        with open(sweep.out / "results.csv", newline="") as file:
+            cells, = csv.DictReader(file)
+        assert cells["cpu"] == "'" + first and cells["fma_speedup"] == "-1.5"
+
+
 def changed_program(sweep, old, new):
     """mhagen with a change in one of its embedded files."""
     assert len(old) == len(new)
@@ -493,6 +532,55 @@ def test_launcher_and_stage(sweep):
     assert {row["status"] for row in rows.values()} == {"skipped"} and len(sweep.ran()) == 2
     shutil.rmtree(sweep.out)
     assert_refused(sweep.run("--launcher", "true", "--quiet"), "option '--launcher': 'true' has no {}")
+
+
+# ---- time limits ----
+
+def hanging(sweep):
+    """What the scripts above sleep in, and is still there."""
+    text = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    return [line for line in text.splitlines() if f"{sweep.path}/sleeper" in line]
+
+
+@pytest.mark.parametrize("step, message", [
+    ("compile", r".*/compiler timed out after 1 s"), ("check", r"configs/.*/program timed out after 1 s"),
+    ("time", r"configs/.*/program timed out after 1 s")])
+def test_timeout(step, message, sweep):
+    """A row, the other configs go on, and nothing is left running; also where SIGTERM is ignored."""
+    sweep.grid(grid())
+    result = sweep.run("--timeout", "1", "--quiet", **{f"HANG_{step.upper()}": name(3)})
+    assert result.returncode == 1, result
+    rows = sweep.rows()
+    assert rows[BASE]["status"] == step and re.fullmatch(message, rows[BASE]["message"]), rows[BASE]
+    assert [row["status"] for row in rows.values()] == [step, "ok"]
+    assert hanging(sweep) == []
+    assert sweep.done("--retry", "--timeout", "60")[BASE]["status"] == "ok"  # another limit is the same sweep
+
+
+def test_timeout_of_what_all_share(sweep):
+    sweep.grid(grid())
+    result = sweep.run("--timeout", "1", "--quiet", HANG_COMPILE="mhagen_peak")
+    assert result.returncode == 2 and "common/" in result.stderr and "timed out after 1 s" in result.stderr
+    assert hanging(sweep) == [] and len(sweep.done()) == 2
+
+
+def test_timeout_refused(sweep):
+    sweep.grid(grid())
+    for value in "0", "-1", "x":
+        assert_refused(sweep.run(f"--timeout={value}"), f"option '--timeout': '{value}' is not a number from 1")
+
+
+def test_interrupted_program(sweep):
+    """An interrupt reaches the program in its group, and is no result."""
+    sweep.grid(grid(seq="3"))
+    process = subprocess.Popen(sweep.command("--quiet"), env={**sweep.env, "HANG_CHECK": name(3)},
+                               start_new_session=True, stderr=subprocess.PIPE, text=True)
+    while not hanging(sweep):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+    assert hanging(sweep) == [] and not list(sweep.out.glob("configs/*/check.row"))
+    assert sweep.done()[BASE]["status"] == "ok"
 
 
 # ---- what goes wrong ----
@@ -608,6 +696,101 @@ def test_waits_for_what_is_left_running(sweep):
         assert process.poll() is None
         fcntl.flock(steps, fcntl.LOCK_UN)
         assert process.wait(20) == 0
+
+
+def test_what_is_left_running_is_named(sweep):
+    """Where nobody is left to end it, it is not waited for without end."""
+    sweep.grid(grid(seq="3"))
+    sweep.done()
+    with open(sweep.out / ".steps", "w") as steps:
+        fcntl.flock(steps, fcntl.LOCK_EX)
+        orphan = subprocess.Popen(["sleep", "321"], stdout=steps)
+        result = sweep.run("--timeout", "1")
+        who = rf"process .*\b{orphan.pid} \(sleep\).*"
+        assert result.returncode == 2 and re.search("waiting for what an earlier sweep has left running: " + who,
+                                                    result.stdout)
+        assert re.search(who + " is left of an earlier sweep and has run for more than 1 s", result.stderr)
+    orphan.kill()
+    orphan.wait()
+    assert len(sweep.done()) == 1
+
+
+def broken(text):
+    return {"empty": b"", "cut short": text[:-20], "without its end": text[:-1], "zeros": bytes(len(text)),
+            "another's": text.replace(b"{", b"[")}
+
+
+@pytest.mark.parametrize("step", ["generate", "compile", "check", "time"])
+def test_broken_rows_are_made_again(step, sweep):
+    sweep.grid(grid(seq="3"))
+    row, = sweep.done().values()
+    path = sweep.out / f"configs/{name(3)}/{step}.row"
+    whole = path.read_bytes()
+    for how, text in broken(whole).items():
+        path.write_bytes(text)
+        result = sweep.run()
+        assert result.returncode == 0 and "1 files were broken, and are made again" in result.stdout, how
+        again, = sweep.rows().values()
+        assert again["status"] == "ok" and path.read_bytes().split(b"\n")[0] == whole.split(b"\n")[0], how
+        assert list(again) == FIELDS and again["flops"] == row["flops"]
+
+
+@pytest.mark.parametrize("file", ["settings.json", "configs.txt", "build.ninja", "common"])
+def test_broken_files_are_made_again(file, sweep):
+    sweep.grid(grid(seq="3"))
+    rows = sweep.done()
+    path = next(sweep.out.glob("common/*/built")) if file == "common" else sweep.out / file
+    whole = path.read_bytes()
+    for text in b"", whole[:5], whole[:-3]:
+        path.write_bytes(text)
+        assert sweep.done().keys() == rows.keys() and path.read_bytes() == whole
+
+
+def test_rows_that_are_missing(sweep):
+    """They are told, and are not success."""
+    sweep.grid(grid())
+    result = sweep.run("--jobs", "1", EMPTIES=str(sweep.out / f"configs/{name(3)}/time.row"))
+    assert result.returncode == 1 and "1 of 2 configs: 1 ok" in result.stdout
+    assert result.stderr == f"mhagen: sweep: 1 of 2 configs have no result, start it again: {name(3)}\n"
+    assert len(sweep.done()) == 2
+
+
+def test_results_are_on_the_disk(sweep):
+    """Synced before they get their names, and the directory after; by a library that notes it."""
+    (sweep.path / "note.c").write_text("""
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        static void note(const char *what, const char *name) {
+          FILE *log = fopen(LOG, "a");
+          fprintf(log, "%s %s\\n", what, name);
+          fclose(log);
+        }
+        int fsync(int fd) {
+          char link[64], path[4096] = "";
+          snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+          if (readlink(link, path, sizeof path - 1) > 0) note("sync", path);
+          return 0;
+        }
+        int renameat(int a, const char *from, int b, const char *to) {
+          int (*real)(int, const char *, int, const char *) = dlsym(RTLD_NEXT, "renameat");
+          note("rename", from);
+          return real(a, from, b, to);
+        }""")
+    library, log = sweep.path / "note.so", sweep.path / "notes"
+    subprocess.run(["cc", "-shared", "-fPIC", f'-DLOG="{log}"', "-o", library, sweep.path / "note.c"], check=True)
+    sweep.grid(grid(seq="3"))
+    sweep.done(LD_PRELOAD=str(library))
+    folder = sweep.out / "configs" / name(3)
+    notes = [line.replace(str(sweep.out) + "/", "") for line in log.read_text().splitlines()]
+    for file, place in [(f"{step}.row", folder) for step in ("generate", "compile", "check", "time")] + [
+            (f"{name(3)}.c", folder), ("results.jsonl", sweep.out), ("settings.json", sweep.out)]:
+        written = [i for i, line in enumerate(notes) if line.startswith("sync ") and f".{file}." in line]
+        renamed = [i for i, line in enumerate(notes) if line.startswith(f"rename .{file}.")]
+        assert len(written) == len(renamed) == 1 and written < renamed, (file, notes)
+        assert f"sync {place}".replace(f"{sweep.out}/", "") in notes[renamed[0]:], (file, notes)
+    assert f"sync configs/{name(3)}/program" in notes
 
 
 def test_kills(sweep):

@@ -10,28 +10,30 @@ local takes = require "command.takes"
 
 local must = errors.must
 
--- Runs a command that is a step of a benchmark and returns its output. If it fails, the row says
--- so, and is raised.
-local function step(row, name, command)
-  local status, output = host.run(command, build.OUTPUT_BYTES)
-  if must(status, output) == 0 then return output end
-  row.status, row.message = name, ("%s ended with status %d"):format(command[1], status)
-  bench.add(row, output)
+-- Runs a command that is a step of a benchmark for so many seconds and returns its output. If it
+-- fails, the row says so, and is raised.
+local function step(row, name, seconds, command)
+  local status, output, why = build.run(command, seconds, true)
+  must(status, output)
+  if not why then return output end
+  row.status, row.message = name, why
+  if name == "time" then bench.add_failure(row, output) end
   error({ failed = row }, 0)
 end
 
 -- Compiles the files of a benchmark; returns the path of its program.
-local function build_bench(dir, cfg, files, row)
+local function build_bench(dir, cfg, files, row, seconds)
   local cc, program = build.compiler(host.cc), dir .. "/mhagen_bench"
   local kernel, object = cfg.name .. ".c", dir .. "/" .. cfg.name .. ".o"
   row.flags = table.concat(cc, " ")
   local start = host.clock()
-  step(row, "compile", build.joined(cc, { "-c", "-o", object, dir .. "/" .. kernel }))
+  local function compile(...) return step(row, "compile", seconds, build.joined(...)) end
+  compile(cc, { "-c", "-o", object, dir .. "/" .. kernel })
   row.compile_seconds = build.seconds_since(start)
   local others = build.sources(dir, files, function(name) return name ~= kernel end)
-  step(row, "compile", build.joined(cc, { "-o", program, object }, others, { "-lm", "-pthread" }))
-  row.compiler = step(row, "compile", build.joined(build.words_of(host.cc), { "--version" })):match("^[^\n]*")
-  row.text_bytes = bench.text_bytes(step(row, "compile", { "size", object }))
+  compile(cc, { "-o", program, object }, others, { "-lm", "-pthread" })
+  row.compiler = compile(build.words_of(host.cc), { "--version" }):match("^[^\n]*")
+  row.text_bytes = bench.text_bytes(compile { "size", object })
   return program
 end
 
@@ -55,17 +57,19 @@ local function bench_in(dir, cfg, args)
     takes.refuse_foreign(dir, { { name = cfg.name .. ".o" }, { name = "mhagen_bench" } }, args.force)
   end
   takes.write_files(dir, files, args.force)
-  local run = { build_bench(dir, cfg, files, row) }
+  local run = { build_bench(dir, cfg, files, row, args.timeout) }
   for _, option in ipairs { "threads", "samples" } do
     if args[option] then run = build.joined(run, { "--" .. option, args[option] }) end
   end
-  if not args.phases or cfg.unroll == "full" then
-    bench.add(row, step(row, "time", run))
-    if args.phases then row.phases = {} end
-  else
-    local output = step(row, "time", build.joined(run, { "--phases" }))
-    bench.add(row, output)
-    row.phases = bench.phases(output, step(row, "time", { "nm", "-n", run[1] }))
+  local told_apart = args.phases and cfg.unroll ~= "full"
+  if told_apart then run = build.joined(run, { "--phases" }) end
+  local output = step(row, "time", args.timeout, run)
+  bench.add_result(row, output)
+  if row.status ~= "ok" then error({ failed = row }, 0) end
+  if told_apart then
+    row.phases = bench.phases(output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
+  elseif args.phases then
+    row.phases = {}
   end
   return row
 end
@@ -89,6 +93,7 @@ local function options(cmd)
   cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
   number("threads", "threads, on as many cores (default: 1)")
   number("samples", "timed samples (default: what a second allows, 5 to 400)")
+  takes.timeout(cmd)
   cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
   takes.force(cmd)
 end

@@ -51,12 +51,23 @@ function M.compiler(cc)
                   cc:find("%f[%S]%-O") and {} or { "-O2" })
 end
 
+-- Runs a program that may take so many seconds; if it fails, `why` says how it ended. keep: what it
+-- prints is the output. -> status, output, why; nil and a message where it can not be started.
+function M.run(words, seconds, keep)
+  local status, output, late = host.run(words, keep and M.OUTPUT_BYTES or nil, tonumber(seconds))
+  if not status then return nil, output end
+  local why = late and ("%s timed out after %.0f s"):format(words[1], seconds)
+    or status ~= 0 and ("%s ended with status %d"):format(words[1], status) or nil
+  return status, output, why
+end
+
+local VERSION_SECONDS = 60
+
 -- The first line of a program's --version; an error where it can not be started.
 function M.version_of(words)
-  local status, output = host.run(M.joined(words, { "--version" }), M.OUTPUT_BYTES)
-  if errors.must(status, output) ~= 0 then
-    error({ message = ("%s --version ended with status %d"):format(words[1], status) }, 0)
-  end
+  local status, output, why = M.run(M.joined(words, { "--version" }), VERSION_SECONDS, true)
+  errors.must(status, output)
+  if why then error({ message = why:gsub("^%S+", "%0 --version", 1) }, 0) end
   return output:match("^[^\n]*")
 end
 

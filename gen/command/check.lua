@@ -10,9 +10,9 @@ local template = require "template"
 
 local must = errors.must
 
--- Compiles and runs the check, with these arguments, in `dir`: true, false and what failed, or nil and
--- why it is skipped.
-local function check_in(dir, cfg, arguments)
+-- Compiles and runs the check, with these arguments, in `dir`, each for so many seconds: true, false and
+-- what failed, or nil and why it is skipped.
+local function check_in(dir, cfg, seconds, arguments)
   local files = kernel.files_of(cfg)
   local isa = isas.list[cfg.isa]
   local emulated = isa.arch ~= host.arch and build.foreign[isa.arch]
@@ -29,25 +29,29 @@ local function check_in(dir, cfg, arguments)
                          build.sources(dir, files, function() return true end), { "-lm", "-pthread" })
   local run = build.joined(emulated and emulated.run or {}, { program }, arguments or {})
   for _, command in ipairs { compile, run } do
-    local status, message = host.run(command)
+    local status, message, why = build.run(command, seconds)
     if emulated and not status then return nil, message end
-    if must(status, message) ~= 0 then
-      return false, ("check of %s: %s ended with status %d"):format(cfg.name, command[1], status)
-    end
+    must(status, message)
+    if why then return false, ("check of %s: %s"):format(cfg.name, why) end
   end
   return true
 end
 
 local function run(args)
   local cfg = kernel.load_config(args.config)
-  local passed, why = build.in_dir(nil, check_in, cfg)
+  local passed, why = build.in_dir(nil, check_in, cfg, args.timeout)
   if passed == nil then must(host.print(("%s: skipped: %s\n"):format(cfg.name, why))) end
   if passed == false then return 1, why end
   return 0
 end
 
+local function options(cmd)
+  takes.config(cmd)
+  takes.timeout(cmd)
+end
+
 return {
-  name = "check", run = run, options = takes.config, check_in = check_in,
+  name = "check", run = run, options = options, check_in = check_in,
   summary = "Generate, compile, run against the reference in double.",
   about = "Uses $CC (default cc); another architecture's code runs under QEMU.\n" ..
     "What can not run here is skipped: it says so, and exits with status 0.",

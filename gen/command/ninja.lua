@@ -8,17 +8,37 @@ local must = errors.must
 
 local M = {}
 
+-- The processes that have a lock's file open, in words, and whether one of them is mhagen, which ends
+-- what it runs.
+local function holders(path)
+  local words, watched = {}, false
+  for i, process in ipairs(host.holders(path)) do
+    watched = watched or process.name:find("^mhagen") ~= nil
+    if i <= 5 then words[i] = ("%d (%s)"):format(process.pid, process.name) end
+  end
+  return #words > 0 and "process " .. table.concat(words, ", ") or "a process of another machine", watched
+end
+
 -- One Ninja at a time in `place`, the directory of a sweep or of a shard of it. Two locks: `.sweep` is
 -- that of the process that runs Ninja, without which steps do not start; `.steps` passes to Ninja and
--- all that it starts, and outlives a kill.
-function M.lock(place, say)
+-- all that it starts, and outlives a kill. It is waited for; but where no mhagen is left that would end
+-- the program it runs, no longer than a program may take.
+function M.lock(place, seconds, say)
   must(host.write_files(place, {}))
-  if not must(host.lock(place .. "/.steps", false, true)) then
+  local steps, start = place .. "/.steps", host.clock()
+  local said
+  while not must(host.lock(steps, false, true)) do
     if must(host.locked(place .. "/.sweep")) then
       error({ message = place .. ": a sweep is running in it" }, 0)
     end
-    say("waiting for what an earlier sweep has left running")
-    must(host.lock(place .. "/.steps", false, true, true))
+    local who, watched = holders(steps)
+    if not watched and host.clock() - start > tonumber(seconds) then
+      error({ message = ("%s: %s is left of an earlier sweep and has run for more than %d s since; end it, "
+        .. "and start the sweep again"):format(place, who, seconds) }, 0)
+    end
+    if said ~= who then say("waiting for what an earlier sweep has left running: %s", who) end
+    said = who
+    if must(host.run { "sleep", "0.1" }) ~= 0 then error({ message = "interrupted" }, 0) end
   end
   must(host.lock(place .. "/.sweep", false, false, true))
 end

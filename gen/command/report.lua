@@ -11,11 +11,11 @@ local must = errors.must
 -- The results of a sweep in a directory.
 local function load_sweep(dir, filters)
   local path = dir .. "/results.jsonl"
-  local sweep = measured.read(must(host.read_file(path)), path)
+  local sweep = measured.read(must(host.lines(path)), path)
   measured.filter(sweep, filters)
   local tuning = dir .. "/tune.jsonl"
   if host.exists(tuning) then
-    measured.read_tuning(sweep, must(host.read_file(tuning)), tuning)
+    measured.read_tuning(sweep, must(host.lines(tuning)), tuning)
   end
   return sweep
 end
@@ -25,14 +25,19 @@ local function run(args)
     error({ message = "report: --fail-on needs --compare" }, 0)
   end
   local sweep = load_sweep(args.dir, args.filter)
-  if args.compare then
-    measured.compare(sweep, load_sweep(args.compare, args.filter), tonumber(args.band))
+  local other = args.compare and load_sweep(args.compare, args.filter)
+  if other then measured.compare(sweep, other, tonumber(args.band)) end
+  for _, one in ipairs { sweep, other } do
+    if args.fail_on and one.left_out > 0 then
+      error({ message = ("report: --fail-on: %d lines of %s/results.jsonl are wrong; %s"):format(
+        one.left_out, one.dir, one.notes[1]) }, 0)
+    end
   end
   local options = { sort = args.sort, reverse = args.reverse, limit = tonumber(args.limit) }
   local text = report.text(sweep, options)
   local path = args.output or args.dir .. "/report.html"
   takes.write_file(path, report.page(sweep), args.force)
-  must(host.print(("%s\nPage: %s\n"):format(text, path)))
+  must(host.print(("%s\nPage: %s\n"):format(text, (path:gsub("%c", "?")))))
   local regression = args.fail_on and measured.regression(sweep)
   if regression then return 1, regression end
   return 0

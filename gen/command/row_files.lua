@@ -2,10 +2,22 @@
 
 local host = require "host"
 local build = require "command.build"
+local json = require "json"
 local must = require("command.errors").must
 local sweep = require "lab.sweep"
 
 local M = {}
+
+-- What settings.json says, where all of it is there; else nil and why not.
+function M.read_settings(dir)
+  local text, message = host.read_file(dir .. "/settings.json")
+  if not text then return nil, message end
+  local settings = json.decode(text)
+  if type(settings) == "table" and type(settings.cc) == "string" then return settings end
+  return nil, dir .. "/settings.json: is broken; start the sweep again"
+end
+
+function M.settings(dir) return must(M.read_settings(dir)) end
 
 -- The settings that a step depends on: with others it is made again.
 local depends = {
@@ -28,6 +40,30 @@ function M.read(dir, id, step) return host.read_file(M.path(dir, id, step)) or "
 
 -- What the programs for an architecture share, as compiled; nil where it is not.
 function M.built(dir, arch) return host.read_file(("%s/common/%s/built"):format(dir, arch)) end
+
+-- Removes what a crash of the machine or another hand has broken, which Ninja would take for done: row
+-- files that are cut short or empty, and word of what programs share. Returns how many.
+function M.mend(dir, configs)
+  local count, archs = 0, {}
+  local function remove(path)
+    must(host.remove_file(path))
+    count = count + 1
+  end
+  for _, one in ipairs(configs) do
+    for _, step in ipairs(sweep.steps) do
+      local path = M.path(dir, one.id, step.name)
+      if host.exists(path) and not sweep.read_row(M.read(dir, one.id, step.name)) then remove(path) end
+    end
+    archs[build.arch_of(one.cfg)] = true
+  end
+  for arch in pairs(archs) do
+    local built = M.built(dir, arch)
+    if built and not built:find("^" .. ("%x"):rep(16) .. "$") and not built:find("^skip .") then
+      remove(("%s/common/%s/built"):format(dir, arch))
+    end
+  end
+  return count
+end
 
 -- Of the configs to be measured, those without the result of what was generated and of the settings.
 function M.lacking(dir, configs, settings)
@@ -68,21 +104,24 @@ function M.count(dir, configs)
   return count
 end
 
--- The rows that there are, in the order of the configs.
+-- The rows that there are, in the order of the configs, and the configs that have none.
 function M.all(dir, configs)
   M.share(dir, configs)
-  local rows = {}
+  local rows, without = {}, {}
   for _, one in ipairs(configs) do
     local row = sweep.read_row(M.read(dir, (one.same_as or one).id, sweep.last))
     if row and one.same_as then
-      row = sweep.shared(row, sweep.read_row(M.read(dir, one.id, sweep.steps[1].name)), one.same_as)
+      local own = sweep.read_row(M.read(dir, one.id, sweep.steps[1].name))
+      row = own and sweep.shared(row, own, one.same_as)
     end
     if row then
       row.id = (one.same_as or one).id
       rows[#rows + 1] = row
+    else
+      without[#without + 1] = one
     end
   end
-  return rows
+  return rows, without
 end
 
 return M

@@ -3,7 +3,7 @@
 local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
-local json = require "dkjson"
+local json = require "json"
 local ninja = require "command.ninja"
 local row_files = require "command.row_files"
 local slurm = require "command.slurm"
@@ -24,8 +24,8 @@ local function refuse_others(dir, configs, settings, force)
     return takes.refuse_foreign(dir, files, force)
   end
   local list = host.read_file(dir .. "/configs.txt")
-  local why = list and (sweep.missing(list, configs)
-    or sweep.changed(json.decode(host.read_file(dir .. "/settings.json") or "{}"), settings))
+  local before = row_files.read_settings(dir) -- what is broken refuses nothing; rows know what made them
+  local why = list and (sweep.missing(list, configs) or before and sweep.changed(before, settings))
   if why and not force then
     error({ message = ("%s: holds another sweep: %s; --force replaces it"):format(errors.show(dir), why) }, 0)
   end
@@ -55,7 +55,7 @@ local function write_plan(dir, configs, invalid, settings)
     { name = "configs.txt", text = sweep.list(configs) },
     { name = "invalid.txt", text = table.concat(lines) },
     { name = "settings.json", text = json.encode(settings, { indent = true }) .. "\n" },
-  }))
+  }, true))
 end
 
 -- Removes what failing steps have left, so that they run again; returns the other rows.
@@ -113,7 +113,7 @@ local function run(args)
   local settings = {
     cc = host.cc, compiler = build.version_of(build.words_of(host.cc)), launcher = args.launcher,
     launch_compile = args.launch == "compile" or nil, stage = args.stage, threads = args.threads,
-    samples = args.samples,
+    samples = args.samples, timeout = tonumber(args.timeout),
   }
   refuse_others(args.output, configs, settings, args.force)
   if args.dry_run then
@@ -123,8 +123,10 @@ local function run(args)
   if args.slurm then slurm.need() end
   local options = { jobs = args.jobs, quiet = args.quiet, eta = ninja.eta() }
 
-  ninja.lock(args.output, say)
+  ninja.lock(args.output, settings.timeout, say)
   slurm.settle(args.output, configs, not args.slurm, say)
+  local broken = row_files.mend(args.output, configs)
+  if broken > 0 then say("%d files were broken, and are made again", broken) end
   write_plan(args.output, configs, invalid, settings)
   local rows = row_files.all(args.output, configs)
   if args.retry then rows = forget_failures(args.output, rows) end
@@ -135,15 +137,22 @@ local function run(args)
   local done, failed = xpcall(measure, errors.on_error, args, configs, settings, options, say)
   if not done and not failed.message then error(failed, 0) end
 
-  rows = row_files.all(args.output, configs) -- also of a sweep that could not go on
+  local without
+  rows, without = row_files.all(args.output, configs) -- also of a sweep that could not go on
   local counts = sweep.count(rows)
   must(host.write_files(args.output, { { name = "results.jsonl", text = sweep.jsonl(rows) },
-                                       { name = "results.csv", text = sweep.csv(rows) } }))
+                                       { name = "results.csv", text = sweep.csv(rows) } }, true))
   local by_step = #counts.by_step > 0 and " (" .. table.concat(counts.by_step, ", ") .. ")" or ""
   say("%d of %d configs: %d ok, %d failed%s, %d skipped, %d invalid; %d disturbed; %s; %s/results.jsonl",
       #rows, #configs, counts.ok, counts.failed, by_step, counts.skipped, #invalid, counts.disturbed,
       duration(host.clock() - start), args.output)
   if not done then return 2, failed.message end
+  if #without > 0 then
+    local ids = {}
+    for i = 1, math.min(#without, 5) do ids[i] = without[i].id end
+    return 1, ("sweep: %d of %d configs have no result, start it again: %s%s"):format(#without, #configs,
+      table.concat(ids, "; "), #without > 5 and "; ..." or "")
+  end
   return counts.failed > 0 and 1 or 0
 end
 
@@ -162,6 +171,7 @@ local function options(cmd)
   cmd:flag("--quiet", "say nothing but errors")
   number("--limit", "the most configs of a grid", "10000")
   takes.jobs(cmd)
+  takes.timeout(cmd)
   number("--threads", "threads of the kernels (default: 1)")
   number("--samples", "timed samples (default: what a second allows, 5 to 400)")
   cmd:option("--launcher", "shell command that runs a program, which takes the place of {}, " ..

@@ -3,8 +3,8 @@
 local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
-local json = require "dkjson"
 local ninja = require "command.ninja"
+local row_files = require "command.row_files"
 local slurm = require "command.slurm"
 local takes = require "command.takes"
 
@@ -15,14 +15,14 @@ local function run(args)
   if slurm.noted(".") ~= args.job then
     error({ message = "sweep-shard: the sweep waits for another job; this one has nothing to do" }, 0)
   end
-  local settings = json.decode(must(host.read_file("settings.json")))
+  local settings = row_files.settings(".")
   local compiler = build.version_of(build.words_of(settings.cc))
   if compiler ~= settings.compiler then
     error({ message = ("sweep-shard: the compiler is '%s' on this node, and '%s' where the sweep was started")
       :format(compiler, settings.compiler) }, 0)
   end
   local place = slurm.place(args.shard)
-  ninja.lock(place, function(text) must(host.print(text .. "\n")) end)
+  ninja.lock(place, settings.timeout, function(...) must(host.print(string.format(...) .. "\n")) end)
   ninja.run(".", { "-f", place .. "/build.ninja" }, { jobs = args.jobs })
   return 0
 end

@@ -7,7 +7,6 @@ local config = require "config"
 local errors = require "command.errors"
 local generate = require "generate"
 local isas = require "isa.init"
-local json = require "dkjson"
 local row_files = require "command.row_files"
 local same = require "lab.same"
 local sweep = require "lab.sweep"
@@ -23,19 +22,23 @@ local function put(text, values)
   return (text:gsub("{(%w*)}", values))
 end
 
--- Runs a command of a step, through the launcher if there is one; returns its output. If it fails,
--- the row says so, and is raised.
-local function shell_step(row, name, words, launcher)
+local INTERRUPTED = 128 + 2
+
+-- Runs a command of a step, through the launcher if there is one, for so many seconds; returns its
+-- output. If it fails, the row says so, and is raised.
+local function shell_step(row, name, seconds, words, launcher)
   local text = build.command_line(words)
   if launcher then text = put(launcher, { [""] = text }) end
-  local status, output = host.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, build.OUTPUT_BYTES)
-  if must(status, output) == 0 then return output end
+  local status, output, why = build.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, seconds, true)
+  must(status, output)
+  if not why then return output end
+  if status == INTERRUPTED then error({ message = "interrupted" }, 0) end -- no result
   if status >= 128 then host.run { "sleep", "1" } end -- a signal that ends us too says nothing of the config
-  local line = build.telling_line(output):gsub("[^\32-\126]", "?"):sub(1, 300)
+  local line = bench.plain(build.telling_line(output))
   if output:find("No space left on device", 1, true) then error({ message = line }, 0) end -- no result
   row.status = name
-  row.message = ("%s ended with status %d: %s"):format(words[1], status, line)
-  if name == "time" then bench.add(row, output) end
+  row.message = words[1] .. why:match(" .*") .. (line ~= "" and ": " .. line or "")
+  if name == "time" then bench.add_failure(row, output) end
   error({ failed = row }, 0)
 end
 
@@ -61,16 +64,17 @@ local function build_common(arch, settings)
   must(host.remove_file(dir .. "/built"))
   must(host.write_files(dir, files))
   for _, path in ipairs(build.sources(dir, files, function() return true end)) do
-    local status, why = host.run(build.joined(cc, { "-c", "-o", path:gsub("c$", "o"), path }))
+    local object = path:gsub("c$", "o")
+    local status, message, why = build.run(build.joined(cc, { "-c", "-o", object, path }), settings.timeout)
     if not status and arch ~= host.arch then
-      key = "skip " .. why
+      key = "skip " .. message
       break
     end
-    if must(status, why) ~= 0 then
-      error({ message = ("%s: %s ended with status %d"):format(path, cc[1], status) }, 0)
-    end
+    must(status, message)
+    if why then error({ message = ("%s: %s"):format(path, why) }, 0) end
+    must(host.sync_file(object))
   end
-  must(host.write_files(dir, { { name = "built", text = key } }))
+  must(host.write_files(dir, { { name = "built", text = key } }, true))
 end
 
 -- What each step after the first adds to the row. at: { id, dir, cfg, settings, arch }.
@@ -84,13 +88,10 @@ function steps.compile(at, row)
   local launcher = settings.launch_compile and settings.launcher
   local object, program = dir .. "/" .. name .. ".o", dir .. "/program"
   row.compiler, row.flags = settings.compiler, table.concat(cc, " ")
-  if at.arch ~= host.arch then
-    row.compiler = shell_step(row, "compile", { cc[1], "--version" }):match("^[^\n]*")
-  end
+  local function step(words, through) return shell_step(row, "compile", settings.timeout, words, through) end
+  if at.arch ~= host.arch then row.compiler = step({ cc[1], "--version" }):match("^[^\n]*") end
   local start = host.clock()
-  local function compile(...)
-    shell_step(row, "compile", build.joined(cc, { "-I" .. common }, ...), launcher)
-  end
+  local function compile(...) step(build.joined(cc, { "-I" .. common }, ...), launcher) end
   compile { "-c", "-o", object, ("%s/%s.c"):format(dir, name) }
   row.compile_seconds = build.seconds_since(start)
   local objects = { common .. "/mhagen_peak.o" }
@@ -99,7 +100,8 @@ function steps.compile(at, row)
     if base then objects[#objects + 1] = ("%s/%s.o"):format(common, base) end
   end
   compile({ "-o", program, dir .. "/mhagen_main.c", object }, objects, { "-lm", "-pthread" })
-  row.text_bytes = bench.text_bytes(shell_step(row, "compile", { "size", object }))
+  row.text_bytes = bench.text_bytes(step { "size", object })
+  must(host.sync_file(program)) -- an empty one would be a script that succeeds
 end
 
 -- Runs the program of a config where the settings say.
@@ -107,7 +109,7 @@ local function run_program(at, row, step, arguments)
   local program, settings = { at.dir .. "/program" }, at.settings
   if settings.stage then
     local places = { src = build.quoted(program[1]), dst = build.quoted(at.id) }
-    shell_step(row, step, { "/bin/sh", "-c", put(settings.stage, places) })
+    shell_step(row, step, settings.timeout, { "/bin/sh", "-c", put(settings.stage, places) })
     program = { "./" .. at.id }
   end
   if not settings.launcher then
@@ -116,15 +118,18 @@ local function run_program(at, row, step, arguments)
       if build.obstacle(isa) then skip(row, build.obstacle(isa)) end
     else
       local emulator = build.foreign[at.arch].run
-      local status, why = host.run({ emulator[1], "--version" }, build.OUTPUT_BYTES)
+      local status, why = build.run({ emulator[1], "--version" }, settings.timeout, true)
       if not status then skip(row, why) end
       program = build.joined(emulator, program)
     end
   end
-  return shell_step(row, step, build.joined(program, arguments), settings.launcher)
+  return shell_step(row, step, settings.timeout, build.joined(program, arguments), settings.launcher)
 end
 
-function steps.check(at, row) run_program(at, row, "check", { "check", "--terse" }) end
+function steps.check(at, row)
+  local output = run_program(at, row, "check", { "check", "--terse" })
+  if not output:find("%f[%w]ok%f[%W]") then row.status, row.message = "check", "the program has not said ok" end
+end
 
 local MOST_TIMES = 4 -- that a disturbed measurement is made
 
@@ -139,11 +144,8 @@ function steps.time(at, row)
     if settings[option] then arguments = build.joined(arguments, { "--" .. option, settings[option] }) end
   end
   for _ = 1, MOST_TIMES do
-    bench.add(row, run_program(at, row, "time", arguments))
-    if row.status ~= "ok" then
-      row.status, row.message = "time", "the program has not said ok"
-    end
-    if not row.disturbed then break end
+    bench.add_result(row, run_program(at, row, "time", arguments))
+    if row.status ~= "ok" or not row.disturbed then break end
   end
 end
 
@@ -175,7 +177,7 @@ end
 -- Ninja goes no further. What is there of another make is removed first: a kill leaves no mixture.
 local function make_row(path)
   local dir, id, step = path:match("^(configs/([^/]+))/(%l+)%.row$")
-  local settings = json.decode(must(host.read_file("settings.json")))
+  local settings = row_files.settings(".")
   local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
   -- What a killed job has left running on this node may be at work on the config, from another shard.
   must(host.lock(dir .. "/.step", false, true, true))
@@ -188,6 +190,7 @@ local function make_row(path)
     local text = must(host.read_file(row_files.path(".", id, before.name)))
     key = row_files.key(this, sweep.read_key(text), settings, must(row_files.built(".", at.arch)))
     row, files = sweep.read_row(text), {}
+    if not row then error({ message = ("%s: %s.row is broken; start the sweep again"):format(dir, before.name) }, 0) end
   end
   if (host.read_file(path) or ""):match("^%x+") == key then return end
   must(host.remove_file(path))
@@ -196,7 +199,7 @@ local function make_row(path)
     if not ok and not (type(failed) == "table" and failed.failed) then error(failed, 0) end
   end
   files[#files + 1] = { name = step .. ".row", text = sweep.row_file(key, row, code) }
-  must(host.write_files(dir, files))
+  must(host.write_files(dir, files, true))
 end
 
 local function run(args)
@@ -205,7 +208,7 @@ local function run(args)
   end
   local arch = args.file:match("^common/(.*)/built$")
   if arch then
-    build_common(arch, json.decode(must(host.read_file("settings.json"))))
+    build_common(arch, row_files.settings("."))
   else
     make_row(args.file)
   end

@@ -25,6 +25,11 @@ end
 
 function M.force(cmd) cmd:flag("--force", "replace files that mhagen has not made, too") end
 
+function M.timeout(cmd)
+  cmd:option("--timeout", "seconds that a compiler or a program may take", "600"):argname("<SECONDS>")
+    :convert(M.count("--timeout"))
+end
+
 -- ---- files that a user may have made ----
 
 -- What only a file of mhagen's begins with: its text up to the first word with mhagen in it.

@@ -7,7 +7,7 @@ local check = require "command.check"
 local config = require "config"
 local errors = require "command.errors"
 local isas = require "isa.init"
-local json = require "dkjson"
+local json = require "json"
 local kernel = require "command.kernel"
 local name = require "name"
 local takes = require "command.takes"
@@ -31,15 +31,15 @@ local function bug(candidate, what, ...)
     :format(what:format(...):sub(1, 120), table.concat(candidate.arguments, " ")) }, 0)
 end
 
--- Runs a command: its output, or its status if that is not 0, and the output.
-local function output_of(words)
-  local status, output = host.run(words, build.OUTPUT_BYTES)
+-- Runs a command for so many seconds: its output, or how it failed, and the output.
+local function output_of(words, seconds)
+  local status, output, why = build.run(words, seconds, true)
   must(status, output)
-  if status == 128 + 2 or status == 128 + 15 then
+  if (status == 128 + 2 or status == 128 + 15) and not why:find("timed out", 1, true) then
     error({ message = "tune: interrupted; the same command goes on" }, 0)
   end
-  if status == 0 then return output end
-  return nil, status, output
+  if not why then return output end
+  return nil, why, output
 end
 
 -- ---- the laboratory: builds and times in `dir`, and keeps what it has measured in log.jsonl ----
@@ -119,9 +119,10 @@ local function new_lab(dir, args)
     local program = dir .. "/" .. main
     files[#files + 1] = { name = "build.ninja", text = ninja_file(paths, program, lab.command) }
     must(host.write_files(dir, files))
-    local done, status, output = output_of { "ninja", "-f", dir .. "/build.ninja", program }
+    local done, how, output = output_of({ "ninja", "-f", dir .. "/build.ninja", program },
+                                        args.timeout * #paths) -- one core may have to make them all
     if not done then
-      local why = ("ninja ended with status %d: %s"):format(status, build.telling_line(output))
+      local why = ("%s: %s"):format(how, build.telling_line(output))
       if list[1] == default then error({ message = "tune: the default: " .. why }, 0) end
       local failed = list[1]
       for _, candidate in ipairs(list) do
@@ -145,11 +146,11 @@ local function new_lab(dir, args)
     if #missing > 0 then
       local words = build.joined({ list[1].program }, arguments)
       for _, candidate in ipairs(missing) do words[#words + 1] = candidate.cfg.name end
-      local output, status, told = output_of(words)
+      local output, how, told = output_of(words, args.timeout + args.budget) -- it times for so long
       if not output then
         local why = told:match("message ([^\n]*)") or ""
         if why == "out of memory" then error({ message = "tune: out of memory" }, 0) end
-        bug(missing[1], "the program ended with status %d: %s", status, why)
+        bug(missing[1], "the program %s: %s", how:match(" (.*)"), why)
       end
       for _, candidate in ipairs(missing) do
         local row = row_of(candidate, output)
@@ -328,7 +329,7 @@ local function tune_in(dir, cfg, base, args)
   local default, winner, ratios, tried = tune.search(base, args.search, lab)
   local best = winner or default
   if winner then
-    local passed, why = build.in_dir(nil, check.check_in, winner.cfg, { "--terse" })
+    local passed, why = build.in_dir(nil, check.check_in, winner.cfg, args.timeout, { "--terse" })
     if not passed then bug(winner, "%s", why) end
   end
   if args.trace then append(args.trace, trace_rows(lab, cfg, args.search, default), args.force) end
@@ -394,6 +395,7 @@ local function options(cmd)
     :choices { "model", "random" }
   cmd:option("--trace", "append what was found when, for `report`: DIR/tune.jsonl"):argname("<FILE>")
   takes.force(cmd)
+  takes.timeout(cmd)
   cmd:flag("--quiet", "say nothing but errors")
 end
 

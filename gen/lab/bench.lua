@@ -4,7 +4,7 @@
 local config = require "config"
 local cprint = require "cprint"
 local isas = require "isa.init"
-local json = require "dkjson"
+local json = require "json"
 local peak = require "emit.peak"
 local results = require "lab.results"
 local tape = require "tape"
@@ -90,9 +90,19 @@ end
 local keys = {}
 for i, field in ipairs(results.fields) do keys[i] = field[1] end
 
-local function number_or_word(text)
+local LONGEST = 300 -- text of a program in a row
+
+-- A text of one printable line.
+function M.plain(text) return (text:sub(1, LONGEST):gsub("[^\32-\126]", "?")) end
+
+-- What a word is as a value of a type; nil where it is none.
+local value_of = { string = M.plain }
+function value_of.number(text)
+  local number = tonumber(text)
+  return number and number == number and math.abs(number) < math.huge and number or nil
+end
+function value_of.boolean(text)
   if text == "true" or text == "false" then return text == "true" end
-  return tonumber(text) or text
 end
 
 -- What a generator knows of a kernel.
@@ -107,12 +117,36 @@ end
 -- From the output of size, in the format that is its default everywhere.
 function M.text_bytes(sizes) return math.tointeger(sizes:match("\n%s*(%d+)")) end
 
--- Adds what a benchmark's program has printed.
+local function said(output, key) return ("\n" .. output):match("\n" .. key .. " ([^\n]*)") end
+
+-- Adds what a benchmark's program has printed, of the fields that it may say.
 function M.add(row, output)
-  for _, key in ipairs(keys) do
-    local value = ("\n" .. output):match("\n" .. key .. " ([^\n]*)")
-    if value then row[key] = number_or_word(value) end
+  for _, field in ipairs(results.fields) do
+    local word = field.from_program and said(output, field[1])
+    local value = word and value_of[field.type or "number"](word)
+    if value ~= nil then row[field[1]] = value end
   end
+end
+
+-- The same of one that has ended well, and whether it is a result.
+function M.add_result(row, output)
+  M.add(row, output)
+  row.status = "time"
+  if said(output, "status") ~= "ok" then
+    row.message = "the program has not said ok"
+  elseif (row.us_median or 0) <= 0 then
+    row.message = "the program has not said us_median"
+  else
+    row.status = "ok"
+  end
+end
+
+-- The same of one that has failed, and in which of its steps and why, if it says so.
+function M.add_failure(row, output)
+  M.add(row, output)
+  local step, message = said(output, "status"), said(output, "message")
+  if step == "check" or step == "time" then row.status = step end
+  if message then row.message = M.plain(message) end
 end
 
 local function ordered(values, order)

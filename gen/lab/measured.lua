@@ -1,7 +1,7 @@
 -- Measured configs as data: lines of JSON -> checked rows, their columns, and what may be asked of
 -- them: to keep some, to order them, to compare two sweeps. The report shows them.
 
-local json = require "dkjson"
+local json = require "json"
 local config = require "config"
 local grammar = require "name"
 local results = require "lab.results"
@@ -11,12 +11,6 @@ local M = {}
 local function refuse(...) error({ message = string.format(...) }, 0) end
 
 -- ---- columns ----
-
--- The type of a column's values where they are not numbers.
-local types = { config = "table", disturbed = "boolean" }
-for key in ("shape name status message command same_as version compiler flags cpu system"):gmatch("%S+") do
-  types[key] = "string"
-end
 
 -- How a column is called where people read it, if not by its key.
 local titles = {
@@ -42,101 +36,191 @@ M.columns = {}
 
 local function add(column)
   column.title = titles[column.key] or column.of_config and column.key or column.key:gsub("_", " ")
-  column.words = column.choices ~= nil or types[column.key] == "string"
+  column.words = column.choices ~= nil or column.type == "string"
   M.columns[#M.columns + 1], M.columns[column.key] = column, column
 end
 
-add { key = "shape", unit = "", doc = "the config without ISA, unroll and schedule" }
+add { key = "shape", unit = "", type = "string", doc = "the config without ISA, unroll and schedule" }
 for _, fields in ipairs { results.fields, compared } do
   for _, field in ipairs(fields) do
     local key, unit, doc = table.unpack(field)
     if key == "fraction" then unit = "%" end
-    add { key = key, unit = unit, doc = doc, choices = field.choices,
+    add { key = key, unit = unit, doc = doc, choices = field.choices, type = field.type,
           decimals = key == "error" and "e" or decimals[unit] }
   end
 end
 -- A shape is what a default name tells, without ISA and unroll.
 local in_name = grammar.parse("mha_f32_h1_d1_k1_s1_scalar")
 in_name.isa, in_name.unroll = nil, nil
-local rules = {}
 for _, rule in ipairs(config.schema) do
-  rules[rule.key] = rule
   if not M.columns[rule.key] then -- the name is a field already
     add { key = rule.key, unit = "", doc = rule.doc, choices = rule.choices, of_config = true,
           in_shape = in_name[rule.key] ~= nil, same_as = rule.same_as }
   end
 end
 
-local known = {}
-for _, field in ipairs(results.fields) do known[field[1]] = types[field[1]] or "number" end
+-- ---- rows ----
+
+-- Rows are many, and have many columns, most of which are the same in all of them. So a value that all
+-- rows have is kept once, the others in a list for each column, and a row finds them by its number.
+local function new_rows()
+  local rows, count, same, lists = {}, 0, {}, {}
+  local meta = { same = same, lists = lists }
+  local function spread(key)
+    local list, value = {}, same[key]
+    for i = 1, count do list[i] = value end
+    lists[key] = list
+    return list
+  end
+  function meta.__index(row, key)
+    local list = lists[key]
+    if list then return list[row[1]] end
+    return same[key]
+  end
+  function meta.__newindex(row, key, value)
+    local list = lists[key] or same[key] ~= value and spread(key)
+    if list then list[row[1]] = value end
+  end
+  local function add(values)
+    local number = count + 1
+    for i = 1, #M.columns do
+      local key = M.columns[i].key
+      local value, list = values[key], lists[key]
+      if list then
+        list[number] = value
+      elseif same[key] ~= value then
+        if count == 0 then same[key] = value else spread(key)[number] = value end
+      end
+    end
+    count, rows[number] = number, setmetatable({ number }, meta)
+  end
+  return rows, add
+end
+
+-- Whether all rows of a sweep have the same value in a column, and that; a part of them may have, too.
+function M.constant(rows, key)
+  local meta = getmetatable(rows[1])
+  return not meta.lists[key], meta.same[key]
+end
 
 -- ---- reading ----
 
--- The lines of a file of JSON objects, each through check(object, where). The last one may be cut
--- short: a sweep can be killed while it writes. Returns the list, and a note if that happened.
-local function read_lines(text, path, check)
-  local list, number, note = {}, 0, nil
-  for line, ending in text:gmatch("([^\n]*)(\n?)") do
+local EXAMPLES = 3 -- of what is wrong with lines
+
+-- The lines of JSON objects that next_line returns, each through check(object); what is wrong with one,
+-- check raises. Such lines are left out, and the notes tell of them: how many, and why the first ones
+-- are. The last one may be cut short: a sweep can be killed while it writes. Returns how many are left
+-- out, and an error where nothing else is there.
+local function read_lines(next_line, path, check, notes)
+  local number, taken, wrong = 0, 0, {}
+  for line in next_line do
     number = number + 1
     if line:find("%S") then
-      local object, after = json.decode(line)
-      local where = ("%s:%d"):format(path, number)
-      if line:match("^%s*{") and object and not line:find("%S", after) then
-        list[#list + 1] = check(object, where)
-      elseif ending == "" then
-        note = where .. ": the last line is incomplete and left out"
+      local object = line:match("^%s*{") and json.decode(line)
+      local ok, e
+      if object then ok, e = pcall(check, object) end
+      if ok then
+        taken = taken + 1
+      elseif object and not (type(e) == "table" and e.message) then
+        error(e, 0)
+      elseif object or line:sub(-1) == "\n" then
+        wrong[#wrong + 1] = ("%s:%d: %s"):format(path, number, object and e.message or "not a JSON object")
       else
-        refuse("%s: not a JSON object", where)
+        notes[#notes + 1] = ("%s:%d: the last line is incomplete and left out"):format(path, number)
       end
     end
   end
-  return list, note
+  for i = 1, math.min(#wrong, EXAMPLES) do notes[#notes + 1] = wrong[i] .. "; left out" end
+  if #wrong > EXAMPLES then
+    notes[#notes + 1] = ("%d lines of %s are left out"):format(#wrong, path)
+  end
+  return #wrong, taken == 0 and (wrong[1] or path .. ": no results") or nil
 end
 
--- The keys of the config become columns of the row, with their defaults. A key of the schedule that
--- is not given is "plan".
-local function flatten(row, where)
-  for key, value in pairs(row.config) do
-    local rule = rules[key]
-    if not rule then refuse("%s: unknown config key '%s'", where, key) end
-    if type(value) == "table" or rule.min and type(value) ~= "number" then
-      refuse("%s: config: %s is of the wrong type", where, key)
+-- A value as one of that type; nil where it is none. What is meant as text may look like a number.
+local function as(kind, value)
+  if kind == "string" and type(value) == "number" then return tostring(value) end
+  if type(value) ~= kind or kind == "number" and value - value ~= 0 then return nil end
+  return value
+end
+
+-- Whether a value of a config can be one of that key.
+local function is_of(rule, value)
+  if rule.min then return math.type(value) == "integer" and value >= rule.min end
+  if rule.default == false then return type(value) == "boolean" end
+  return type(value) == "string"
+end
+
+local function is_choice(rule, value)
+  for _, choice in ipairs(rule.choices) do
+    if choice == value then return true end
+  end
+  return false
+end
+
+-- Moves the config's values to the columns, with their defaults. A key of the schedule that is not given
+-- is "plan".
+local function flatten(given, values, shapes)
+  local words = {}
+  for i, rule in ipairs(config.schema) do
+    local key = rule.key
+    local value = given[key]
+    given[key] = nil
+    if value ~= nil and not is_of(rule, value) then refuse("config: %s is of the wrong type", key) end
+    if value ~= nil and rule.choices and not is_choice(rule, value) then
+      refuse("config: %s = '%s' is not known", key, value)
     end
-  end
-  local cfg = {}
-  for _, rule in ipairs(config.schema) do
-    local value = row.config[rule.key]
     if value == nil then value = rule.default end
-    if value == nil then value = cfg[rule.same_as] end
-    if value == nil and rule.required then refuse("%s: the config has no %s", where, rule.key) end
+    if value == nil then value = values[rule.same_as] end
+    if value == nil and rule.required then refuse("the config has no %s", key) end
     if value == nil then value = "plan" end
-    cfg[rule.key] = value
-    if rule.key ~= "name" then row[rule.key] = value end
+    if key ~= "name" then values[key] = value end
+    words[i] = in_name[key] ~= nil and tostring(value) or ""
   end
-  cfg.unroll = "auto" -- which the name then does not mention
-  row.shape = grammar.shape(cfg)
-  row.config = nil
+  local unknown = next(given)
+  if unknown ~= nil then refuse("unknown config key '%s'", unknown) end
+  local all = table.concat(words, " ")
+  if not shapes[all] then
+    local unroll = values.unroll
+    values.unroll = "auto" -- which the name then does not mention
+    shapes[all] = grammar.shape(values)
+    values.unroll = unroll
+  end
+  values.shape = shapes[all]
 end
 
-local function check_row(row, where)
-  for key, value in pairs(row) do
-    if not known[key] then refuse("%s: unknown column '%s'", where, key) end
-    if type(value) ~= known[key] then refuse("%s: %s is not a %s", where, key, known[key]) end
+-- A line's object -> the values of the columns.
+local function check_row(row, values, shapes)
+  for _, field in ipairs(results.fields) do
+    local key, kind = field[1], field.type or "number"
+    local value = row[key]
+    if value ~= nil then
+      value = as(kind, value)
+      if value == nil then refuse("%s is not a %s", key, kind) end
+      row[key] = nil
+    end
+    values[key] = value
   end
+  local unknown = next(row)
+  if unknown ~= nil then refuse("unknown column '%s'", unknown) end
   for _, key in ipairs { "name", "status", "config" } do
-    if row[key] == nil then refuse("%s: no %s", where, key) end
+    if values[key] == nil then refuse("no %s", key) end
   end
-  if row.status == "ok" and (row.us_median or 0) <= 0 then refuse("%s: no us_median", where) end
-  flatten(row, where)
-  if row.fraction then row.fraction = row.fraction * 100 end
-  return row
+  if values.status == "ok" and (values.us_median or 0) <= 0 then refuse("no us_median") end
+  flatten(values.config, values, shapes)
+  values.config = nil
+  if values.fraction then values.fraction = values.fraction * 100 end
 end
 
--- The text of a results.jsonl -> a sweep: { dir, rows, notes }.
-function M.read(text, path)
-  local rows, note = read_lines(text, path, check_row)
-  if #rows == 0 then refuse("%s: no results", path) end
-  local notes, disturbed, shared = { note }, 0, 0
+-- The lines of a results.jsonl -> a sweep: { dir, rows, notes, left_out }.
+function M.read(next_line, path)
+  local notes, values, shapes, rows, add = {}, {}, {}, new_rows()
+  local left_out, nothing = read_lines(next_line, path, function(object)
+    check_row(object, values, shapes)
+    add(values)
+  end, notes)
+  if nothing then error({ message = nothing }, 0) end
+  local disturbed, shared = 0, 0
   for _, row in ipairs(rows) do
     if row.disturbed then disturbed = disturbed + 1 end
     if row.same_as then shared = shared + 1 end
@@ -148,21 +232,22 @@ function M.read(text, path)
     notes[#notes + 1] = ("%d of %d measurements were disturbed by other work"):format(disturbed,
                                                                                       #rows)
   end
-  return { dir = path:match("^(.*)/"), rows = rows, notes = notes }
+  return { dir = path:match("^(.*)/"), rows = rows, notes = notes, left_out = left_out }
 end
 
 local tuning_types = { shape = "string", method = "string", second = "number", us = "number",
                        default_us = "number" }
 
--- The text of a tune.jsonl, which becomes a part of the sweep.
-function M.read_tuning(sweep, text, path)
-  local function check(row, where)
-    for key, wanted in pairs(tuning_types) do
-      if type(row[key]) ~= wanted then refuse("%s: %s is not a %s", where, key, wanted) end
+-- The lines of a tune.jsonl, which become a part of the sweep.
+function M.read_tuning(sweep, next_line, path)
+  sweep.tuning = {}
+  local left_out, nothing = read_lines(next_line, path, function(row)
+    for key, kind in pairs(tuning_types) do
+      if as(kind, row[key]) == nil then refuse("%s is not a %s", key, kind) end
     end
-    return row
-  end
-  sweep.tuning, sweep.notes[#sweep.notes + 1] = read_lines(text, path, check)
+    sweep.tuning[#sweep.tuning + 1] = row
+  end, sweep.notes)
+  if left_out > 0 and nothing then error({ message = nothing }, 0) end
 end
 
 -- ---- choosing and ordering ----
@@ -214,9 +299,10 @@ end
 
 -- The values that rows have in a column, in order.
 function M.values(rows, column)
-  local seen, values = {}, {}
-  for _, row in ipairs(rows) do
-    local value = row[column.key]
+  local seen, values, key = {}, {}, column.key
+  if #rows > 0 and M.constant(rows, key) then rows = { rows[1] } end
+  for i = 1, #rows do
+    local value = rows[i][key]
     if value ~= nil and not seen[value] then
       seen[value] = true
       values[#values + 1] = value

@@ -1,7 +1,7 @@
 -- A sweep for people: tables for a terminal, and one HTML page that opens anywhere.
 
 local host = require "host"
-local json = require "dkjson"
+local json = require "json"
 local measured = require "lab.measured"
 local template = require "template"
 local version = require "version"
@@ -107,6 +107,9 @@ local function choices(axes)
   end }
 end
 
+-- A text without ends of lines; the host makes the rest of it printable.
+local function one_line(text) return (text:gsub("%c", "?")) end
+
 local function head(sweep)
   local all, tried, ok = #sweep.rows, #measured.tried(sweep.rows), #measured.succeeded(sweep.rows)
   local lines = { ("%s: %d configs, %d measured, %d failed"):format(sweep.dir, all, ok, tried - ok)
@@ -119,6 +122,7 @@ local function head(sweep)
       lines[#lines + 1] = ("  %-9s %s"):format(key, table.concat(values, "; "))
     end
   end
+  for i, line in ipairs(lines) do lines[i] = one_line(line) end
   return table.concat(lines, "\n")
 end
 
@@ -188,8 +192,8 @@ local function comparison(sweep, axes, limit)
   local compared = sweep.comparison
   local counts, parts = compared.counts, {}
   local function part(...) parts[#parts + 1] = string.format(...) end
-  part("%s against %s: times there over times here; within %g %% is noise", compared.dir, sweep.dir,
-       compared.band)
+  part("%s against %s: times there over times here; within %g %% is noise",
+       one_line(compared.dir), one_line(sweep.dir), compared.band)
   part("  %d slower, %d faster, %d within; geometric mean %s", counts.slower, counts.faster,
        counts.within, compared.mean and ("%.3f"):format(compared.mean) or "-")
   part("  %d fail there only, %d here only, %d in both", counts.fails, counts.fixed,
@@ -260,19 +264,48 @@ end
 
 -- ---- the page ----
 
--- As JSON that may stand in a script element.
-local function embedded_json(value)
-  return (json.encode(value):gsub("<", "\\u003c"))
+-- Of JSON, what may stand in a script element.
+local function embedded(text)
+  return (text:gsub("<", "\\u003c"):gsub("\u{2028}", "\\u2028"):gsub("\u{2029}", "\\u2029"))
 end
 
--- What is the same in all rows is said once; of the other columns a row is the list of its values.
+-- The values of rows in a column as JSON: a list, or, where few texts come again and again, { of = them, at
+-- = the places in it, from 0 }.
+local function list_of(rows, key)
+  local list, texts, place, places = {}, {}, {}, {}
+  local most = columns[key].words and #rows // 4 or 0
+  for n = 1, #rows do
+    local value = rows[n][key]
+    list[n] = value
+    if #texts < most and type(value) == "string" and not place[value] then
+      place[value] = #texts
+      texts[#texts + 1] = value
+    end
+  end
+  for n = 1, #texts > 0 and #rows or 0 do
+    local value = list[n]
+    places[n] = place[value]
+    if value ~= nil and not places[n] then return json.list(list, #rows) end -- too many, or a number
+  end
+  if #texts == 0 then return json.list(list, #rows) end
+  return ('{"of":%s,"at":%s}'):format(json.list(texts, #texts), json.list(places, #rows))
+end
+
+-- What is the same in all rows is said once; the other columns are lists, as JSON.
 local function data_of(sweep)
-  local shown, constants, varying, rows, axes = {}, {}, {}, {}, {}
+  local shown, constants, varying, lists, axes = {}, {}, {}, {}, {}
   for _, column in ipairs(columns) do
-    local key, first, filled, same = column.key, sweep.rows[1][column.key], false, true
-    for _, row in ipairs(sweep.rows) do
-      filled = filled or row[key] ~= nil
-      same = same and row[key] == first
+    local key = column.key
+    local same, first = measured.constant(sweep.rows, key)
+    local filled = first ~= nil
+    if not same then
+      same, first = true, sweep.rows[1][key]
+      for _, row in ipairs(sweep.rows) do
+        local value = row[key]
+        filled = filled or value ~= nil
+        same = same and value == first
+        if filled and not same then break end
+      end
     end
     if filled then
       shown[#shown + 1] = { key = key, title = column.title, unit = column.unit, doc = column.doc,
@@ -280,24 +313,17 @@ local function data_of(sweep)
       if same then constants[key] = first else varying[#varying + 1] = key end
     end
   end
-  for n, row in ipairs(sweep.rows) do
-    local cells = {}
-    for i, key in ipairs(varying) do
-      local value = row[key]
-      if value == nil then value = json.null end
-      cells[i] = value
-    end
-    rows[n] = cells
-  end
+  for i, key in ipairs(varying) do lists[i] = embedded(list_of(sweep.rows, key)) end
   for i, axis in ipairs(measured.axes(sweep)) do
     axes[i] = { key = axis.column.key, values = axis.values, in_shape = axis.column.in_shape }
   end
-  return { columns = shown, constants = constants, varying = varying, rows = rows, axes = axes }
+  return { columns = shown, constants = constants, varying = varying, count = #sweep.rows, axes = axes },
+    lists
 end
 
 -- The whole page; everything it needs is in it.
 function M.page(sweep)
-  local data = data_of(sweep)
+  local data, lists = data_of(sweep)
   data.dir, data.notes, data.version, data.tuning = sweep.dir, sweep.notes, version, sweep.tuning
   local compared = sweep.comparison
   if compared then
@@ -311,7 +337,7 @@ function M.page(sweep)
     chart = host.embedded("chart.min.js"),
     base = host.embedded("templates/report_base.js"),
     script = host.embedded("templates/report.js"),
-    data = embedded_json(data),
+    data = embedded(json.encode(data)), lists = table.concat(lists, ",\n"),
   })
 end
 

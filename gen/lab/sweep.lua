@@ -13,7 +13,7 @@
 
 local bench = require "lab.bench"
 local config = require "config"
-local json = require "dkjson"
+local json = require "json"
 local name = require "name"
 local results = require "lab.results"
 local template = require "template"
@@ -136,7 +136,7 @@ end
 
 local function lines_of(text)
   local lines = {}
-  for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
+  for line in text:gmatch("([^\n]+)\n") do lines[#lines + 1] = line end -- the last one may be cut short
   return lines
 end
 
@@ -254,15 +254,18 @@ end
 -- -> the two hashes, or nil for what is no row file.
 function M.read_key(text) return text:match("^(%x+) ?(%x*)\n") end
 
--- -> the row, or nil.
+-- -> the row, or nil where it is not there to its last byte.
 function M.read_row(text)
-  local line = text:match("^%x[%x ]*\n(.*)$")
-  return line and json.decode(line) or nil
+  local line = text:match("^%x+ ?%x*\n({[^\n]*})\n$")
+  local row = line and json.decode(line)
+  return row and row.name and row.config and row or nil
 end
 
+-- A cell of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it.
 local function cell(value)
   local text = value == nil and "" or type(value) == "table" and json.encode(value) or tostring(value)
-  return text:find('[",\n]') and '"' .. text:gsub('"', '""') .. '"' or text
+  if type(value) == "string" and text:find("^[=+@\t\r-]") and not tonumber(text) then text = "'" .. text end
+  return text:find('[",\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
 end
 
 -- The rows as CSV: the fields, and then the keys of the config, but for the name.
