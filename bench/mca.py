@@ -10,7 +10,7 @@ first-level cache, every branch foretold. What is between the products (softmax,
 storing tiles, calls) is counted in instructions, and not in cycles.
 
 A product's rate is given as a fraction of the vector FMAs that the model can start in a cycle; of a
-shape, the mean weighted by FMAs, which is that of the time. Needs what `scripts/install.sh mca` installs.
+shape, the mean weighted by FMAs, which is that of the time. Needs what `scripts/install.sh tests` installs.
 """
 import argparse
 import json
