@@ -160,7 +160,8 @@ def test_given_defaults_stay(tune):
 
 
 def test_given_keys_stay(tune):
-    done = tune(SHAPE, GIVEN.replace("k_unroll=4", "k_unroll=2"), "--budget 60s", RATIOS="k_unroll=4 0.5, context_rows=2 0.9")
+    given = GIVEN.replace("k_unroll=4", "k_unroll=2")
+    done = tune(SHAPE, given, "--budget 60s", RATIOS="k_unroll=4 0.5, context_rows=2 0.9")
     assert done.returncode == 0
     assert all("k_unroll=2" in line for line in tune.log()) and len(tune.log()) > 5
     assert "k_unroll=2" in tune.record()["schedule"].split()
