@@ -10,10 +10,11 @@ first-level cache, every branch foretold. What is between the products (softmax,
 storing tiles, calls) is counted in instructions, and not in cycles.
 
 A product's rate is given as a fraction of the vector FMAs that the model can start in a cycle; of a
-shape, the mean weighted by FMAs, which is that of the time. Needs what `scripts/install.sh mca` installs.
+shape, the mean weighted by FMAs, which is that of the time. Needs what `scripts/install.sh tests` installs.
 """
 import argparse
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -26,6 +27,7 @@ sys.path.append(str(suite.ROOT / "tests"))
 from tools import disassemble  # noqa: E402
 
 CPUS = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3}  # FMAs per cycle
+OLDEST = 17  # of LLVM: before it, models of other cores answer to the names of Neoverse N1, V1 and V2
 TARGET = {"gcc": 0.90, "clang": 0.95}
 CROSS = "aarch64-linux-gnu-"
 LEAST = 16  # FMAs of a product
@@ -52,10 +54,23 @@ int main(void) {
 """
 
 
-def newest(program):
-    """The most recent of the versions that are installed, such as clang-19."""
-    found = pathlib.Path("/usr/bin").glob(program + "-[0-9][0-9]")
-    return max((path.name for path in found), default=program)
+def newest_clang():
+    found = pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]")
+    return max((path.name for path in found), default="clang")
+
+
+def version(program):
+    return re.search(r"LLVM version (\d+)\S*", call(program, "--version").stdout)
+
+
+def newest_mca():
+    """The most recent llvm-mca of $PATH, if it has models of CPUS; or else None, and why."""
+    found = [path for folder in os.get_exec_path() for path in pathlib.Path(folder).glob("llvm-mca*")
+             if re.fullmatch(r"llvm-mca(-\d+)?", path.name)]
+    number, program = max(((int(version(path)[1]), path) for path in found), default=(0, None))
+    if number >= OLDEST:
+        return program, None
+    return None, f"llvm-mca of LLVM {OLDEST} or later is needed" + (f"; {program} is of {number}" if found else "")
 
 
 def call(*command, **options):
@@ -203,8 +218,10 @@ def main():
         parser.error("the shapes are " + ", ".join(suite.suite()))
     if not set(cpus) <= set(CPUS):
         parser.error("the CPUs are " + ", ".join(CPUS))
-    compilers = args.cc or [CROSS + "gcc", newest("clang") + " --target=aarch64-linux-gnu"]
-    mca = newest("llvm-mca")
+    compilers = args.cc or [CROSS + "gcc", newest_clang() + " --target=aarch64-linux-gnu"]
+    mca, why = newest_mca()
+    if why:
+        sys.exit(f"mca: {why}")
     args.out.mkdir(parents=True, exist_ok=True)
     plugin = args.out.resolve() / "counts.so"
     call("cc", "-O2", "-shared", "-fPIC", suite.ROOT / "bench/counts.c", "-o", plugin)
@@ -214,8 +231,7 @@ def main():
         lines.append(line)
         print(line, flush=True)
 
-    version = re.search(r"LLVM version \S+", call(mca, "--version").stdout)[0]
-    show(f"llvm-mca, {version}: a model; no Arm hardware was measured. FMAs per cycle, of "
+    show(f"llvm-mca, {version(mca)[0]}: a model; no Arm hardware was measured. FMAs per cycle, of "
          + ", ".join(f"{CPUS[cpu]} on {cpu}" for cpu in cpus) + ".")
     kernels = {}
     for cc in compilers:

@@ -23,7 +23,10 @@ import subprocess
 import sys
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of NumPy, and of the contestants
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    np = None  # --help does without
 
 from suite import MHAGEN, ROOT, suite, widest
 
@@ -384,6 +387,8 @@ def main(words=None):
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench-peers")
     args = parser.parse_args(words)
+    if np is None:
+        sys.exit("peers: this Python lacks NumPy; scripts/peers.sh makes build/peers-venv/bin/python, which has it")
     args.peers = args.peers or (["libxsmm"] if args.random else list(PEERS))
     for chosen, table in (args.peers, PEERS), (args.shapes or [], suite()):
         unknown = [name for name in chosen if name not in table]

@@ -1,9 +1,8 @@
 #!/bin/sh
 # Installs, on Debian or Ubuntu, what is missing: `install.sh` what it takes to build mhagen and to
-# run the example, `install.sh tests` what the tests take as well, `install.sh mca` what
-# `ninja bench-mca` takes besides, `install.sh toolchains` compilers for Windows and Cortex-M (1.3 GB),
-# which tests use where they are, `install.sh peers` what `ninja bench-peers` compares with. Needs root
-# or sudo for that.
+# run the example, `install.sh tests` what the tests and `ninja bench-mca` take as well, `install.sh
+# toolchains` compilers for Windows and Cortex-M (1.3 GB), which tests use where they are, `install.sh peers`
+# what `ninja bench-peers` compares with. Needs root or sudo for that; without, it says what to ask for.
 set -eu
 
 packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson lua-cjson-dev libjs-chart.js"
@@ -15,9 +14,8 @@ gcc32() { # libgcc for -m32, of the version that gcc has or will have
   echo "lib32gcc-${version:-12}-dev"
 }
 
-if [ "$kind" = tests ] || [ "$kind" = mca ]; then
-  packages="$packages g++ binutils clang-14 libclang-rt-14-dev python3-pytest python3-pytest-xdist"
-  packages="$packages slurm-wlm munge musl-tools"
+if [ "$kind" = tests ]; then
+  packages="$packages g++ binutils lua5.4 python3-pytest python3-pytest-xdist slurm-wlm munge musl-tools"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user gcc-s390x-linux-gnu
       libc6-dev-s390x-cross"
@@ -25,16 +23,12 @@ if [ "$kind" = tests ] || [ "$kind" = mca ]; then
   [ "$(uname -m)" != x86_64 ] || packages="$packages libc6-dev-i386 $(gcc32)"
   packages="$packages tcc gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"
   # Ubuntu has Chromium as a snap only; without it the tests of the report's page are skipped.
-  ! grep -qx ID=debian /etc/os-release ||
+  ! grep -qx ID=debian "${OS_RELEASE:-/etc/os-release}" ||
     packages="$packages chromium chromium-driver python3-selenium"
 fi
 [ "$kind" = toolchains ] &&
   packages="$packages gcc-mingw-w64-x86-64-win32 gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
 [ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
-
-root() {
-  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
-}
 
 missing() { # of the packages that are named
   for package; do
@@ -43,11 +37,29 @@ missing() { # of the packages that are named
   done
 }
 
-# A second Clang, as recent as there is, and its sanitizers, or llvm-mca; from a list of names.
-newest_clang() {
-  [ "$kind" = mca ] && more="& llvm-\\1" || more="&"
-  grep -Eo '^clang-[0-9]+' | grep -vx clang-14 | sort -V | tail -n 1 |
-    sed "s/^clang-\\(.*\\)/$more libclang-rt-\\1-dev/"
+# The oldest Clang that is supported and the newest, of the installed ones if these are two, with their
+# sanitizers, and the newest's llvm-mca. Older releases have the sanitizers in what Clang depends on.
+clangs() {
+  [ "$kind" = tests ] || return 0
+  versions=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' 'clang-*' 2> /dev/null |
+    oldest_and_newest " installed")
+  [ "$(echo $versions | wc -w)" = 2 ] ||
+    versions=$(apt-cache search --names-only '^clang-[0-9]+$' | oldest_and_newest " .*")
+  for version in $versions; do
+    echo "clang-$version"
+    ! apt-cache show "libclang-rt-$version-dev" > /dev/null 2>&1 || echo "libclang-rt-$version-dev"
+  done
+  [ -z "$versions" ] || echo "llvm-$version"
+}
+
+oldest_and_newest() {
+  sed -n "s/^clang-\([0-9]*\)$1\$/\1/p" | awk '$1 >= 14' | sort -n | sed -n '1p;$p' | uniq
+}
+
+ask() { # for what cannot be installed here
+  echo "install: $1; these packages are missing:" >&2
+  echo "install:   apt-get install --no-install-recommends" $needed >&2
+  exit 1
 }
 
 if ! command -v dpkg-query > /dev/null; then
@@ -55,12 +67,26 @@ if ! command -v dpkg-query > /dev/null; then
   exit 1
 fi
 
-clang=none
-[ "$kind" = tests ] || [ "$kind" = mca ] && clang=$(ls /usr/bin | newest_clang)
-[ "$clang" = none ] || packages="$packages $clang"
-needed=$(missing $packages)
-if [ -n "$needed" ] || [ -z "$clang" ]; then
-  root apt-get update -q
-  [ -n "$clang" ] || needed="$needed $(apt-cache search --names-only '^clang-[0-9]+$' | newest_clang)"
-  root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $needed
+needed=$(missing $packages $(clangs))
+[ -n "$needed" ] || exit 0
+sudo=
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo > /dev/null || ask "neither root nor sudo"
+  sudo=sudo
 fi
+$sudo apt-get update -q
+needed=$(missing $packages $(clangs)) # of a fresh system, which Clangs there are is known now
+
+# Debian starts and enables the daemons of a package. The tests start Slurm's themselves, when they want it.
+daemons=
+[ "$kind" != tests ] || daemons=$(missing munge slurmctld slurmd)
+if [ -n "$daemons" ] && command -v systemctl > /dev/null; then
+  $sudo systemctl mask $daemons
+  trap '$sudo systemctl unmask $daemons' EXIT
+fi
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $needed ||
+  ask "apt-get failed"
+for daemon in $daemons; do
+  $sudo update-rc.d "$daemon" disable
+done
+[ -z "$daemons" ] || echo "install: not started, and not enabled:" $daemons

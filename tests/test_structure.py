@@ -79,6 +79,12 @@ def test_no_files_outside_the_host():
     assert used <= allowed
 
 
+def test_figures_have_no_signs():
+    """`explain` says what is slower and what is faster."""
+    texts = " ".join(strings(GEN / "choices.lua"))
+    assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
+
+
 def test_lines_of_sources():
     paths = [path for folder in ("gen", "runtime", "templates", "tests", "scripts", "examples")
              for path in (ROOT / folder).rglob("*")

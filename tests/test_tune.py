@@ -142,6 +142,17 @@ def test_paired_runs_decide(tune):
     assert "in 0 of 5 paired runs" in done.stdout and "the default is kept" in done.stdout
 
 
+def test_budget_too_small(tune):
+    """What does not fit is not begun; the least that would do is told, and does."""
+    done = tune(SHAPE, GIVEN, "--budget 1s", SECONDS_EACH="0.5")
+    assert done.returncode == 0, done.stderr
+    least = re.search(r"kept: there is no time to try another; the least is --budget (\d+)s", done.stdout)
+    assert least and len(tune.log()) == 2 and tune.record()["ratios"] == "" and tune.record()["tried"] == "0"
+    assert gen(tune.here / "out", SHAPE, f"tuned={tune.file}").returncode == 0
+    assert tune(SHAPE, GIVEN, f"--budget {3 * int(least[1])}s", SECONDS_EACH="0.5").returncode == 0
+    assert int(tune.record()["tried"]) >= 2
+
+
 def test_given_defaults_stay(tune):
     assert tune(SHAPE, GIVEN.replace("unroll=tile fold=off", "unroll=auto fold=auto"), "--budget 60s").returncode == 0
     assert not [line for line in tune.log() if "unroll=tile" in line or "unroll=k " in line or "fold=off" in line]
@@ -149,19 +160,20 @@ def test_given_defaults_stay(tune):
 
 
 def test_given_keys_stay(tune):
-    done = tune(SHAPE, "k_unroll=2 --budget 3s", RATIOS="k_unroll=4 0.5, context_rows=2 0.9")
+    given = GIVEN.replace("k_unroll=4", "k_unroll=2")
+    done = tune(SHAPE, given, "--budget 60s", RATIOS="k_unroll=4 0.5, context_rows=2 0.9")
     assert done.returncode == 0
     assert all("k_unroll=2" in line for line in tune.log()) and len(tune.log()) > 5
     assert "k_unroll=2" in tune.record()["schedule"].split()
 
 
 def test_random_search(tune):
-    done = tune(SHAPE, "--budget 5s --search random --trace tune.jsonl", RATIOS="context_rows=2 0.9")
+    done = tune(SHAPE, GIVEN, "--budget 60s --search random --trace tune.jsonl", RATIOS="context_rows=2 0.9")
     assert done.returncode == 0
     rows = [json.loads(line) for line in (tune.here / "tune.jsonl").read_text().splitlines()]
-    assert rows and all(row["method"] == "random" and row["shape"] == "h1_d8_k4_s4" for row in rows)
+    assert rows and all(row["method"] == "random" and row["shape"].startswith("h1_d8_k4_s4") for row in rows)
     assert all(row["default_us"] == 100 and row["second"] > 0 for row in rows)
-    assert max(len(line.split()) for line in tune.log()) > 12  # many keys at a time
+    assert [line for line in tune.log() if "key_rows" in line and "context_rows" in line]  # many keys at a time
 
 
 def test_other_shapes_stay(tune):
@@ -268,7 +280,7 @@ def test_no_ninja(tune):
 
 
 def test_one_at_a_time(tune):
-    first = tune.start(SHAPE, "--budget 3s", SECONDS_EACH="0.02")
+    first = tune.start(SHAPE, "--budget 10s", SECONDS_EACH="0.02")
     wait_for(lambda: tune.log())
     assert_refused(tune(SHAPE, "--budget 1s"), "a tune is running here")
     assert first.wait() == 0
@@ -388,12 +400,13 @@ def test_no_axis_of_a_sweep(tmp_path):
 def test_real(tune):
     """With a compiler and real times: a schedule that was checked, or the default."""
     need("cc")
-    done = tune(SHAPE, "--budget 10s", CC="cc")
+    done = tune(SHAPE, "--budget 40s", CC="cc")
     assert done.returncode == 0, done.stderr
     file = next((tune.here / "tuned").glob("*.lua"))
     record = dict(re.findall(r"^    (\w+) = \"?(.*?)\"?,$", file.read_text(), re.M))
     assert 0 < float(record["us"]) <= float(record["default_us"]) and 0 < float(record["error"]) < 1e-6
-    assert int(record["tried"]) >= 2 and record["compiler"] and "-O2" in record["flags"]
+    assert int(record["tried"]) >= 2 or "there is no time to try another" in done.stdout
+    assert record["compiler"] and "-O2" in record["flags"]
     assert gen(tune.here / "out", SHAPE, f"tuned={file}").returncode == 0
     if record["schedule"]:
         assert len([r for r in record["ratios"].split() if float(r) < 0.99]) >= 4

@@ -19,9 +19,9 @@ ISAS = list(MACHINES)
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
-# The oldest Clang that is supported, and the most recent there is.
-CLANGS = ["clang-14", max((path.name for path in pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]")
-                           if path.name != "clang-14"), default="clang-newest")]
+# The oldest Clang that is supported, from 14 on, and the most recent there is.
+CLANGS = sorted(path.name for path in pathlib.Path("/usr/bin").glob("clang-[0-9][0-9]") if path.name >= "clang-14")
+CLANGS = list(dict.fromkeys([*CLANGS[:1], *CLANGS[-1:]])) or ["clang-14"]
 COMPILERS = ["gcc", *CLANGS]
 RECENT_COMPILERS = ["gcc", CLANGS[-1]]
 CXX_COMPILERS = ["g++", *(name.replace("clang", "clang++") for name in CLANGS)]

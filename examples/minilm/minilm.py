@@ -8,7 +8,6 @@
 
 Exit status 1 when a figure misses its limit.
 """
-import argparse
 import math
 import sys
 from pathlib import Path
@@ -19,12 +18,13 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 import kernels
+import options
 import picture
 import reference
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-LAYERS, SEQ = 6, 128
+LAYERS, SEQ = options.LAYERS, 128
 SHAPE = dict(h=12, d_model=384, dk=32, seq=SEQ, kv_len="true")
 SENTENCE = "The quick brown fox jumps over the lazy dog"
 
@@ -105,14 +105,7 @@ def look(model, expected, tokenizer, layer, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="examples/minilm/run.sh", description=__doc__.split("\n")[0])
-    parser.add_argument("--isa", help="default: the widest that this CPU has")
-    parser.add_argument("--layer", type=int, default=0, choices=range(LAYERS), help="the layer to draw (default 0)")
-    parser.add_argument("--reference", choices=["onnx", "torch"], default="onnx",
-                        help="torch needs packages that requirements.txt leaves out (default onnx)")
-    parser.add_argument("--out", type=Path, default=ROOT / "build/minilm", help="where the picture goes")
-    args = parser.parse_args()
-
+    args = options.parse()
     mhagen, folder = ROOT / "build/mhagen", ROOT / "build/minilm"
     shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen)}
     plain = kernels.build(mhagen, folder, name="minilm", **shape)

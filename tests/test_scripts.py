@@ -1,0 +1,198 @@
+"""scripts/: which packages install.sh asks for on which system, and what venv.sh makes of its lists.
+
+Programs of Debian's are scripts here, which know the packages of a release; nothing is installed.
+"""
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+
+import pytest
+
+from tools import ROOT, run
+
+# $HAVE: what is installed; $THERE: which Clangs the release has; the log gets what is run with effect.
+FAKES = {
+    "dpkg-query": """for word; do last=$word; done
+case "$last" in
+  "clang-*") for name in $HAVE; do case $name in clang-*) echo "$name installed" ;; esac; done ;;
+  *) case " $HAVE " in *" $last "*) printf installed ;; *) exit 1 ;; esac ;;
+esac""",
+    "apt-cache": """case $1 in
+  search) for version in $THERE; do echo "clang-$version - C, C++ and Objective-C compiler"; done ;;
+  show) case $2 in libclang-rt-$NO_RUNTIME-dev) exit 100 ;; esac ;;
+esac""",
+    "apt-get": 'echo "apt-get $*" >> "$LOG"; [ "$1" != "${FAIL:-}" ]',
+    "systemctl": 'echo "systemctl $*" >> "$LOG"',
+    "update-rc.d": 'echo "update-rc.d $*" >> "$LOG"',
+    "sudo": 'echo "sudo $1" >> "$LOG"; "$@"',
+    "id": "echo ${UID_IS:-0}",
+}
+TOOLS = "sh env grep sed awk sort uniq wc uname"
+
+
+class System:
+    def __init__(self, here):
+        self.here, self.log = here, here / "log"
+        (here / "bin").mkdir()
+        for name, text in FAKES.items():
+            (here / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (here / "bin" / name).chmod(0o755)
+        for name in TOOLS.split():
+            (here / "bin" / name).symlink_to(shutil.which(name))
+
+    def install(self, *kind, release="debian", **environment):
+        (self.here / "os-release").write_text(f"ID={release}\n")
+        self.log.write_text("")
+        return subprocess.run(["sh", ROOT / "scripts/install.sh", *kind], text=True, capture_output=True, env={
+            "PATH": str(self.here / "bin"), "LOG": str(self.log), "OS_RELEASE": str(self.here / "os-release"),
+            "HAVE": "", "THERE": "", "NO_RUNTIME": "none", **environment})
+
+    def asked(self):
+        """The packages that apt-get was to install."""
+        found = re.search(r"^apt-get install -y -q --no-install-recommends (.*)$", self.log.read_text(), re.M)
+        return set(found[1].split()) if found else set()
+
+
+@pytest.fixture
+def system(tmp_path):
+    return System(tmp_path)
+
+
+@pytest.mark.parametrize("release, there, wanted", [
+    ("debian", "13 14 15 16 19 22", "clang-14 libclang-rt-14-dev clang-22 libclang-rt-22-dev llvm-22 chromium"),
+    ("debian", "15 17 18 19 21", "clang-15 libclang-rt-15-dev clang-21 libclang-rt-21-dev llvm-21 chromium"),
+    ("debian", "19", "clang-19 libclang-rt-19-dev llvm-19 chromium"),
+    ("ubuntu", "11 12 13 14 15", "clang-14 clang-15 libclang-rt-15-dev llvm-15"),
+])
+def test_clangs(system, release, there, wanted):
+    """Debian 12 and 13, a release of one Clang, and Ubuntu 22.04."""
+    done = system.install("tests", release=release, THERE=there, NO_RUNTIME="14" if release == "ubuntu" else "none")
+    assert done.returncode == 0, done.stderr
+    asked = system.asked()
+    assert {name for name in asked if re.match("(lib)?clang|llvm|chromium$", name)} == set(wanted.split())
+    assert {"lua5.4", "slurm-wlm", "ninja-build", "python3-pytest"} <= asked
+
+
+def test_installed_clangs_do(system):
+    """Newer ones in the archive do not matter then; with all packages there, nothing is run."""
+    have = "clang-13 clang-16 clang-19"
+    assert system.install("tests", HAVE=have, THERE="14 23").returncode == 0
+    assert {"llvm-19", "libclang-rt-16-dev"} <= system.asked() and not system.asked() & {"clang-14", "clang-23"}
+    have += " " + " ".join(system.asked())
+    done = system.install("tests", HAVE=have + " munge slurmctld slurmd", THERE="14 23")
+    assert done.returncode == 0 and not system.log.read_text()
+
+
+def test_build_needs_little(system):
+    assert system.install().returncode == 0
+    assert "liblua5.4-dev" in system.asked() and not [name for name in system.asked() if "clang" in name]
+    assert "munge" not in system.log.read_text()
+
+
+def test_daemons_stay_off(system):
+    done = system.install("tests", THERE="14 19")
+    lines = system.log.read_text().splitlines()
+    assert [line.split()[0:2] for line in lines] == [
+        ["apt-get", "update"], ["systemctl", "mask"], ["apt-get", "install"], *[["update-rc.d", name] for name in
+        ("munge", "slurmctld", "slurmd")], ["systemctl", "unmask"]]
+    assert lines[1] == "systemctl mask munge slurmctld slurmd" and lines[3] == "update-rc.d munge disable"
+    assert "not started, and not enabled: munge slurmctld slurmd" in done.stdout
+    # Those that were there before are somebody's.
+    system.install("tests", HAVE="munge", THERE="14 19")
+    assert "munge" not in re.sub("apt-get.*", "", system.log.read_text())
+
+
+def test_neither_root_nor_sudo(system):
+    (system.here / "bin/sudo").unlink()
+    done = system.install(UID_IS="1000", HAVE="gcc libc6-dev")
+    assert done.returncode == 1 and not system.log.read_text()
+    assert "install: neither root nor sudo; these packages are missing:" in done.stderr
+    assert "apt-get install --no-install-recommends ninja-build liblua5.4-dev lua-argparse" in done.stderr
+    assert " gcc " not in done.stderr and "not found" not in done.stderr
+
+
+def test_sudo(system):
+    assert system.install(UID_IS="1000").returncode == 0
+    assert system.log.read_text().splitlines()[:2] == ["sudo apt-get", "apt-get update -q"]
+
+
+def test_apt_fails(system):
+    """What was masked is not left so."""
+    done = system.install("tests", THERE="14 19", FAIL="install")
+    assert done.returncode == 1 and "install: apt-get failed; these packages are missing:" in done.stderr
+    assert system.log.read_text().splitlines()[-1].startswith("systemctl unmask munge")
+
+
+# ---- Python's packages ----
+
+def wheel(folder, name):
+    """The smallest wheel there can be; its hash."""
+    path, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", "there = True\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_venv(tmp_path):
+    """Each list by itself; a wrong hash is told, and tried again the next time."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    hashes = {name: wheel(wheels, name) for name in ("first", "second")}
+    lists = [tmp_path / f"{name}.txt" for name in hashes]
+    lists[0].write_text(f"first==1.0 --hash=sha256:{'0' * 64}\n")
+    lists[1].write_text(f"second==1.0 --hash=sha256:{hashes['second']}\n")
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+
+    def venv():
+        return subprocess.run(["sh", ROOT / "scripts/venv.sh", tmp_path / "venv", *lists], text=True,
+                              capture_output=True, env=environment)
+
+    def imports(name):
+        return subprocess.run([tmp_path / "venv/bin/python", "-B", "-c", f"import {name}"],
+                              capture_output=True).returncode == 0
+
+    done = venv()
+    assert done.returncode == 1
+    assert f"{lists[0]} was not installed; the last lines of {tmp_path}/venv.log" in done.stderr
+    assert "DO NOT MATCH THE HASHES" in done.stderr and f"Expected sha256 {'0' * 64}" in done.stderr
+    assert not imports("first") and imports("second") and "Processing " in done.stderr
+    lists[0].write_text(f"first==1.0 --hash=sha256:{hashes['first']}\n")
+    done = venv()
+    assert done.returncode == 0 and imports("first") and imports("second"), done.stderr
+    assert "second.txt" not in done.stderr
+    assert venv().stderr == ""
+
+
+LISTS = {path.with_suffix(".txt"): path for folder in ("tests", "examples/minilm", "bench/peers")
+         for path in (ROOT / folder).glob("*.in") if path.with_suffix(".txt").exists()}
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_hashes(path):
+    """Every package that is wanted is in the list that is installed, with its version and hashes."""
+    text, hashes = path.read_text(), r"((?:    --hash=sha256:[0-9a-f]{64}.*\n)+)"
+    blocks = re.findall(r"^([a-z][\w-]*)==([^ ]+) .*\\\n" + hashes, text, re.M)
+    lines = [line for line in text.splitlines() if re.match(r"\w", line)]
+    assert len(blocks) == len(lines) >= 2
+    for name, version in re.findall(r"^([a-z][\w-]*)(?:==([\w.]+))?", LISTS[path].read_text(), re.M):
+        versions = [found for known, found, _ in blocks if known == name.replace("_", "-").lower()]
+        assert versions and (not version or version in versions), name
+
+
+def test_lists_are_complete():
+    assert len(LISTS) == 4
+    unhashed = [path for path in ROOT.glob("*/**/*.txt") if "build" not in path.parts
+                and re.search(r"^\w+==", path.read_text(), re.M) and "--hash" not in path.read_text()]
+    assert [path.name for path in unhashed] == ["torch.txt"]
+
+
+def test_progress_in_files():
+    """Python does not hold back what tests print when that goes to a file."""
+    for target in "check_tests", "check_grid", "build/fast.ok":
+        assert "PYTHONUNBUFFERED=1" in run("ninja", "-t", "commands", target, cwd=ROOT).splitlines()[-1]
