@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Configs against the checker: each is generated, compiled (gcc and clang in turn, -O0 to -O3 in
-turn; without a warning, within the stack that the header says) and run, NEON under qemu where the
-machine is no AArch64.
+turn; without a warning, within the stack that the header says, with nothing hidden) and run, NEON under
+qemu where the machine is no AArch64.
 
-  python3 tests/fuzz.py --seed 1 --count 500 --isa scalar,avx2     random configs
+  python3 tests/fuzz.py --count 500 --isa scalar,avx2              random configs, others each time
   python3 tests/fuzz.py --grid                                     the awkward corners
   python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
 
@@ -366,12 +366,20 @@ def replay_command(options, item):
             f"{item.toolchain.name} --level {item.level} --seed {options.seed}{sanitize}")
 
 
+def run_command(options):
+    """Draws the same configs again."""
+    more = "".join(f" --{key} {value}" for key in ("cc", "level", "sanitize")
+                   if (value := getattr(options, key)) is not None)
+    return f"python3 tests/fuzz.py --seed {options.seed} --count {options.count} --isa {options.isa}{more}"
+
+
 # ---- the program --------------------------------------------------------------------------------
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="of the configs and of the data")
+    parser.add_argument("--seed", type=int, help="of the configs and of the data (default: a fresh one, "
+                        "for random configs; else 1)")
     parser.add_argument("--count", type=int, default=100, help="random configs for each ISA")
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
     parser.add_argument("--grid", action="store_true", help="the fixed grid instead")
@@ -381,7 +389,10 @@ def arguments():
     parser.add_argument("--sanitize", metavar="LIST", help="address,undefined or thread")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--mhagen", default=ROOT / "build/mhagen", type=pathlib.Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.seed is None:
+        options.seed = 1 if options.grid or options.replay else int(time.time())
+    return options
 
 
 def parse_config(line):
@@ -440,6 +451,8 @@ def main():
                 work += batches(options, isa, chains)
         print(*tools.toolchains([isa for isa in results if isa not in skipped], compilers), sep="\n",
               flush=True)
+        if not (options.grid or options.replay):
+            print(f"again: {run_command(options)}", flush=True)
         if options.replay:
             for items in work:
                 items[0].level = options.level if options.level is not None else 2
@@ -485,7 +498,7 @@ def main():
         print(line)
     what = "grid" if options.grid else f"seed {options.seed}"
     print(f"{what}: {sum(map(len, results.values()))} kernels, {len(failures)} failures, "
-          f"{time.time() - started:.0f} s")
+          f"{time.time() - started:.0f} s, {tools.cpu_time():.0f} CPU seconds")
     return bool(failures)
 
 
