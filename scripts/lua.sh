@@ -37,6 +37,8 @@ fetch() {
     patch -d tree -p1 -s < "tree/debian/patches/$name"
   done < tree/debian/patches/series
   rm tree/src/lua.c tree/src/luac.c # programs
+  # Where modules of this architecture are; nobody loads one.
+  echo '#define DEB_HOST_MULTIARCH "none"' > tree/src/lua5.4-deb-multiarch.h
   mv -T tree "$source" || [ -d "$source" ] # another process may have been sooner
 }
 

@@ -15,6 +15,11 @@ typedef struct mhagen_check_options {
  * Prints to standard output. Returns 0, also for a kernel that this CPU cannot run, or 1. */
 int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options);
 
+/* Whether the entries of a kernel's batch get the bits that `alone`, the kernel of the same config without
+ * a batch, gives them; prints only a failure. */
+int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
+                       unsigned long long seed);
+
 /* A main program: checks each kernel, or those that the command line names. Usage:
  *   [--seed N] [--threads 1,2,5] [--terse] [NAME...]
  * Terse lines are `ok NAME err=.. bound=.. s=..`, `FAIL NAME (where) why` or `skip NAME why`. */

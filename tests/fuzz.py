@@ -147,7 +147,7 @@ def grid():
 
 
 class Toolchain:
-    """A compiler for one kind of machine, with everything of the checker compiled once."""
+    """A compiler for one kind of machine, with the checker compiled once."""
 
     def __init__(self, name, command, runner, flags):
         self.name, self.command, self.runner = name, [*command, *flags, "-std=c11"], runner
@@ -174,7 +174,7 @@ class Toolchain:
             if self.objects is None:
                 directory = pathlib.Path(tempfile.mkdtemp(dir=directory))
                 objects = []
-                for source in "tests/checker.c", "tests/reference.c", "runtime/mhagen.c":
+                for source in "tests/checker.c", "tests/reference.c":
                     objects.append(directory / (pathlib.Path(source).stem + ".o"))
                     code, output = self.compile(ROOT / source, objects[-1], "-O2", *WARNINGS,
                                                 f"-I{ROOT}/runtime", f"-I{ROOT}/tests")
@@ -222,7 +222,7 @@ def execute(command, timeout=600):
 class Item:
     def __init__(self, config, isa, toolchain, level, number=0):
         self.config, self.isa, self.toolchain, self.level = config, isa, toolchain, level
-        self.name = f"c{number}"
+        self.name, self.number = f"c{number}", number
         self.kind, self.detail = None, ""  # ok, skip, refused, or a failure: gen, compile, check
         self.error = self.bound = 0.0
 
@@ -234,13 +234,25 @@ class Item:
         return self.kind in ("gen", "compile", "check")
 
     @property
+    def kernels(self):
+        """{name: config} of what is compiled: of every fourth batch also the kernel without it, which must
+        give an entry the same bits."""
+        kernels = {self.name: self.config}
+        if "batch" in self.config and self.number % 4 == 0:
+            kernels[f"{self.name}_alone"] = {k: v for k, v in self.config.items() if k != "batch"}
+        return kernels
+
+    @property
     def symptom(self):  # what must stay the same while shrinking
         return self.kind, re.match(r"\(.*?\)|", self.detail)[0]
 
     def generate(self, run, directory):
-        code, output = execute([run.mhagen, "gen", *text(self.config).split(), f"isa={self.isa}",
-                                f"name={self.name}", "-o", directory], 60)
-        if code == 0:
+        for name, config in self.kernels.items():
+            code, output = execute([run.mhagen, "gen", *text(config).split(), f"isa={self.isa}",
+                                    f"name={name}", "-o", directory], 60)
+            if code:
+                break
+        else:
             return True
         # Only the budget of the unrolling and a schedule's tiles may be refused, and cleanly.
         key = re.search(r"config: (\w+) = ", output)
@@ -251,20 +263,25 @@ class Item:
         return False
 
     def compile(self, run, directory):
-        source = directory / f"{self.name}.c"
         # At -O0 gcc's intrinsics are macros that convert without a cast.
         flags = [f"-O{self.level}", "-fstack-usage", *(WARNINGS if self.level else [])]
         if run.precompile and self.isa != "scalar":
             flags += self.toolchain.header(run.directory, self.level)
-        code, output = self.toolchain.compile(source, source.with_suffix(".o"), *flags)
-        if code:
-            self.settle("compile", "\n".join(output.splitlines()[:8]))
-            return False
-        used, said = tools.stack(source)
-        # What the header says is of optimized code, and not of a sanitizer's.
-        if self.level and not self.toolchain.sanitizes and not 0 < used < said:
-            self.settle("compile", f"(stack) {used} bytes, the header says less than {said}")
-            return False
+        for name in self.kernels:
+            source = directory / f"{name}.c"
+            code, output = self.toolchain.compile(source, source.with_suffix(".o"), *flags)
+            if code:
+                self.settle("compile", "\n".join(output.splitlines()[:8]))
+                return False
+            if self.toolchain.sanitizes:  # which take more stack, and call functions of their own
+                continue
+            used, said = tools.stack(source)
+            if self.level and not 0 < used < said:  # what the header says is of optimized code
+                self.settle("compile", f"(stack) {used} bytes, the header says less than {said}")
+                return False
+            if found := tools.hidden(source.with_suffix(".o"), name, self.isa):
+                self.settle("compile", f"(hidden) {', '.join(found)}")
+                return False
         return True
 
 
@@ -275,6 +292,18 @@ class Run:
         self.mhagen, self.directory, self.seed = mhagen, directory, seed
         self.precompile = precompile  # would hide a forgotten #include; the warning tests would not
         self.serial = itertools.count()
+        self.runtimes, self.lock = {}, threading.Lock()
+
+    def runtime(self, toolchain, source):
+        """The object of the runtime that the generator writes beside every kernel."""
+        with self.lock:
+            if toolchain not in self.runtimes:
+                out = pathlib.Path(tempfile.mkdtemp(dir=self.directory)) / "mhagen.o"
+                code, output = toolchain.compile(source, out, "-O2", *WARNINGS)
+                if code:
+                    return None, output
+                self.runtimes[toolchain] = out
+        return self.runtimes[toolchain], ""
 
     def check(self, items, keep=False):
         """Settles all items; they share ISA and toolchain. Returns the checker's output."""
@@ -298,16 +327,23 @@ class Run:
         return output
 
     def link_and_run(self, items, directory, terse):
+        kernels = {name: item for item in items for name in item.kernels}
         table = "".join(f"&{item.name}_kernel, " for item in items)
+        alone = "".join(f"  failed |= mhagen_check_alone(&{item.name}_kernel, &{name}_kernel, {self.seed}u);\n"
+                        for name, item in kernels.items() if name != item.name)
         (directory / "main.c").write_text(
-            "".join(f'#include "{item.name}/{item.name}.h"\n' for item in items) +
+            "".join(f'#include "{item.name}/{name}.h"\n' for name, item in kernels.items()) +
             '#include "checker.h"\n\nint main(int argc, char **argv) {\n'
             f"  static const mhagen_kernel *const kernels[] = {{{table}}};\n"
-            f"  return mhagen_check_main(kernels, {len(items)}, argc, argv);\n}}\n")
+            f"  int failed = mhagen_check_main(kernels, {len(items)}, argc, argv);\n{alone}"
+            "  return failed;\n}\n")
         toolchain = items[0].toolchain
-        objects = [directory / item.name / f"{item.name}.o" for item in items]
+        objects = [directory / item.name / f"{name}.o" for name, item in kernels.items()]
+        runtime, output = self.runtime(toolchain, directory / items[0].name / "mhagen.c")
+        if not runtime:
+            return output
         code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
-                                directory / "main.c", *objects, *toolchain.support(self.directory),
+                                directory / "main.c", *objects, runtime, *toolchain.support(self.directory),
                                 "-o", directory / "check", "-lm", "-pthread"])
         if code:
             return output
