@@ -10,7 +10,7 @@ packages="$packages python3 python3-venv"
 kind=${1:-}
 if [ "$kind" = tests ] || [ "$kind" = mca ]; then
   packages="$packages g++ binutils clang-14 libclang-rt-14-dev python3-pytest python3-pytest-xdist"
-  packages="$packages slurm-wlm munge"
+  packages="$packages slurm-wlm munge musl-tools patch xz-utils"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
   # Ubuntu has Chromium as a snap only; without it the tests of the report's page are skipped.

@@ -205,13 +205,14 @@ static void require_unchanged(const checker *c, int i) {
   if (memcmp(b->at, b->master, b->bytes)) fail(c, "changes %s", b->name);
 }
 
-/* After an error: of the buffers from..to those up to PACKED, but for `except`, hold their masters, and the
- * others what they were filled with. */
+/* After an error: of the buffers from..to those up to PACKED, but for `except`, hold their masters,
+ * and the others what they were filled with. */
 static void require_untouched(const checker *c, int from, int to, int except, const char *what) {
   for (int i = from; i <= to; i++) {
     const buffer *b = &c->buffers[i];
     if (i == except || i > PACKED) {
-      if (!is_filled(b->room, b->room + b->room_bytes, 0xFF)) fail(c, "%s: writes %s", what, b->name);
+      if (!is_filled(b->room, b->room + b->room_bytes, 0xFF))
+        fail(c, "%s: writes %s", what, b->name);
     } else if (!is_filled(b->room, b->at, 0xFF) || memcmp(b->at, b->master, b->bytes) ||
                !is_filled(b->at + b->bytes, b->room + b->room_bytes, 0xFF)) {
       fail(c, "%s: changes %s", what, b->name);
@@ -588,7 +589,8 @@ static void check_alone(checker *c, const mhagen_kernel *alone) {
   const size_t q = (size_t)kernel->seq * (size_t)kernel->d_model,
                kv = (size_t)kernel->seq_kv * (size_t)kernel->d_model,
                probs = (size_t)kernel->h * (size_t)kernel->seq * (size_t)kernel->seq_kv;
-  const size_t steps[BUFFERS] = {[Q] = q, [K] = kv, [V] = kv, [KV_LEN] = 1, [Y] = q, [PROBS] = probs};
+  const size_t steps[BUFFERS] = {
+      [Q] = q, [K] = kv, [V] = kv, [KV_LEN] = 1, [Y] = q, [PROBS] = probs};
   c->part = "alone";
   draw_and_pack(c, &sets[NORMAL]);
   run(c, AFTER_GUARD, 0xFF, RUN, NULL);

@@ -15,8 +15,8 @@ typedef struct mhagen_check_options {
  * Prints to standard output. Returns 0, also for a kernel that this CPU cannot run, or 1. */
 int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options);
 
-/* Whether the entries of a kernel's batch get the bits that `alone`, the kernel of the same config without
- * a batch, gives them; prints only a failure. */
+/* Checks that the entries of a kernel's batch get the bits that `alone`, the kernel of the same
+ * config without a batch, gives them; prints a failure alone. Returns 0 or 1. */
 int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
                        unsigned long long seed);
 

@@ -33,7 +33,7 @@ def pytest_runtest_makereport():
 
 
 def pytest_runtest_logreport(report):
-    spent[report.nodeid.split("::")[0]] += report.cpu
+    spent[report.nodeid.split("::")[0]] += getattr(report, "cpu", 0)  # a worker that died says none
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,6 +1,6 @@
-/* failing_malloc.c: memory that runs out. Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc: the
- * allocation of number MHAGEN_FAIL fails, and with MHAGEN_FAIL_ON all after it. Without them it prints
- * how many there were, at the end. */
+/* failing_malloc.c: memory that runs out. Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc.
+ * The allocation of number MHAGEN_FAIL fails, and with MHAGEN_FAIL_ON all after it too. Without
+ * MHAGEN_FAIL the program prints at its end how many allocations there were. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
-/* host_fuzz.c: gen/host.c under libFuzzer. The program that it has embedded is tests/host_fuzz.lua; it is
- * loaded once, and then given one input after the other. The lines of Lua that an input reaches are
- * coverage as the branches of C are.
+/* host_fuzz.c: gen/host.c under libFuzzer. The embedded program is tests/host_fuzz.lua; it is loaded
+ * once, and then given one input after the other. The lines of Lua that an input reaches count as
+ * coverage, as the branches of host.c do.
  *
  *   MHAGEN_FUZZ=config build/host-fuzz -max_total_time=60 DIRECTORY...
  */
@@ -61,7 +61,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  must(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == (ssize_t)size, "cannot write the input");
+  must(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == (ssize_t)size, "no place for the input");
   steps = 0;
   lua_pushvalue(generator, -1);
   lua_pushlstring(generator, (const char *)data, size);
