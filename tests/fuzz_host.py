@@ -51,7 +51,8 @@ def fuzz(target, options, dictionary):
     print(f"{target:7} {int(good)} ok, {int(not good)} failed: "
           f"{inputs[1] if inputs else '?'} inputs, seed {options.seed}", flush=True)
     if not good:
-        print(result.stdout[-3000:])
+        why = re.search(r"^.*(?:host_fuzz: |ERROR: |runtime error: )(?:.*\n){40}", result.stdout, re.M)
+        print(why[0] if why else result.stdout[-3000:])
     if bad:
         print(f"replay: MHAGEN_FUZZ={target} build/host-fuzz {' '.join(LIMITS)} {bad[1]}", flush=True)
     return good

@@ -14,7 +14,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { COUNTERS = 1 << 16, STEP = 1 << 16, STEPS = 1000 };
+enum { COUNTERS = 1 << 16, STEP = 1 << 16, STEPS = 64 };
 
 /* libFuzzer reads them after each input, and sets them to zero. */
 __attribute__((section("__libfuzzer_extra_counters"))) static uint8_t lines[COUNTERS];
