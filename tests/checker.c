@@ -190,11 +190,13 @@ static void place_input(checker *c, int i, enum place where) {
   memcpy(c->buffers[i].at, c->buffers[i].master, c->buffers[i].bytes);
 }
 
+static int is_filled(const char *from, const char *to, int fill) {
+  return from == to || (*(const unsigned char *)from == fill &&
+                        !memcmp(from, from + 1, (size_t)(to - from) - 1));
+}
+
 static void require_fill(const checker *c, int i, const char *from, const char *to, int fill) {
-  if (from == to || (*(const unsigned char *)from == fill &&
-                     !memcmp(from, from + 1, (size_t)(to - from) - 1)))
-    return;
-  fail(c, "writes outside %s", c->buffers[i].name);
+  if (!is_filled(from, to, fill)) fail(c, "writes outside %s", c->buffers[i].name);
 }
 
 /* Nothing around the buffer has been written. */
@@ -208,6 +210,21 @@ static void require_unchanged(const checker *c, int i) {
   const buffer *b = &c->buffers[i];
   require_surroundings(c, i, 0xFF);
   if (memcmp(b->at, b->master, b->bytes)) fail(c, "changes %s", b->name);
+}
+
+/* After an error: of the buffers from..to those up to PACKED, but for `except`, hold their masters,
+ * and the others what they were filled with. */
+static void require_untouched(const checker *c, int from, int to, int except, const char *what) {
+  for (int i = from; i <= to; i++) {
+    const buffer *b = &c->buffers[i];
+    if (i == except || i > PACKED) {
+      if (!is_filled(b->room, b->room + b->room_bytes, 0xFF))
+        fail(c, "%s: writes %s", what, b->name);
+    } else if (!is_filled(b->room, b->at, 0xFF) || memcmp(b->at, b->master, b->bytes) ||
+               !is_filled(b->at + b->bytes, b->room + b->room_bytes, 0xFF)) {
+      fail(c, "%s: changes %s", what, b->name);
+    }
+  }
 }
 
 /* ---- pack and run -------------------------------------------------------------------------- */
@@ -231,6 +248,12 @@ static mhagen_weights masters_of_weights(const checker *c, int biases) {
   return weights_at(at, MHAGEN_IN_OUT, biases);
 }
 
+static mhagen_weights placed_weights(const checker *c, mhagen_layout layout, int biases) {
+  const float *at[BUFFERS];
+  for (int i = WQ; i <= BO; i++) at[i] = (const float *)(const void *)c->buffers[i].at;
+  return weights_at(at, layout, biases);
+}
+
 /* Packs the weights; the result becomes the master of PACKED. */
 static void pack(checker *c, enum place where, int fill, mhagen_layout layout, int biases) {
   const mhagen_kernel *kernel = c->kernel;
@@ -243,9 +266,7 @@ static void pack(checker *c, enum place where, int fill, mhagen_layout layout, i
     transpose(b[i].master, in, out, (float *)(void *)b[i].at);
   }
   place(c, PACKED, where, fill);
-  const float *at[BUFFERS];
-  for (int i = WQ; i <= BO; i++) at[i] = (const float *)(const void *)b[i].at;
-  mhagen_weights weights = weights_at(at, layout, biases);
+  const mhagen_weights weights = placed_weights(c, layout, biases);
   mhagen_status status = kernel->pack(&weights, b[PACKED].at);
   if (status != MHAGEN_OK) fail(c, "pack: %s", mhagen_status_text(status));
   for (int i = WQ; i <= BO; i++) {
@@ -669,6 +690,39 @@ static void check_repeats(checker *c) {
        c->options.threads);
 }
 
+/* The kernel of the same config without a batch gives each entry the same bits. */
+static void check_alone(checker *c, const mhagen_kernel *alone) {
+  const mhagen_kernel *kernel = c->kernel;
+  const size_t q = (size_t)kernel->seq * (size_t)kernel->d_model,
+               kv = (size_t)kernel->seq_kv * (size_t)kernel->d_model,
+               probs = (size_t)kernel->h * (size_t)kernel->seq * (size_t)kernel->seq_kv;
+  const size_t steps[BUFFERS] = {
+      [Q] = q, [K] = kv, [V] = kv, [KV_LEN] = 1, [Y] = q, [PROBS] = probs};
+  c->part = "alone";
+  draw_and_pack(c, &sets[NORMAL]);
+  run(c, AFTER_GUARD, 0xFF, RUN, NULL);
+  keep_as_base(c);
+
+  const size_t rooms[] = {alone->packed_bytes, alone->workspace_bytes + MHAGEN_ALIGN};
+  void *packed = aligned_alloc(MHAGEN_ALIGN, (rooms[0] / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN),
+       *workspace = aligned_alloc(MHAGEN_ALIGN, (rooms[1] / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN);
+  if (!packed || !workspace) fail(c, "out of memory");
+  const mhagen_weights weights = masters_of_weights(c, 1);
+  mhagen_status status = alone->pack(&weights, packed);
+  for (int b = 0; b < kernel->batch && status == MHAGEN_OK; b++) {
+    void *at[BUFFERS]; /* floats and ints have the same size */
+    for (int i = 0; i < BUFFERS; i++)
+      at[i] = c->buffers[i].bytes ? (float *)c->buffers[i].master + (size_t)b * steps[i] : NULL;
+    const mhagen_args args = {.q = at[Q], .k = at[K], .v = at[V], .y = at[Y], .packed = packed,
+                              .workspace = workspace, .kv_len = at[KV_LEN], .probs = at[PROBS]};
+    status = alone->run(&args);
+  }
+  free(packed), free(workspace);
+  if (status != MHAGEN_OK) fail(c, "%s", mhagen_status_text(status));
+  require_same_bits(c, "in a batch");
+  note(c, "each batch entry has the same bits");
+}
+
 /* One NaN or Inf in one element of one row of one input. */
 static void check_poison(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
@@ -766,18 +820,31 @@ static void check_lengths(checker *c) {
   require_bound(c, score, y, probs);
 }
 
-/* Every way of running gives this status and leaves the results alone. */
+/* Every way of running gives this status and touches nothing. */
 static void expect(checker *c, const mhagen_args *args, mhagen_status status, const char *what) {
-  static const char *const callers[] = {"check", "run", "mhagen_run_parallel"};
+  static const char *const callers[] = {"check", "run", "mhagen_run_parallel", "a pool"};
+  mhagen_pool *pool = mhagen_pool_create(2);
   const mhagen_status got[] = {mhagen_check_args(c->kernel, args), c->kernel->run(args),
-                               mhagen_run_parallel(c->kernel, args, NULL)};
-  for (int i = 0; i < 3; i++) {
+                               mhagen_run_parallel(c->kernel, args, NULL),
+                               mhagen_run_parallel(&c->forking, args, pool)};
+  mhagen_pool_destroy(pool);
+  for (int i = 0; i < 4; i++) {
     if (got[i] != status)
       fail(c, "%s: %s says \"%s\", not \"%s\"", what, callers[i], mhagen_status_text(got[i]),
            mhagen_status_text(status));
   }
-  for (int i = Y; i <= PROBS; i++)
-    require_fill(c, i, c->buffers[i].room, c->buffers[i].room + c->buffers[i].room_bytes, 0xFF);
+  require_untouched(c, Q, KV_LEN, -1, what);
+  require_untouched(c, PACKED, PROBS, -1, what);
+}
+
+/* The same of packing. */
+static void expect_of_pack(checker *c, const mhagen_weights *weights, void *packed,
+                           mhagen_status status, const char *what) {
+  const mhagen_status got = c->kernel->pack(weights, packed);
+  if (got != status)
+    fail(c, "%s: pack says \"%s\", not \"%s\"", what, mhagen_status_text(got),
+         mhagen_status_text(status));
+  require_untouched(c, WQ, PACKED, PACKED, what);
 }
 
 static void check_bad_args(checker *c) {
@@ -803,28 +870,34 @@ static void check_bad_args(checker *c) {
     const int m = c->kernel->seq_kv, lengths[] = {-1, m + 1, INT_MIN, INT_MAX};
     EXPECT(kv_len, NULL, NULL);
     for (int i = 0; i < 4; i++) {
-      int *placed = (int *)(void *)c->buffers[KV_LEN].at, b = below(c, c->kernel->batch);
-      int valid = placed[b];
-      placed[b] = lengths[i];
+      int *valid = (int *)c->buffers[KV_LEN].master + below(c, c->kernel->batch), before = *valid;
+      *valid = lengths[i];
+      place_input(c, KV_LEN, AFTER_GUARD); /* where it was */
       expect(c, &good, MHAGEN_ERR_LENGTH, "kv_len outside 0..seq_kv");
-      placed[b] = valid;
+      *valid = before;
+      place_input(c, KV_LEN, AFTER_GUARD);
     }
   }
 #undef EXPECT
 
-  const mhagen_weights weights = masters_of_weights(c, 1);
-  mhagen_weights lacking[] = {weights, weights, weights, weights, weights};
-  lacking[0].wq = lacking[1].wk = lacking[2].wv = lacking[3].wo = NULL;
-  lacking[4].layout = (mhagen_layout)2;
+  for (int i = WQ; i <= BO; i++) place_input(c, i, AFTER_GUARD);
   place(c, PACKED, BEFORE_GUARD, 0xFF);
   char *packed = c->buffers[PACKED].at;
-  int ok = c->kernel->pack(NULL, packed) == MHAGEN_ERR_NULL &&
-           c->kernel->pack(&weights, NULL) == MHAGEN_ERR_NULL &&
-           c->kernel->pack(&weights, packed + 4) == MHAGEN_ERR_ALIGN &&
-           c->kernel->pack(&lacking[4], packed) == MHAGEN_ERR_LAYOUT;
-  for (int i = 0; i < 4; i++) ok &= c->kernel->pack(&lacking[i], packed) == MHAGEN_ERR_NULL;
-  if (!ok) fail(c, "pack accepts bad weights, or gives another status");
-  require_fill(c, PACKED, packed, packed + c->buffers[PACKED].room_bytes, 0xFF);
+  const mhagen_weights weights = placed_weights(c, MHAGEN_IN_OUT, 1);
+  mhagen_weights lacking = weights;
+  expect_of_pack(c, NULL, packed, MHAGEN_ERR_NULL, "no weights");
+  expect_of_pack(c, &weights, NULL, MHAGEN_ERR_NULL, "packed = NULL");
+  expect_of_pack(c, &weights, packed + 4, MHAGEN_ERR_ALIGN, "packed + 4");
+  expect_of_pack(c, &weights, packed + MHAGEN_ALIGN / 2, MHAGEN_ERR_ALIGN, "packed + 32");
+#define EXPECT(field, value, status) \
+  lacking.field = (value), \
+  expect_of_pack(c, &lacking, packed, MHAGEN_ERR_##status, #field " = " #value), lacking = weights
+  EXPECT(wq, NULL, NULL);
+  EXPECT(wk, NULL, NULL);
+  EXPECT(wv, NULL, NULL);
+  EXPECT(wo, NULL, NULL);
+  EXPECT(layout, (mhagen_layout)2, LAYOUT);
+#undef EXPECT
   note(c, "give their status, and nothing is written");
 }
 
@@ -874,8 +947,9 @@ static double flops_of(const mhagen_kernel *k) {
   return k->batch * h * (2 * k->d_model * (n + m) * (dk + dv) + n * m * (2 * dk + 2 * dv + 20));
 }
 
-/* The child process. */
-static void check(const mhagen_kernel *kernel, const mhagen_check_options *options) {
+/* The child process: the whole check or, with a kernel without a batch, what takes both. */
+static void check(const mhagen_kernel *kernel, const mhagen_kernel *alone,
+                  const mhagen_check_options *options) {
   checker state = {.kernel = kernel, .options = *options, .part = "start"}, *c = &state;
   struct sigaction action;
   memset(&action, 0, sizeof action);
@@ -890,6 +964,10 @@ static void check(const mhagen_kernel *kernel, const mhagen_check_options *optio
   check_table(c);
   make_forking(c);
   make_buffers(c);
+  if (alone) {
+    if (kernel->supported()) check_alone(c, alone);
+    return;
+  }
   if (supported_elsewhere(c)) return;
   if (!options->terse)
     printf("%s: %s, %d heads, y[%d][%d][%d]\n", kernel->name, kernel->isa, kernel->h, kernel->batch,
@@ -916,11 +994,12 @@ static void check(const mhagen_kernel *kernel, const mhagen_check_options *optio
 
 /* ---- the interface ------------------------------------------------------------------------- */
 
-int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options) {
+static int check_in_child(const mhagen_kernel *kernel, const mhagen_kernel *alone,
+                          const mhagen_check_options *options) {
   fflush(stdout);
   pid_t child = fork();
   if (child == 0) {
-    check(kernel, options);
+    check(kernel, alone, options);
     fflush(stdout);
     _exit(0); /* no clean-up: what the sanitizers would call a leak ends here on purpose */
   }
@@ -931,6 +1010,16 @@ int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *option
     return 1;
   }
   return WEXITSTATUS(status) != 0;
+}
+
+int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options) {
+  return check_in_child(kernel, NULL, options);
+}
+
+int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
+                       unsigned long long seed) {
+  const mhagen_check_options options = {.seed = seed, .threads = "", .terse = 1};
+  return check_in_child(kernel, alone, &options);
 }
 
 int mhagen_check_main(const mhagen_kernel *const *kernels, int count, int argc, char **argv) {

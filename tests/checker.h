@@ -16,6 +16,11 @@ typedef struct mhagen_check_options {
  * Prints to standard output. Returns 0, also for a kernel that this CPU cannot run, or 1. */
 int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options);
 
+/* Checks that the entries of a kernel's batch get the bits that `alone`, the kernel of the same
+ * config without a batch, gives them; prints a failure alone. Returns 0 or 1. */
+int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
+                       unsigned long long seed);
+
 /* A main program: checks each kernel, or those that the command line names. Usage:
  *   [--seed N] [--threads 1,2,5] [--terse] [--draws N] [NAME...]
  * Terse lines are `ok NAME err=.. bound=.. s=..` (with --draws `ok NAME err=.. bound=1 worst=.. draws=..`,

@@ -1,4 +1,5 @@
-"""Fixtures of more than one test file."""
+"""Fixtures of more than one test file, and the clock: what each file costs."""
+import collections
 import os
 import pathlib
 import shutil
@@ -15,6 +16,30 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return tools.toolchains()
+
+
+# ---- the clock ----
+
+used = 0.0  # of this process, at the last report
+spent = collections.Counter()  # seconds, by file
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    """CPU time, which other work on the machine hardly changes, of the test and its programs."""
+    global used
+    before, used = used, sum(os.times()[:4])
+    (yield).get_result().cpu = used - before  # xdist hands it to the process that prints
+
+
+def pytest_runtest_logreport(report):
+    spent[report.nodeid.split("::")[0]] += getattr(report, "cpu", 0)  # a worker that died says none
+
+
+def pytest_terminal_summary(terminalreporter):
+    line = ", ".join(f"{pathlib.Path(path).stem} {seconds:.0f}" for path, seconds in spent.most_common()
+                     if seconds >= 1)
+    terminalreporter.write_line(f"CPU seconds: {sum(spent.values()):.0f}" + (f"; {line}" if line else ""))
 
 
 @pytest.fixture

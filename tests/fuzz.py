@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Configs against the checker: each is generated, compiled (gcc and clang in turn, -O0 to -O3 in
-turn; without a warning, within the stack that the header says) and run, NEON under qemu where the
-machine is no AArch64.
+turn; without a warning, within the stack that the header says, with nothing hidden) and run, NEON under
+qemu where the machine is no AArch64.
 
-  python3 tests/fuzz.py --seed 1 --count 500 --isa scalar,avx2     random configs
+  python3 tests/fuzz.py --count 500 --isa scalar,avx2              random configs, others each time
   python3 tests/fuzz.py --grid                                     the awkward corners
   python3 tests/fuzz.py --draws 1000 --count 500                   only errors of rows, of much nasty data
   python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
@@ -156,7 +156,7 @@ def grid():
 
 
 class Toolchain:
-    """A compiler for one kind of machine, with everything of the checker compiled once."""
+    """A compiler for one kind of machine, with the checker compiled once."""
 
     def __init__(self, name, command, runner, flags):
         self.name, self.command, self.runner = name, [*command, *flags, "-std=c11"], runner
@@ -183,7 +183,7 @@ class Toolchain:
             if self.objects is None:
                 directory = pathlib.Path(tempfile.mkdtemp(dir=directory))
                 objects = []
-                for source in "tests/checker.c", "tests/reference.c", "runtime/mhagen.c":
+                for source in "tests/checker.c", "tests/reference.c":
                     objects.append(directory / (pathlib.Path(source).stem + ".o"))
                     code, output = self.compile(ROOT / source, objects[-1], "-O2", *WARNINGS,
                                                 f"-I{ROOT}/runtime", f"-I{ROOT}/tests")
@@ -231,7 +231,7 @@ def execute(command, timeout=600):
 class Item:
     def __init__(self, config, isa, toolchain, level, number=0):
         self.config, self.isa, self.toolchain, self.level = config, isa, toolchain, level
-        self.name = f"c{number}"
+        self.name, self.number = f"c{number}", number
         self.kind, self.detail = None, ""  # ok, skip, refused, or a failure: gen, compile, check
         self.error = self.bound = 0.0
         self.draws = 0
@@ -244,13 +244,25 @@ class Item:
         return self.kind in ("gen", "compile", "check")
 
     @property
+    def kernels(self):
+        """{name: config} of what is compiled: of every fourth batch also the kernel without it, which must
+        give an entry the same bits."""
+        kernels = {self.name: self.config}
+        if "batch" in self.config and self.number % 4 == 0:
+            kernels[f"{self.name}_alone"] = {k: v for k, v in self.config.items() if k != "batch"}
+        return kernels
+
+    @property
     def symptom(self):  # what must stay the same while shrinking
         return self.kind, re.match(r"\(.*?\)|", self.detail)[0]
 
     def generate(self, run, directory):
-        code, output = execute([run.mhagen, "gen", *text(self.config).split(), f"isa={self.isa}",
-                                f"name={self.name}", "-o", directory], 60)
-        if code == 0:
+        for name, config in self.kernels.items():
+            code, output = execute([run.mhagen, "gen", *text(config).split(), f"isa={self.isa}",
+                                    f"name={name}", "-o", directory], 60)
+            if code:
+                break
+        else:
             return True
         # Only the budget of the unrolling and a schedule's tiles may be refused, and cleanly.
         key = re.search(r"config: (\w+) = ", output)
@@ -261,20 +273,25 @@ class Item:
         return False
 
     def compile(self, run, directory):
-        source = directory / f"{self.name}.c"
         # At -O0 gcc's intrinsics are macros that convert without a cast.
         flags = [f"-O{self.level}", "-fstack-usage", *(WARNINGS if self.level else [])]
         if run.precompile and self.isa != "scalar":
             flags += self.toolchain.header(run.directory, self.level)
-        code, output = self.toolchain.compile(source, source.with_suffix(".o"), *flags)
-        if code:
-            self.settle("compile", "\n".join(output.splitlines()[:8]))
-            return False
-        used, said = tools.stack(source)
-        # What the header says is of optimized code, and not of a sanitizer's.
-        if self.level and not self.toolchain.sanitizes and not 0 < used < said:
-            self.settle("compile", f"(stack) {used} bytes, the header says less than {said}")
-            return False
+        for name in self.kernels:
+            source = directory / f"{name}.c"
+            code, output = self.toolchain.compile(source, source.with_suffix(".o"), *flags)
+            if code:
+                self.settle("compile", "\n".join(output.splitlines()[:8]))
+                return False
+            if self.toolchain.sanitizes:  # which take more stack, and call functions of their own
+                continue
+            used, said = tools.stack(source)
+            if self.level and not 0 < used < said:  # what the header says is of optimized code
+                self.settle("compile", f"(stack) {used} bytes, the header says less than {said}")
+                return False
+            if found := tools.hidden(source.with_suffix(".o"), name, self.isa):
+                self.settle("compile", f"(hidden) {', '.join(found)}")
+                return False
         return True
 
 
@@ -285,6 +302,18 @@ class Run:
         self.mhagen, self.directory, self.seed, self.draws = mhagen, directory, seed, draws
         self.precompile = precompile  # would hide a forgotten #include; the warning tests would not
         self.serial = itertools.count()
+        self.runtimes, self.lock = {}, threading.Lock()
+
+    def runtime(self, toolchain, source):
+        """The object of the runtime that the generator writes beside every kernel."""
+        with self.lock:
+            if toolchain not in self.runtimes:
+                out = pathlib.Path(tempfile.mkdtemp(dir=self.directory)) / "mhagen.o"
+                code, output = toolchain.compile(source, out, "-O2", *WARNINGS)
+                if code:
+                    return None, output
+                self.runtimes[toolchain] = out
+        return self.runtimes[toolchain], ""
 
     def check(self, items, keep=False):
         """Settles all items; they share ISA and toolchain. Returns the checker's output."""
@@ -308,16 +337,23 @@ class Run:
         return output
 
     def link_and_run(self, items, directory, terse):
+        kernels = {name: item for item in items for name in item.kernels}
         table = "".join(f"&{item.name}_kernel, " for item in items)
+        alone = "".join(f"  failed |= mhagen_check_alone(&{item.name}_kernel, &{name}_kernel, {self.seed}u);\n"
+                        for name, item in kernels.items() if name != item.name)
         (directory / "main.c").write_text(
-            "".join(f'#include "{item.name}/{item.name}.h"\n' for item in items) +
+            "".join(f'#include "{item.name}/{name}.h"\n' for name, item in kernels.items()) +
             '#include "checker.h"\n\nint main(int argc, char **argv) {\n'
             f"  static const mhagen_kernel *const kernels[] = {{{table}}};\n"
-            f"  return mhagen_check_main(kernels, {len(items)}, argc, argv);\n}}\n")
+            f"  int failed = mhagen_check_main(kernels, {len(items)}, argc, argv);\n{alone}"
+            "  return failed;\n}\n")
         toolchain = items[0].toolchain
-        objects = [directory / item.name / f"{item.name}.o" for item in items]
+        objects = [directory / item.name / f"{name}.o" for name, item in kernels.items()]
+        runtime, output = self.runtime(toolchain, directory / items[0].name / "mhagen.c")
+        if not runtime:
+            return output
         code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
-                                directory / "main.c", *objects, *toolchain.support(self.directory),
+                                directory / "main.c", *objects, runtime, *toolchain.support(self.directory),
                                 "-o", directory / "check", "-lm", "-pthread"])
         if code:
             return output
@@ -379,12 +415,20 @@ def replay_command(options, item):
             f"{item.toolchain.name} --level {item.level} --seed {options.seed}{sanitize}{draws}")
 
 
+def run_command(options):
+    """Draws the same configs again."""
+    more = "".join(f" --{key} {value}" for key in ("cc", "level", "sanitize")
+                   if (value := getattr(options, key)) is not None)
+    return f"python3 tests/fuzz.py --seed {options.seed} --count {options.count} --isa {options.isa}{more}"
+
+
 # ---- the program --------------------------------------------------------------------------------
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="of the configs and of the data")
+    parser.add_argument("--seed", type=int, help="of the configs and of the data (default: a fresh one, "
+                        "for random configs; else 1)")
     parser.add_argument("--count", type=int, default=100, help="random configs for each ISA")
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
     parser.add_argument("--grid", action="store_true", help="the fixed grid instead")
@@ -396,7 +440,10 @@ def arguments():
     parser.add_argument("--sanitize", metavar="LIST", help="address,undefined or thread")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--mhagen", default=ROOT / "build/mhagen", type=pathlib.Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.seed is None:
+        options.seed = 1 if options.grid or options.replay else int(time.time())
+    return options
 
 
 def parse_config(line):
@@ -457,6 +504,8 @@ def main():
                 work += batches(options, isa, chains)
         print(*tools.toolchains([isa for isa in results if isa not in skipped], compilers), sep="\n",
               flush=True)
+        if not (options.grid or options.replay):
+            print(f"again: {run_command(options)}", flush=True)
         if options.replay:
             for items in work:
                 items[0].level = options.level if options.level is not None else 2
@@ -505,7 +554,7 @@ def main():
         print(line)
     what = "grid" if options.grid else f"seed {options.seed}"
     print(f"{what}: {sum(map(len, results.values()))} kernels, {len(failures)} failures, "
-          f"{time.time() - started:.0f} s")
+          f"{time.time() - started:.0f} s, {tools.cpu_time():.0f} CPU seconds")
     return bool(failures)
 
 

@@ -43,6 +43,9 @@ ISAS = ["avx2", "avx512", "scalar"]
 
 HEALTHY = ("nothing", "version.lua", "return", "return")  # must survive
 
+KERNEL, RUNTIME = "../templates/kernel.c.in", "../runtime/mhagen.c"
+RUN, REFUSE = "if (status == MHAGEN_OK) run_all(args);", "if (status != MHAGEN_OK) return status;"
+
 # what breaks, file below gen/, text, its replacement
 MUTATIONS = [
     ("a stride of K rows", "stage/project.lua", "row * d + k0), row", "row * (d - 1) + k0), row"),
@@ -122,6 +125,26 @@ MUTATIONS = [
     ("the rows of transposed queries", "stage/attend.lua",
      "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
     ("the bias of values twice", "emit/pack.lua", "if f.without.v then return", "do return"),
+    ("y written after an error", KERNEL, RUN, RUN + " else if (args && args->y) args->y[0] = 0;"),
+    ("the workspace written after an error", KERNEL, RUN,
+     RUN + " else if (args && args->workspace) *(char *)args->workspace = 0;"),
+    ("packed weights written after an error", KERNEL, RUN,
+     RUN + " else if (args && args->packed) *(char *)args->packed = 0;"),
+    ("an input written after an error", KERNEL, RUN, RUN + " else if (args && args->q) *(char *)args->q = 0;"),
+    ("y written after an error on a pool", RUNTIME, REFUSE,
+     "if (status != MHAGEN_OK && args && args->y) args->y[0] = 0; " + REFUSE),
+    ("the workspace written after an error on a pool", RUNTIME, REFUSE,
+     "if (status != MHAGEN_OK && args && args->workspace) *(char *)args->workspace = 0; " + REFUSE),
+    ("a length that is corrected", RUNTIME, "return MHAGEN_ERR_LENGTH;",
+     "return *(int *)&args->kv_len[b] = 0, MHAGEN_ERR_LENGTH;"),
+    ("packed written after an error of packing", KERNEL, REFUSE,
+     "if (status != MHAGEN_OK && packed) *(char *)packed = 0; " + REFUSE),
+    ("a bias written after an error of packing", KERNEL, REFUSE,
+     "if (status != MHAGEN_OK && weights && weights->bo) *(char *)weights->bo = 0; " + REFUSE),
+    ("a variable that counts the runs", KERNEL, RUN,
+     RUN + " static int runs; if (++runs < 0) return MHAGEN_ERR_NULL;"),
+    ("a function of libc", KERNEL, RUN, RUN + " else if ((int)status == 100) __builtin_abort();"),
+    ("a batch that rounds otherwise", "plan.lua", "cfg.k_block or 256", "cfg.k_block or cfg.batch > 1 and 16 or 256"),
 ]
 
 

@@ -79,7 +79,7 @@ def test_holes_of_lua(version, changes, holes, tmp_path):
     header = tmp_path / "lua.h"
     header.write_text("".join(f'#define LUA_VERSION_{name}\t"{number}"\n' for name, number in
                               (("MAJOR", 5), ("MINOR", 4), ("RELEASE", 4))))
-    output = run("sh", ROOT / "scripts/lua.sh", header, env={
+    output = run("sh", ROOT / "scripts/lua-check.sh", header, env={
         **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CHANGES": str(tmp_path / "changes.gz")})
     assert re.findall(r"CVE-\S+", output) == holes.split()
     assert output == "" or output.startswith(f"warning: Lua {version or '5.4.4'} has known holes")

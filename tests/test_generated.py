@@ -1,14 +1,12 @@
 """The generated C as its user compiles it: warnings, spills, sizes, other schedulers."""
-import ctypes
-import random
 import re
 import subprocess
 
 import pytest
 
 from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
-                   compiler_for, cpu_time, cross_prefix, disassemble, generate, native, need, run,
-                   stack)
+                   compiler_for, cpu_time, cross_prefix, disassemble, generate, hidden, native, need,
+                   run, stack)
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
@@ -130,25 +128,31 @@ def test_fast_math_is_refused(compiler, tmp_path):
     assert result.returncode and "without -ffast-math" in result.stderr
 
 
+@pytest.mark.parametrize("line, found", [
+    ("static int calls; int *at(void) { return &calls; }", ["calls (.bss)", "at (.text)"]),
+    ("static int calls = 1; static int *at(void) { return &calls; }\nint *(*const k_run)(void) = at;",
+     ["calls (.data)"]),
+    ("static _Thread_local int calls; int k_run(void) { return calls++; }", ["__tls_get_addr (*UND*)", "calls (.tbss)"]),
+    ("float expf(float); float k_run(float x) { return expf(x); }", ["expf (*UND*)"]),
+    ("static const float table[] = { 1, 2 }; const float *k_run(int i) { return table + i; }", [])])
+def test_hidden_things_are_found(line, found, tmp_path):
+    source = tmp_path / "k.c"
+    source.write_text(line + "\n")
+    run("gcc", "-O1", "-fPIC", "-c", source, "-o", tmp_path / "k.o")
+    assert sorted(hidden(tmp_path / "k.o", "k", "scalar")) == sorted(found)
+
+
 @slow
 def test_many_kernels_link_together(tmp_path):
     """All globals start with the kernel's name, so one program holds any number of them."""
     objects = []
-    declared = set(re.findall(r"\b(mhagen_\w+)\(", (ROOT / "runtime/mhagen.h").read_text()))
     for i, config in enumerate(COVER[:9]):
         for isa in NATIVE:
             name = f"kernel{i}_{isa}"
             run(*compiler_for(isa, "gcc"), "-O1", "-c", generate(tmp_path, config, isa, name),
                 "-o", tmp_path / f"{name}.o")
             objects.append(tmp_path / f"{name}.o")
-            table = run("nm", "--extern-only", objects[-1])
-            symbols = [line.split() for line in table.splitlines()]
-            defined = {s[-1] for s in symbols if s[-2] != "U"}
-            assert defined == {f"{name}_{part}" for part in ("pack", "run", "supported", "self_test", "kernel")}
-            assert {s[-1] for s in symbols if s[-2] == "U"} <= declared | {
-                "memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
-            sections = run("size", "-A", objects[-1])
-            assert re.findall(r"^\.(?:data|bss) +(\d+)", sections, re.M) == ["0", "0"]  # no state
+            assert not hidden(objects[-1], name, isa)
     main = tmp_path / "main.c"
     main.write_text("int main(void) { return 0; }\n")
     run("gcc", main, *objects, tmp_path / "mhagen.c", "-o", tmp_path / "main", "-pthread")
@@ -166,50 +170,3 @@ def test_stack_of_straight_code(tmp_path):
     """gcc keeps every broadcast for the next group of queries."""
     source = generate(tmp_path, "h=1 d_model=8 dk=4 seq=64 unroll=full", "avx2")
     compile_within_stack(compiler_for("avx2", "gcc"), source, "-std=c11", "-O2")
-
-
-class Weights(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in "wq wk wv wo bq bk bv bo".split()]
-    _fields_ += [("layout", ctypes.c_int)]
-
-
-class Args(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in "q k v y packed workspace kv_len probs".split()]
-
-
-@pytest.mark.parametrize("isa", NATIVE)
-@pytest.mark.parametrize("shape", ["h=2 d_model=20 dk=6 seq=19", "h=2 d_model=20 dk=6 seq=40 causal=true"])
-def test_batch_entry_is_a_single_call(shape, isa, tmp_path):
-    """An entry of a batch has the bits that a kernel without a batch gives it."""
-    h, d, dk, seq = (int(re.search(rf"\b{key}=(\d+)", shape)[1]) for key in ("h", "d_model", "dk", "seq"))
-    floats = random.Random(1)
-
-    def numbers(n):
-        return (ctypes.c_float * n)(*(floats.uniform(-1, 1) for _ in range(n)))
-
-    matrices, biases = [numbers(d * h * dk) for _ in range(4)], [numbers(h * dk) for _ in range(3)]
-    weights = Weights(*map(ctypes.addressof, [*matrices, *biases]))
-    x = numbers(11 * seq * d)
-
-    def y_of(batch, at):
-        name = f"batch{batch}_{isa}"
-        path = generate(tmp_path, f"{shape} batch={batch}", isa, name)
-        library = tmp_path / f"{name}.so"
-        run(*compiler_for(isa, "gcc"), "-O1", "-shared", "-fPIC", "-o", library, path,
-            tmp_path / "mhagen.c", "-pthread")
-        kernel, header = ctypes.CDLL(str(library)), (tmp_path / f"{name}.h").read_text()
-        if not getattr(kernel, f"{name}_supported")():
-            pytest.skip(f"this CPU lacks {isa}")
-        sizes = [int(re.search(rf"{what}_BYTES (\d+)", header)[1]) for what in ("PACKED", "WORKSPACE")]
-        rooms = [ctypes.create_string_buffer(size + 64) for size in sizes]
-        packed, workspace = ((ctypes.addressof(room) + 63) // 64 * 64 for room in rooms)
-        y = (ctypes.c_float * (batch * seq * d))()
-        args = Args(q=ctypes.addressof(x) + 4 * at * seq * d, y=ctypes.addressof(y), packed=packed,
-                    workspace=workspace)
-        assert getattr(kernel, f"{name}_pack")(ctypes.byref(weights), ctypes.c_void_p(packed)) == 0
-        assert getattr(kernel, f"{name}_run")(ctypes.byref(args)) == 0
-        return bytes(y)
-
-    together, size = y_of(11, 0), 4 * seq * d
-    for entry in 0, 5, 10:
-        assert together[entry * size:(entry + 1) * size] == y_of(1, entry)

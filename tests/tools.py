@@ -109,6 +109,28 @@ def stack(source):
     return sum(frames), 1024 * int(said[1])
 
 
+def hidden(compiled, name, isa):
+    """What the object of a kernel must not have: variables, foreign functions, names that are not its own."""
+    nm = f"{cross_prefix(isa)}nm"
+    need(nm)
+    allowed = set(re.findall(r"\b(mhagen_\w+)\(", (ROOT / "runtime/mhagen.h").read_text()))
+    allowed |= {"memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
+    own, found, rows = {f"{name}_{part}" for part in ("pack", "run", "supported", "self_test", "kernel")}, [], 0
+    for line in run(nm, "-f", "sysv", compiled).splitlines():
+        columns = [column.strip() for column in line.split("|")]
+        if len(columns) != 7:
+            continue
+        symbol, kind, section, rows = columns[0], columns[2], columns[6], rows + 1
+        if section == "*UND*":
+            good = symbol in allowed
+        else:  # with addresses in it a constant is relocated before it is read-only
+            variable = re.match(r"\*COM\*|\.t?bss|\.t?data(?!\.rel\.ro)", section)
+            good = not variable and (symbol in own or not kind.isupper())
+        if not good:
+            found.append(f"{symbol} ({section})")
+    return found if rows else ["no symbols"]
+
+
 # (id, config): the shapes that times and sizes are promised for
 SUITE = [(name, f"d_model={d} h={h} dk={dk} seq={seq}{more}") for name, d, h, dk, seq, more in [
     ("micro", 32, 4, 8, 16, ""), ("small", 64, 4, 16, 32, ""), ("odd", 100, 5, 20, 37, ""),
