@@ -462,7 +462,7 @@ function M.help()
     local default = row.same_as or row.computed or row.file and "none" or row.default
     local note = row.required and " (required)"
       or default ~= nil and (" (default: %s)"):format(tostring(default)) or ""
-    lines[#lines + 1] = ("  %-14s %-28s %s%s"):format(row.key, values, row.doc, note)
+    lines[#lines + 1] = ("  %-14s %-27s  %s%s"):format(row.key, values, row.doc, note)
   end
   return table.concat(lines, "\n")
 end

@@ -217,7 +217,7 @@ ATTACKS = {
     "a number": ("return 1", "must return one table"),
     "a function": ("return function() end", "must return one table"),
     "two values": ("return {}, 1", "must return one table"),
-    "nothing set": ("return {}", "h: is required"),
+    "nothing set": ("return {}", "h, d_model, dk, seq, isa: are required"),
     "NaN": ("return { h = 0/0 }", "h = nan: must be an integer"),
     "infinity": ("return { h = 1/0 }", "h = inf: must be an integer"),
     "2^53 + 1": ("return { h = 9007199254740993 }", "h = 9007199254740993: must be an integer"),

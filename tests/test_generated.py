@@ -132,7 +132,8 @@ def test_fast_math_is_refused(compiler, tmp_path):
     ("static int calls; int *at(void) { return &calls; }", ["calls (.bss)", "at (.text)"]),
     ("static int calls = 1; static int *at(void) { return &calls; }\nint *(*const k_run)(void) = at;",
      ["calls (.data)"]),
-    ("static _Thread_local int calls; int k_run(void) { return calls++; }", ["__tls_get_addr (*UND*)", "calls (.tbss)"]),
+    ("static _Thread_local int calls; int k_run(void) { return calls++; }",
+     ["__tls_get_addr (*UND*)", "calls (.tbss)"]),
     ("float expf(float); float k_run(float x) { return expf(x); }", ["expf (*UND*)"]),
     ("static const float table[] = { 1, 2 }; const float *k_run(int i) { return table + i; }", [])])
 def test_hidden_things_are_found(line, found, tmp_path):

@@ -29,8 +29,13 @@ TOY toy toy_div(toy a, toy b) { TOY_LANES(a.at[i] / b.at[i]) }
 TOY toy toy_max(toy a, toy b) { TOY_LANES(a.at[i] > b.at[i] ? a.at[i] : b.at[i]) }
 TOY toy toy_min(toy a, toy b) { TOY_LANES(a.at[i] < b.at[i] ? a.at[i] : b.at[i]) }
 TOY toy toy_round(toy a) { TOY_LANES((a.at[i] + 12582912.0f) - 12582912.0f) }
-TOY float toy_ldexp(float a, float b) { return b >= -126.0f ? ldexpf(a, (int)b) : a; }
-TOY toy toy_scale2(toy a, toy b) { TOY_LANES(toy_ldexp(a.at[i], b.at[i])) }
+TOY float toy_power(float b) { /* 2^b */
+  const uint32_t bits = (uint32_t)((int)b + 127) << 23;
+  float power;
+  memcpy(&power, &bits, sizeof power);
+  return power;
+}
+TOY toy toy_scale2(toy a, toy b) { TOY_LANES(b.at[i] >= -126.0f ? a.at[i] * toy_power(b.at[i]) : a.at[i]) }
 TOY toy_mask toy_lt(toy a, toy b) {
   return (toy_mask){ { a.at[0] < b.at[0], a.at[1] < b.at[1] } };
 }

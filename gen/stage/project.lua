@@ -79,7 +79,9 @@ end
 
 return function(plan)
   local cfg, list = plan.cfg, {}
-  for _, row in ipairs { { "k", cfg.seq_kv, cfg.dk }, { "v", cfg.seq_kv, cfg.dv }, { "q", cfg.seq, plan.fold.query } } do
+  for _, row in ipairs {
+    { "k", cfg.seq_kv, cfg.dk }, { "v", cfg.seq_kv, cfg.dv }, { "q", cfg.seq, plan.fold.query },
+  } do
     local which, rows, width = table.unpack(row)
     if plan.projected[which] then
       list[#list + 1] = {
