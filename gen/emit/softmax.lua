@@ -18,9 +18,10 @@ local LOWEST = -(2.0 ^ 128 - 2.0 ^ 104)
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0
 
--- Puts -inf where the key of row r is beyond the lane's limit. key is an integer expression.
+-- Puts -inf where the key of row r is beyond the lane's limit. key is an integer expression. Returns also what
+-- the maximum starts at: -inf, but for a lane that sees no key the lowest float, so that its weights are zero.
 local function hide(t, group, stats, acc, rows, key)
-  local out = {}
+  local out, least = {}, {}
   for r = 0, rows - 1 do out[r] = {} end
   for c, v in ipairs(group.vecs) do
     local limit = t:op("load", v.w, ("limit_c%d"):format(c - 1), stat(group, stats, "limit", c))
@@ -30,9 +31,13 @@ local function hide(t, group, stats, acc, rows, key)
       local index = t:op("index", v.w, "key_" .. name, key + r)
       local hidden = t:op("lt", v.w, "hide_" .. name, limit, index)
       out[r][c] = t:op("sel", v.w, "s_" .. name, hidden, hidden_score, acc[r][c])
+      if r == 0 then
+        local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), LOWEST)
+        least[c] = t:op("sel", v.w, ("least_c%d"):format(c - 1), hidden, lowest, hidden_score)
+      end
     end
   end
-  return out
+  return out, least
 end
 
 -- One value of list[1] .. list[n] by an op of two: in pairs, so that no chain is long.
@@ -59,7 +64,8 @@ function M.tile(t, group, tile, kind, ptrs, key)
     and function(_, c, w, name) return t:start("load", w, name, stat(group, stats, "negmax", c)) end
     or gemm.from_zero(t)
   local acc = gemm.tile(t, tile)
-  if key then acc = hide(t, group, stats, acc, tile.rows, key) end
+  local least
+  if key then acc, least = hide(t, group, stats, acc, tile.rows, key) end
 
   for c, v in ipairs(group.vecs) do
     local m
@@ -72,9 +78,7 @@ function M.tile(t, group, tile, kind, ptrs, key)
       end
       if kind ~= "again" then
         local scores = { m }
-        if key and tile.keyless and kind == "first" then -- -inf - m is -inf then, and the weights are zero
-          scores[1] = t:op("set", v.w, ("lowest_c%d"):format(c - 1), LOWEST)
-        end
+        if key and tile.keyless and kind == "first" then scores[1] = least[c] end
         for r = 0, tile.rows - 1 do scores[#scores + 1] = acc[r][c] end
         m = reduce(t, v.w, "max", scores, ("max_c%d_"):format(c - 1))
         t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))

@@ -782,6 +782,8 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  const __m256 lowest_c0 = _mm256_set1_ps(-3.40282347e+38f);
+  const __m256 least_c0 = _mm256_mask_blend_ps(hide_r0_c0, hidden_c0, lowest_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_c0, key_r1_c0, _CMP_LT_OQ);
   const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
@@ -795,8 +797,7 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
   const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 lowest_c0 = _mm256_set1_ps(-3.40282347e+38f);
-  const __m256 max_c0_2_0 = _mm256_max_ps(lowest_c0, s_r0_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(least_c0, s_r0_c0);
   const __m256 max_c0_2_2 = _mm256_max_ps(s_r1_c0, s_r2_c0);
   const __m256 max_c0_2_4 = _mm256_max_ps(s_r3_c0, s_r4_c0);
   const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
