@@ -14,6 +14,9 @@ function M.float(x)
   return text .. "f"
 end
 
+-- A literal of type double.
+function M.double(x) return (("%.17g"):format(x):gsub("^%-?%d+$", "%0.0")) end
+
 local function address(p)
   if p.off == 0 then return p.base end
   local text = expr.text(p.off)
@@ -115,11 +118,8 @@ function printers.unless(isa, node, indent, out)
   out[#out + 1] = indent .. "}"
 end
 
--- Of a call: a pointer, an integer expression, or a double.
-local function argument(a)
-  if math.type(a) == "float" then return ("%.17g"):format(a):gsub("^%-?%d+$", "%0.0") end
-  return type(a) == "table" and a.base and address(a) or expr.text(a)
-end
+-- Of a call: a pointer or an integer expression.
+local function argument(a) return type(a) == "table" and a.base and address(a) or expr.text(a) end
 
 function printers.call(_, node, indent, out)
   local args = {}

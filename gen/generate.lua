@@ -3,7 +3,7 @@
 local config = require "config"
 local cprint = require "cprint"
 local describe = require "describe"
-local pack = require "emit.pack"
+local pack = require "pack"
 local record = require "record"
 local self_test = require "emit.self_test"
 local tape = require "tape"
@@ -49,12 +49,36 @@ local function test_values(rows)
   return cprint.list(inputs, "    "), cprint.list(bits, "    ")
 end
 
+-- A matrix as mhagen.h names it.
+local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() end
+
+-- The tables of a list of fills, as initializers.
+local function pack_text(list)
+  local terms, fills, sizes = {}, {}, {}
+  for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
+  for i, fill in ipairs(list.fills) do
+    local rounds = {}
+    for j, round in ipairs(fill.rounds) do
+      rounds[j] = ("{ %d, %d, %d, %d, %d }"):format(round.count, round.to, round.row or 0, round.column or 0,
+        round.first or 0)
+    end
+    fills[i] = ("  { %d, %d, %d, %d, %s, %d, %d, { %s } }, /* %s */"):format(fill.to, fill.steps, fill.used,
+      fill.width, cprint.double(fill.scale), #terms, #fill.terms, #rounds > 0 and table.concat(rounds, ", ") or "{ 0 }",
+      fill.text)
+    for _, term in ipairs(fill.terms) do
+      terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d, %d },"):format(matrix_name(term.a),
+        term.a_flipped and 1 or 0, matrix_name(term.b), term.b_flipped and 1 or 0, term.row or 0, term.column or 0,
+        term.first or 0, term.inner or 0, term.sign or 1)
+    end
+  end
+  return { terms = table.concat(terms, "\n"), fills = table.concat(fills, "\n"), sizes = cprint.list(sizes, "    ") }
+end
+
 return function(cfg)
   local recorded = record(cfg)
   local plan = recorded.plan
   local isa = plan.isa
-  local packing = tape.new(isa)
-  pack.emit(packing, plan)
+  local packing = pack_text(pack.list(plan))
   local testing = tape.new(isa, recorded.tape)
   local test_rows = self_test.emit(testing)
 
@@ -84,7 +108,7 @@ return function(cfg)
   }
   local test_inputs, test_bits = test_values(test_rows)
   local source_values = with {
-    plan = describe.header(recorded), pack = cprint.functions(packing), guard = isa.guard,
+    plan = describe.header(recorded), pack_terms = packing.terms, pack_fills = packing.fills, pack_sizes = packing.sizes, guard = isa.guard,
     headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",

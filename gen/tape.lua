@@ -224,11 +224,11 @@ function Tape:block(build)
   self:into(node.body, build)
 end
 
--- Calls a function of this tape with all the arguments of its definition, or one from outside.
+-- Calls a function of this tape with all the arguments of its definition.
 function Tape:call(fn, args)
   local list = {}
   for i, a in ipairs(args) do
-    if not fn.takes or fn.takes[i] then list[#list + 1] = a end
+    if fn.takes[i] then list[#list + 1] = a end
   end
   self:push { kind = "call", fn = fn, args = list }
 end

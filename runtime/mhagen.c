@@ -72,65 +72,83 @@ mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int
   return good ? MHAGEN_OK : MHAGEN_ERR_ARITHMETIC;
 }
 
-/* Element (row, column) of a matrix m[rows][columns]; of a null matrix zero. */
-static double element(const float *m, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
-                      ptrdiff_t row, ptrdiff_t column) {
-  if (!m) return 0.0;
-  return (double)m[layout == MHAGEN_IN_OUT ? row * columns + column : column * rows + row];
+/* A given matrix as it is used: element (row, column) is at[row * row_step + column * column_step],
+ * or zero where at is null. */
+typedef struct view {
+  const float *at;
+  ptrdiff_t row_step, column_step;
+} view;
+
+static view view_of(const mhagen_packing *packing, const mhagen_weights *w, int matrix, int flipped) {
+  const float *const given[] = {w->wq, w->wk, w->wv, w->wo, w->bq, w->bk, w->bv, w->bo};
+  const view none = {NULL, 0, 0};
+  if (matrix == MHAGEN_NONE) return none;
+  const mhagen_matrix_size size = packing->sizes[matrix - MHAGEN_WQ];
+  const view as_stored = {given[matrix - MHAGEN_WQ], size.columns, 1};
+  const view by_columns = {as_stored.at, 1, size.rows};
+  const view v = w->layout == MHAGEN_IN_OUT ? as_stored : by_columns;
+  const view turned = {v.at, v.column_step, v.row_step};
+  return flipped ? turned : v;
 }
 
-void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
-                       ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
-                       ptrdiff_t width, double scale, float *panel) {
-  for (ptrdiff_t k = 0; k < steps; ++k) {
-    for (ptrdiff_t c = 0; c < width; ++c) {
-      const double x = c < used ? element(w, layout, rows, columns, row + k, column + c) : 0.0;
-      panel[k * width + c] = (float)(scale * x);
-    }
+static double element(view v, ptrdiff_t row, ptrdiff_t column) {
+  return v.at ? (double)v.at[row * v.row_step + column * v.column_step] : 0.0;
+}
+
+/* Adds element (row, column) of a term to a sum. */
+static double add_term(const mhagen_pack_term *t, view a, view b, ptrdiff_t row, ptrdiff_t column,
+                       double sum) {
+  if (t->b == MHAGEN_NONE) return sum + t->sign * element(a, row, column);
+  for (ptrdiff_t i = t->first; a.at && i < t->first + t->inner; ++i) {
+    sum += element(a, row, i) * element(b, i, column);
   }
+  return sum;
 }
 
-void mhagen_pack_quadrants(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
-                           ptrdiff_t half_rows, ptrdiff_t half_columns, int s11, int s12, int s21,
-                           int s22, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width, double scale,
-                           float *panel) {
-  const int signs[2][2] = {{s11, s12}, {s21, s22}};
-  for (ptrdiff_t k = 0; k < half_rows; ++k) {
-    for (ptrdiff_t c = 0; c < width; ++c) {
+static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill,
+                        const mhagen_weights *weights, const mhagen_pack_term *terms, float *panel) {
+  view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS];
+  for (int i = 0; i < fill->terms; ++i) {
+    a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
+    b[i] = view_of(packing, weights, terms[i].b, terms[i].b_flipped);
+  }
+  for (ptrdiff_t k = 0; k < fill->steps; ++k) {
+    for (ptrdiff_t c = 0; c < fill->width; ++c) {
       double sum = 0.0;
-      for (int i = 0; c < used && i < 4; ++i) {
-        sum += signs[i / 2][i % 2] * element(w, layout, rows, columns, k + i / 2 * half_rows,
-                                             column + c + i % 2 * half_columns);
+      for (int i = 0; c < fill->used && i < fill->terms; ++i) {
+        sum = add_term(&terms[i], a[i], b[i], terms[i].row + k, terms[i].column + c, sum);
       }
-      panel[k * width + c] = (float)(scale * sum);
+      panel[k * fill->width + c] = (float)(fill->scale * sum);
     }
   }
 }
 
-void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
-                         mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
-                         ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,
-                         ptrdiff_t used, ptrdiff_t width, double scale, float *panel) {
-  for (ptrdiff_t k = 0; k < steps; ++k) {
-    for (ptrdiff_t c = 0; c < width; ++c) {
-      double sum = 0.0;
-      for (ptrdiff_t i = first; c < used && i < first + inner; ++i) {
-        sum += element(a, a_layout, steps, depth, k, i) *
-               element(b, b_layout, depth, columns, i, column + c);
-      }
-      panel[k * width + c] = (float)(scale * sum);
+/* The rounds of a fill from number `round` on, each of which moves the panel and the terms on. */
+static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *fill,
+                         const mhagen_weights *weights, int round, const mhagen_pack_term *at,
+                         float *panel) {
+  if (round == MHAGEN_PACK_ROUNDS) {
+    write_panel(packing, fill, weights, at, panel);
+    return;
+  }
+  const mhagen_pack_round r = fill->rounds[round];
+  mhagen_pack_term terms[MHAGEN_PACK_TERMS];
+  for (int i = 0; i < fill->terms; ++i) terms[i] = at[i];
+  for (ptrdiff_t n = 0; n == 0 || n < r.count; ++n) {
+    write_rounds(packing, fill, weights, round + 1, terms, panel + n * r.to);
+    for (int i = 0; i < fill->terms; ++i) {
+      terms[i].row += r.row;
+      terms[i].column += r.column;
+      terms[i].first += r.first;
     }
   }
 }
 
-void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptrdiff_t columns,
-                             float *bias) {
-  for (ptrdiff_t c = 0; c < columns; ++c) {
-    double sum = element(weights->bo, MHAGEN_IN_OUT, 1, columns, 0, c);
-    for (ptrdiff_t i = 0; weights->bv && i < depth; ++i) {
-      sum += (double)weights->bv[i] * element(weights->wo, weights->layout, depth, columns, i, c);
-    }
-    bias[c] = (float)sum;
+void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights, void *packed) {
+  memset(packed, 0, packing->bytes); /* the gaps between sections too */
+  for (int i = 0; i < packing->fill_count; ++i) {
+    const mhagen_pack_fill *fill = &packing->fills[i];
+    write_rounds(packing, fill, weights, 0, packing->terms + fill->term, (float *)packed + fill->to);
   }
 }
 

@@ -154,35 +154,53 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
 /* For generated code: the status that packing starts with. */
 MHAGEN_API mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
 
-/* For generated code: packs `steps` rows from `row` on and `used` columns from `column` on of a
- * matrix w[rows][columns] (under MHAGEN_OUT_IN w[columns][rows]) into panel[steps][width], scaled
- * and rounded once, with zeros behind. A null w means zeros. */
-MHAGEN_API
-void mhagen_pack_panel(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
-                       ptrdiff_t row, ptrdiff_t column, ptrdiff_t steps, ptrdiff_t used,
-                       ptrdiff_t width, double scale, float *panel);
+/* For generated code: how packed weights are made of the given ones, as a list of fills. A fill
+ * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and
+ * zeros behind. The matrix is a sum of terms, in double. Rounds, one inside the other, repeat a
+ * fill, and move panel and terms on. */
+enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 
-/* For generated code: the same for a sum of four quadrants of w, those below half_rows further
- * down, those on the right half_columns further on, each times its sign 1, 0 or -1, summed in
- * double. */
-MHAGEN_API
-void mhagen_pack_quadrants(const float *w, mhagen_layout layout, ptrdiff_t rows, ptrdiff_t columns,
-                           ptrdiff_t half_rows, ptrdiff_t half_columns, int s11, int s12, int s21,
-                           int s22, ptrdiff_t column, ptrdiff_t used, ptrdiff_t width, double scale,
-                           float *panel);
+enum { /* a matrix of mhagen_weights */
+  MHAGEN_NONE,
+  MHAGEN_WQ, MHAGEN_WK, MHAGEN_WV, MHAGEN_WO, MHAGEN_BQ, MHAGEN_BK, MHAGEN_BV, MHAGEN_BO,
+  MHAGEN_MATRICES = MHAGEN_BO
+};
 
-/* For generated code: the same for the product of `inner` columns of a[steps][depth] from `first`
- * on, and as many rows of b[depth][columns], summed in double. */
-MHAGEN_API
-void mhagen_pack_product(const float *a, mhagen_layout a_layout, const float *b,
-                         mhagen_layout b_layout, ptrdiff_t steps, ptrdiff_t depth,
-                         ptrdiff_t columns, ptrdiff_t first, ptrdiff_t inner, ptrdiff_t column,
-                         ptrdiff_t used, ptrdiff_t width, double scale, float *panel);
+typedef struct mhagen_matrix_size {
+  ptrdiff_t rows, columns; /* as MHAGEN_IN_OUT has them; biases have one row */
+} mhagen_matrix_size;
 
-/* For generated code: bo + bv wo, summed in double, with wo[depth][columns]. */
-MHAGEN_API
-void mhagen_pack_output_bias(const mhagen_weights *weights, ptrdiff_t depth, ptrdiff_t columns,
-                             float *bias);
+typedef struct mhagen_pack_term {
+  int a, a_flipped; /* a matrix, or its transposed; null means zeros */
+  int b, b_flipped; /* MHAGEN_NONE, or what a is multiplied by */
+  ptrdiff_t row, column, first, inner; /* where the panel begins; the columns of a in a product */
+  int sign;         /* of a alone */
+} mhagen_pack_term;
+
+typedef struct mhagen_pack_round {
+  ptrdiff_t count; /* 0 is 1 */
+  ptrdiff_t to, row, column, first; /* what a round adds */
+} mhagen_pack_round;
+
+typedef struct mhagen_pack_fill {
+  ptrdiff_t to; /* place of the panel in packed, in floats */
+  ptrdiff_t steps, used, width;
+  double scale;
+  int term, terms; /* the first, and how many */
+  mhagen_pack_round rounds[MHAGEN_PACK_ROUNDS];
+} mhagen_pack_fill;
+
+typedef struct mhagen_packing {
+  size_t bytes;
+  mhagen_matrix_size sizes[MHAGEN_MATRICES]; /* from MHAGEN_WQ on */
+  const mhagen_pack_term *terms;
+  const mhagen_pack_fill *fills;
+  int fill_count;
+} mhagen_packing;
+
+/* For generated code: carries the list out. */
+MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights,
+                            void *packed);
 
 /* For generated code: MHAGEN_OK if the bits of got[rows][lanes], without the signs, lie between the
  * two of each row, else MHAGEN_ERR_ARITHMETIC. */

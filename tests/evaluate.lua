@@ -222,9 +222,9 @@ end
 
 -- ---- nodes ----
 
--- tape: what to run; outside: Lua functions for those that it calls and does not define.
+-- tape: what to run.
 -- Returns run(name, arguments..).
-function M.new(tape, externals)
+function M.new(tape)
   local run_body, call
   local nodes = {}
 
@@ -271,7 +271,6 @@ function M.new(tape, externals)
   end
 
   function call(f, args)
-    if externals and externals[f.name] then return externals[f.name](table.unpack(args)) end
     local frame = new_frame()
     if #args ~= #f.params then error(f.name .. ": wrong number of arguments") end
     for i, p in ipairs(f.params) do frame[p.name] = args[i] end

@@ -45,6 +45,7 @@ HEALTHY = ("nothing", "version.lua", "return", "return")  # must survive
 
 KERNEL, RUNTIME = "../templates/kernel.c.in", "../runtime/mhagen.c"
 RUN, REFUSE = "if (status == MHAGEN_OK) run_all(args);", "if (status != MHAGEN_OK) return status;"
+PACK = "if (status == MHAGEN_OK) mhagen_pack("
 
 # what breaks, file below gen/, text, its replacement
 MUTATIONS = [
@@ -97,15 +98,15 @@ MUTATIONS = [
     ("a division by the sum left out", "stage/attend.lua", '"o_" .. name_of, sum, inverse)',
      '"o_" .. name_of, sum, sum)'),
     ("a chain of a sum left out", "emit/gemm.lua", "while apart < #sums do", "while apart < 1 do"),
-    ("merged weights of another column", "emit/pack.lua", 'product("wq", d, 0, column,', 'product("wq", d, 0, 0,'),
+    ("merged weights of another column", "pack.lua", 'product("wq", block.at)', 'product("wq", 0)'),
     ("a sign of the quadrants", "strassen.lua", "signs = { 1, -1, -1, 1 }", "signs = { 1, -1, 1, 1 }"),
     ("quadrants with rows that must not mix", "strassen.lua", "if cfg.probs then return false end", ""),
     ("weights not normalized", "emit/probs.lua", 'weight, inverse)', 'weight, weight)'),
     ("subnormal weights", "emit/probs.lua", "2.0 ^ -126", "0.0"),
     ("weights of unseen keys", "emit/probs.lua", "m - p.tiles * group.keys.rows", "0"),
-    ("a wrong scale of scores", "emit/pack.lua", "1.4426950408889634 / math.sqrt(cfg.dk)",
+    ("a wrong scale of scores", "pack.lua", "1.4426950408889634 / math.sqrt(cfg.dk)",
      "1.4426950408889634 / math.sqrt(cfg.dk + 1)"),
-    ("a packed column off by one", "emit/pack.lua", "first + row, d, size", "first + row + 1, d, size"),
+    ("a packed column off by one", "pack.lua", '{ a = "wq", column = run.at }', '{ a = "wq", column = run.at + 1 }'),
     ("a coefficient of exp2", "emit/exp.lua", "0.240226477", "0.240526477"),
     ("a root of two", "isa/avx512.lua", "1.04427373f", "1.04428373f"),
     ("exp2 of the lowest numbers", "emit/exp.lua", "M.lowest = -126.0", "M.lowest = -160.0"),
@@ -118,14 +119,14 @@ MUTATIONS = [
     ("a block of the output left out", "plan.lua", "run.at + i * run.size, {}", "run.at, {}"),
     ("the low part of another broadcast", "isa/avx512.lua", 'low = "$low$1)"',
      'low = "$p_setzero_ps()"'),
-    ("a merged matrix transposed", "emit/pack.lua", 'weights("wk"), flipped, steps', 'weights("wk"), layout, steps'),
+    ("a merged matrix transposed", "pack.lua", "b_flipped = true", "b_flipped = false"),
     ("the bias of a merged matrix", "stage/attend.lua", 'not q and weights "bq":at(i * plan.kq.rows)', "nil"),
     ("the next head's absorbed values", "stage/attend.lua", "weights(which):at(i * size)",
      "weights(which):at((plan.hb - 1 - i) * size)"),
     ("an infinite key that is lost", "emit/softmax.lua", "if tile.test then", "if false then"),
     ("the rows of transposed queries", "stage/attend.lua",
      "width, plan.projected.q.ld, p.queries", "width, width, p.queries"),
-    ("the bias of values twice", "emit/pack.lua", "if f.without.v then return", "do return"),
+    ("the bias of values twice", "pack.lua", "if f.without.v then terms", "do terms"),
     ("y written after an error", KERNEL, RUN, RUN + " else if (args && args->y) args->y[0] = 0;"),
     ("the workspace written after an error", KERNEL, RUN,
      RUN + " else if (args && args->workspace) *(char *)args->workspace = 0;"),
@@ -138,10 +139,10 @@ MUTATIONS = [
      "if (status != MHAGEN_OK && args && args->workspace) *(char *)args->workspace = 0; " + REFUSE),
     ("a length that is corrected", RUNTIME, "return MHAGEN_ERR_LENGTH;",
      "return *(int *)&args->kv_len[b] = 0, MHAGEN_ERR_LENGTH;"),
-    ("packed written after an error of packing", KERNEL, REFUSE,
-     "if (status != MHAGEN_OK && packed) *(char *)packed = 0; " + REFUSE),
-    ("a bias written after an error of packing", KERNEL, REFUSE,
-     "if (status != MHAGEN_OK && weights && weights->bo) *(char *)weights->bo = 0; " + REFUSE),
+    ("packed written after an error of packing", KERNEL, PACK,
+     "if (status != MHAGEN_OK && packed) *(char *)packed = 0; " + PACK),
+    ("a bias written after an error of packing", KERNEL, PACK,
+     "if (status != MHAGEN_OK && weights && weights->bo) *(char *)weights->bo = 0; " + PACK),
     ("a variable that counts the runs", KERNEL, RUN,
      RUN + " static int runs; if (++runs < 0) return MHAGEN_ERR_NULL;"),
     ("a function of libc", KERNEL, RUN, RUN + " else if ((int)status == 100) __builtin_abort();"),

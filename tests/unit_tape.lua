@@ -5,7 +5,7 @@ local config = require "config"
 local evaluate = require "tests.evaluate"
 local expr = require "expr"
 local isas = require "isa.init"
-local pack = require "emit.pack"
+local pack = require "pack"
 local plan_of = require "plan"
 local tape = require "tape"
 local walk = require "walk"
@@ -97,64 +97,43 @@ end
 
 local biases = { bq = true, bk = true, bv = true, bo = true }
 
--- The packing functions of runtime/mhagen.c. layout 0: m[rows][columns].
-local function element(m, layout, rows, columns, row, column)
-  return m.buffer[m.off + (layout == 0 and row * columns + column or column * rows + row)]
-end
-
-local function fill(panel, steps, width, value)
-  for k = 0, steps - 1 do
-    for c = 0, width - 1 do
-      local at = panel.off + k * width + c
-      if panel.buffer[at] == nil then error("packs outside of its buffer") end
-      panel.buffer[at] = string.unpack("<f", string.pack("<f", value(k, c)))
-    end
+-- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them.
+local function pack_weights(list, weights, packed)
+  local columns = {}
+  for _, matrix in ipairs(list.matrices) do columns[matrix[1]] = matrix[3] end
+  local function element(name, flipped, row, column)
+    if flipped then row, column = column, row end
+    return weights[name].buffer[row * columns[name] + column]
   end
-end
-
-local pack_functions = {}
-
-function pack_functions.mhagen_pack_panel(w, layout, rows, columns, row, column, steps, used, width, scale, panel)
-  fill(panel, steps, width, function(k, c)
-    return c < used and scale * element(w, layout, rows, columns, row + k, column + c) or 0.0
-  end)
-end
-
-function pack_functions.mhagen_pack_quadrants(w, layout, rows, columns, half_rows, half_columns, s11, s12, s21, s22,
-                                              column, used, width, scale, panel)
-  fill(panel, half_rows, width, function(k, c)
-    local sum = 0.0
-    for i, sign in ipairs { s11, s12, s21, s22 } do
-      if c < used and sign ~= 0 then
-        local row, right = k + (i - 1) // 2 * half_rows, (i - 1) % 2 * half_columns
-        sum = sum + sign * element(w, layout, rows, columns, row, column + c + right)
-      end
-    end
-    return scale * sum
-  end)
-end
-
-function pack_functions.mhagen_pack_product(a, a_layout, b, b_layout, steps, depth, columns, first, inner,
-                                            column, used, width, scale, panel)
-  fill(panel, steps, width, function(k, c)
-    local sum = 0.0
-    for i = first, first + inner - 1 do
-      if c < used then
-        sum = sum + element(a, a_layout, steps, depth, k, i) * element(b, b_layout, depth, columns, i, column + c)
-      end
-    end
-    return scale * sum
-  end)
-end
-
-function pack_functions.mhagen_pack_output_bias(weights, depth, columns, bias)
-  fill(bias, 1, columns, function(_, c)
-    local sum = element(weights.bo, 0, 1, columns, 0, c)
-    for i = 0, depth - 1 do
-      sum = sum + element(weights.bv, 0, 1, depth, 0, i) * element(weights.wo, 0, depth, columns, i, c)
+  local function value(term, moved, k, c)
+    local row, column = (term.row or 0) + moved.row + k, (term.column or 0) + moved.column + c
+    if not term.b then return (term.sign or 1) * element(term.a, term.a_flipped, row, column) end
+    local sum, first = 0.0, (term.first or 0) + moved.first
+    for i = first, first + term.inner - 1 do
+      sum = sum + element(term.a, term.a_flipped, row, i) * element(term.b, term.b_flipped, i, column)
     end
     return sum
-  end)
+  end
+  local function panel(fill, moved)
+    for k = 0, fill.steps - 1 do
+      for c = 0, fill.width - 1 do
+        local at, sum = fill.to + moved.to + k * fill.width + c, 0.0
+        if packed.buffer[at] == nil then error("packs outside of its buffer") end
+        for _, term in ipairs(c < fill.used and fill.terms or {}) do sum = sum + value(term, moved, k, c) end
+        packed.buffer[at] = string.unpack("<f", string.pack("<f", fill.scale * sum))
+      end
+    end
+  end
+  local function rounds(fill, i, moved)
+    local round = fill.rounds[i]
+    if not round then return panel(fill, moved) end
+    for n = 0, round.count - 1 do
+      local at = {}
+      for what, by in pairs(moved) do at[what] = by + n * (round[what] or 0) end
+      rounds(fill, i + 1, at)
+    end
+  end
+  for _, fill in ipairs(list.fills) do rounds(fill, 1, { to = 0, row = 0, column = 0, first = 0 }) end
 end
 
 -- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0.
@@ -213,9 +192,8 @@ local function kernel_of(text, kv_len)
   for word in text:gmatch("%S+") do words[#words + 1] = word end
   local cfg = config.load(nil, words)
   local plan = plan_of.build(cfg)
-  local kernels, packing = tape.new(plan.isa), tape.new(plan.isa)
+  local kernels = tape.new(plan.isa)
   local phases = walk.record(kernels, plan)
-  pack.emit(packing, plan)
 
   local random = randoms(#text)
   local function input(name, size)
@@ -234,7 +212,7 @@ local function kernel_of(text, kv_len)
     bq = input("bq", k_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", d),
   }
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
-  evaluate.new(packing, pack_functions)("pack_all", weights, packed)
+  pack_weights(pack.list(plan), weights, packed)
   packed.buffer.constant = true
 
   local function arguments()

@@ -27,24 +27,41 @@
 
 /* ---- packing ---- */
 
-/* Every weight into its place in `packed`. */
-static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 8, 8, 0, 0, 8, 8, 8, 0.72134752044448169,
-      packed + 128);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 8, 0, 0, 1, 8, 8, 0.72134752044448169,
-      packed + 192);
-  mhagen_pack_panel(weights->wk, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed);
-  mhagen_pack_panel(weights->wv, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 64);
-  mhagen_pack_panel(weights->wo, weights->layout, 8, 8, 0, 0, 8, 8, 8, 1.0, packed + 208);
-  mhagen_pack_output_bias(weights, 8, 8, packed + 272);
-}
+/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+static const mhagen_pack_term pack_terms[] = {
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 8, 1 },
+};
+
+/* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
+static const mhagen_pack_fill pack_fills[] = {
+  { 128, 8, 8, 8, 0.72134752044448169, 0, 1, { { 0 } } }, /* wq */
+  { 192, 1, 8, 8, 0.72134752044448169, 1, 1, { { 0 } } }, /* bq */
+  { 0, 8, 8, 8, 1.0, 2, 1, { { 0 } } }, /* wk */
+  { 64, 8, 8, 8, 1.0, 3, 1, { { 0 } } }, /* wv */
+  { 208, 8, 8, 8, 1.0, 4, 1, { { 0 } } }, /* wo */
+  { 272, 1, 8, 8, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
+};
+
+static const mhagen_packing packing = {
+  .bytes = TINY_AVX2_PACKED_BYTES,
+  .sizes = {
+    { 8, 8 }, { 8, 8 }, { 8, 8 }, { 8, 8 }, { 1, 8 }, { 1, 8 }, { 1, 8 }, { 1, 8 }
+  },
+  .terms = pack_terms,
+  .fills = pack_fills,
+  .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+};
 
 mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
   mhagen_status status = mhagen_check_weights(weights, packed);
   if (status == MHAGEN_OK && tiny_avx2_supported()) status = tiny_avx2_self_test();
-  if (status != MHAGEN_OK) return status;
-  memset(packed, 0, TINY_AVX2_PACKED_BYTES); /* the gaps between sections too */
-  pack_all(weights, (float *)packed);
+  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
   return status;
 }
 

@@ -26,23 +26,41 @@
 
 /* ---- packing ---- */
 
-/* Every weight into its place in `packed`. */
-static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_panel(weights->wq, weights->layout, 4, 2, 0, 0, 4, 2, 2, 1.0201394465967895, packed);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 2, 0, 0, 1, 2, 2, 1.0201394465967895,
-      packed + 16);
-  mhagen_pack_panel(weights->wk, weights->layout, 4, 2, 0, 0, 4, 2, 16, 1.0, packed + 32);
-  mhagen_pack_panel(weights->wv, weights->layout, 4, 2, 0, 0, 4, 2, 16, 1.0, packed + 96);
-  mhagen_pack_panel(weights->wo, weights->layout, 2, 4, 0, 0, 2, 4, 16, 1.0, packed + 160);
-  mhagen_pack_output_bias(weights, 2, 4, packed + 192);
-}
+/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+static const mhagen_pack_term pack_terms[] = {
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+};
+
+/* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
+static const mhagen_pack_fill pack_fills[] = {
+  { 0, 4, 2, 2, 1.0201394465967895, 0, 1, { { 0 } } }, /* wq */
+  { 16, 1, 2, 2, 1.0201394465967895, 1, 1, { { 0 } } }, /* bq */
+  { 32, 4, 2, 16, 1.0, 2, 1, { { 0 } } }, /* wk */
+  { 96, 4, 2, 16, 1.0, 3, 1, { { 0 } } }, /* wv */
+  { 160, 2, 4, 16, 1.0, 4, 1, { { 0 } } }, /* wo */
+  { 192, 1, 4, 16, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
+};
+
+static const mhagen_packing packing = {
+  .bytes = TINY_FULL_PACKED_BYTES,
+  .sizes = {
+    { 4, 2 }, { 4, 2 }, { 4, 2 }, { 2, 4 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 4 }
+  },
+  .terms = pack_terms,
+  .fills = pack_fills,
+  .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+};
 
 mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
   mhagen_status status = mhagen_check_weights(weights, packed);
   if (status == MHAGEN_OK && tiny_full_supported()) status = tiny_full_self_test();
-  if (status != MHAGEN_OK) return status;
-  memset(packed, 0, TINY_FULL_PACKED_BYTES); /* the gaps between sections too */
-  pack_all(weights, (float *)packed);
+  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
   return status;
 }
 

@@ -27,23 +27,37 @@
 
 /* ---- packing ---- */
 
-/* Every weight into its place in `packed`. */
-static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_product(weights->wq, weights->layout, weights->wk, -weights->layout + 1, 3, 2, 3, 0,
-      2, 0, 3, 3, 1.0201394465967895, packed);
-  mhagen_pack_product(weights->bq, weights->layout, weights->wk, -weights->layout + 1, 1, 2, 3, 0,
-      2, 0, 3, 3, 1.0201394465967895, packed + 16);
-  mhagen_pack_product(weights->wv, weights->layout, weights->wo, weights->layout, 3, 2, 3, 0, 2, 0,
-      3, 3, 1.0, packed + 32);
-  mhagen_pack_output_bias(weights, 2, 3, packed + 48);
-}
+/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+static const mhagen_pack_term pack_terms[] = {
+  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
+  { MHAGEN_BQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
+  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+};
+
+/* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
+static const mhagen_pack_fill pack_fills[] = {
+  { 0, 3, 3, 3, 1.0201394465967895, 0, 1, { { 0 } } }, /* wq wk^T */
+  { 16, 1, 3, 3, 1.0201394465967895, 1, 1, { { 0 } } }, /* bq wk^T */
+  { 32, 3, 3, 3, 1.0, 2, 1, { { 0 } } }, /* wv wo */
+  { 48, 1, 3, 3, 1.0, 3, 2, { { 0 } } }, /* bo + bv wo */
+};
+
+static const mhagen_packing packing = {
+  .bytes = TINY_SCALAR_PACKED_BYTES,
+  .sizes = {
+    { 3, 2 }, { 3, 2 }, { 3, 2 }, { 2, 3 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 3 }
+  },
+  .terms = pack_terms,
+  .fills = pack_fills,
+  .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+};
 
 mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed) {
   mhagen_status status = mhagen_check_weights(weights, packed);
   if (status == MHAGEN_OK && tiny_scalar_supported()) status = tiny_scalar_self_test();
-  if (status != MHAGEN_OK) return status;
-  memset(packed, 0, TINY_SCALAR_PACKED_BYTES); /* the gaps between sections too */
-  pack_all(weights, (float *)packed);
+  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
   return status;
 }
 

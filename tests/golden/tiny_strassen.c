@@ -27,67 +27,101 @@
 
 /* ---- packing ---- */
 
-/* Every weight into its place in `packed`. */
-static void pack_all(const mhagen_weights *weights, float *packed) {
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, 1, 0, 0, 0, 0, 1, 1,
-      1.0201394465967895, packed + 128);
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, 0, 0, 1, 0, 0, 1, 1,
-      1.0201394465967895, packed + 133);
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, 0, 0, 0, 1, 0, 1, 1,
-      1.0201394465967895, packed + 138);
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, 1, -1, -1, 1, 0, 1, 1,
-      1.0201394465967895, packed + 143);
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, -1, 1, 0, 0, 0, 1, 1,
-      1.0201394465967895, packed + 148);
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, 1, -1, 0, 1, 0, 1, 1,
-      1.0201394465967895, packed + 153);
-  mhagen_pack_quadrants(weights->wq, weights->layout, 10, 2, 5, 1, 0, -1, 0, 1, 0, 1, 1,
-      1.0201394465967895, packed + 158);
-  mhagen_pack_panel(weights->bq, weights->layout, 1, 2, 0, 0, 1, 2, 2, 1.0201394465967895,
-      packed + 176);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, 1, 0, 0, 0, 0, 1, 1, 1.0,
-      packed);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, 0, 0, 1, 0, 0, 1, 1, 1.0,
-      packed + 5);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, 0, 0, 0, 1, 0, 1, 1, 1.0,
-      packed + 10);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, 1, -1, -1, 1, 0, 1, 1, 1.0,
-      packed + 15);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, -1, 1, 0, 0, 0, 1, 1, 1.0,
-      packed + 20);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, 1, -1, 0, 1, 0, 1, 1, 1.0,
-      packed + 25);
-  mhagen_pack_quadrants(weights->wk, weights->layout, 10, 2, 5, 1, 0, -1, 0, 1, 0, 1, 1, 1.0,
-      packed + 30);
-  mhagen_pack_panel(weights->bk, weights->layout, 1, 2, 0, 0, 1, 2, 2, 1.0, packed + 48);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, 1, 0, 0, 0, 0, 1, 1, 1.0,
-      packed + 64);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, 0, 0, 1, 0, 0, 1, 1, 1.0,
-      packed + 69);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, 0, 0, 0, 1, 0, 1, 1, 1.0,
-      packed + 74);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, 1, -1, -1, 1, 0, 1, 1, 1.0,
-      packed + 79);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, -1, 1, 0, 0, 0, 1, 1, 1.0,
-      packed + 84);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, 1, -1, 0, 1, 0, 1, 1, 1.0,
-      packed + 89);
-  mhagen_pack_quadrants(weights->wv, weights->layout, 10, 2, 5, 1, 0, -1, 0, 1, 0, 1, 1, 1.0,
-      packed + 94);
-  mhagen_pack_panel(weights->bv, weights->layout, 1, 2, 0, 0, 1, 2, 2, 1.0, packed + 112);
-  for (ptrdiff_t panel = 0; panel < 5; ++panel) {
-    mhagen_pack_panel(weights->wo, weights->layout, 2, 10, 0, 2 * panel, 2, 2, 2, 1.0,
-        packed + 4 * panel + 192);
-  }
-  mhagen_pack_panel(weights->bo, weights->layout, 1, 10, 0, 0, 1, 10, 10, 1.0, packed + 224);
-}
+/* a, transposed?, b, transposed?, row, column, first, inner, sign */
+static const mhagen_pack_term pack_terms[] = {
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 5, 0, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 5, 0, 0, 0, -1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, -1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WQ, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_BQ, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 5, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 5, 0, 0, 0, -1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, -1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WK, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_BK, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 5, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 5, 0, 0, 0, -1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, -1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 0, 1, 0, 0, -1 },
+  { MHAGEN_WV, 0, MHAGEN_NONE, 0, 5, 1, 0, 0, 1 },
+  { MHAGEN_BV, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_WO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+  { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
+};
+
+/* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
+static const mhagen_pack_fill pack_fills[] = {
+  { 128, 5, 1, 1, 1.0201394465967895, 0, 1, { { 0 } } }, /* wq, product 1 of quadrants */
+  { 133, 5, 1, 1, 1.0201394465967895, 1, 1, { { 0 } } }, /* wq, product 2 of quadrants */
+  { 138, 5, 1, 1, 1.0201394465967895, 2, 1, { { 0 } } }, /* wq, product 3 of quadrants */
+  { 143, 5, 1, 1, 1.0201394465967895, 3, 4, { { 0 } } }, /* wq, product 4 of quadrants */
+  { 148, 5, 1, 1, 1.0201394465967895, 7, 2, { { 0 } } }, /* wq, product 5 of quadrants */
+  { 153, 5, 1, 1, 1.0201394465967895, 9, 3, { { 0 } } }, /* wq, product 6 of quadrants */
+  { 158, 5, 1, 1, 1.0201394465967895, 12, 2, { { 0 } } }, /* wq, product 7 of quadrants */
+  { 176, 1, 2, 2, 1.0201394465967895, 14, 1, { { 0 } } }, /* bq */
+  { 0, 5, 1, 1, 1.0, 15, 1, { { 0 } } }, /* wk, product 1 of quadrants */
+  { 5, 5, 1, 1, 1.0, 16, 1, { { 0 } } }, /* wk, product 2 of quadrants */
+  { 10, 5, 1, 1, 1.0, 17, 1, { { 0 } } }, /* wk, product 3 of quadrants */
+  { 15, 5, 1, 1, 1.0, 18, 4, { { 0 } } }, /* wk, product 4 of quadrants */
+  { 20, 5, 1, 1, 1.0, 22, 2, { { 0 } } }, /* wk, product 5 of quadrants */
+  { 25, 5, 1, 1, 1.0, 24, 3, { { 0 } } }, /* wk, product 6 of quadrants */
+  { 30, 5, 1, 1, 1.0, 27, 2, { { 0 } } }, /* wk, product 7 of quadrants */
+  { 48, 1, 2, 2, 1.0, 29, 1, { { 0 } } }, /* bk */
+  { 64, 5, 1, 1, 1.0, 30, 1, { { 0 } } }, /* wv, product 1 of quadrants */
+  { 69, 5, 1, 1, 1.0, 31, 1, { { 0 } } }, /* wv, product 2 of quadrants */
+  { 74, 5, 1, 1, 1.0, 32, 1, { { 0 } } }, /* wv, product 3 of quadrants */
+  { 79, 5, 1, 1, 1.0, 33, 4, { { 0 } } }, /* wv, product 4 of quadrants */
+  { 84, 5, 1, 1, 1.0, 37, 2, { { 0 } } }, /* wv, product 5 of quadrants */
+  { 89, 5, 1, 1, 1.0, 39, 3, { { 0 } } }, /* wv, product 6 of quadrants */
+  { 94, 5, 1, 1, 1.0, 42, 2, { { 0 } } }, /* wv, product 7 of quadrants */
+  { 112, 1, 2, 2, 1.0, 44, 1, { { 0 } } }, /* bv */
+  { 192, 2, 2, 2, 1.0, 45, 1, { { 5, 4, 0, 2, 0 } } }, /* wo */
+  { 224, 1, 10, 10, 1.0, 46, 1, { { 0 } } }, /* bo */
+};
+
+static const mhagen_packing packing = {
+  .bytes = TINY_STRASSEN_PACKED_BYTES,
+  .sizes = {
+    { 10, 2 }, { 10, 2 }, { 10, 2 }, { 2, 10 }, { 1, 2 }, { 1, 2 }, { 1, 2 }, { 1, 10 }
+  },
+  .terms = pack_terms,
+  .fills = pack_fills,
+  .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+};
 
 mhagen_status tiny_strassen_pack(const mhagen_weights *weights, void *packed) {
   mhagen_status status = mhagen_check_weights(weights, packed);
   if (status == MHAGEN_OK && tiny_strassen_supported()) status = tiny_strassen_self_test();
-  if (status != MHAGEN_OK) return status;
-  memset(packed, 0, TINY_STRASSEN_PACKED_BYTES); /* the gaps between sections too */
-  pack_all(weights, (float *)packed);
+  if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
   return status;
 }
 
