@@ -108,7 +108,8 @@ return function(cfg)
   }
   local test_inputs, test_bits = test_values(test_rows)
   local source_values = with {
-    plan = describe.header(recorded), pack_terms = packing.terms, pack_fills = packing.fills, pack_sizes = packing.sizes, guard = isa.guard,
+    plan = describe.header(recorded), guard = isa.guard,
+    pack_terms = packing.terms, pack_fills = packing.fills, pack_sizes = packing.sizes,
     headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",

@@ -4,7 +4,7 @@ turn; without a warning, within the stack that the header says, with nothing hid
 qemu where the machine is no AArch64.
 
   python3 tests/fuzz.py --count 500 --isa scalar,avx2              random configs, others each time
-  python3 tests/fuzz.py --grid                                     the awkward corners
+  python3 tests/fuzz.py --grid                                     the awkward corners; --grid 3, a third of them
   python3 tests/fuzz.py --draws 1000 --count 500                   only errors of rows, of much nasty data
   python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
 
@@ -419,7 +419,8 @@ def run_command(options):
     """Draws the same configs again."""
     more = "".join(f" --{key} {value}" for key in ("cc", "level", "sanitize")
                    if (value := getattr(options, key)) is not None)
-    return f"python3 tests/fuzz.py --seed {options.seed} --count {options.count} --isa {options.isa}{more}"
+    what = f"--grid {options.grid}" if options.grid else f"--count {options.count}"
+    return f"python3 tests/fuzz.py --seed {options.seed} {what} --isa {options.isa}{more}"
 
 
 # ---- the program --------------------------------------------------------------------------------
@@ -431,7 +432,8 @@ def arguments():
                         "for random configs; else 1)")
     parser.add_argument("--count", type=int, default=100, help="random configs for each ISA")
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
-    parser.add_argument("--grid", action="store_true", help="the fixed grid instead")
+    parser.add_argument("--grid", type=int, nargs="?", const=1, metavar="N",
+                        help="the fixed grid instead, or the N-th part of it that the seed draws")
     parser.add_argument("--draws", type=int, metavar="N",
                         help="only errors of rows, in N draws of nasty data a kernel")
     parser.add_argument("--replay", metavar="CONFIG", help="one config, with the full report")
@@ -442,7 +444,7 @@ def arguments():
     parser.add_argument("--mhagen", default=ROOT / "build/mhagen", type=pathlib.Path)
     options = parser.parse_args()
     if options.seed is None:
-        options.seed = 1 if options.grid or options.replay else int(time.time())
+        options.seed = 1 if options.grid == 1 or options.replay else int(time.time())
     return options
 
 
@@ -457,6 +459,7 @@ def batches(options, isa, chains):
         configs = [parse_config(options.replay)]
     elif options.grid:
         configs = grid()
+        configs = random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
     else:
         configs = [None] * options.count
     for start in range(0, len(configs), BATCH):
@@ -504,7 +507,7 @@ def main():
                 work += batches(options, isa, chains)
         print(*tools.toolchains([isa for isa in results if isa not in skipped], compilers), sep="\n",
               flush=True)
-        if not (options.grid or options.replay):
+        if options.grid != 1 and not options.replay:
             print(f"again: {run_command(options)}", flush=True)
         if options.replay:
             for items in work:
