@@ -23,8 +23,9 @@ columns.set("slowdown", {
 const rows = Array.from({ length: data.count }, () => ({ ...data.constants }));
 JSON.parse(document.getElementById("lists").textContent).forEach((list, i) => {
   const key = data.varying[i];
-  (list.at ?? list).forEach((value, n) => {
-    if (value !== null) rows[n][key] = list.at ? list.of[value] : value;
+  const values = Array.isArray(list) ? list : list.at.map((place) => place === null ? null : list.of[place]);
+  values.forEach((value, n) => {
+    if (value !== null) rows[n][key] = value;
   });
 });
 const measured = rows.filter((row) => row.status === "ok");
