@@ -923,8 +923,10 @@ static int host_run(lua_State *L) {
   }
   sigset_t signals, before;
   sigemptyset(&signals);
-  for (size_t i = 0; i < 5; ++i) {
-    sigaddset(&signals, (const int[]){SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP}[i]);
+  for (size_t i = 0; i < 5; ++i) { /* but one that is ignored, as under nohup, is so by the child too */
+    const int number = (const int[]){SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP}[i];
+    struct sigaction now;
+    if (sigaction(number, NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&signals, number);
   }
   sigprocmask(SIG_BLOCK, &signals, &before);
   posix_spawnattr_t attributes; /* with a limit of time: a group of its own, which can be killed whole */

@@ -138,6 +138,9 @@ function Tape:share(fn, other_name, role)
   fn.name, self.by_name[name] = name, fn
 end
 
+-- Whether a function that is defined again is recorded again, to see that it is the same; the tests do.
+M.verify = false
+
 -- Defines a static function, while `build` records its body. def: name, doc, attr, params
 -- { { kind = C type, name }, .. }, and for a function of vectors `w`: it takes and returns one. Parameters that
 -- the body does not use are left out, of the calls too. Of equal functions there is one, the first; two others
@@ -145,7 +148,7 @@ end
 -- name that does the same in another way will do. role: the word of the name that says what it is for.
 function Tape:define(def, build)
   local known = self.by_name[def.name]
-  if known and (def.reuse or def.keep) then return known end
+  if known and (def.reuse or def.keep or not M.verify) then return known end
   local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, role = def.role, body = {}, params = {} }
   self:into(fn.body, build)
   local used = prune(fn.body, {})

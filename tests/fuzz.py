@@ -34,6 +34,8 @@ OPTIONS = {"attention": "cross", "causal": "true", "kv_len": "true", "probs": "t
 SCHEDULE = {"query_vectors": 4, "key_rows": 16, "context_rows": 16, "q_rows": 16, "kv_rows": 16,
             "kv_vectors": 4, "out_rows": 16, "out_vectors": 4, "out_block": 64, "key_block": 64, "k_block": 64,
             "k_unroll": 8, "head_block": 0}  # the largest to try; head_block divides h
+CPUS = {"zen4": ("scalar", "avx2", "avx512"), "sapphirerapids": ("scalar", "avx2", "avx512"),
+        "neoverse_v1": ("scalar", "neon"), "neoverse_v2": ("scalar", "neon"), "apple_m1": ("scalar", "neon")}
 BATCH = 8  # kernels in one executable
 
 
@@ -73,7 +75,7 @@ def random_config(rng):
         if rng.random() < 0.15:
             config["q_lanes"] = rng.choice(["queries", "columns"])
         if rng.random() < 0.1:
-            config["cpu"] = rng.choice(["zen4", "sapphirerapids", "neoverse_v1", "neoverse_v2", "apple_m1"])
+            config["cpu"] = rng.choice(sorted(CPUS))
         if rng.random() < 0.15 and not {"causal", "kv_len"} & set(config):
             config.update(strassen="true", d_model=2 * config["d_model"], seq=2 * config["seq"], dk=32,
                           fold=rng.choice(["auto", "off"]))
@@ -478,6 +480,8 @@ def run_batch(options, run, items):
         for item in todo:
             rng = random.Random(f"{options.seed} {item.name} {attempt}")
             item.config, item.kind = random_config(rng), None
+            if item.isa not in CPUS.get(item.config.get("cpu"), ()):
+                item.config.pop("cpu", None)
             if options.draws:
                 item.config = few_rows(item.config, rng)
         run.check(todo)

@@ -96,7 +96,8 @@ def test_names_of_phases(tmp_path):
     """Every start of a name that stands for a phase is in use."""
     starts = re.findall(r'\{ "(\w+_)", "[\w+]+" \}', (ROOT / "gen/lab/bench.lua").read_text())
     shapes = (SHAPE + " probs=true q_lanes=queries", "h=2 d_model=38 dk=16 seq=2 strassen=true",
-              "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross q_lanes=columns")
+              "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross q_lanes=columns",
+              "h=2 d_model=20 dk=6 dv=9 seq=19 kv_len=true")
     text = "".join(generate(tmp_path, shape, "scalar").read_text() for shape in shapes)
     functions = re.findall(r"^static .*\bvoid (\w+)\(", text, re.M)
     assert len(starts) >= 6

@@ -341,14 +341,14 @@ def test_applied(tmp_path):
     outputs = {}
 
     def code(name):
-        return outputs[name].replace(" tuned=my.lua", "").replace(" fold=auto unroll=auto", "")
+        return outputs[name].replace(" tuned=my.lua", "").replace(" cpu=generic fold=auto unroll=auto", "")
 
     for name, words in {"tuned": f"tuned={tmp_path}/my.lua", "keys": "key_rows=3 k_unroll=2",
                         "both": f"tuned={tmp_path}/my.lua key_rows=4", "fours": "key_rows=4 k_unroll=2"}.items():
         assert gen(tmp_path / name, SHAPE, words).returncode == 0
         outputs[name] = text_of(tmp_path / name)
     assert code("tuned") == code("keys") != code("fours") == code("both")
-    assert f"{SHAPE} fold=auto unroll=auto tuned=my.lua key_rows=3 k_unroll=2\n" in outputs["tuned"]
+    assert f"{SHAPE} cpu=generic fold=auto unroll=auto tuned=my.lua key_rows=3 k_unroll=2\n" in outputs["tuned"]
     assert str(tmp_path) not in outputs["tuned"]
     # The name is that of the shape, whatever the schedule.
     (tmp_path / "k.lua").write_text((TUNED % SHAPE).replace("k_unroll=2", "unroll=k"))

@@ -2,7 +2,10 @@
 
 local config = require "config"
 local name = require "name"
+local tape = require "tape"
 local template = require "template"
+
+tape.verify = true
 
 local failures = {}
 

@@ -18,7 +18,8 @@ local unmarked = { "configs.txt", "invalid.txt", "settings.json", "results.jsonl
 
 -- Refuses a directory that holds something else than a part of this sweep.
 local function refuse_others(dir, configs, settings, force)
-  if not takes.made(dir .. "/build.ninja", nil, MARK) then
+  local ours = takes.made(dir .. "/build.ninja", nil, MARK) or row_files.read_settings(dir) -- one may be broken
+  if not ours then
     local files = { { name = "build.ninja" } }
     for i, name in ipairs(unmarked) do files[i + 1] = { name = name } end
     return takes.refuse_foreign(dir, files, force)

@@ -44,6 +44,7 @@ end
 local phases = { "projections", "scores+softmax", "context", "output", "other" }
 local phase_of = {
   { "sums_", "projections" }, { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
+  { "rows_", "projections" },
   { "queries_lanes_", "other" }, { "queries_", "projections" }, { "key_query_", "projections" },
   { "value_context_", "projections" },
   { "scores_", "scores+softmax" }, { "probs_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },
