@@ -62,9 +62,10 @@ local function pack_text(list)
       rounds[j] = ("{ %d, %d, %d, %d, %d }"):format(round.count, round.to, round.row or 0, round.column or 0,
         round.first or 0)
     end
-    fills[i] = ("  { %d, %d, %d, %d, %s, %d, %d, { %s } }, /* %s */"):format(fill.to, fill.steps, fill.used,
-      fill.width, cprint.double(fill.scale), #terms, #fill.terms, #rounds > 0 and table.concat(rounds, ", ") or "{ 0 }",
-      fill.text)
+    local numbers = ("{ %d, %d, %d, %d, %s, %d, %d"):format(fill.to, fill.steps, fill.used, fill.width,
+      cprint.double(fill.scale), #terms, #fill.terms)
+    local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
+    fills[i] = cprint.list({ numbers, moves }, "  ")
     for _, term in ipairs(fill.terms) do
       terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d, %d },"):format(matrix_name(term.a),
         term.a_flipped and 1 or 0, matrix_name(term.b), term.b_flipped and 1 or 0, term.row or 0, term.column or 0,

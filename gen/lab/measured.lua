@@ -52,12 +52,9 @@ end
 -- A shape is what a default name tells, without ISA and unroll.
 local in_name = grammar.parse("mha_f32_h1_d1_k1_s1_scalar")
 in_name.isa, in_name.unroll = nil, nil
--- The columns of the keys: the name is a field already, and the field cpu says what machine it was.
-local column_of = { cpu = "for_cpu" }
 for _, rule in ipairs(config.schema) do
-  if rule.key ~= "name" then
-    column_of[rule.key] = column_of[rule.key] or rule.key
-    add { key = column_of[rule.key], unit = "", doc = rule.doc, choices = rule.choices, of_config = true,
+  if rule.key ~= "name" then -- which is a field
+    add { key = results.column_of(rule.key), unit = "", doc = rule.doc, choices = rule.choices, of_config = true,
           in_shape = in_name[rule.key] ~= nil, same_as = rule.same_as }
   end
 end
@@ -177,7 +174,7 @@ local function flatten(given, values, shapes)
     if value == nil then value = values[rule.same_as] end
     if value == nil and rule.required then refuse("the config has no %s", key) end
     if value == nil then value = "plan" end
-    if column_of[key] then values[column_of[key]] = value end
+    if key ~= "name" then values[results.column_of(key)] = value end
     words[i] = in_name[key] ~= nil and tostring(value) or ""
   end
   local unknown = next(given)

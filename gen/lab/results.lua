@@ -45,4 +45,7 @@ M.fields = {
     "others had the core for more than 5 % of the time", type = "boolean", from_program = true },
 }
 
+-- The column of a key of the config; the field cpu says what machine it was.
+function M.column_of(key) return key == "cpu" and "for_cpu" or key end
+
 return M

@@ -278,8 +278,7 @@ function M.csv(rows)
     end
     return table.concat(cells, ",") .. "\n"
   end
-  local function title(key) return key end
-  local lines = { line(title, title) }
+  local lines = { line(function(key) return key end, results.column_of) }
   for _, row in ipairs(rows) do
     lines[#lines + 1] = line(
       function(key)
