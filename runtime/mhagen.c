@@ -79,7 +79,8 @@ typedef struct view {
   ptrdiff_t row_step, column_step;
 } view;
 
-static view view_of(const mhagen_packing *packing, const mhagen_weights *w, int matrix, int flipped) {
+static view view_of(const mhagen_packing *packing, const mhagen_weights *w, int matrix,
+                    int flipped) {
   const float *const given[] = {w->wq, w->wk, w->wv, w->wo, w->bq, w->bk, w->bv, w->bo};
   const view none = {NULL, 0, 0};
   if (matrix == MHAGEN_NONE) return none;
@@ -106,7 +107,8 @@ static double add_term(const mhagen_pack_term *t, view a, view b, ptrdiff_t row,
 }
 
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill,
-                        const mhagen_weights *weights, const mhagen_pack_term *terms, float *panel) {
+                        const mhagen_weights *weights, const mhagen_pack_term *terms,
+                        float *panel) {
   view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS];
   for (int i = 0; i < fill->terms; ++i) {
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
@@ -148,7 +150,8 @@ void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights, v
   memset(packed, 0, packing->bytes); /* the gaps between sections too */
   for (int i = 0; i < packing->fill_count; ++i) {
     const mhagen_pack_fill *fill = &packing->fills[i];
-    write_rounds(packing, fill, weights, 0, packing->terms + fill->term, (float *)packed + fill->to);
+    float *panel = (float *)packed + fill->to;
+    write_rounds(packing, fill, weights, 0, packing->terms + fill->term, panel);
   }
 }
 
