@@ -100,5 +100,5 @@ def test_out_of_memory(name, tmp_path):
         if got == (status, text, errors, files):
             continue
         where = f"seed {seed}: allocation {number} of {total}{' and all after it' if i % 2 else ''}: {got[:3]}"
-        assert got[0] == 2 and not got[3], where
+        assert got[0] == 2 and got[3] in ({}, files), where  # all of the files, or none
         assert re.fullmatch(r"mhagen: [ -~]*memory[ -~]*\n", got[2]), where
