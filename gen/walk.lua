@@ -155,18 +155,30 @@ local function define_task(K, name, build)
     function() build(expr.var("index")) end)
 end
 
--- The stages of a phase as tasks; returns the phase { name, per_entry (tasks per batch entry), cycles (of
--- these) }.
-local function phase_tasks(K, name, stages)
-  local t, plan = K.t, K.plan
-  local items, inner, cycles = {}, 0, 0
-  for i, stage in ipairs(stages) do
-    items[i] = { stage = stage, first = inner, count = tasks_of(stage) }
-    inner, cycles = inner + items[i].count, cycles + stage.cycles
+-- The phases of a plan, each the stages of one name behind each other: { name, items = { stage, first, count } with
+-- the tasks of a batch entry or block of heads, inner = their number, per_entry, cycles }.
+local function phases_of(plan)
+  local list = {}
+  for _, stage in ipairs(plan.stages) do
+    local phase = list[#list]
+    if not phase or phase.name ~= stage.phase then
+      phase = { name = stage.phase, items = {}, inner = 0, cycles = 0 }
+      list[#list + 1] = phase
+    end
+    local count = tasks_of(stage)
+    phase.items[#phase.items + 1] = { stage = stage, first = phase.inner, count = count }
+    phase.inner, phase.cycles = phase.inner + count, phase.cycles + stage.cycles
+    phase.per_entry = stage.per == "heads" and plan.head_blocks * phase.inner or phase.inner
   end
-  local by_heads = stages[1].per == "heads"
-  local per_entry = by_heads and plan.head_blocks * inner or inner
-  define_task(K, name, function(index)
+  return list
+end
+
+-- Records a phase as tasks.
+local function phase_tasks(K, phase)
+  local t, plan = K.t, K.plan
+  local items, inner, per_entry = phase.items, phase.inner, phase.per_entry
+  local by_heads = items[1].stage.per == "heads"
+  define_task(K, phase.name, function(index)
     local e, i
     if plan.cfg.batch == 1 then
       e, i = entry_pointers(K, 0, 0), t:int("i", index)
@@ -186,7 +198,6 @@ local function phase_tasks(K, name, stages)
       task_places(K, item.stage.axes, number, function(...) item.stage.emit(K, e, ...) end)
     end)
   end)
-  return { name = name, per_entry = per_entry, cycles = cycles }
 end
 
 -- ---- all of it ----
@@ -216,24 +227,15 @@ function M.record(t, plan)
     return { { name = "entry", per_entry = 1, cycles = plan.cycles } }
   end
 
-  local phases, i = {}, 1
-  while plan.stages[i] do
-    local name, together = plan.stages[i].phase, {}
-    while plan.stages[i] and plan.stages[i].phase == name do
-      together[#together + 1] = plan.stages[i]
-      i = i + 1
-    end
-    phases[#phases + 1] = phase_tasks(K, name, together)
-  end
+  local phases = phases_of(plan)
+  for _, phase in ipairs(phases) do phase_tasks(K, phase) end
   return phases
 end
 
 -- Refuses a plan with more tasks than an int can count.
 function M.check_tasks(plan)
   local most = 0
-  for _, stage in ipairs(plan.stages) do
-    most = math.max(most, tasks_of(stage) * (stage.per == "heads" and 3 * plan.head_blocks or 1))
-  end
+  for _, phase in ipairs(phases_of(plan)) do most = math.max(most, phase.per_entry) end
   local cfg = plan.cfg
   if cfg.batch * most <= 2 ^ 31 - 1 then return end
   error({ key = "batch", value = cfg.batch,
