@@ -19,8 +19,7 @@ local generic = {
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
 }
 
--- From the makers' optimization manuals, but for what is said to be measured. Two cores of Arm do four FMAs of
--- four lanes a cycle; with one, tiles are chosen by their loads, which is what llvm-mca finds to be the best.
+-- From the makers' optimization manuals, not measured, but for zen4.
 M.rows = {
   generic,
   { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 } },
