@@ -16,7 +16,7 @@ local function chunk_tile(K, tile)
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
     local unroll, chains = K:summing(tile.rows, #tile.vecs, steps)
     local inner = {
-      rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
+      product = K.plan.product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
     }

@@ -27,7 +27,7 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
     local unroll, chains = K:summing(rows, #group.vecs, depth)
     softmax.tile(t, group, {
-      rows = rows, steps = depth, test = plan.fold.test_scores, keyless = plan.fold.keyless,
+      product = plan.product, rows = rows, steps = depth, test = plan.fold.test_scores, keyless = plan.fold.keyless,
       unroll = unroll, chains = chains,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
@@ -68,7 +68,7 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
           blocks = p.tiles * (group.keys.rows // unroll)
         end
         local tile = {
-          rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
+          product = plan.product, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t),
