@@ -91,27 +91,4 @@ function M.from_columns(t, bias) -- one value a column
   return function(_, c, w, name) return t:start("load", w, name, bias:at((c - 1) * t.isa.lanes)) end
 end
 
--- Stores a tile: out has `row` floats from row to row; vectors lie `lanes` apart. `add` adds what
--- is there (the partial sum of earlier K chunks); `exact` keeps off floats that a vector does not use.
-function M.store(t, tile, acc, out, row, add, exact)
-  for r = 0, tile.rows - 1 do
-    for c, v in ipairs(tile.vecs) do
-      local p = out:at(r * row + (c - 1) * t.isa.lanes)
-      local partial = exact and v.used < v.w.lanes
-      local value = acc[r][c]
-      if add then
-        local name = ("r%d_c%d"):format(r, c - 1)
-        local old = partial and t:op("load_n", v.w, "old_" .. name, p, v.used)
-          or t:op("load", v.w, "old_" .. name, p)
-        value = t:op("add", v.w, "sum_" .. name, old, value)
-      end
-      if partial then
-        t:op("store_n", v.w, nil, p, value, v.used)
-      else
-        t:op("store", v.w, nil, p, value)
-      end
-    end
-  end
-end
-
 return M
