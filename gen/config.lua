@@ -5,6 +5,7 @@
 local cpu = require "cpu"
 local isas = require "isa.init"
 local name = require "name"
+local types = require "types"
 
 local M = {}
 
@@ -57,6 +58,8 @@ M.schema = {
     doc = "also write the attention weights of every head" },
   { key = "strassen", default = false, also = { "winograd" },
     doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not with causal or kv_len" },
+  { key = "dtype", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
+    doc = "number type of the operands of products" },
   { key = "cpu", choices = cpu.names, default = "generic", schedule = true, also = { "mcpu", "march", "machine" },
     doc = "core whose caches and rates the plan goes by" },
   { key = "fold", choices = { "auto", "off" }, default = "auto", schedule = true,
@@ -103,8 +106,7 @@ local elsewhere = {
     "scale", "scaling", "softmax_scale", "attn_scale", "qk_scale", "softcap", "logit_softcap", "qk_norm" },
   { "is not supported yet: each run projects all keys and values",
     "cache", "kv_cache", "use_cache", "past_key_values" },
-  { "is not supported yet: all numbers are float32",
-    "dtype", "torch_dtype", "precision", "fp16", "bf16", "int8", "quantization" },
+  { "is not supported yet: all numbers are float32", "fp16", "bf16", "int8", "quantization" },
   { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },

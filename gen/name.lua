@@ -1,6 +1,6 @@
 -- The grammar of default names:
 --
---   mha_f32_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
+--   mha_<dtype>_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
 --          [_cross][_causal][_len][_probs][_strassen][_u<unroll>]_<isa>
 --
 -- A part in brackets is there when its key differs from its default. The schedule keys are not part
@@ -8,11 +8,12 @@
 
 local M = {}
 
-local PREFIX = "mha_f32"
+local PREFIX = "mha"
 
 -- In the order of a name: key, how it is written (the value in parentheses), default, or the key
 -- with the same value by default. Where the default is false, the word stands for true.
 local parts = {
+  { "dtype", "_(%w+)" },
   { "h", "_h(%d+)" },
   { "d_model", "_d(%d+)" },
   { "dk", "_k(%d+)" },

@@ -20,7 +20,7 @@ local M = {}
 -- The keys that are searched, and their values: a list, or a function of the config. What would cost
 -- accuracy (longer chains and key blocks, see choices.lua) is not here.
 local function tile_rows(cfg, order)
-  return isas.product(isas.list[cfg.isa], types.f32).rows[order]
+  return isas.product(isas.list[cfg.isa], types.by_name[cfg.dtype]).rows[order]
 end
 local function rows_of(order)
   return function(cfg)

@@ -1175,4 +1175,6 @@ const mhagen_kernel tiny_avx2_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_avx2_self_test,
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

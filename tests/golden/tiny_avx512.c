@@ -1811,4 +1811,6 @@ const mhagen_kernel tiny_avx512_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_avx512_self_test,
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

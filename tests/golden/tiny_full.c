@@ -834,4 +834,6 @@ const mhagen_kernel tiny_full_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_full_self_test,
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

@@ -1386,4 +1386,6 @@ const mhagen_kernel tiny_neon_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_neon_self_test,
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

@@ -808,4 +808,6 @@ const mhagen_kernel tiny_scalar_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_scalar_self_test,
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

@@ -1237,4 +1237,6 @@ const mhagen_kernel tiny_strassen_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_strassen_self_test,
+  .error = 2e-06,
+  .unit = 0x1p-24,
 };
