@@ -46,13 +46,15 @@ local function test_values(rows)
   return cprint.list(inputs, "    "), cprint.list(bits, "    ")
 end
 
--- The matrices that a config reads.
-local function inputs_of(cfg)
-  local inputs = {}
-  for _, need in ipairs(options.needs(cfg, "args")) do
+-- The table of the pointers that a config needs, as initializers; and which of them are inputs.
+local function needs_text(cfg, of)
+  local lines, inputs = {}, {}
+  for i, need in ipairs(options.needs(cfg, of)) do
+    lines[i] = ("  { offsetof(mhagen_%s, %s), %s, %d },"):format(of, need.pointer,
+      need.aligned and "MHAGEN_ALIGN" or "1", need.most or -1)
     if need.input then inputs[#inputs + 1] = need.pointer end
   end
-  return table.concat(inputs, ", ")
+  return table.concat(lines, "\n"), table.concat(inputs, ", ")
 end
 
 -- A matrix as mhagen.h names it.
@@ -89,7 +91,8 @@ return function(cfg)
   local testing = tape.new(isa, recorded.tape)
   local test_rows = self_test.emit(testing)
 
-  local bits = options.bits(plan)
+  local bits, weight_needs = options.bits(plan), needs_text(cfg, "weights")
+  local needs, inputs = needs_text(cfg, "args")
   local common = {
     name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
     version_number = version_number,
@@ -106,7 +109,7 @@ return function(cfg)
   local header_values = with {
     packed_bytes = ("%d"):format(plan.packed.total * 4),
     workspace_bytes = ("%d"):format(plan.workspace * 4),
-    stack = tostring(stack(plan)), inputs = inputs_of(cfg),
+    stack = tostring(stack(plan)), inputs = inputs,
   }
   local test_inputs, test_bits = test_values(test_rows)
   local source_values = with {
@@ -116,7 +119,7 @@ return function(cfg)
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
-    options = #bits > 0 and table.concat(bits, " | ") or "0",
+    options = #bits > 0 and table.concat(bits, " | ") or "0", needs = needs, weight_needs = weight_needs,
   }
   return {
     { name = cfg.name .. ".h", text = template.file("kernel.h.in", header_values) },
