@@ -112,7 +112,7 @@ M.schedule = {
     doc = "value columns in a context tile", draw = { from = 1, to = 16 } },
   { key = "q_lanes", kind = "choice", choices = { "queries", "columns" },
     doc = "the lanes of a vector in the query projection: several queries, or several columns",
-    draw = { of = { "queries", "columns" } } },
+    draw = { chance = 0.5, of = { "queries", "columns" } } },
   { key = "q_rows", kind = "integer", min = 1, max = most_rows,
     doc = "rows of a register tile of the query projection", draw = { from = 1, to = 16 } },
   { key = "kv_rows", kind = "integer", min = 1, max = most_rows,
