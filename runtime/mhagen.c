@@ -48,7 +48,7 @@ static mhagen_status check_need(const mhagen_need *need, const void *given, int 
   const void *pointer;
   memcpy(&pointer, (const char *)given + need->at, sizeof pointer);
   if (!pointer) return MHAGEN_ERR_NULL;
-  if ((uintptr_t)pointer % (uintptr_t)need->align != 0) return MHAGEN_ERR_ALIGN;
+  if ((uintptr_t)pointer & (uintptr_t)(need->align - 1)) return MHAGEN_ERR_ALIGN;
   if (need->most >= 0 && !in_range(pointer, batch, need->most)) return MHAGEN_ERR_LENGTH;
   return MHAGEN_OK;
 }

@@ -112,7 +112,7 @@ typedef struct mhagen_phase {
 /* A pointer that must be given. */
 typedef struct mhagen_need {
   size_t at; /* its offset in mhagen_args or mhagen_weights */
-  int align; /* in bytes */
+  int align; /* in bytes, a power of two */
   int most;  /* it is to an int for each batch entry, from 0 to this; -1: to anything else */
 } mhagen_need;
 

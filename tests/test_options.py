@@ -57,13 +57,15 @@ def test_needs(config, more, tmp_path):
 def test_the_runtime_names_no_option():
     checks = (ROOT / "runtime/mhagen.c").read_text().split("mhagen_check_bits")[0]
     pointers = {need["pointer"] for row in schema() for need in row.get("args", ())}
-    names = {row["bit"] for row in schema() if "bit" in row} | {f"->{pointer}" for pointer in pointers | {"wq", "q", "y"}}
+    names = {row["bit"] for row in schema() if "bit" in row}
+    names |= {f"->{pointer}" for pointer in pointers | {"wq", "q", "y"}}
     assert "mhagen_check_args" in checks and "mhagen_check_weights" in checks
     assert not [name for name in names if re.search(rf"{name}\b", checks)]
 
 
 # Where it may be asked what an option says: its rows; what decides which stages there are; the stages themselves.
-ASKING = ("options/", "plan.lua", "graph.lua", "fold.lua", "strassen.lua", "walk.lua", "choices.lua", "stage/", "score/")
+ASKING = ("options/", "plan.lua", "graph.lua", "fold.lua", "strassen.lua", "walk.lua", "choices.lua", "stage/",
+          "score/")
 
 
 def test_options_are_asked_for_in_few_places():
