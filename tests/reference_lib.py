@@ -14,6 +14,7 @@ class Kernel(ctypes.Structure):
                 ("packed_bytes", ctypes.c_size_t), ("workspace_bytes", ctypes.c_size_t),
                 *[(key, ctypes.c_void_p) for key in "supported pack run phases".split()],
                 ("phase_count", ctypes.c_int), ("self_test", ctypes.c_void_p),
+                ("needs", ctypes.c_void_p), ("need_count", ctypes.c_int),
                 ("error", ctypes.c_double), ("unit", ctypes.c_double)]
 
 
