@@ -13,7 +13,7 @@ local types = require "types"
 
 local M = {}
 
-local PREFIX = "mha_" -- and the number type
+local PREFIX, LEAD = "mha_", "dtype" -- and the key behind it
 
 -- The parts of a name, in order.
 local function words_of(cfg)
@@ -26,7 +26,7 @@ local function words_of(cfg)
   return words
 end
 
-function M.build(cfg) return PREFIX .. cfg.dtype .. table.concat(words_of(cfg)) end
+function M.build(cfg) return PREFIX .. cfg[LEAD] .. table.concat(words_of(cfg)) end
 
 -- What a name says between prefix and ISA.
 function M.shape(cfg)
@@ -36,9 +36,9 @@ end
 
 -- The keys that a name stands for, or nil for a text that build does not make.
 function M.parse(name)
-  local dtype, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
-  if not types.by_name[dtype] then return nil end
-  local cfg = { dtype = dtype }
+  local lead, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
+  if not types.by_name[lead] then return nil end
+  local cfg = { [LEAD] = lead }
   for _, row in ipairs(options.told("name")) do
     local value, after
     if rest:sub(1, #row.name) == row.name then
