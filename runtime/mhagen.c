@@ -67,9 +67,9 @@ static mhagen_status check_needs(const mhagen_need *needs, int count, const void
 
 mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
   const mhagen_status status = check_needs(kernel->needs, kernel->need_count, args, kernel->batch);
-  if (status != MHAGEN_OK) return status;
-  if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
-  return kernel->supported() ? MHAGEN_OK : MHAGEN_ERR_CPU;
+  if (status == MHAGEN_OK && kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
+  if (status == MHAGEN_OK && !kernel->supported()) return MHAGEN_ERR_CPU;
+  return status;
 }
 
 mhagen_status mhagen_check_weights(const mhagen_packing *packing, const mhagen_weights *weights,

@@ -102,23 +102,23 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 
 static int has(const checker *c, unsigned option) { return (c->kernel->options & option) != 0; }
 
-/* Where mhagen_args has the pointer to a buffer. */
-static const struct place_of_arg {
+/* Where mhagen_args has the pointers to buffers. */
+static const struct argument {
+  int id;
   size_t at;
-  int buffer;
-} args_at[] = {
-    {offsetof(mhagen_args, q), Q}, {offsetof(mhagen_args, k), K}, {offsetof(mhagen_args, v), V},
-    {offsetof(mhagen_args, y), Y}, {offsetof(mhagen_args, packed), PACKED},
-    {offsetof(mhagen_args, workspace), WORKSPACE}, {offsetof(mhagen_args, kv_len), KV_LEN},
-    {offsetof(mhagen_args, probs), PROBS},
+} arguments[] = {
+    {Q, offsetof(mhagen_args, q)}, {K, offsetof(mhagen_args, k)}, {V, offsetof(mhagen_args, v)},
+    {Y, offsetof(mhagen_args, y)}, {PACKED, offsetof(mhagen_args, packed)},
+    {WORKSPACE, offsetof(mhagen_args, workspace)}, {KV_LEN, offsetof(mhagen_args, kv_len)},
+    {PROBS, offsetof(mhagen_args, probs)},
 };
-enum { ARGS = sizeof args_at / sizeof *args_at };
+enum { ARGUMENTS = sizeof arguments / sizeof *arguments };
 
 /* What the kernel's table says of the pointer to a buffer, or null. */
-static const mhagen_need *need_of(const checker *c, int buffer) {
+static const mhagen_need *need_of(const checker *c, int id) {
   for (int i = 0; i < c->kernel->need_count; i++) {
-    for (int j = 0; j < ARGS; j++) {
-      if (args_at[j].buffer == buffer && args_at[j].at == c->kernel->needs[i].at)
+    for (int j = 0; j < ARGUMENTS; j++) {
+      if (arguments[j].id == id && arguments[j].at == c->kernel->needs[i].at)
         return &c->kernel->needs[i];
     }
   }
@@ -313,8 +313,8 @@ static mhagen_args place_args(checker *c, enum place where, int fill) {
   place(c, Y, where, 0xFF);
   place(c, PROBS, where, 0xFF);
   mhagen_args args = {.q = NULL};
-  for (int i = 0; i < ARGS; i++) {
-    if (need_of(c, args_at[i].buffer)) set_arg(&args, args_at[i].at, b[args_at[i].buffer].at);
+  for (int i = 0; i < ARGUMENTS; i++) {
+    if (need_of(c, arguments[i].id)) set_arg(&args, arguments[i].at, b[arguments[i].id].at);
   }
   return args;
 }
@@ -928,10 +928,10 @@ static void check_bad_args(checker *c) {
 }
 
 /* The kernel's table has a pointer, so aligned and to ints up to `most`, just where mhagen.h says so. */
-static void require_need(checker *c, int buffer, int needed, int align, int most) {
-  const mhagen_need *need = need_of(c, buffer);
+static void require_need(checker *c, int id, int needed, int align, int most) {
+  const mhagen_need *need = need_of(c, id);
   const int as_said = need ? needed && need->align == align && need->most == most : !needed;
-  if (!as_said) fail(c, "%s is not needed as the options say", names[buffer]);
+  if (!as_said) fail(c, "%s is not needed as the options say", names[id]);
 }
 
 /* Of an option that is new here, only the kernel's table knows. */

@@ -48,8 +48,9 @@ def test_pointers_of_the_header():
 
 @pytest.mark.parametrize("config, more", [
     ("", set()), ("causal=true strassen=false", set()),
-    ("attention=cross", {("args", "k", "1", -1), ("args", "v", "1", -1)}),
-    ("kv_len=true probs=true seq_kv=16", {("args", "kv_len", "1", 16), ("args", "probs", "1", -1)})])
+    ("kv_len=true probs=true", {("args", "kv_len", "1", 16), ("args", "probs", "1", -1)}),
+    ("attention=cross seq_kv=9 kv_len=true",
+     {("args", "k", "1", -1), ("args", "v", "1", -1), ("args", "kv_len", "1", 9)})])
 def test_needs(config, more, tmp_path):
     assert needs(source(tmp_path, *arguments(), *config.split())) == ALWAYS | more
 
