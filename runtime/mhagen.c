@@ -1,5 +1,8 @@
 /* mhagen.c: what all generated kernels share: status texts, the CPU check and the optional pool.
- * The contracts of the functions are in mhagen.h. */
+ * mhagen.h says what each function promises.
+ *
+ * This file may be used, changed and shipped without conditions; it comes without warranty
+ * (SPDX-License-Identifier: 0BSD). */
 #include "mhagen.h"
 
 #include <stdint.h>

@@ -1,5 +1,8 @@
 /* mhagen.h: the types that every generated attention kernel shares, and an optional thread pool.
  *
+ * This file may be used, changed and shipped without conditions; it comes without warranty
+ * (SPDX-License-Identifier: 0BSD).
+ *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
  * Nothing here or in a kernel keeps global state. Define MHAGEN_NO_POOL to leave the pool (and with
  * it the dependency on threads) out; mhagen_run_parallel then runs everything on the caller. Where
