@@ -2,8 +2,8 @@
 
     python3 bench/suite.py [OPTION...] [key=value ...]
 
-key=value are keys of the config, for every shape. The table and the rows also go to bench.txt and
-bench.json in the directory of --out.
+key=value are keys of the config for every shape. The table and the rows also go to bench.txt and bench.json
+in the directory of --out.
 """
 import argparse
 import json

@@ -38,5 +38,5 @@ return {
   name = "isas", run = run,
   options = function(cmd) cmd:flag("--widest", "print only the name of the widest that this CPU has") end,
   summary = "List the instruction sets, and whether this CPU has each.",
-  about = "Code for another architecture is checked with a cross compiler and QEMU, if installed.",
+  about = "Code for another architecture is checked with a cross compiler and QEMU, if they are installed.",
 }
