@@ -1,5 +1,5 @@
--- build/mhagen-toy: build/mhagen with the toy ISA, for the tests that every ISA must pass, and with the checks
--- that take time.
+-- build/mhagen-toy: build/mhagen with the toy ISA, which must pass the tests of every ISA, and with checks that
+-- take too much time for build/mhagen.
 require("tape").verify = true
 require("isa.init").add(require "tests.toy")
 return require "main"

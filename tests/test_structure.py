@@ -1,4 +1,4 @@
-"""What holds for the sources and for every generated text; each is little more than a grep."""
+"""Rules for the sources and for every generated text; each test is little more than a grep."""
 import platform
 import re
 
