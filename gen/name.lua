@@ -17,7 +17,7 @@ local PREFIX = "mha_f32"
 -- The parts of a name, in order.
 local function words_of(cfg)
   local words = {}
-  for _, row in ipairs(options.told("name")) do
+  for _, row in ipairs(options.told.name) do
     if options.on(row, cfg) then
       words[#words + 1] = row.name .. kinds[row.kind].in_name(row, cfg[row.key])
     end
@@ -36,7 +36,7 @@ end
 -- The keys that a name stands for, or nil for a text that build does not make.
 function M.parse(name)
   local cfg, rest = {}, name:sub(#PREFIX + 1)
-  for _, row in ipairs(options.told("name")) do
+  for _, row in ipairs(options.told.name) do
     local value, after
     if rest:sub(1, #row.name) == row.name then
       value, after = kinds[row.kind].parse(row, rest:sub(#row.name + 1))
