@@ -119,6 +119,7 @@ return function(cfg)
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
+    error = cprint.double(plan.error), unit = ("%a"):format(plan.product.a.unit),
     options = #bits > 0 and table.concat(bits, " | ") or "0", needs = needs, weight_needs = weight_needs,
   }
   return {

@@ -1,18 +1,19 @@
 -- The grammar of default names:
 --
---   mha_f32_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
+--   mha_<dtype>_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
 --          [_cross][_causal][_len][_probs][_strassen][_u<unroll>]_<isa>
 --
--- The parts are those of the options' rows: the sizes, the other options, the ISA. A part in brackets is
--- there when its key differs from its default. The schedule keys are not part
--- of a name: configs that differ in speed alone share one; set the key `name` to have both.
+-- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
+-- in brackets is there when its key differs from its default. The schedule keys are not part of a name:
+-- configs that differ in speed alone share one; set the key `name` to have both.
 
 local kinds = require "options.kinds"
 local options = require "options.init"
+local types = require "types"
 
 local M = {}
 
-local PREFIX = "mha_f32"
+local PREFIX, LEAD = "mha_", "dtype" -- and the key behind it
 
 -- The parts of a name, in order.
 local function words_of(cfg)
@@ -25,7 +26,7 @@ local function words_of(cfg)
   return words
 end
 
-function M.build(cfg) return PREFIX .. table.concat(words_of(cfg)) end
+function M.build(cfg) return PREFIX .. cfg[LEAD] .. table.concat(words_of(cfg)) end
 
 -- What a name says between prefix and ISA.
 function M.shape(cfg)
@@ -35,7 +36,9 @@ end
 
 -- The keys that a name stands for, or nil for a text that build does not make.
 function M.parse(name)
-  local cfg, rest = {}, name:sub(#PREFIX + 1)
+  local lead, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
+  if not types.by_name[lead] then return nil end
+  local cfg = { [LEAD] = lead }
   for _, row in ipairs(options.told.name) do
     local value, after
     if rest:sub(1, #row.name) == row.name then

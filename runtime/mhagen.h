@@ -13,10 +13,11 @@
  *
  * Errors against float64, s being the largest |score|:
  *
- *   ||y - ref|| <= 1e-6 * max(1, s/16) * ||ref||    norms of at least 32 rows of attention weights
+ *   ||y - ref|| <= error * max(1, s/16) * ||ref||   norms of at least 32 rows of attention weights
  *                                                   and 64 columns, where results do not cancel
- *   ||y - ref|| <= n * 2^-24 * (1 + S) * ||size||   each row, of any data
+ *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
+ * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24.
  * n = 16 + d_model + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but the
  * true attention weights; S is the largest score computed so, of the keys that the row sees.
  */
@@ -131,6 +132,8 @@ typedef struct mhagen_kernel {
   mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
   const mhagen_need *needs; /* what a run needs of mhagen_args */
   int need_count;
+  double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
+  double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
 } mhagen_kernel;
 
 /* The status that kernel->run would return: for callers who run the phases themselves. */

@@ -36,8 +36,9 @@ function M.add(row, planned)
   if row.schedule == nil then row.schedule = row.planned end
   M.list[#M.list + 1], M.list[row.key] = row, row
   for field, list in pairs(M.told) do
-    if row[field] then list[#list + 1] = row end
-    table.sort(list, function(a, b) return place(a) < place(b) end) -- which is stable
+    local at = #list
+    while at > 0 and place(list[at]) > place(row) do at = at - 1 end
+    if row[field] then table.insert(list, at + 1, row) end
   end
 end
 

@@ -22,13 +22,16 @@
 
 local cpu = require "cpu"
 local isas = require "isa.init"
+local types = require "types"
 
 -- What any ISA allows; what the one of a config allows, the plan knows.
 local isa_names, most_rows, most_vectors = {}, 0, 0
 for i, isa in ipairs(isas.list) do
   isa_names[i] = isa.name
-  for _, rows in pairs(isa.tiles) do
-    most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
+  for _, product in pairs(isa.products) do
+    for _, rows in pairs(product.rows) do
+      most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
+    end
   end
 end
 
@@ -93,6 +96,8 @@ M.options = {
     end,
     doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not with causal or kv_len",
     draw = { chance = 0.15, twice = { "d_model", "seq" }, with = { dk = 32 } } }, -- where it has an effect
+  { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
+    doc = "number type of the operands of products; leads a name", draw = { chance = 0.2, of = types.names } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     also = { "mcpu", "march", "machine" },
     doc = "core whose caches and rates the plan goes by", draw = { chance = 0.1 } },
@@ -156,7 +161,7 @@ M.elsewhere = {
   { "is not supported yet: each run projects all keys and values",
     "cache", "kv_cache", "use_cache", "past_key_values" },
   { "is not supported yet: all numbers are float32",
-    "dtype", "torch_dtype", "precision", "fp16", "bf16", "int8", "quantization" },
+    "fp16", "bf16", "int8", "quantization" },
   { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },

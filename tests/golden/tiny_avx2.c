@@ -1195,4 +1195,6 @@ const mhagen_kernel tiny_avx2_kernel = {
   .self_test = tiny_avx2_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

@@ -854,4 +854,6 @@ const mhagen_kernel tiny_full_kernel = {
   .self_test = tiny_full_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

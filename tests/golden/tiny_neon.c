@@ -1406,4 +1406,6 @@ const mhagen_kernel tiny_neon_kernel = {
   .self_test = tiny_neon_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

@@ -1257,4 +1257,6 @@ const mhagen_kernel tiny_strassen_kernel = {
   .self_test = tiny_strassen_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
+  .error = 2e-06,
+  .unit = 0x1p-24,
 };
