@@ -1,6 +1,7 @@
 -- How the text of a kernel is cut into functions and loops: the one place that knows the unrolling
 -- levels. An emitter describes its work once; at the level `full` it comes out as straight code.
 
+local choices = require "choices"
 local expr = require "expr"
 local tape = require "tape"
 local tiles = require "tiles"
@@ -65,19 +66,24 @@ function Code:unroll(steps, accumulators, chains)
   if (chains or 1) > 1 then loop = math.max(chains, isa.rows.fma_lane and isa.lanes or 1) end
   if self.cold then return loop end
   if level == "k" or self.full then return steps end
-  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
+  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then
+    choices.add(self.t.why, "straight")
+    return steps
+  end
   return loop
 end
 
 -- The same for a tile whose sums may be in chains; returns the number of chains as well.
 function Code:summing(rows, vectors, steps)
   local chains = tiles.chains(self.plan, rows, vectors, steps)
+  if chains > 1 then choices.add(self.t.why, "chains") end
   return self:unroll(steps, rows * vectors, chains), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".
 function Code:chunks(chunks, run)
   if chunks.count == 1 then return run("only", 0, chunks.last) end
+  if not self.plan.cfg.k_block then choices.add(self.t.why, "k_block") end
   run("first", 0, chunks.size)
   self:each("chunk", chunks.count - 2, function(i) run("next", (i + 1) * chunks.size, chunks.size) end)
   run("next", (chunks.count - 1) * chunks.size, chunks.last)

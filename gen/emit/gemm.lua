@@ -4,6 +4,7 @@
 -- B is loaded as vectors, A is broadcast element by element, or multiplied by lane where the ISA
 -- can. All accumulators stay in registers; K runs in steps of a literal block.
 
+local choices = require "choices"
 local tiles = require "tiles"
 
 local M = {}
@@ -14,7 +15,11 @@ local function steps(t, tile, sums, k0, n, base)
   local isa, a, b = t.isa, tile.a, tile.b
   local by_lane = isa.rows.fma_lane and not tile.filter and isa.lanes
   local full = isa.full
-  local load = tiles.kept(isa, tile.rows) and "load_kept" or "load"
+  local load = "load"
+  if tiles.kept(isa, tile.rows) then
+    load = "load_kept"
+    choices.add(t.why, "kept")
+  end
   local rows_by_lane = by_lane and a.row == 1 and tile.rows - tile.rows % by_lane or 0
   local k_by_lane = by_lane and a.step == 1 and a.row ~= 1 and n - n % by_lane or 0
 
@@ -51,8 +56,12 @@ local function steps(t, tile, sums, k0, n, base)
         for c, v in ipairs(tile.vecs) do
           if not dups[v.w] then
             local name = ("a_r%d_k%d%s"):format(r, k, v.w == tile.vecs[1].w and "" or "_tail")
-            dups[v.w] = dups[full] and isa.rows.low and t:op("low", v.w, name, dups[full])
-              or t:op("dup", v.w, name, a.p:at(r * a.row + k * a.step))
+            if dups[full] and isa.rows.low then
+              dups[v.w] = t:op("low", v.w, name, dups[full])
+              choices.add(t.why, "tail")
+            else
+              dups[v.w] = t:op("dup", v.w, name, a.p:at(r * a.row + k * a.step))
+            end
           end
           local factor = dups[v.w]
           if tile.filter then
@@ -102,6 +111,8 @@ function M.tile(t, tile)
     steps(t, tile, sums, 0, tile.steps, 0)
     return joined(t, tile, sums)
   end
+  choices.add(t.why, "loops")
+  choices.add(t.why, "prefetch")
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
     steps(t, tile, sums, 0, tile.unroll, step * tile.unroll)
