@@ -8,12 +8,13 @@
 
 local groups = require "groups"
 local tiles = require "tiles"
+local types = require "types"
 
 local M = {}
 local Memory = {}
 Memory.__index = Memory
 
-M.BYTES = 4 -- of a number: all are float32
+M.BYTES = types.f32.bytes -- of a number: all in memory are float32
 local ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 
 -- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.

@@ -20,6 +20,7 @@ local kinds = require "stage.init"
 local memory = require "memory"
 local quadrants = require "stage.quadrants"
 local tiles = require "tiles"
+local types = require "types"
 local walk = require "walk"
 
 local ceil_div, refuse = tiles.ceil_div, tiles.refuse
@@ -183,15 +184,25 @@ local function plan_order(plan)
   end
 end
 
+-- What ||y - ref|| / ||ref|| is at most: that of the operands' type, more where a stage rounds more.
+local function error_of(plan)
+  local factor = 1
+  for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
+  return plan.product.a.error * factor
+end
+
 local function check_inputs(cfg)
   memory.check_size(cfg, "seq", "q", cfg.batch * cfg.seq * cfg.d_model)
   memory.check_size(cfg, "seq_kv", "k", cfg.batch * cfg.seq_kv * cfg.d_model)
   if cfg.probs then memory.check_size(cfg, "probs", "probs", cfg.batch * cfg.h * cfg.seq * cfg.seq_kv) end
 end
 
+-- What the ISA multiplies the operands of a config with.
+function M.product(cfg) return isas.product(isas.list[cfg.isa], types.by_name[cfg.dtype]) end
+
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
-  local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), masked = cfg.causal or cfg.kv_len,
+  local plan = { cfg = cfg, isa = isa, product = M.product(cfg), why = {}, cpu = cpu.facts(cfg.cpu, isa), masked = cfg.causal or cfg.kv_len,
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
@@ -215,6 +226,7 @@ function M.build(cfg)
   plan_tasks(plan)
   plan_memory(plan)
   plan_order(plan)
+  plan.error = error_of(plan)
   walk.check_tasks(plan)
   return plan
 end

@@ -9,6 +9,7 @@
 --   axes(plan, stage), emit(K, place, stage, item, i, ...)   its tasks and their work (walk.lua)
 --   cycles(plan, stage)        of a batch entry, at one FMA of a full vector a cycle
 --   statements(count, plan, stage)   an estimate of its code (budget.lua)
+--   error                      by how much the error of the result is larger, where it is
 --   stack(plan, stage)         bytes of vectors that straight code keeps on the stack
 --   describe(plan, stage)      lines { name, text }
 --

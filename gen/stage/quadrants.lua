@@ -16,7 +16,8 @@ local project = require "stage.project"
 local tiles = require "tiles"
 
 local M = { phase = project.phase, title = project.title, per = project.per, axes = project.axes,
-            statements = project.statements }
+            statements = project.statements,
+            error = 2 } -- times as large: rows and columns of a quadrant share sums
 
 -- M1 to M7: the quadrant { row, column } of A, or of S1 S2 / S3 S4 where `sums`, and the signs of B11, B12,
 -- B21, B22.
