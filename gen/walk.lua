@@ -61,7 +61,7 @@ local function forward(K, e)
   local function run(stage)
     if stage.title and stage.title ~= told then K.t:note(stage.title) end
     told = stage.title
-    each_place(K, stage.axes, function(...) kinds.of(stage).emit(K, e, stage, ...) end)
+    each_place(K, stage.axes, function(...) K:of(stage.phase, kinds.of(stage).emit, e, stage, ...) end)
   end
   e.heads_slot, e.task_slot = 0, 0
   local i = 1
@@ -196,7 +196,9 @@ local function phase_tasks(K, phase)
     end
     e.heads_slot, e.task_slot = e.hb, i
     pick(K, items, rest, function(item, number)
-      task_places(K, item.stage.axes, number, function(...) kinds.of(item.stage).emit(K, e, item.stage, ...) end)
+      task_places(K, item.stage.axes, number, function(...)
+        K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)
+      end)
     end)
   end)
 end

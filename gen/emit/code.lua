@@ -24,6 +24,7 @@ end
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
 -- short as can be.
+-- K.phase: what it is a part of; equal functions may be parts of several.
 -- K.role: a word of the names that tells what the part is for, of which the same may serve others.
 -- params: { name, "in" | "out" | "int", value } each; build gets the values by name.
 function Code:part(name, doc, params, build, kind)
@@ -50,7 +51,19 @@ function Code:part(name, doc, params, build, kind)
       build(values)
       self.full, self.cold = full, cold
     end)
+  fn.phases = fn.phases or {}
+  if self.phase and not fn.phases[self.phase] then
+    fn.phases[self.phase], fn.phases[#fn.phases + 1] = true, self.phase
+  end
   t:call(fn, args)
+end
+
+-- What is recorded by record(K, ...) is of a phase: its functions have it among their `phases`.
+function Code:of(phase, record, ...)
+  local outer = self.phase
+  self.phase = phase
+  record(self, ...)
+  self.phase = outer
 end
 
 -- build(i) for i = 0 .. count-1: a loop, or straight when there is one round or at level full.

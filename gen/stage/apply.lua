@@ -27,7 +27,7 @@ function M.record(K, stage, at)
   local function packed(letter, size)
     return plan.memory:from(at.packed, letter .. stage.letter):at(at.head * size)
   end
-  product_of.rows(K, stage.name, product, at.group, packed("w", product.rows * product.steps), at.b,
+  K:of(stage.name, product_of.rows, stage.name, product, at.group, packed("w", product.rows * product.steps), at.b,
     stage.bias and packed("b", product.rows) or nil, at.c)
 end
 

@@ -106,6 +106,12 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
   end
 end
 
+-- The time of attention is told apart, too.
+local function part_of_attend(name, record)
+  return function(K, ...) return K:of(name, record, ...) end
+end
+score_tile, context = part_of_attend("scores", score_tile), part_of_attend("context", context)
+
 local function zero_stat(K, group, stats, row)
   local t = K.t
   for c, v in ipairs(group.vecs) do
