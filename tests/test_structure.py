@@ -85,6 +85,14 @@ def test_figures_have_no_signs():
     assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
 
 
+def test_choices_are_named():
+    """Each row of choices.lua where it is taken."""
+    rows = re.findall(r'^  \{ "(\w+)", ', (GEN / "choices.lua").read_text(), re.M)
+    named = [match for path in PURE for match in re.findall(r"choices\.add\(([^\n]*)\)", code(path))]
+    named = {word for match in named for word in re.findall(r'"(\w+)"', match)}
+    assert len(rows) > 20 and named == set(rows)
+
+
 def test_lines_of_sources():
     paths = [path for folder in ("gen", "runtime", "templates", "tests", "scripts", "examples")
              for path in (ROOT / folder).rglob("*")

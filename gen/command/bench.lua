@@ -67,9 +67,9 @@ local function bench_in(dir, cfg, args)
   bench.add_result(row, output)
   if row.status ~= "ok" then error({ failed = row }, 0) end
   if told_apart then
-    row.phases = bench.phases(output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
+    row.phases = bench.phases(recorded, output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
   elseif args.phases then
-    row.phases = {}
+    row.phases = { order = {} }
   end
   return row
 end

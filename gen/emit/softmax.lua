@@ -6,6 +6,7 @@
 -- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
 -- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
 
+local choices = require "choices"
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
 local stat = require "emit.stats".at
@@ -59,6 +60,7 @@ end
 -- (weights), stats; key: index of the first key when masked.
 function M.tile(t, group, tile, kind, ptrs, key)
   local stats = ptrs.stats
+  choices.add(t.why, "short_chains")
   tile.vecs = group.vecs
   tile.init = kind == "next"
     and function(_, c, w, name) return t:start("load", w, name, stat(group, stats, "negmax", c)) end

@@ -39,17 +39,6 @@ end
 
 -- ---- phases ----
 
--- Which phase the functions of a kernel belong to, by the start of their names; what has none is
--- "other": transposition, control, and the second attempt at a head.
-local phases = { "projections", "scores+softmax", "context", "output", "other" }
-local phase_of = {
-  { "sums_", "projections" }, { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
-  { "rows_", "projections" },
-  { "queries_lanes_", "other" }, { "queries_", "projections" }, { "key_query_", "projections" },
-  { "value_context_", "projections" },
-  { "scores_", "scores+softmax" }, { "probs_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },
-}
-
 -- symbols: the output of nm -n, lines "address kind name" in the order of addresses.
 local function symbol_table(symbols)
   local list = {}
@@ -59,31 +48,43 @@ local function symbol_table(symbols)
   return list
 end
 
-local function phase_at(symbols, address)
+-- The name of the function at an address.
+local function function_at(symbols, address)
   local low, high = 0, #symbols -- the last symbol that is not behind the address
   while low < high do
     local middle = (low + high + 1) // 2
     if symbols[middle].at <= address then low = middle else high = middle - 1 end
   end
-  for _, row in ipairs(phase_of) do
-    if low > 0 and symbols[low].name:sub(1, #row[1]) == row[1] then return row[2] end
-  end
-  return "other"
+  return low > 0 and symbols[low].name:match("^[^.]*") or "" -- compilers add .part.0 and the like
 end
 
 local function rounded(fraction) return math.floor(fraction * 1e4 + 0.5) / 1e4 end
 
--- The fraction of time in each phase, from a program's output and symbols.
-function M.phases(output, symbols)
-  local list, count, total = symbol_table(symbols), {}, 0
-  for _, phase in ipairs(phases) do count[phase] = 0 end
+local OTHER = "other" -- control, and what is of no phase
+
+-- The fraction of time in each phase, from a program's output and symbols: { order = names, and the fractions by
+-- them }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done there.
+function M.phases(recorded, output, symbols)
+  local of, order, count, total = {}, {}, {}, 0
+  local function add(phase)
+    if not count[phase] then count[phase], order[#order + 1] = 0, phase end
+  end
+  for _, fn in ipairs(recorded.tape.functions) do
+    if fn.phases and fn.phases[1] then
+      of[fn.name] = table.concat(fn.phases, "+")
+      add(of[fn.name])
+    end
+  end
+  add(OTHER)
+  local list = symbol_table(symbols)
   for address in output:gmatch("pc (%x+)\n") do
-    local phase = phase_at(list, tonumber(address, 16))
+    local phase = of[function_at(list, tonumber(address, 16))] or OTHER
     count[phase] = count[phase] + 1
     total = total + 1
   end
-  for _, phase in ipairs(phases) do count[phase] = rounded(count[phase] / math.max(total, 1)) end
-  return count
+  local fractions = { order = order }
+  for _, phase in ipairs(order) do fractions[phase] = rounded(count[phase] / math.max(total, 1)) end
+  return fractions
 end
 
 -- ---- results ----
@@ -168,7 +169,7 @@ function M.json(row)
   all.config = ordered(row.config, config_keys)
   if row.phases then
     order[#order + 1] = "phases"
-    all.phases = ordered(row.phases, phases)
+    all.phases = ordered(row.phases, row.phases.order)
   end
   return json.encode(all) .. "\n"
 end
@@ -203,11 +204,11 @@ function M.text(row)
   line("error", "%.2g against float64", row.error)
   line("size", "%s of code, %s packed, %s workspace", bytes(row.text_bytes), bytes(row.packed_bytes),
     bytes(row.workspace_bytes))
-  if row.phases and not row.phases.other then
+  if row.phases and not row.phases[OTHER] then
     line("phases", "not told apart: at unroll=full a run is one function")
   elseif row.phases then
     local parts = {}
-    for i, phase in ipairs(phases) do
+    for i, phase in ipairs(row.phases.order) do
       parts[i] = ("%s %.1f %%"):format(phase, 100 * row.phases[phase])
     end
     line("phases", "%s", table.concat(parts, ", "))

@@ -68,7 +68,7 @@ local function generate_one(candidate, lab)
     candidate.cfg = config.load(nil, words)
     local files, recorded = generate(candidate.cfg)
     candidate.files, candidate.flops = files, recorded.plan.flops
-    candidate.bytes = 4 * (recorded.plan.packed.total + recorded.plan.workspace)
+    candidate.bytes = recorded.plan.packed_bytes + recorded.plan.workspace_bytes
     candidate.code = lab.hash(same(candidate.cfg.name, files))
     return true
   end)

@@ -90,7 +90,7 @@ M.options = {
     excludes = { { key = "causal", is = true, why = "for it mixes rows" },
                  { key = "kv_len", is = true, why = "for it mixes rows" } },
     idle = function(plan)
-      if plan.sums[1] then return nil end
+      if plan.stage.sums then return nil end
       return ("not here: rows and d_model must be even, and heads together a multiple of %d columns"):format(
         2 * plan.isa.lanes)
     end,

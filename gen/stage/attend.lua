@@ -1,19 +1,26 @@
 -- Attention of one group of queries: scores, softmax and context, head by head.
 
+local apply = require "stage.apply"
+local choices = require "choices"
 local epilogue = require "emit.epilogue"
 local expr = require "expr"
 local gemm = require "emit.gemm"
 local probs = require "emit.probs"
-local product_of = require "emit.product"
+local memory = require "memory"
 local softmax = require "emit.softmax"
-local stat = require "emit.stats".at
+local statistics = require "emit.stats"
 local transpose = require "emit.transpose"
 local balanced = require "tiles".balanced
+local words = require "words"
+
+local stat = statistics.at
+
+local M = { phase = "attend", title = "attend", per = "heads" }
 
 -- One tile of scores: `rows` keys by the queries of the group. key: index of its first key, or nil
 -- where every lane sees every key of the tile.
 local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
-  local t, plan, depth = K.t, K.plan, K.plan.fold.depth
+  local t, plan, depth = K.t, K.plan, K.plan.attend.depth
   local words = { first = "_first", next = "", again = "_again", maximum = "_maximum" }
   local params = {
     { "k", "in", ptrs.k:at(k_at) }, { "q", "in", ptrs.q },
@@ -28,9 +35,10 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
     local unroll, chains = K:summing(rows, #group.vecs, depth)
     softmax.tile(t, group, {
-      product = plan.product, rows = rows, steps = depth, test = plan.fold.test_scores, keyless = plan.fold.keyless,
+      product = plan.product, rows = rows, steps = depth, test = plan.attend.test_scores,
+      keyless = plan.attend.keyless,
       unroll = unroll, chains = chains,
-      a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
+      a = { p = p.k, row = plan.attend.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
   end)
 end
@@ -48,7 +56,7 @@ end
 local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, filter)
   local t, plan = K.t, K.plan
   -- The filter needs registers, and time is no matter there: small tiles.
-  for _, run in ipairs(filter and balanced(plan.fold.breadth, 2) or group.context) do
+  for _, run in ipairs(filter and balanced(plan.attend.breadth, 2) or group.context) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       local params = {
@@ -71,7 +79,7 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
         local tile = {
           product = plan.product, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
-          a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
+          a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t),
         }
         if p.key then
@@ -98,6 +106,12 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
   end
 end
 
+-- The time of attention is told apart, too.
+local function part_of_attend(name, record)
+  return function(K, ...) return K:of(name, record, ...) end
+end
+score_tile, context = part_of_attend("scores", score_tile), part_of_attend("context", context)
+
 local function zero_stat(K, group, stats, row)
   local t = K.t
   for c, v in ipairs(group.vecs) do
@@ -113,7 +127,7 @@ local function invert_sums(K, group, stats)
       local one = t:op("set", v.w, ("one_c%d"):format(c - 1), 1.0)
       local sum = t:op("load", v.w, ("sum_c%d"):format(c - 1), stat(group, stats, "sum", c))
       local inverse = t:op("div", v.w, ("inverse_c%d"):format(c - 1), one, sum)
-      if K.plan.fold.keyless then -- the sum of a row that sees a key is 1 at least
+      if K.plan.attend.keyless then -- the sum of a row that sees a key is 1 at least
         local half = t:op("set", v.w, ("half_c%d"):format(c - 1), 0.5)
         local none = t:op("lt", v.w, ("none_c%d"):format(c - 1), sum, half)
         inverse = t:op("zero_if", v.w, ("scale_c%d"):format(c - 1), none, inverse)
@@ -131,7 +145,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
   local t, plan = K.t, K.plan
   local keys, m = group.keys, plan.cfg.seq_kv
   local rows, block_keys = keys.rows, keys.block_tiles * keys.rows
-  local k_tile, p_tile = rows * plan.keys.row, rows * group.width
+  local k_tile, p_tile = rows * plan.attend.keys.row, rows * group.width
   local p_block = plan.cfg.probs and block_keys * group.width or 0
   local filter = safe and plan.masked
   local first = safe and "again" or "first"
@@ -153,15 +167,15 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
           local full = block_rows // rows
           K:each("tile", full - from, function(i)
             score_tile(K, group, rows, "next", ptrs,
-              block * (block_keys * plan.keys.row) + (i + from) * k_tile,
+              block * (block_keys * plan.attend.keys.row) + (i + from) * k_tile,
               block * p_block + (i + from) * p_tile)
           end)
           if block_rows % rows > 0 and full >= from then
             score_tile(K, group, block_rows % rows, "next", ptrs,
-              block * (block_keys * plan.keys.row) + full * k_tile, block * p_block + full * p_tile)
+              block * (block_keys * plan.attend.keys.row) + full * k_tile, block * p_block + full * p_tile)
           end
           if last then invert_sums(K, group, ptrs.stats) end
-          context(K, group, ptrs, block * (block_keys * plan.values.row), block * p_block, block_rows, nil,
+          context(K, group, ptrs, block * (block_keys * plan.attend.values.row), block * p_block, block_rows, nil,
             b > 0, last, nil)
         end)
       end
@@ -171,7 +185,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
 
   local one_block = keys.blocks == 1
   if not one_block then
-    K:each("row", plan.fold.breadth, function(r)
+    K:each("row", plan.attend.breadth, function(r)
       for c, v in ipairs(group.vecs) do
         t:block(function()
           t:op("store", v.w, nil, ptrs.o:at(r * group.width + (c - 1) * group.lanes),
@@ -200,7 +214,7 @@ local function head_pass(K, group, ptrs, open, tiles, safe)
     if one_block then invert_sums(K, group, ptrs.stats) end
     local used = finish - b * keys.block_tiles
     local steps = expr.is_const(used) and used * rows or nil
-    context(K, group, ptrs, b * (block_keys * plan.values.row), b * p_block, steps,
+    context(K, group, ptrs, b * (block_keys * plan.attend.values.row), b * p_block, steps,
       not steps and used or nil, not one_block, one_block, filter and b * block_keys)
   end)
   if not one_block then
@@ -231,7 +245,7 @@ local function head_again(K, group, ptrs, tiles)
         t:op("store", v.w, nil, own("negmax", c), none)
       end
     end)
-    local rows, k_tile = keys.rows, keys.rows * plan.keys.row
+    local rows, k_tile = keys.rows, keys.rows * plan.attend.keys.row
     local full = plan.cfg.seq_kv // rows
     K:each("tile", p.tiles or full, function(i)
       score_tile(K, group, rows, "maximum", p, i * k_tile, 0, p.tiles and i * rows)
@@ -298,26 +312,27 @@ end
 local function attend(K, group, a)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
   local params = {
-    { "xt", "in", a.xt }, { "packed", "in", a.packed }, { "keys", "in", a.keys },
+    { "packed", "in", a.packed }, { "keys", "in", a.keys },
     { "values", "in", a.values },
     { "scratch", "out", a.scratch }, { "o", "out", a.o },
   }
-  if a.queries then params[#params + 1] = { "queries", "in", a.queries } end
+  local projected, query = plan.stage.queries, plan.stage.query
+  local key_query, value_context = plan.stage.key_query, plan.stage.value_context
+  if a.xt then table.insert(params, 1, { "xt", "in", a.xt }) end
+  if projected then params[#params + 1] = { "queries", "in", a.queries } end
   if cfg.probs then params[#params + 1] = { "probs", "out", a.probs } end
   if cfg.causal then params[#params + 1] = { "q0", "int", a.q0 } end
   if cfg.kv_len then params[#params + 1] = { "len", "int", a.len } end
   K:part("attend_" .. group.name, ("Attention of %d queries, %d head%s."):format(
     group.used, plan.hb, plan.hb > 1 and "s" or ""), params, function(p)
-    local stats = p.scratch:at(plan.scratch.stats)
-    local function weights(name) return p.packed:at(plan.head[name]) end
-    local q
-    if plan.projected.q then
-      q = p.scratch:at(plan.scratch.q)
-      local width = plan.hb * plan.fold.query
-      transpose.panel(K, "queries_lanes", group, width, plan.projected.q.ld, p.queries, q)
-    elseif plan.q then
-      q = p.scratch:at(plan.scratch.q)
-      product_of.rows(K, "query", plan.q, group, weights "wq", p.xt, weights "bq", q)
+    local function scratch(name) return plan.memory:from(p.scratch, name) end
+    local stats, q = scratch "stats", nil
+    if projected then
+      q = scratch "q"
+      transpose.panel(K, "queries_lanes", group, plan.hb * projected.cols, projected.c.row, p.queries, q)
+    elseif query then
+      q = scratch "q"
+      apply.record(K, query, { group = group, packed = p.packed, head = 0, b = p.xt, c = q })
     end
 
     local open, tiles
@@ -349,25 +364,20 @@ local function attend(K, group, a)
 
     K:each("head", plan.hb, function(i)
       local ptrs = {
-        q = q and q:at(i * (plan.fold.query * group.width)), p = p.scratch:at(plan.scratch.p), stats = stats,
-        k = p.keys:at(i * plan.keys.head), v = p.values:at(i * plan.values.head),
-        o = p.o:at(i * (plan.fold.out * group.width)),
+        q = q and q:at(i * ((projected or query).cols * group.width)), p = scratch "p", stats = stats,
+        k = p.keys:at(i * plan.attend.keys.head), v = p.values:at(i * plan.attend.values.head),
+        o = p.o:at(i * (plan.attend.out * group.width)),
       }
-      local function apply(label, product, which, from, bias, to)
-        local size = product.rows * product.steps
-        product_of.rows(K, label, product, group, weights(which):at(i * size), from, bias, to)
+      local function applied(stage, b, c)
+        apply.record(K, stage, { group = group, packed = p.packed, head = i, b = b, c = c })
+        return c
       end
-      if plan.kq then
-        local kq = p.scratch:at(plan.scratch.kq)
-        local bias = not q and weights "bq":at(i * plan.kq.rows)
-        apply("key_query", plan.kq, "wk", q and ptrs.q or p.xt, bias, kq)
-        ptrs.q = kq
-      end
+      if key_query then ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq") end
       local o = ptrs.o
-      if plan.vc then ptrs.o = p.scratch:at(plan.scratch.c) end
+      if value_context then ptrs.o = scratch "c" end
       head_pass(K, group, ptrs, open, tiles, false)
       check_head(K, group, ptrs, tiles)
-      if plan.vc then apply("value_context", plan.vc, "wv", ptrs.o, nil, o) end
+      if value_context then applied(value_context, ptrs.o, o) end
       if cfg.probs then
         ptrs.probs = p.probs:at(i * (cfg.seq * cfg.seq_kv))
         probs.write(K, group, ptrs, tiles)
@@ -376,38 +386,79 @@ local function attend(K, group, a)
   end)
 end
 
-local function emit(K, place, group, i)
-  local plan, cfg = K.plan, K.plan.cfg
-  local q0 = i * group.used + group.q0
-  local kv = place.ws:at(plan.entry.kv + place.heads_slot * plan.kv.total)
+function M.emit(K, place, stage, group, i)
+  choices.add(K.t.why, "one_pass")
+  local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
+  local q0, projected = i * group.used + group.q0, plan.stage.queries
   attend(K, group, {
-    xt = place.ws:at(plan.entry.xt + group.xt + i * group.xt_floats),
-    packed = place.packed:at(plan.packed.heads + place.hb * plan.head.total),
-    queries = plan.projected.q and kv:at(plan.kv.q + q0 * plan.projected.q.ld),
-    keys = plan.projected.k and kv:at(plan.kv.k) or place.k,
-    values = plan.projected.v and kv:at(plan.kv.v) or place.v,
-    scratch = place.ws:at(plan.entry.scratch + place.scratch_slot * plan.scratch.total),
-    o = place.ws:at(plan.entry.o + group.o + i * group.o_floats
-      + place.hb * (plan.hb * plan.fold.out * group.width)),
+    xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
+    packed = memory:base(place, "head"),
+    queries = projected and memory:tensor(place, projected.c):at(q0 * projected.c.row),
+    keys = memory:tensor(place, stage.keys), values = memory:tensor(place, stage.values),
+    scratch = memory:base(place, "task"),
+    o = memory:of_group(place, "context", group, i):at(place.hb * (plan.hb * stage.out * group.width)),
     probs = cfg.probs and place.probs:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv),
     q0 = q0, len = place.len,
   })
 end
 
--- All that the fold leaves but the products of other stages.
-local function cycles(plan)
-  local cfg, f = plan.cfg, plan.fold
-  local columns = cfg.seq * plan.out.steps
-  if plan.projected.k then columns = columns + cfg.h * cfg.seq_kv * cfg.dk end
-  if plan.projected.v then columns = columns + cfg.h * cfg.seq_kv * cfg.dv end
-  if plan.projected.q then columns = columns + cfg.h * cfg.seq * f.query end
-  return plan.cycles - 2.0 * cfg.d_model * columns / plan.per_cycle
+-- ---- the plan ----
+
+function M.axes(plan)
+  return { { var = "g", items = plan.groups, total = plan.group_count, grain = plan.groups_per_task } }
 end
 
-return function(plan)
-  return { {
-    phase = "attend", title = "attend", per = "heads", emit = emit,
-    axes = { { var = "g", items = plan.groups, total = plan.group_count, grain = plan.groups_per_task } },
-    cycles = cycles(plan),
-  } }
+-- Of the widest group and one task: queries, those with Wk applied, weights, context before Wv is applied, statistics.
+function M.sections(plan, stage, add)
+  local widest, in_list = plan.widest, plan.stage
+  local query = in_list.queries or in_list.query
+  local function add_task(name, doc, rows) add("task", { name = name, doc = doc, count = rows * widest }) end
+  if query then add_task("q", "Q", plan.hb * query.cols) end
+  if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols) end
+  add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats })
+  if in_list.value_context then add_task("c", "context of a head", in_list.value_context.steps) end
+  add_task("stats", "statistics", statistics.count)
+  add("lanes", { name = "context", doc = "context of all heads", rows = plan.cfg.h * stage.out })
 end
+
+-- With all that is applied to its queries.
+function M.cycles(plan, stage)
+  local macs = stage:macs()
+  for _, other in ipairs(plan.stages) do
+    if other.kind == "apply" then macs = macs + other:macs() end
+  end
+  return 2.0 * macs / plan.per_cycle
+end
+
+local SCORE = 5 -- statements of exp2 and the sums, per vector of scores
+
+function M.statements(count, plan, stage)
+  local cfg = plan.cfg
+  for _, group in ipairs(plan.groups) do
+    local n, heads = #group.vecs, group.count * cfg.h
+    -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
+    local kinds = count.straight and 1 or plan.masked and 6 or 3
+    count:copies(count:times(heads * group.keys.tiles) + kinds - 1, group.keys.rows, n, stage.depth, SCORE)
+    for _, run in ipairs(group.context) do count:tiles(heads * run.count, run.size, n, cfg.seq_kv) end
+  end
+end
+
+-- In straight code compilers keep every broadcast of the keys and values of a head, to use it for the next group of
+-- queries.
+function M.stack(plan, stage)
+  return plan.cfg.seq_kv * (stage.depth + stage.breadth) * plan.isa.lanes * memory.BYTES
+end
+
+function M.describe(plan, stage)
+  local lines, first = {}, plan.stage.query or plan.stage.key_query
+  for _, group in ipairs(plan.groups) do
+    local width = group.width == group.used and group.used or group.used .. " of " .. group.width
+    lines[#lines + 1] = { "attend", ("%d x %s queries%s"):format(group.count, width,
+      first and ": Q " .. words.runs(plan.groups[1].products[first.name].runs, group.used) or "") }
+    lines[#lines + 1] = { "", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, stage.depth,
+      words.runs(group.context, group.used), math.min(plan.cfg.seq_kv, group.keys.block_tiles * group.keys.rows)) }
+  end
+  return lines
+end
+
+return M
