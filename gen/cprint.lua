@@ -93,6 +93,7 @@ function printers.block(isa, node, indent, out)
 end
 
 function printers.loop(isa, node, indent, out)
+  if node.unrolled then out[#out + 1] = "#pragma GCC unroll " .. node.count end
   out[#out + 1] = ("%sfor (ptrdiff_t %s = 0; %s < %s; ++%s) {"):format(
     indent, node.var, node.var, expr.text(node.count), node.var)
   print_body(isa, node.body, indent .. "  ", out)

@@ -2,7 +2,7 @@
 --
 -- An emitter records functions; a function is a list of nodes:
 --   op      dst = op(args) for one primitive of isa/ops.lua; dst is nil for stores
---   loop    for var = 0 .. count-1
+--   loop    for var = 0 .. count-1; unrolled: the compiler writes it as straight code
 --   when    a block that runs if the integer `left` < `right`
 --   unless  a block that runs if one of the conditions is false
 --   call    a function of this tape with pointers and integers
@@ -31,7 +31,8 @@ function Pointer:at(off)
   return setmetatable({ base = self.base, off = self.off + off }, Pointer)
 end
 
--- before: a tape that is printed before this one; its functions are known.
+-- before: a tape that is printed before this one; its functions are known. Equal steps of a tile are written
+-- once where `rolled` is set afterwards, and the compiler repeats them.
 function M.new(isa, before)
   return setmetatable({ isa = isa, functions = {}, by_name = before and before.by_name or {}, by_content = {} }, Tape)
 end
@@ -93,8 +94,8 @@ local function prune(body, used)
   return used
 end
 
-local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "left", "right", "name", "base", "off", "value",
-               "pointer", "by", "fn", "text", "result" }
+local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "unrolled", "left", "right", "name",
+               "base", "off", "value", "pointer", "by", "fn", "text", "result" }
 
 -- What a function does, as a text: two have the same if and only if they print the same but for name and doc.
 local function content(fn)
@@ -204,6 +205,12 @@ end
 function Tape:loop(var, count, build)
   local node = self:push { kind = "loop", var = var, count = count, body = {} }
   self:into(node.body, function() build(expr.var(var)) end)
+end
+
+-- The same as straight code that the compiler makes of one round.
+function Tape:unrolled(var, count, build)
+  self:loop(var, count, build)
+  self.body[#self.body].unrolled = true
 end
 
 function Tape:when(left, right, build, otherwise)

@@ -11,7 +11,9 @@ Code.__index = Code
 
 -- t: the tape to record on; plan: what is to be made.
 function M.new(t, plan)
-  return setmetatable({ t = t, plan = plan, full = plan.cfg.unroll == "full" }, Code)
+  local level = plan.cfg.unroll
+  t.rolled = level == "auto"
+  return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 
 local ctype = { ["in"] = "const float *", out = "float *", int = "ptrdiff_t" }
@@ -57,22 +59,35 @@ function Code:each(var, count, build)
   end
 end
 
+-- The divisor of n next to `want`, if one is near, else `want`: it leaves no K steps over.
+local function divisor_near(n, want)
+  for _, by in ipairs { 0, 1, 2, -1, 3, 4 } do
+    if want + by > 0 and n % (want + by) == 0 then return want + by end
+  end
+  return want
+end
+
 -- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays. With chains few: one step for each, for clang spills
--- at more, or those that one vector by lane is for.
-function Code:unroll(steps, accumulators, chains)
-  local level, loop, isa = self.plan.cfg.unroll, self.plan.k_unroll, self.plan.isa
-  if (chains or 1) > 1 then loop = math.max(chains, isa.rows.fma_lane and isa.lanes or 1) end
+-- sum is short enough that straight-line code pays. group: so many steps belong together.
+function Code:unroll(steps, accumulators, group, chains)
+  local cfg, loop = self.plan.cfg, self.plan.k_unroll
+  if chains > 1 then
+    loop = group
+  elseif group == 1 and self.t.rolled and not cfg.k_unroll then
+    loop = divisor_near(steps, loop)
+  end
   if self.cold then return loop end
-  if level == "k" or self.full then return steps end
-  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
+  if cfg.unroll == "k" or self.full then return steps end
+  if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
   return loop
 end
 
--- The same for a tile whose sums may be in chains; returns the number of chains as well.
+-- The same for a tile whose sums may be in chains; returns the number of chains as well. With chains
+-- there is one step for each, for clang spills at more, or those that one vector by lane is for.
 function Code:summing(rows, vectors, steps)
-  local chains = tiles.chains(self.plan, rows, vectors, steps)
-  return self:unroll(steps, rows * vectors, chains), chains
+  local chains, isa = tiles.chains(self.plan, rows, vectors, steps), self.plan.isa
+  local group = math.max(chains, isa.rows.fma_lane and isa.lanes or 1)
+  return self:unroll(steps, rows * vectors, group, chains), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

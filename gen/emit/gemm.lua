@@ -4,12 +4,19 @@
 -- B is loaded as vectors, A is broadcast element by element, or multiplied by lane where the ISA
 -- can. All accumulators stay in registers; K runs in steps of a literal block.
 
+local expr = require "expr"
 local tiles = require "tiles"
 
 local M = {}
 
--- One block of n K steps at offset k0 from the pointers of A and B; `base` is the number of the
--- step at the pointers. Step k adds to sums[k % #sums + 1].
+-- K steps that are written together: one for each chain, and those of a vector of A.
+local function step_group(t, tile)
+  local by_lane = t.isa.rows.fma_lane and not tile.filter and tile.a.step == 1 and tile.a.row ~= 1
+  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1)
+end
+
+-- n K steps at offset k0 from the pointers of A and B; `base` is the number of the step at the
+-- pointers. Step i adds to sums[i % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
   local isa, a, b = t.isa, tile.a, tile.b
   local by_lane = isa.rows.fma_lane and not tile.filter and isa.lanes
@@ -19,30 +26,31 @@ local function steps(t, tile, sums, k0, n, base)
   local k_by_lane = by_lane and a.step == 1 and a.row ~= 1 and n - n % by_lane or 0
 
   local a_block -- rows of A, by_lane K steps each
-  for k = k0, k0 + n - 1 do
-    t:note("k = " .. k)
-    local acc = sums[k % #sums + 1]
-    local in_k_block = k - k0 < k_by_lane
-    if in_k_block and (k - k0) % by_lane == 0 then
+  for i = 0, n - 1 do
+    local k, of_k = k0 + i, ""
+    if n > 1 then of_k = "_k" .. (expr.is_const(k) and k or i) end
+    if n > 1 then t:note("k = " .. expr.text(k)) end
+    local acc = sums[i % #sums + 1]
+    local in_k_block = i < k_by_lane
+    if in_k_block and i % by_lane == 0 then
       a_block = {}
       for r = 0, tile.rows - 1 do
-        a_block[r] = t:op("load", full, ("a_r%d_k%d"):format(r, k), a.p:at(r * a.row + k))
+        a_block[r] = t:op("load", full, ("a_r%d%s"):format(r, of_k), a.p:at(k + r * a.row))
       end
     end
     local bv = {}
     for c, v in ipairs(tile.vecs) do
-      bv[c] = t:op(load, v.w, ("b_k%d_c%d"):format(k, c - 1), b.p:at(k * b.step + (c - 1) * isa.lanes))
+      bv[c] = t:op(load, v.w, ("b%s_c%d"):format(of_k, c - 1), b.p:at(k * b.step + (c - 1) * isa.lanes))
     end
     local a_rows
     for r = 0, tile.rows - 1 do
+      local a_name, a_at = ("a_r%d%s"):format(r, of_k), a.p:at(k * a.step + r * a.row)
       if in_k_block then
         for c = 1, #tile.vecs do
-          t:update(acc[r][c], "fma_lane", bv[c], a_block[r], acc[r][c], (k - k0) % by_lane)
+          t:update(acc[r][c], "fma_lane", bv[c], a_block[r], acc[r][c], i % by_lane)
         end
       elseif r < rows_by_lane then
-        if r % by_lane == 0 then
-          a_rows = t:op("load", full, ("a_r%d_k%d"):format(r, k), a.p:at(r + k * a.step))
-        end
+        if r % by_lane == 0 then a_rows = t:op("load", full, a_name, a_at) end
         for c = 1, #tile.vecs do
           t:update(acc[r][c], "fma_lane", bv[c], a_rows, acc[r][c], r % by_lane)
         end
@@ -50,19 +58,30 @@ local function steps(t, tile, sums, k0, n, base)
         local dups = {} -- one broadcast, for a narrower width the low part of it
         for c, v in ipairs(tile.vecs) do
           if not dups[v.w] then
-            local name = ("a_r%d_k%d%s"):format(r, k, v.w == tile.vecs[1].w and "" or "_tail")
+            local name = v.w == tile.vecs[1].w and a_name or a_name .. "_tail"
             dups[v.w] = dups[full] and isa.rows.low and t:op("low", v.w, name, dups[full])
-              or t:op("dup", v.w, name, a.p:at(r * a.row + k * a.step))
+              or t:op("dup", v.w, name, a_at)
           end
           local factor = dups[v.w]
           if tile.filter then
-            factor = tile.filter(c, v.w, base + k, factor, ("r%d_k%d_c%d"):format(r, k, c - 1))
+            factor = tile.filter(c, v.w, base + k, factor, ("r%d%s_c%d"):format(r, of_k, c - 1))
           end
           t:update(acc[r][c], "fma", factor, bv[c], acc[r][c])
         end
       end
     end
   end
+end
+
+-- A block of n K steps at the pointers of A and B.
+local function block(t, tile, sums, n, base)
+  local group = t.rolled and step_group(t, tile) or n
+  local rounds, done = group > 0 and n // group or 0, 0
+  if rounds > 1 then
+    t:unrolled("i", rounds, function(i) steps(t, tile, sums, i * group, group, base) end)
+    done = rounds * group
+  end
+  steps(t, tile, sums, done, n - done, base)
 end
 
 -- Adds the chains of each sum, those of a pair first: the result is in the first.
@@ -99,17 +118,17 @@ function M.tile(t, tile)
     end
   end
   if not tile.blocks and tile.steps <= tile.unroll then
-    steps(t, tile, sums, 0, tile.steps, 0)
+    block(t, tile, sums, tile.steps, 0)
     return joined(t, tile, sums)
   end
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
-    steps(t, tile, sums, 0, tile.unroll, step * tile.unroll)
+    block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
     t:bump(tile.b.p, tile.unroll * tile.b.step)
   end)
   if not tile.blocks then
-    steps(t, tile, sums, 0, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
+    block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
   end
   return joined(t, tile, sums)
 end

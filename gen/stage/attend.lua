@@ -69,7 +69,7 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
         end
         local tile = {
           rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
-          unroll = unroll or K:unroll(steps, run.size * #group.vecs),
+          unroll = unroll or K:unroll(steps, run.size * #group.vecs, 1, 1),
           a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t),
         }
