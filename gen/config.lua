@@ -12,8 +12,10 @@ local M = {}
 local isa_names, most_rows, most_vectors = {}, 0, 0
 for i, isa in ipairs(isas.list) do
   isa_names[i] = isa.name
-  for _, rows in pairs(isa.tiles) do
-    most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
+  for _, product in pairs(isa.products) do
+    for _, rows in pairs(product.rows) do
+      most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
+    end
   end
 end
 

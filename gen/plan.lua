@@ -18,6 +18,7 @@ local stages = require "stage.init"
 local stats = require "emit.stats"
 local strassen = require "strassen"
 local tiles = require "tiles"
+local types = require "types"
 local walk = require "walk"
 
 local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
@@ -325,6 +326,7 @@ function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local f = fold.choose(cfg)
   local plan = { cfg = cfg, isa = isa, fold = f, cpu = cpu.facts(cfg.cpu, isa) }
+  plan.product = isas.product(isa, types.f32)
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
   check_size(cfg, "seq", "q", cfg.batch * n * d)

@@ -16,7 +16,11 @@ function M.new(t, plan)
   return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 
-local ctype = { ["in"] = "const float *", out = "float *", int = "ptrdiff_t" }
+-- The type in C of a parameter "in", "out" or "int" that gets `value`.
+local function ctype(kind, value)
+  if kind == "int" then return "ptrdiff_t" end
+  return (kind == "in" and "const " or "") .. value.type.c .. " *"
+end
 
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
@@ -35,9 +39,9 @@ function Code:part(name, doc, params, build, kind)
   end
   local list, args = {}, {}
   for i, p in ipairs(params) do
-    list[i] = { kind = ctype[p[2]], name = p[1] }
+    list[i] = { kind = ctype(p[2], p[3]), name = p[1] }
     args[i] = p[3]
-    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1])
+    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1], 0, p[3].type)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",
                         reuse = self.cold, role = self.role },
@@ -68,26 +72,25 @@ local function divisor_near(n, want)
 end
 
 -- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays. group: so many steps belong together.
-function Code:unroll(steps, accumulators, group, chains)
-  local cfg, loop = self.plan.cfg, self.plan.k_unroll
-  if chains > 1 then
-    loop = group
-  elseif group == 1 and self.t.rolled and not cfg.k_unroll then
-    loop = divisor_near(steps, loop)
+-- sum is short enough that straight-line code pays. loop: what it is else, if there is no choice.
+function Code:unroll(steps, accumulators, loop)
+  local cfg, plan = self.plan.cfg, self.plan
+  if not loop then
+    loop = self.t.rolled and not cfg.k_unroll and divisor_near(steps, plan.k_unroll) or plan.k_unroll
   end
   if self.cold then return loop end
   if cfg.unroll == "k" or self.full then return steps end
-  if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
+  if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= plan.straight then return steps end
   return loop
 end
 
 -- The same for a tile whose sums may be in chains; returns the number of chains as well. With chains
 -- there is one step for each, for clang spills at more, or those that one vector by lane is for.
 function Code:summing(rows, vectors, steps)
-  local chains, isa = tiles.chains(self.plan, rows, vectors, steps), self.plan.isa
-  local group = math.max(chains, isa.rows.fma_lane and isa.lanes or 1)
-  return self:unroll(steps, rows * vectors, group, chains), chains
+  local plan, loop = self.plan, nil
+  local chains, lanes = tiles.chains(plan, rows, vectors, steps), plan.product.way == "lane" and plan.isa.lanes
+  if chains > 1 then loop = math.max(chains, lanes or 1) elseif lanes then loop = plan.k_unroll end
+  return self:unroll(steps, rows * vectors, loop), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

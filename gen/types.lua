@@ -1,0 +1,20 @@
+-- Number types: how numbers lie in memory, and what the operands of a product are rounded to. Sums, softmax and
+-- all other arithmetic are float32.
+
+local M = {}
+
+-- name, doc; bytes of a number in memory, c = its type in C; error = the most that ||y - ref|| / ||ref|| may be at
+-- small scores where operands are of this type; round(t, w, dst, x), if there is one: float32 vectors -> the
+-- nearest numbers of the type, as float32.
+M.names, M.by_name = {}, {}
+
+function M.add(row)
+  M.names[#M.names + 1] = row.name
+  M.by_name[row.name] = row
+end
+
+M.add { name = "f32", doc = "IEEE 754 single precision", bytes = 4, c = "float", error = 1e-6 }
+
+M.f32 = M.by_name.f32
+
+return M

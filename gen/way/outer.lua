@@ -1,0 +1,24 @@
+-- An element of A in every lane, times vectors of B: any ISA.
+
+local function nothing() end
+
+return function(t, tile, block)
+  local isa, a = t.isa, tile.a
+  local full, first = isa.full, tile.vecs[1].w
+  local function multiply(r, step, b, acc)
+    local dups = {} -- one broadcast, for a narrower width the low part of it
+    for c, v in ipairs(tile.vecs) do
+      if not dups[v.w] then
+        local name = ("a_r%d%s%s"):format(r, step.tag, v.w == first and "" or "_tail")
+        dups[v.w] = dups[full] and isa.rows.low and t:op("low", v.w, name, dups[full])
+          or t:operand(tile.product.a, "dup", v.w, name, a.p:at(step.k * a.step + r * a.row))
+      end
+      local factor = dups[v.w]
+      if tile.filter then
+        factor = tile.filter(c, v.w, block.base + step.k, factor, ("r%d%s_c%d"):format(r, step.tag, c - 1))
+      end
+      t:update(acc[c], "fma", factor, b[c], acc[c])
+    end
+  end
+  return { begin = nothing, multiply = multiply }
+end
