@@ -101,11 +101,17 @@ function printers.loop(isa, node, indent, out)
 end
 
 function printers.when(isa, node, indent, out)
-  out[#out + 1] = ("%sif (%s < %s) {"):format(indent, expr.text(node.left), expr.text(node.right))
-  print_body(isa, node.body, indent .. "  ", out)
-  if node.otherwise then
-    out[#out + 1] = indent .. "} else {"
-    print_body(isa, node.otherwise, indent .. "  ", out)
+  local word = indent
+  while node do
+    out[#out + 1] = ("%sif (%s < %s) {"):format(word, expr.compared(node.left), expr.compared(node.right))
+    print_body(isa, node.body, indent .. "  ", out)
+    word = indent .. "} else "
+    local otherwise, only = node.otherwise, node.otherwise and node.otherwise[1]
+    node = only and only.kind == "when" and not otherwise[2] and only
+    if otherwise and not node then
+      out[#out + 1] = word .. "{"
+      print_body(isa, otherwise, indent .. "  ", out)
+    end
   end
   out[#out + 1] = indent .. "}"
 end
@@ -138,7 +144,7 @@ function printers.result(_, node, indent, out)
 end
 
 function printers.int(_, node, indent, out)
-  out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.text(node.value)),
+  out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.alone(node.value)),
     indent)
 end
 

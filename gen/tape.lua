@@ -210,7 +210,8 @@ end
 
 function Tape:loop(var, count, build)
   local node = self:push { kind = "loop", var = var, count = count, body = {} }
-  self:into(node.body, function() build(expr.var(var)) end)
+  local _, most = expr.range(count)
+  self:into(node.body, function() build(expr.var(var, most and { 0, most - 1 })) end)
 end
 
 -- The same as straight code that the compiler makes of one round.
@@ -220,8 +221,9 @@ function Tape:unrolled(var, count, build)
 end
 
 function Tape:when(left, right, build, otherwise)
-  if expr.is_const(left) and expr.is_const(right) then
-    local taken = left < right and build or otherwise
+  local always = expr.less(left, right)
+  if always ~= nil then
+    local taken = always and build or otherwise
     if taken then taken() end
     return
   end
@@ -259,9 +261,10 @@ end
 function Tape:result(value) self:push { kind = "result", result = value } end
 
 function Tape:int(name, value)
-  if expr.is_const(value) then return value end
+  if expr.is_const(value) or expr.is_var(value) then return value end
   self:push { kind = "int", name = name, value = value }
-  return expr.var(name)
+  local least, most = expr.range(value)
+  return expr.var(name, least and { least, most })
 end
 
 -- name = the element of the int array `base` at `off`

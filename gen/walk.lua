@@ -148,11 +148,11 @@ end
 
 local args_param = { kind = "const mhagen_args *", name = "args" }
 
--- A task function, void task(args, index): index counts the tasks of all batch entries.
-local function define_task(K, name, build)
+-- A task function, void task(args, index): index counts the `count` tasks of all batch entries.
+local function define_task(K, name, count, build)
   K.t:define({ name = "task_" .. name, keep = true,
                params = { args_param, { kind = "int", name = "index" } } },
-    function() build(expr.var("index")) end)
+    function() build(expr.var("index", { 0, count - 1 })) end)
 end
 
 -- The phases of a plan, each the stages of one name behind each other: { name, items = { stage, first, count } with
@@ -178,7 +178,7 @@ local function phase_tasks(K, phase)
   local t, plan = K.t, K.plan
   local items, inner, per_entry = phase.items, phase.inner, phase.per_entry
   local by_heads = items[1].stage.per == "heads"
-  define_task(K, phase.name, function(index)
+  define_task(K, phase.name, plan.cfg.batch * per_entry, function(index)
     local e, i
     if plan.cfg.batch == 1 then
       e, i = entry_pointers(K, 0, 0), t:int("i", index)
@@ -221,7 +221,7 @@ function M.record(t, plan)
     end)
   end)
   if K.full then
-    define_task(K, "entry", function(index)
+    define_task(K, "entry", cfg.batch, function(index)
       t:call(entry, { args, index, slots and expr.mod(index, plan.resident) or nil })
     end)
     return { { name = "entry", per_entry = 1, cycles = plan.cycles } }

@@ -22,6 +22,9 @@ local function ctype(kind, value)
   return (kind == "in" and "const " or "") .. value.type.c .. " *"
 end
 
+-- Integers that functions get count or number things.
+local COUNT = { 0, 2 ^ 40 | 0 }
+
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
 -- short as can be.
@@ -41,7 +44,7 @@ function Code:part(name, doc, params, build, kind)
   for i, p in ipairs(params) do
     list[i] = { kind = ctype(p[2], p[3]), name = p[1] }
     args[i] = p[3]
-    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1], 0, p[3].type)
+    values[p[1]] = p[2] == "int" and expr.var(p[1], COUNT) or tape.pointer(p[1], 0, p[3].type)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",
                         reuse = self.cold, role = self.role },

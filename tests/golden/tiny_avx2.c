@@ -613,35 +613,25 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 3);
-  if ((i % 3) < 1) {
-    project_rows(args->q, (const float *)args->packed + 208 * hb,
-        (float *)args->workspace + 144 * hb + 64);
+  if (index < 1) {
+    project_rows(args->q, (const float *)args->packed, (float *)args->workspace + 64);
+  } else if (index < 2) {
+    project_rows(args->q, (const float *)args->packed + 64, (float *)args->workspace + 112);
   } else {
-    if ((i % 3) < 2) {
-      project_rows(args->q, (const float *)args->packed + 208 * hb + 64,
-          (float *)args->workspace + 144 * hb + 112);
-    } else {
-      project_queries(args->q, (const float *)args->packed + 208 * hb + 128,
-          (float *)args->workspace + 144 * hb + 160, (const float *)args->packed + 208 * hb + 192);
-    }
+    project_queries(args->q, (const float *)args->packed + 128, (float *)args->workspace + 160,
+        (const float *)args->packed + 192);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_5of8((float *)args->workspace + 144 * hb + 64, (float *)args->workspace + 144 * hb + 112,
-      (float *)args->workspace + 160 * i + 208, (float *)args->workspace + 64 * hb,
-      (float *)args->workspace + 144 * hb + 160);
+  attend_5of8((float *)args->workspace + 144 * index + 64,
+      (float *)args->workspace + 144 * index + 112, (float *)args->workspace + 160 * index + 208,
+      (float *)args->workspace + 64 * index, (float *)args->workspace + 144 * index + 160);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
   output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64 * part, args->y + 40 * part);
+      (float *)args->workspace + 64 * index, args->y + 40 * index);
 }
 
 /* What flags that change arithmetic change first. */

@@ -256,7 +256,7 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
 /* Projects keys of 2 heads. */
 static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out,
     ptrdiff_t len) {
-  for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
+  for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
     keys_5x8_k8(x + 40 * tile, w, out + 80 * tile);
   }
 }
@@ -293,10 +293,10 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
 /* Projects values of 2 heads. */
 static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
     const float *bias, ptrdiff_t len) {
-  for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
+  for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
     values_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
   }
-  for (ptrdiff_t row = 0; row < (5 < -len + 5 ? 5 : -len + 5); ++row) {
+  for (ptrdiff_t row = 0; row < 5 - len; ++row) {
     {
       const __m512 zero = _mm512_setzero_ps();
       _mm512_storeu_ps(out + 16 * len + 16 * row, zero);
@@ -486,47 +486,6 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
-}
-
-/* Weights exp2(score - maximum) of some keys, added to the sum. */
-static __attribute__((noinline)) void scores_5x5of16(const float *k, const float *q, float *stats,
-    float *p) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(stats);
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
-  }
-  const __m256 p_r0_c0 = exp2_8(acc_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 p_r1_c0 = exp2_8(acc_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 p_r2_c0 = exp2_8(acc_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 p_r3_c0 = exp2_8(acc_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 p_r4_c0 = exp2_8(acc_r4_c0);
-  _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
@@ -799,15 +758,9 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     _mm256_storeu_ps(stats, m_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
-  const ptrdiff_t finish = (tiles < 1 ? tiles : 1);
-  const ptrdiff_t opened = (0 < finish ? 0 : finish);
-  const ptrdiff_t bound = (1 > opened ? 1 : opened);
-  for (ptrdiff_t tile = 0; tile < bound - 1; ++tile) {
-    scores_5x5of16(k + 80 * tile + 80, q, stats, p + 80 * tile + 80);
-  }
-  for (ptrdiff_t tile = 0; tile < finish - bound; ++tile) {
-    scores_masked_5x5of16(k + 80 * tile + 80 * bound, q, stats, p + 80 * tile + 80 * bound,
-        5 * tile + 5 * bound);
+  const ptrdiff_t finish = tiles < 1 ? tiles : 1;
+  for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
+    scores_masked_5x5of16(k + 80 * tile + 80, q, stats, p + 80 * tile + 80, 5 * tile + 5);
   }
   {
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -829,8 +782,8 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
 static __attribute__((noinline)) void attend_5of16(const float *xt, const float *packed,
     const float *keys, const float *values, float *scratch, float *o, ptrdiff_t q0, ptrdiff_t len) {
   query_8x5of16_k8(packed, xt, packed + 64, scratch);
-  const ptrdiff_t open = ((len / 5) < ((q0 + 1) / 5) ? (len / 5) : ((q0 + 1) / 5));
-  const ptrdiff_t tiles = (((len + 4) / 5) < ((q0 + 9) / 5) ? ((len + 4) / 5) : ((q0 + 9) / 5));
+  const ptrdiff_t open = len / 5 < (q0 + 1) / 5 ? len / 5 : (q0 + 1) / 5;
+  const ptrdiff_t tiles = (len + 4) / 5 < (q0 + 9) / 5 ? (len + 4) / 5 : (q0 + 9) / 5;
   {
     const __m256 last_c0 = _mm256_set1_ps((float)(len - 1));
     const __m256 lane_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
@@ -846,16 +799,10 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208,
           scratch + 128, 0);
     }
-    const ptrdiff_t finish = (tiles < 1 ? tiles : 1);
-    const ptrdiff_t opened = (open < finish ? open : finish);
-    const ptrdiff_t bound = (1 > opened ? 1 : opened);
-    for (ptrdiff_t tile = 0; tile < bound - 1; ++tile) {
-      scores_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
-          scratch + 80 * tile + 208);
-    }
-    for (ptrdiff_t tile = 0; tile < finish - bound; ++tile) {
-      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80 * bound, scratch + 64 * head,
-          scratch + 208, scratch + 80 * tile + 80 * bound + 128, 5 * tile + 5 * bound);
+    const ptrdiff_t finish = tiles < 1 ? tiles : 1;
+    for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
+      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
+          scratch + 80 * tile + 208, 5 * tile + 5);
     }
     {
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -958,38 +905,30 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  transpose_5of16(args->q + 40 * i, (float *)args->workspace + 128 * i);
+  transpose_5of16(args->q + 40 * index, (float *)args->workspace + 128 * index);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
-  const ptrdiff_t hb = (i / 2);
-  if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 352 * hb + 80,
-        (float *)args->workspace + 160 * hb + 256, len);
+  if (index < 1) {
+    project_keys(args->q, (const float *)args->packed + 80, (float *)args->workspace + 256, len);
   } else {
-    project_values(args->q, (const float *)args->packed + 352 * hb + 208,
-        (float *)args->workspace + 160 * hb + 336, (const float *)args->packed + 352 * hb + 336,
-        len);
+    project_values(args->q, (const float *)args->packed + 208, (float *)args->workspace + 336,
+        (const float *)args->packed + 336, len);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
   const ptrdiff_t len = args->kv_len[0];
-  const ptrdiff_t hb = i;
-  attend_5of16((float *)args->workspace, (const float *)args->packed + 352 * hb,
-      (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 160 * hb + 336,
-      (float *)args->workspace + 304 * i + 416, (float *)args->workspace + 128 * hb + 128, 0, len);
+  attend_5of16((float *)args->workspace, (const float *)args->packed + 352 * index,
+      (float *)args->workspace + 160 * index + 256, (float *)args->workspace + 160 * index + 336,
+      (float *)args->workspace + 304 * index + 416, (float *)args->workspace + 128 * index + 128, 0,
+      len);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
   output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
-      (float *)args->workspace + 128 * part + 128, args->y + 40 * part);
+      (float *)args->workspace + 128 * index + 128, args->y + 40 * index);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */

@@ -506,24 +506,18 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  project_queries(args->q, (const float *)args->packed + 32 * hb,
-      (float *)args->workspace + 16 * hb + 16, (const float *)args->packed + 32 * hb + 16);
+  project_queries(args->q, (const float *)args->packed + 32 * index,
+      (float *)args->workspace + 16 * index + 16, (const float *)args->packed + 32 * index + 16);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_2(args->q, args->q, (float *)args->workspace + 48 * i + 32,
-      (float *)args->workspace + 6 * hb, (float *)args->workspace + 16 * hb + 16);
+  attend_2(args->q, args->q, (float *)args->workspace + 48 * index + 32,
+      (float *)args->workspace + 6 * index, (float *)args->workspace + 16 * index + 16);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
   output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
-      (float *)args->workspace + 6 * part, args->y + 6 * part);
+      (float *)args->workspace + 6 * index, args->y + 6 * index);
 }
 
 /* What flags that change arithmetic change first. */

@@ -885,45 +885,34 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_sums(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  sums_2_of_4x10(args->q + 20 * i, (float *)args->workspace + 20 * i + 16);
+  sums_2_of_4x10(args->q + 20 * index, (float *)args->workspace + 20 * index + 16);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 3);
-  if ((i % 3) < 1) {
-    project_rows(args->q, (const float *)args->packed + 192 * hb,
-        (float *)args->workspace + 96 * hb + 64, (const float *)args->packed + 192 * hb + 48,
-        (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 80);
+  if (index < 1) {
+    project_rows(args->q, (const float *)args->packed, (float *)args->workspace + 64,
+        (const float *)args->packed + 48, (float *)args->workspace + 16,
+        (float *)args->workspace + 80);
+  } else if (index < 2) {
+    project_rows(args->q, (const float *)args->packed + 64, (float *)args->workspace + 96,
+        (const float *)args->packed + 112, (float *)args->workspace + 16,
+        (float *)args->workspace + 112);
   } else {
-    if ((i % 3) < 2) {
-      project_rows(args->q, (const float *)args->packed + 192 * hb + 64,
-          (float *)args->workspace + 96 * hb + 96, (const float *)args->packed + 192 * hb + 112,
-          (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 112);
-    } else {
-      project_rows(args->q, (const float *)args->packed + 192 * hb + 128,
-          (float *)args->workspace + 96 * hb + 128, (const float *)args->packed + 192 * hb + 176,
-          (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 144);
-    }
+    project_rows(args->q, (const float *)args->packed + 128, (float *)args->workspace + 128,
+        (const float *)args->packed + 176, (float *)args->workspace + 16,
+        (float *)args->workspace + 144);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_4((float *)args->workspace + 96 * hb + 64, (float *)args->workspace + 96 * hb + 96,
-      (float *)args->workspace + 64 * i + 160, (float *)args->workspace + 8 * hb,
-      (float *)args->workspace + 96 * hb + 128);
+  attend_4((float *)args->workspace + 96 * index + 64, (float *)args->workspace + 96 * index + 96,
+      (float *)args->workspace + 64 * index + 160, (float *)args->workspace + 8 * index,
+      (float *)args->workspace + 96 * index + 128);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t panel = (i % 5);
-  const ptrdiff_t part = (i / 5);
-  output_1x4_2((const float *)args->packed + 4 * panel + 192,
-      (const float *)args->packed + 2 * panel + 224, (float *)args->workspace + 8 * part,
-      args->y + 40 * part + 2 * panel);
+  output_1x4_2((const float *)args->packed + 4 * index + 192,
+      (const float *)args->packed + 2 * index + 224, (float *)args->workspace, args->y + 2 * index);
 }
 
 /* What flags that change arithmetic change first. */
