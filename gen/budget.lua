@@ -75,7 +75,7 @@ function M.check_estimate(plan)
   end
 end
 
-local COUNTED = { op = 1, call = 1, apply = 1, result = 1, int = 1, int_at = 1, bump = 1 }
+local COUNTED = { op = 1, call = 1, apply = 1, result = 1, int = 1, int_at = 1, place = 1, bump = 1 }
 
 -- The statements of some functions, as a compiler sees them: what it unrolls counts for each round.
 function M.count(functions)

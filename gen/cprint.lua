@@ -153,6 +153,13 @@ function printers.int_at(_, node, indent, out)
     indent, node.name, node.base, expr.text(node.off))
 end
 
+function printers.place(_, node, indent, out)
+  local p = node.args[1]
+  local const = p.base:find("const", 1, true) and "const " or ""
+  out[#out + 1] = wrap(("%s%s%s *const %s = %s; /* %s */"):format(
+    indent, const, p.type.c, node.name, address(p), node.text), indent)
+end
+
 function printers.bump(_, node, indent, out)
   out[#out + 1] = ("%s%s += %s;"):format(indent, node.pointer.base, expr.text(node.by))
 end

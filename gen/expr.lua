@@ -198,6 +198,12 @@ function M.variables(e, visit)
   end
 end
 
+-- What is added to the terms with variables.
+function M.constant(e)
+  local const = parts(e)
+  return const
+end
+
 function M.is_const(e) return math.type(e) == "integer" end
 
 return M

@@ -8,6 +8,7 @@
 --   call    a function of this tape with pointers and integers
 --   apply   dst = function of vectors(args); result: what such a function returns
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
+--   place   a named pointer
 --   note    a comment; block: a scope of its own
 -- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
 
@@ -28,7 +29,28 @@ function M.pointer(base, off, type)
   return setmetatable({ base = base, off = off or 0, type = type or types.f32 }, Pointer)
 end
 
-function Pointer:at(off) return M.pointer(self.base, self.off + off, self.type) end
+function Pointer:at(off)
+  local moved = M.pointer(self.base, self.off + off, self.type)
+  moved.start, moved.sections = self.start, self.sections
+  return moved
+end
+
+-- The same pointer, to a buffer that is cut into sections { name, first, .. } from there on, in their order.
+function Pointer:cut(sections)
+  local cut = M.pointer(self.base, self.off, self.type)
+  cut.start, cut.sections = self.off, sections
+  return cut
+end
+
+-- By the name of the section that it points into, if there is one.
+function Pointer:named()
+  if not self.sections then return self end
+  local off, found = self.off - self.start, nil
+  for _, section in ipairs(self.sections) do
+    if section.first <= expr.constant(off) then found = section end
+  end
+  return M.pointer(found.name, off - found.first, self.type)
+end
 
 -- before: a tape that is printed before this one; its functions are known. Equal steps of a tile are written
 -- once where `rolled` is set afterwards, and the compiler repeats them.
@@ -271,6 +293,14 @@ end
 function Tape:int_at(name, base, off)
   self:push { kind = "int_at", name = name, base = base, off = off }
   return expr.var(name)
+end
+
+-- Names for the sections of a pointer that is cut into such; those that nothing uses are dropped.
+function Tape:places(pointer)
+  for _, section in ipairs(pointer.sections) do
+    local args = { M.pointer(pointer.base, pointer.off + section.first, pointer.type) }
+    self:push { kind = "place", name = section.name, args = args, text = section.text }
+  end
 end
 
 function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end

@@ -11,6 +11,7 @@
 
 local code = require "emit.code"
 local expr = require "expr"
+local sections = require "sections"
 local tape = require "tape"
 
 local M = {}
@@ -30,6 +31,11 @@ local function entry_pointers(K, b, slot)
   }
   e.packed = tape.pointer("(const float *)args->packed")
   e.ws = tape.pointer("(float *)args->workspace", slot * plan.entry.total)
+  if not K.full then
+    e.packed, e.ws = e.packed:cut(sections.packed(plan)), e.ws:cut(sections.workspace(plan))
+    K.t:places(e.packed)
+    K.t:places(e.ws)
+  end
   return e
 end
 
@@ -99,13 +105,16 @@ end
 
 -- ---- tasks ----
 
--- The item with run-time number `index` of a list of items { first, count }: build(item, place in it).
-local function pick(K, list, index, build)
+-- The item with run-time number `index` of a list of items { first, count }: build(item, place in it). var: the
+-- name of what is numbered.
+local function pick(K, list, var, index, build)
+  local function take(item)
+    build(item, item.count == 1 and 0 or K.t:int("this_" .. var, index - item.first))
+  end
   local function from(i)
     local item = list[i]
-    if i == #list then return build(item, index - item.first) end
-    K.t:when(index, item.first + item.count,
-      function() build(item, index - item.first) end, function() from(i + 1) end)
+    if i == #list then return take(item) end
+    K.t:when(index, item.first + item.count, function() take(item) end, function() from(i + 1) end)
   end
   from(1)
 end
@@ -133,7 +142,7 @@ local function task_places(K, axes, index, build)
     if not axis then return build(...) end
     local outer = table.pack(...)
     local function at(number)
-      pick(K, axis.items, number, function(item, i)
+      pick(K, axis.items, axis.var, number, function(item, i)
         local all = table.move(outer, 1, outer.n, 1, {})
         all[outer.n + 1], all[outer.n + 2] = item, i
         from(n + 1, table.unpack(all, 1, outer.n + 2))
@@ -194,7 +203,7 @@ local function phase_tasks(K, phase)
       rest = expr.mod(i, inner)
     end
     e.heads_slot, e.scratch_slot = e.hb, i
-    pick(K, items, rest, function(item, number)
+    pick(K, items, "task", rest, function(item, number)
       task_places(K, item.stage.axes, number, function(...) item.stage.emit(K, e, ...) end)
     end)
   end)

@@ -43,7 +43,7 @@ function Code:part(name, doc, params, build, kind)
   local list, args = {}, {}
   for i, p in ipairs(params) do
     list[i] = { kind = ctype(p[2], p[3]), name = p[1] }
-    args[i] = p[3]
+    args[i] = p[2] == "int" and p[3] or p[3]:named()
     values[p[1]] = p[2] == "int" and expr.var(p[1], COUNT) or tape.pointer(p[1], 0, p[3].type)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",

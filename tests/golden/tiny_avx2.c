@@ -595,17 +595,22 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const weights = (const float *)args->packed; /* of 2 heads */
+  const float *const wo = (const float *)args->packed + 208; /* [8][8] in panels */
+  const float *const bo = (const float *)args->packed + 272; /* [8] */
+  float *const contexts = (float *)args->workspace; /* [8][8] a group */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  float *const scratch = (float *)args->workspace + 208; /* of a task, 160 apart */
   /* keys and values */
-  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 112);
-  project_queries(args->q + 40 * b, (const float *)args->packed + 128,
-      (float *)args->workspace + 160, (const float *)args->packed + 192);
+  project_rows(args->q + 40 * b, weights, keys);
+  project_rows(args->q + 40 * b, weights + 64, values);
+  project_queries(args->q + 40 * b, weights + 128, queries, weights + 192);
   /* attend */
-  attend_5of8((float *)args->workspace + 64, (float *)args->workspace + 112,
-      (float *)args->workspace + 208, (float *)args->workspace, (float *)args->workspace + 160);
+  attend_5of8(keys, values, scratch, contexts, queries);
   /* output */
-  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace, args->y + 40 * b);
+  output_1x5of8_8(wo, bo, contexts, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -613,25 +618,34 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  const float *const weights = (const float *)args->packed; /* of 2 heads */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
   if (index < 1) {
-    project_rows(args->q, (const float *)args->packed, (float *)args->workspace + 64);
+    project_rows(args->q, weights, keys);
   } else if (index < 2) {
-    project_rows(args->q, (const float *)args->packed + 64, (float *)args->workspace + 112);
+    project_rows(args->q, weights + 64, values);
   } else {
-    project_queries(args->q, (const float *)args->packed + 128, (float *)args->workspace + 160,
-        (const float *)args->packed + 192);
+    project_queries(args->q, weights + 128, queries, weights + 192);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  attend_5of8((float *)args->workspace + 144 * index + 64,
-      (float *)args->workspace + 144 * index + 112, (float *)args->workspace + 160 * index + 208,
-      (float *)args->workspace + 64 * index, (float *)args->workspace + 144 * index + 160);
+  float *const contexts = (float *)args->workspace; /* [8][8] a group */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  float *const scratch = (float *)args->workspace + 208; /* of a task, 160 apart */
+  attend_5of8(keys + 144 * index, values + 144 * index, scratch + 160 * index,
+      contexts + 64 * index, queries + 144 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64 * index, args->y + 40 * index);
+  const float *const wo = (const float *)args->packed + 208; /* [8][8] in panels */
+  const float *const bo = (const float *)args->packed + 272; /* [8] */
+  float *const contexts = (float *)args->workspace; /* [8][8] a group */
+  output_1x5of8_8(wo, bo, contexts, args->y);
 }
 
 /* What flags that change arithmetic change first. */

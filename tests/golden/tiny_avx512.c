@@ -883,21 +883,24 @@ static __attribute__((noinline)) void output_1x5of16_8(const float *panel, const
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const weights = (const float *)args->packed; /* of 2 heads */
+  const float *const wo = (const float *)args->packed + 352; /* [8][8] in panels */
+  const float *const bo = (const float *)args->packed + 480; /* [8] */
+  float *const x_transposed = (float *)args->workspace; /* [8][16] a group */
+  float *const contexts = (float *)args->workspace + 128; /* [8][16] a group */
+  float *const keys = (float *)args->workspace + 256; /* [5][16] */
+  float *const values = (float *)args->workspace + 336; /* [5][16] */
+  float *const scratch = (float *)args->workspace + 416; /* of a task, 304 apart */
   const ptrdiff_t len = args->kv_len[b];
   /* transpose */
-  transpose_5of16(args->q + 40 * b, (float *)args->workspace);
+  transpose_5of16(args->q + 40 * b, x_transposed);
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 256,
-      len);
-  project_values(args->q + 40 * b, (const float *)args->packed + 208,
-      (float *)args->workspace + 336, (const float *)args->packed + 336, len);
+  project_keys(args->q + 40 * b, weights + 80, keys, len);
+  project_values(args->q + 40 * b, weights + 208, values, weights + 336, len);
   /* attend */
-  attend_5of16((float *)args->workspace, (const float *)args->packed,
-      (float *)args->workspace + 256, (float *)args->workspace + 336,
-      (float *)args->workspace + 416, (float *)args->workspace + 128, 0, len);
+  attend_5of16(x_transposed, weights, keys, values, scratch, contexts, 0, len);
   /* output */
-  output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
-      (float *)args->workspace + 128, args->y + 40 * b);
+  output_1x5of16_8(wo, bo, contexts, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -905,30 +908,39 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
-  transpose_5of16(args->q + 40 * index, (float *)args->workspace + 128 * index);
+  float *const x_transposed = (float *)args->workspace; /* [8][16] a group */
+  transpose_5of16(args->q, x_transposed);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  const float *const weights = (const float *)args->packed; /* of 2 heads */
+  float *const keys = (float *)args->workspace + 256; /* [5][16] */
+  float *const values = (float *)args->workspace + 336; /* [5][16] */
   const ptrdiff_t len = args->kv_len[0];
   if (index < 1) {
-    project_keys(args->q, (const float *)args->packed + 80, (float *)args->workspace + 256, len);
+    project_keys(args->q, weights + 80, keys, len);
   } else {
-    project_values(args->q, (const float *)args->packed + 208, (float *)args->workspace + 336,
-        (const float *)args->packed + 336, len);
+    project_values(args->q, weights + 208, values, weights + 336, len);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  const float *const weights = (const float *)args->packed; /* of 2 heads */
+  float *const x_transposed = (float *)args->workspace; /* [8][16] a group */
+  float *const contexts = (float *)args->workspace + 128; /* [8][16] a group */
+  float *const keys = (float *)args->workspace + 256; /* [5][16] */
+  float *const values = (float *)args->workspace + 336; /* [5][16] */
+  float *const scratch = (float *)args->workspace + 416; /* of a task, 304 apart */
   const ptrdiff_t len = args->kv_len[0];
-  attend_5of16((float *)args->workspace, (const float *)args->packed + 352 * index,
-      (float *)args->workspace + 160 * index + 256, (float *)args->workspace + 160 * index + 336,
-      (float *)args->workspace + 304 * index + 416, (float *)args->workspace + 128 * index + 128, 0,
-      len);
+  attend_5of16(x_transposed, weights + 352 * index, keys + 160 * index, values + 160 * index,
+      scratch + 304 * index, contexts + 128 * index, 0, len);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
-      (float *)args->workspace + 128 * index + 128, args->y + 40 * index);
+  const float *const wo = (const float *)args->packed + 352; /* [8][8] in panels */
+  const float *const bo = (const float *)args->packed + 480; /* [8] */
+  float *const contexts = (float *)args->workspace + 128; /* [8][16] a group */
+  output_1x5of16_8(wo, bo, contexts, args->y);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */

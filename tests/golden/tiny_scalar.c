@@ -490,15 +490,18 @@ static __attribute__((noinline)) void output_1x2_3(const float *panel, const flo
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const weights = (const float *)args->packed; /* of 1 head */
+  const float *const wo = (const float *)args->packed + 32; /* [3][3] in panels */
+  const float *const bo = (const float *)args->packed + 48; /* [3] */
+  float *const contexts = (float *)args->workspace; /* [3][2] a group */
+  float *const queries = (float *)args->workspace + 16; /* [2][3] */
+  float *const scratch = (float *)args->workspace + 32; /* of a task, 48 apart */
   /* keys and values */
-  project_queries(args->q + 6 * b, (const float *)args->packed, (float *)args->workspace + 16,
-      (const float *)args->packed + 16);
+  project_queries(args->q + 6 * b, weights, queries, weights + 16);
   /* attend */
-  attend_2(args->q + 6 * b, args->q + 6 * b, (float *)args->workspace + 32,
-      (float *)args->workspace, (float *)args->workspace + 16);
+  attend_2(args->q + 6 * b, args->q + 6 * b, scratch, contexts, queries);
   /* output */
-  output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
-      (float *)args->workspace, args->y + 6 * b);
+  output_1x2_3(wo, bo, contexts, args->y + 6 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -506,18 +509,23 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  project_queries(args->q, (const float *)args->packed + 32 * index,
-      (float *)args->workspace + 16 * index + 16, (const float *)args->packed + 32 * index + 16);
+  const float *const weights = (const float *)args->packed; /* of 1 head */
+  float *const queries = (float *)args->workspace + 16; /* [2][3] */
+  project_queries(args->q, weights + 32 * index, queries + 16 * index, weights + 32 * index + 16);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  attend_2(args->q, args->q, (float *)args->workspace + 48 * index + 32,
-      (float *)args->workspace + 6 * index, (float *)args->workspace + 16 * index + 16);
+  float *const contexts = (float *)args->workspace; /* [3][2] a group */
+  float *const queries = (float *)args->workspace + 16; /* [2][3] */
+  float *const scratch = (float *)args->workspace + 32; /* of a task, 48 apart */
+  attend_2(args->q, args->q, scratch + 48 * index, contexts + 6 * index, queries + 16 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
-      (float *)args->workspace + 6 * index, args->y + 6 * index);
+  const float *const wo = (const float *)args->packed + 32; /* [3][3] in panels */
+  const float *const bo = (const float *)args->packed + 48; /* [3] */
+  float *const contexts = (float *)args->workspace; /* [3][2] a group */
+  output_1x2_3(wo, bo, contexts, args->y);
 }
 
 /* What flags that change arithmetic change first. */

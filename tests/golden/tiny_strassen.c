@@ -858,25 +858,28 @@ static __attribute__((noinline)) void output_1x4_2(const float *panel, const flo
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  sums_2_of_4x10(args->q + 40 * b, (float *)args->workspace + 16);
+  const float *const weights = (const float *)args->packed; /* of 1 head */
+  const float *const wo = (const float *)args->packed + 192; /* [2][10] in panels */
+  const float *const bo = (const float *)args->packed + 224; /* [10] */
+  float *const contexts = (float *)args->workspace; /* [2][4] a group */
+  float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
+  float *const keys = (float *)args->workspace + 64; /* [4][2] */
+  float *const products_k = (float *)args->workspace + 80; /* 7 products of quadrants */
+  float *const values = (float *)args->workspace + 96; /* [4][2] */
+  float *const products_v = (float *)args->workspace + 112; /* 7 products of quadrants */
+  float *const queries = (float *)args->workspace + 128; /* [4][2] */
+  float *const products_q = (float *)args->workspace + 144; /* 7 products of quadrants */
+  float *const scratch = (float *)args->workspace + 160; /* of a task, 64 apart */
+  sums_2_of_4x10(args->q + 40 * b, sums_q);
   /* keys and values */
-  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64,
-      (const float *)args->packed + 48, (float *)args->workspace + 16,
-      (float *)args->workspace + 80);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 96,
-      (const float *)args->packed + 112, (float *)args->workspace + 16,
-      (float *)args->workspace + 112);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 128, (float *)args->workspace + 128,
-      (const float *)args->packed + 176, (float *)args->workspace + 16,
-      (float *)args->workspace + 144);
+  project_rows(args->q + 40 * b, weights, keys, weights + 48, sums_q, products_k);
+  project_rows(args->q + 40 * b, weights + 64, values, weights + 112, sums_q, products_v);
+  project_rows(args->q + 40 * b, weights + 128, queries, weights + 176, sums_q, products_q);
   /* attend */
-  attend_4((float *)args->workspace + 64, (float *)args->workspace + 96,
-      (float *)args->workspace + 160, (float *)args->workspace, (float *)args->workspace + 128);
+  attend_4(keys, values, scratch, contexts, queries);
   /* output */
   for (ptrdiff_t panel = 0; panel < 5; ++panel) {
-    output_1x4_2((const float *)args->packed + 4 * panel + 192,
-        (const float *)args->packed + 2 * panel + 224, (float *)args->workspace,
-        args->y + 40 * b + 2 * panel);
+    output_1x4_2(wo + 4 * panel, bo + 2 * panel, contexts, args->y + 40 * b + 2 * panel);
   }
 }
 
@@ -885,34 +888,43 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_sums(const mhagen_args *args, int index) {
-  sums_2_of_4x10(args->q + 20 * index, (float *)args->workspace + 20 * index + 16);
+  float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
+  sums_2_of_4x10(args->q, sums_q);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  const float *const weights = (const float *)args->packed; /* of 1 head */
+  float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
+  float *const keys = (float *)args->workspace + 64; /* [4][2] */
+  float *const products_k = (float *)args->workspace + 80; /* 7 products of quadrants */
+  float *const values = (float *)args->workspace + 96; /* [4][2] */
+  float *const products_v = (float *)args->workspace + 112; /* 7 products of quadrants */
+  float *const queries = (float *)args->workspace + 128; /* [4][2] */
+  float *const products_q = (float *)args->workspace + 144; /* 7 products of quadrants */
   if (index < 1) {
-    project_rows(args->q, (const float *)args->packed, (float *)args->workspace + 64,
-        (const float *)args->packed + 48, (float *)args->workspace + 16,
-        (float *)args->workspace + 80);
+    project_rows(args->q, weights, keys, weights + 48, sums_q, products_k);
   } else if (index < 2) {
-    project_rows(args->q, (const float *)args->packed + 64, (float *)args->workspace + 96,
-        (const float *)args->packed + 112, (float *)args->workspace + 16,
-        (float *)args->workspace + 112);
+    project_rows(args->q, weights + 64, values, weights + 112, sums_q, products_v);
   } else {
-    project_rows(args->q, (const float *)args->packed + 128, (float *)args->workspace + 128,
-        (const float *)args->packed + 176, (float *)args->workspace + 16,
-        (float *)args->workspace + 144);
+    project_rows(args->q, weights + 128, queries, weights + 176, sums_q, products_q);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  attend_4((float *)args->workspace + 96 * index + 64, (float *)args->workspace + 96 * index + 96,
-      (float *)args->workspace + 64 * index + 160, (float *)args->workspace + 8 * index,
-      (float *)args->workspace + 96 * index + 128);
+  float *const contexts = (float *)args->workspace; /* [2][4] a group */
+  float *const keys = (float *)args->workspace + 64; /* [4][2] */
+  float *const values = (float *)args->workspace + 96; /* [4][2] */
+  float *const queries = (float *)args->workspace + 128; /* [4][2] */
+  float *const scratch = (float *)args->workspace + 160; /* of a task, 64 apart */
+  attend_4(keys + 96 * index, values + 96 * index, scratch + 64 * index, contexts + 8 * index,
+      queries + 96 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  output_1x4_2((const float *)args->packed + 4 * index + 192,
-      (const float *)args->packed + 2 * index + 224, (float *)args->workspace, args->y + 2 * index);
+  const float *const wo = (const float *)args->packed + 192; /* [2][10] in panels */
+  const float *const bo = (const float *)args->packed + 224; /* [10] */
+  float *const contexts = (float *)args->workspace; /* [2][4] a group */
+  output_1x4_2(wo + 4 * index, bo + 2 * index, contexts, args->y + 2 * index);
 }
 
 /* What flags that change arithmetic change first. */
