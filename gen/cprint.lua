@@ -96,7 +96,9 @@ function printers.loop(isa, node, indent, out)
   if node.unrolled then out[#out + 1] = "#pragma GCC unroll " .. node.count end
   out[#out + 1] = ("%sfor (ptrdiff_t %s = 0; %s < %s; ++%s) {"):format(
     indent, node.var, node.var, expr.text(node.count), node.var)
-  print_body(isa, node.body, indent .. "  ", out)
+  local body, only = node.body, node.body[1]
+  if only and not body[2] and only.kind == "block" then body = only.body end
+  print_body(isa, body, indent .. "  ", out)
   out[#out + 1] = indent .. "}"
 end
 

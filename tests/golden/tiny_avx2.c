@@ -221,54 +221,54 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 /* XT[8][8] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   {
-    const __m256 x_r0_c0 = _mm256_loadu_ps(x);
-    const __m256 x_r1_c0 = _mm256_loadu_ps(x + 8);
-    const __m256 x_r2_c0 = _mm256_loadu_ps(x + 16);
-    const __m256 x_r3_c0 = _mm256_loadu_ps(x + 24);
-    const __m256 x_r4_c0 = _mm256_loadu_ps(x + 32);
-    const __m256 x_r5_c0 = _mm256_setzero_ps();
-    const __m256 x_r6_c0 = _mm256_setzero_ps();
-    const __m256 x_r7_c0 = _mm256_setzero_ps();
-    const __m256 t_c0_2_0 = _mm256_blend_ps(x_r0_c0, _mm256_moveldup_ps(x_r1_c0), 0xAA);
-    const __m256 t_c0_2_1 = _mm256_blend_ps(x_r1_c0, _mm256_movehdup_ps(x_r0_c0), 0x55);
-    const __m256 t_c0_2_2 = _mm256_blend_ps(x_r2_c0, _mm256_moveldup_ps(x_r3_c0), 0xAA);
-    const __m256 t_c0_2_3 = _mm256_blend_ps(x_r3_c0, _mm256_movehdup_ps(x_r2_c0), 0x55);
-    const __m256 t_c0_2_4 = _mm256_blend_ps(x_r4_c0, _mm256_moveldup_ps(x_r5_c0), 0xAA);
-    const __m256 t_c0_2_5 = _mm256_blend_ps(x_r5_c0, _mm256_movehdup_ps(x_r4_c0), 0x55);
-    const __m256 t_c0_2_6 = _mm256_blend_ps(x_r6_c0, _mm256_moveldup_ps(x_r7_c0), 0xAA);
-    const __m256 t_c0_2_7 = _mm256_blend_ps(x_r7_c0, _mm256_movehdup_ps(x_r6_c0), 0x55);
-    const __m256 t_c0_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_0),
-        _mm256_castps_pd(t_c0_2_2)));
-    const __m256 t_c0_4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_0),
-        _mm256_castps_pd(t_c0_2_2)));
-    const __m256 t_c0_4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_1),
-        _mm256_castps_pd(t_c0_2_3)));
-    const __m256 t_c0_4_3 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_1),
-        _mm256_castps_pd(t_c0_2_3)));
-    const __m256 t_c0_4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_4),
-        _mm256_castps_pd(t_c0_2_6)));
-    const __m256 t_c0_4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_4),
-        _mm256_castps_pd(t_c0_2_6)));
-    const __m256 t_c0_4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_5),
-        _mm256_castps_pd(t_c0_2_7)));
-    const __m256 t_c0_4_7 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_5),
-        _mm256_castps_pd(t_c0_2_7)));
-    const __m256 t_c0_8_0 = _mm256_permute2f128_ps(t_c0_4_0, t_c0_4_4, 0x20);
-    const __m256 t_c0_8_4 = _mm256_permute2f128_ps(t_c0_4_0, t_c0_4_4, 0x31);
-    const __m256 t_c0_8_1 = _mm256_permute2f128_ps(t_c0_4_1, t_c0_4_5, 0x20);
-    const __m256 t_c0_8_5 = _mm256_permute2f128_ps(t_c0_4_1, t_c0_4_5, 0x31);
-    const __m256 t_c0_8_2 = _mm256_permute2f128_ps(t_c0_4_2, t_c0_4_6, 0x20);
-    const __m256 t_c0_8_6 = _mm256_permute2f128_ps(t_c0_4_2, t_c0_4_6, 0x31);
-    const __m256 t_c0_8_3 = _mm256_permute2f128_ps(t_c0_4_3, t_c0_4_7, 0x20);
-    const __m256 t_c0_8_7 = _mm256_permute2f128_ps(t_c0_4_3, t_c0_4_7, 0x31);
-    _mm256_storeu_ps(xt, t_c0_8_0);
-    _mm256_storeu_ps(xt + 8, t_c0_8_1);
-    _mm256_storeu_ps(xt + 16, t_c0_8_2);
-    _mm256_storeu_ps(xt + 24, t_c0_8_3);
-    _mm256_storeu_ps(xt + 32, t_c0_8_4);
-    _mm256_storeu_ps(xt + 40, t_c0_8_5);
-    _mm256_storeu_ps(xt + 48, t_c0_8_6);
-    _mm256_storeu_ps(xt + 56, t_c0_8_7);
+    const __m256 x_r0 = _mm256_loadu_ps(x);
+    const __m256 x_r1 = _mm256_loadu_ps(x + 8);
+    const __m256 x_r2 = _mm256_loadu_ps(x + 16);
+    const __m256 x_r3 = _mm256_loadu_ps(x + 24);
+    const __m256 x_r4 = _mm256_loadu_ps(x + 32);
+    const __m256 x_r5 = _mm256_setzero_ps();
+    const __m256 x_r6 = _mm256_setzero_ps();
+    const __m256 x_r7 = _mm256_setzero_ps();
+    const __m256 t2_0 = _mm256_blend_ps(x_r0, _mm256_moveldup_ps(x_r1), 0xAA);
+    const __m256 t2_1 = _mm256_blend_ps(x_r1, _mm256_movehdup_ps(x_r0), 0x55);
+    const __m256 t2_2 = _mm256_blend_ps(x_r2, _mm256_moveldup_ps(x_r3), 0xAA);
+    const __m256 t2_3 = _mm256_blend_ps(x_r3, _mm256_movehdup_ps(x_r2), 0x55);
+    const __m256 t2_4 = _mm256_blend_ps(x_r4, _mm256_moveldup_ps(x_r5), 0xAA);
+    const __m256 t2_5 = _mm256_blend_ps(x_r5, _mm256_movehdup_ps(x_r4), 0x55);
+    const __m256 t2_6 = _mm256_blend_ps(x_r6, _mm256_moveldup_ps(x_r7), 0xAA);
+    const __m256 t2_7 = _mm256_blend_ps(x_r7, _mm256_movehdup_ps(x_r6), 0x55);
+    const __m256 t4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_0),
+        _mm256_castps_pd(t2_2)));
+    const __m256 t4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_0),
+        _mm256_castps_pd(t2_2)));
+    const __m256 t4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_1),
+        _mm256_castps_pd(t2_3)));
+    const __m256 t4_3 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_1),
+        _mm256_castps_pd(t2_3)));
+    const __m256 t4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_4),
+        _mm256_castps_pd(t2_6)));
+    const __m256 t4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_4),
+        _mm256_castps_pd(t2_6)));
+    const __m256 t4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_5),
+        _mm256_castps_pd(t2_7)));
+    const __m256 t4_7 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_5),
+        _mm256_castps_pd(t2_7)));
+    const __m256 t8_0 = _mm256_permute2f128_ps(t4_0, t4_4, 0x20);
+    const __m256 t8_4 = _mm256_permute2f128_ps(t4_0, t4_4, 0x31);
+    const __m256 t8_1 = _mm256_permute2f128_ps(t4_1, t4_5, 0x20);
+    const __m256 t8_5 = _mm256_permute2f128_ps(t4_1, t4_5, 0x31);
+    const __m256 t8_2 = _mm256_permute2f128_ps(t4_2, t4_6, 0x20);
+    const __m256 t8_6 = _mm256_permute2f128_ps(t4_2, t4_6, 0x31);
+    const __m256 t8_3 = _mm256_permute2f128_ps(t4_3, t4_7, 0x20);
+    const __m256 t8_7 = _mm256_permute2f128_ps(t4_3, t4_7, 0x31);
+    _mm256_storeu_ps(xt, t8_0);
+    _mm256_storeu_ps(xt + 8, t8_1);
+    _mm256_storeu_ps(xt + 16, t8_2);
+    _mm256_storeu_ps(xt + 24, t8_3);
+    _mm256_storeu_ps(xt + 32, t8_4);
+    _mm256_storeu_ps(xt + 40, t8_5);
+    _mm256_storeu_ps(xt + 48, t8_6);
+    _mm256_storeu_ps(xt + 56, t8_7);
   }
 }
 

@@ -283,46 +283,48 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
     {
-      const float32x4_t x_r0_c0 = vld1q_f32(x + 4 * block);
-      const float32x4_t x_r1_c0 = vld1q_f32(x + 4 * block + 8);
-      const float32x4_t x_r2_c0 = vld1q_f32(x + 4 * block + 16);
-      const float32x4_t x_r3_c0 = vld1q_f32(x + 4 * block + 24);
-      const float32x4_t t_c0_2_0 = vtrn1q_f32(x_r0_c0, x_r1_c0);
-      const float32x4_t t_c0_2_1 = vtrn2q_f32(x_r0_c0, x_r1_c0);
-      const float32x4_t t_c0_2_2 = vtrn1q_f32(x_r2_c0, x_r3_c0);
-      const float32x4_t t_c0_2_3 = vtrn2q_f32(x_r2_c0, x_r3_c0);
-      const float32x4_t t_c0_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_0),
-          vreinterpretq_f64_f32(t_c0_2_2)));
-      const float32x4_t t_c0_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_0),
-          vreinterpretq_f64_f32(t_c0_2_2)));
-      const float32x4_t t_c0_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_1),
-          vreinterpretq_f64_f32(t_c0_2_3)));
-      const float32x4_t t_c0_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_1),
-          vreinterpretq_f64_f32(t_c0_2_3)));
-      vst1q_f32(xt + 32 * block, t_c0_4_0);
-      vst1q_f32(xt + 32 * block + 8, t_c0_4_1);
-      vst1q_f32(xt + 32 * block + 16, t_c0_4_2);
-      vst1q_f32(xt + 32 * block + 24, t_c0_4_3);
-      const float32x4_t x_r0_c1 = vld1q_f32(x + 4 * block + 32);
-      const float32x4_t x_r1_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r2_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r3_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t t_c1_2_0 = vtrn1q_f32(x_r0_c1, x_r1_c1);
-      const float32x4_t t_c1_2_1 = vtrn2q_f32(x_r0_c1, x_r1_c1);
-      const float32x4_t t_c1_2_2 = vtrn1q_f32(x_r2_c1, x_r3_c1);
-      const float32x4_t t_c1_2_3 = vtrn2q_f32(x_r2_c1, x_r3_c1);
-      const float32x4_t t_c1_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_0),
-          vreinterpretq_f64_f32(t_c1_2_2)));
-      const float32x4_t t_c1_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_0),
-          vreinterpretq_f64_f32(t_c1_2_2)));
-      const float32x4_t t_c1_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_1),
-          vreinterpretq_f64_f32(t_c1_2_3)));
-      const float32x4_t t_c1_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_1),
-          vreinterpretq_f64_f32(t_c1_2_3)));
-      vst1q_f32(xt + 32 * block + 4, t_c1_4_0);
-      vst1q_f32(xt + 32 * block + 12, t_c1_4_1);
-      vst1q_f32(xt + 32 * block + 20, t_c1_4_2);
-      vst1q_f32(xt + 32 * block + 28, t_c1_4_3);
+      const float32x4_t x_r0 = vld1q_f32(x + 4 * block);
+      const float32x4_t x_r1 = vld1q_f32(x + 4 * block + 8);
+      const float32x4_t x_r2 = vld1q_f32(x + 4 * block + 16);
+      const float32x4_t x_r3 = vld1q_f32(x + 4 * block + 24);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
+      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      vst1q_f32(xt + 32 * block, t4_0);
+      vst1q_f32(xt + 32 * block + 8, t4_1);
+      vst1q_f32(xt + 32 * block + 16, t4_2);
+      vst1q_f32(xt + 32 * block + 24, t4_3);
+    }
+    {
+      const float32x4_t x_r0 = vld1q_f32(x + 4 * block + 32);
+      const float32x4_t x_r1 = vdupq_n_f32(0.0f);
+      const float32x4_t x_r2 = vdupq_n_f32(0.0f);
+      const float32x4_t x_r3 = vdupq_n_f32(0.0f);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
+      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      vst1q_f32(xt + 32 * block + 4, t4_0);
+      vst1q_f32(xt + 32 * block + 12, t4_1);
+      vst1q_f32(xt + 32 * block + 20, t4_2);
+      vst1q_f32(xt + 32 * block + 28, t4_3);
     }
   }
 }

@@ -151,11 +151,9 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 /* XT[3][2] from 2 rows of X[..][3]. */
 static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 3; ++block) {
-    {
-      const float x_r0_c0 = x[block];
-      xt[2 * block] = x_r0_c0;
-      const float x_r0_c1 = x[block + 3];
-      xt[2 * block + 1] = x_r0_c1;
+    for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float x_r0 = x[3 * c + block];
+      xt[2 * block + c] = x_r0;
     }
   }
 }

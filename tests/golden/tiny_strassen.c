@@ -179,20 +179,18 @@ static inline float scale2(float a, float b) {
 static __attribute__((noinline)) void sums_2_of_4x10(const float *x, float *s) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     for (ptrdiff_t i = 0; i < 5; ++i) {
-      {
-        const float a11 = x[10 * row + i];
-        const float a12 = x[10 * row + i + 5];
-        const float a21 = x[10 * row + i + 20];
-        const float a22 = x[10 * row + i + 25];
-        const float s1 = a21 + a22;
-        const float s2 = s1 - a11;
-        s[10 * row + i] = s1;
-        s[10 * row + i + 5] = s2;
-        const float s3 = a11 - a21;
-        s[10 * row + i + 20] = s3;
-        const float s4 = a12 - s2;
-        s[10 * row + i + 25] = s4;
-      }
+      const float a11 = x[10 * row + i];
+      const float a12 = x[10 * row + i + 5];
+      const float a21 = x[10 * row + i + 20];
+      const float a22 = x[10 * row + i + 25];
+      const float s1 = a21 + a22;
+      const float s2 = s1 - a11;
+      s[10 * row + i] = s1;
+      s[10 * row + i + 5] = s2;
+      const float s3 = a11 - a21;
+      s[10 * row + i + 20] = s3;
+      const float s4 = a12 - s2;
+      s[10 * row + i + 25] = s4;
     }
   }
 }
@@ -222,34 +220,32 @@ static __attribute__((noinline)) void rows_quadrant_2x1(const float *a, const fl
 static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out,
     const float *bias) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
-    {
-      const float m1 = m[row];
-      const float m2 = m[row + 2];
-      const float m3 = m[row + 4];
-      const float m4 = m[row + 6];
-      const float m5 = m[row + 8];
-      const float m6 = m[row + 10];
-      const float m7 = m[row + 12];
-      const float u2 = m1 + m6;
-      const float u3 = u2 + m7;
-      const float u4 = u2 + m5;
-      const float c11 = m1 + m2;
-      const float bias11 = bias[0];
-      const float biased11 = c11 + bias11;
-      out[2 * row] = biased11;
-      const float c12 = u4 + m3;
-      const float bias12 = bias[1];
-      const float biased12 = c12 + bias12;
-      out[2 * row + 1] = biased12;
-      const float c21 = u3 - m4;
-      const float bias21 = bias[0];
-      const float biased21 = c21 + bias21;
-      out[2 * row + 4] = biased21;
-      const float c22 = u3 + m5;
-      const float bias22 = bias[1];
-      const float biased22 = c22 + bias22;
-      out[2 * row + 5] = biased22;
-    }
+    const float m1 = m[row];
+    const float m2 = m[row + 2];
+    const float m3 = m[row + 4];
+    const float m4 = m[row + 6];
+    const float m5 = m[row + 8];
+    const float m6 = m[row + 10];
+    const float m7 = m[row + 12];
+    const float u2 = m1 + m6;
+    const float u3 = u2 + m7;
+    const float u4 = u2 + m5;
+    const float c11 = m1 + m2;
+    const float bias11 = bias[0];
+    const float biased11 = c11 + bias11;
+    out[2 * row] = biased11;
+    const float c12 = u4 + m3;
+    const float bias12 = bias[1];
+    const float biased12 = c12 + bias12;
+    out[2 * row + 1] = biased12;
+    const float c21 = u3 - m4;
+    const float bias21 = bias[0];
+    const float biased21 = c21 + bias21;
+    out[2 * row + 4] = biased21;
+    const float c22 = u3 + m5;
+    const float bias22 = bias[1];
+    const float biased22 = c22 + bias22;
+    out[2 * row + 5] = biased22;
   }
 }
 
@@ -269,15 +265,9 @@ static __attribute__((noinline)) void project_rows(const float *x, const float *
 /* XT[2][4] from 4 rows of X[..][2]. */
 static __attribute__((noinline)) void queries_lanes_4(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
-    {
-      const float x_r0_c0 = x[block];
-      xt[4 * block] = x_r0_c0;
-      const float x_r0_c1 = x[block + 2];
-      xt[4 * block + 1] = x_r0_c1;
-      const float x_r0_c2 = x[block + 4];
-      xt[4 * block + 2] = x_r0_c2;
-      const float x_r0_c3 = x[block + 6];
-      xt[4 * block + 3] = x_r0_c3;
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float x_r0 = x[2 * c + block];
+      xt[4 * block + c] = x_r0;
     }
   }
 }
