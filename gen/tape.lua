@@ -307,10 +307,10 @@ function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by
 
 function Tape:note(text) self:push { kind = "note", text = text } end
 
--- The most float vectors alive at one point of a body: a value lives from its definition to its
+-- The most float vectors alive at a sum of products: a value lives from its definition to its
 -- last use; one that is used inside a loop but made outside of it lives through the whole loop.
 function M.pressure(fn)
-  local values, first, last, at = {}, {}, {}, 0
+  local values, first, last, at, products = {}, {}, {}, 0, {}
   local function touch(v)
     if type(v) ~= "table" or v.kind ~= "f" then return end
     if not first[v] then
@@ -325,6 +325,7 @@ function M.pressure(fn)
       if node.kind == "op" or node.kind == "apply" then
         for _, a in ipairs(node.args) do touch(a) end
         if node.dst then touch(node.dst) end
+        products[at] = node.again and node.op.name:find "^fma" ~= nil
       end
       if node.body then
         local start = at
@@ -349,7 +350,7 @@ function M.pressure(fn)
   local live, most = 0, 0
   for i = 1, at + 1 do
     live = live + change[i]
-    if live > most then most = live end
+    if products[i] and live > most then most = live end
   end
   return most
 end

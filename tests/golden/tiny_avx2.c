@@ -9,8 +9,19 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
- *   registers at most 12 of 16 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 12 of 16 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               t<n>: a transposition in blocks of n
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_avx2.h"

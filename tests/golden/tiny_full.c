@@ -8,8 +8,19 @@
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
  *   cost      264 flops; 832 bytes packed, 1,472 bytes of workspace
- *   registers at most 18 of 32 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 5 of 32 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               t<n>: a transposition in blocks of n
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_full.h"

@@ -9,8 +9,20 @@
  *                       scores 2x2 k3 | context 1 of 3x2 k2
  *             output    tiles 2x3, k3
  *   cost      128 flops; 256 bytes packed, 320 bytes of workspace
- *   registers at most 10 of 16 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 10 of 16 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
+ *               c_half: one half
+ *               s: scores behind a mask
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_scalar.h"

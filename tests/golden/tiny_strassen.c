@@ -9,8 +9,24 @@
  *                       scores 2x4 k2 | context 1 of 2x4 k4
  *             output    tiles 4x2, k2
  *   cost      768 flops; 960 bytes packed, 896 bytes of workspace
- *   registers at most 13 of 16 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 13 of 16 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               m<i>: products of quadrants
+ *               u<i>: sums of these
+ *               c<ij>: quadrants of the result
+ *               a<ij>, s<i>: quadrants of X and their sums
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
+ *               c_half: one half
+ *               s: scores behind a mask
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_strassen.h"
