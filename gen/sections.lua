@@ -29,7 +29,9 @@ function M.workspace(plan)
       add("sums_" .. input.name, entry["sums_" .. input.name], ("[%d][%d]"):format(input.rows, cfg.d_model))
     end
   end
-  for _, row in ipairs { { "k", "keys", plan.kv_rows }, { "v", "values", plan.kv_rows }, { "q", "queries", cfg.seq } } do
+  for _, row in ipairs {
+    { "k", "keys", plan.kv_rows }, { "v", "values", plan.kv_rows }, { "q", "queries", cfg.seq },
+  } do
     local which, name, rows = table.unpack(row)
     local product = plan.projected[which]
     if product then

@@ -8,10 +8,8 @@
 
 local config = require "config"
 local generate = require "generate"
-local isas = require "isa.init"
 local plan_of = require "plan"
 local same = require "lab.same"
-local types = require "types"
 
 local M = {}
 
@@ -20,7 +18,7 @@ local M = {}
 -- The keys that are searched, and their values: a list, or a function of the config. What would cost
 -- accuracy (longer chains and key blocks, see choices.lua) is not here.
 local function tile_rows(cfg, order)
-  return isas.product(isas.list[cfg.isa], types.f32).rows[order]
+  return plan_of.product(cfg).rows[order]
 end
 local function rows_of(order)
   return function(cfg)
