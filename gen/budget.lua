@@ -1,6 +1,6 @@
 -- How much code a plan will become. An estimate before any of it is made, so that a hopeless level
 -- is refused at once: the statements of the register tiles, each as often as the unrolling level
--- writes it. And the exact count of the functions' text afterwards.
+-- writes it. And the exact count of the functions afterwards.
 
 local kinds = require "stage.init"
 
@@ -67,13 +67,24 @@ function M.check_estimate(plan)
   end
 end
 
--- The statements of a text.
-function M.count(text)
-  local _, statements = text:gsub(";\n", "")
-  return statements
+local COUNTED = { op = 1, call = 1, apply = 1, result = 1, int = 1, int_at = 1, place = 1, bump = 1 }
+
+-- The statements of some functions, as a compiler sees them: what it unrolls counts for each round.
+function M.count(functions)
+  local function count(body)
+    local sum = 0
+    for _, node in ipairs(body or {}) do
+      local inside = count(node.body) + count(node.otherwise)
+      sum = sum + (COUNTED[node.kind] or 0) + inside * (node.unrolled and node.count or 1)
+    end
+    return sum
+  end
+  local sum = 0
+  for _, fn in ipairs(functions) do sum = sum + count(fn.body) end
+  return sum
 end
 
--- Raises an error for a text above the limit.
+-- Raises an error for so many statements above the limit.
 function M.check(plan, statements)
   if statements > plan.cfg.code_limit then refuse(plan.cfg, "would be", statements) end
 end

@@ -97,18 +97,27 @@ function printers.block(isa, node, indent, out)
 end
 
 function printers.loop(isa, node, indent, out)
+  if node.unrolled then out[#out + 1] = "#pragma GCC unroll " .. node.count end
   out[#out + 1] = ("%sfor (ptrdiff_t %s = 0; %s < %s; ++%s) {"):format(
     indent, node.var, node.var, expr.text(node.count), node.var)
-  print_body(isa, node.body, indent .. "  ", out)
+  local body, only = node.body, node.body[1]
+  if only and not body[2] and only.kind == "block" then body = only.body end
+  print_body(isa, body, indent .. "  ", out)
   out[#out + 1] = indent .. "}"
 end
 
 function printers.when(isa, node, indent, out)
-  out[#out + 1] = ("%sif (%s < %s) {"):format(indent, expr.text(node.left), expr.text(node.right))
-  print_body(isa, node.body, indent .. "  ", out)
-  if node.otherwise then
-    out[#out + 1] = indent .. "} else {"
-    print_body(isa, node.otherwise, indent .. "  ", out)
+  local word = indent
+  while node do
+    out[#out + 1] = ("%sif (%s < %s) {"):format(word, expr.compared(node.left), expr.compared(node.right))
+    print_body(isa, node.body, indent .. "  ", out)
+    word = indent .. "} else "
+    local otherwise, only = node.otherwise, node.otherwise and node.otherwise[1]
+    node = only and only.kind == "when" and not otherwise[2] and only
+    if otherwise and not node then
+      out[#out + 1] = word .. "{"
+      print_body(isa, otherwise, indent .. "  ", out)
+    end
   end
   out[#out + 1] = indent .. "}"
 end
@@ -141,13 +150,20 @@ function printers.result(_, node, indent, out)
 end
 
 function printers.int(_, node, indent, out)
-  out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.text(node.value)),
+  out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.alone(node.value)),
     indent)
 end
 
 function printers.int_at(_, node, indent, out)
   out[#out + 1] = ("%sconst ptrdiff_t %s = %s[%s];"):format(
     indent, node.name, node.base, expr.text(node.off))
+end
+
+function printers.place(_, node, indent, out)
+  local p = node.args[1]
+  local const = p.base:find("const", 1, true) and "const " or ""
+  out[#out + 1] = wrap(("%s%s%s *const %s = %s; /* %s */"):format(
+    indent, const, p.type.c, node.name, address(p), node.text), indent)
 end
 
 function printers.bump(_, node, indent, out)

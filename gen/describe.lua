@@ -2,6 +2,7 @@
 
 local config = require "config"
 local kinds = require "stage.init"
+local legend = require "legend"
 local memory = require "memory"
 local options = require "options.init"
 local show = require "options.show"
@@ -25,7 +26,7 @@ local function phases(plan)
   return lines
 end
 
--- The most vectors alive at one place of a tile, as counted on the tape (those inside exp2 apart).
+-- The most vectors that a tile needs at one K step: its sums and operands.
 local function pressure(kernels)
   local most = 0
   for _, fn in ipairs(kernels.functions) do
@@ -41,9 +42,12 @@ function M.header(recorded)
   end
   lines[#lines + 1] = (" *   cost      %s flops; %s bytes packed, %s bytes of workspace"):format(
     number(plan.flops), number(plan.packed_bytes), number(plan.workspace_bytes))
-  lines[#lines + 1] = (" *   registers at most %d of %d vectors live at once"):format(
+  lines[#lines + 1] = (" *   registers sums and operands of a K step take at most %d of %d vectors"):format(
     pressure(recorded.tape), plan.isa.registers)
-  lines[#lines + 1] = " *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>"
+  lines[#lines + 1] = " *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are"
+  for _, row in ipairs(legend.of(recorded.tape.functions)) do
+    lines[#lines + 1] = (" *               %s: %s"):format(row[1], row[2])
+  end
   return table.concat(lines, "\n")
 end
 
@@ -79,7 +83,8 @@ function M.explain(recorded)
     plan.straight) or ""
   line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,
     number(recorded.statements), number(cfg.code_limit), straight)
-  line("  registers  at most %d of %d vectors live at once", pressure(recorded.tape), plan.isa.registers)
+  line("  registers  sums and operands of a K step take at most %d of %d vectors", pressure(recorded.tape),
+    plan.isa.registers)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
   line("why")

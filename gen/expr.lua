@@ -5,7 +5,8 @@ local M = {}
 local E = {}
 E.__index = E
 
--- An atom is a variable, or an operation that is not a sum: div (of non-negative numbers), min, max.
+-- An atom is a variable, or an operation that is not a sum: div and mod (of non-negative numbers), min, max.
+-- Its range { least, most }, where that is known, folds what is always the same.
 local function make(const, terms)
   if #terms == 0 then return const end
   return setmetatable({ const = const, terms = terms }, E)
@@ -67,8 +68,10 @@ end
 function M.text(e)
   if math.type(e) == "integer" then return tostring(e) end
   local out = {}
-  for i, t in ipairs(e.terms) do out[i] = term_text(t, i == 1) end
-  if e.const > 0 then out[#out + 1] = " + " .. e.const end
+  local leads = e.const > 0 and e.terms[1].coef < 0 -- 8 - i rather than -i + 8
+  if leads then out[1] = tostring(e.const) end
+  for _, t in ipairs(e.terms) do out[#out + 1] = term_text(t, #out == 0) end
+  if e.const > 0 and not leads then out[#out + 1] = " + " .. e.const end
   if e.const < 0 then out[#out + 1] = " - " .. -e.const end
   return table.concat(out)
 end
@@ -83,20 +86,63 @@ local function paren(e)
   return is_sum(e) and "(" .. M.text(e) .. ")" or M.text(e)
 end
 
+-- The text of what stands alone: without parentheses around all of it.
+function M.alone(e)
+  local text = M.text(e)
+  return not is_sum(e) and text:match("^%((.*)%)$") or text
+end
+
+-- The text of an operand of <, > or ?: a conditional needs its parentheses.
+function M.compared(e)
+  local text = M.alone(e)
+  return text:find("?", 1, true) and M.text(e) or text
+end
+
 local function from_atom(atom) return make(0, { { atom = atom, coef = 1 } }) end
 
-function M.var(name)
+-- The least and the most that e can be, or nil.
+function M.range(e)
+  local least, terms = parts(e)
+  local most = least
+  for _, t in ipairs(terms) do
+    if not t.atom.range then return nil end
+    local a, b = t.coef * t.atom.range[1], t.coef * t.atom.range[2]
+    least, most = least + math.min(a, b), most + math.max(a, b)
+  end
+  return least, most
+end
+
+-- Whether x < y, where that is always so or never; else nil.
+function M.less(x, y)
+  local least, most = M.range(x - y)
+  if not least then return nil end
+  if most < 0 then return true end
+  if least >= 0 then return false end
+  return nil
+end
+
+-- range: { least, most } of its values, or nil.
+function M.var(name, range)
   return from_atom {
-    key = name, text = name, of = {}, eval = function(env) return env[name] end,
+    key = name, text = name, of = {}, range = range, eval = function(env) return env[name] end,
   }
+end
+
+-- Whether e is a variable and nothing else.
+function M.is_var(e)
+  local const, terms = parts(e)
+  return const == 0 and #terms == 1 and terms[1].coef == 1 and #terms[1].atom.of == 0
 end
 
 function M.div(x, n)
   if math.type(x) == "integer" then return x // n end
   if n == 1 then return x end
+  local least, most = M.range(x)
+  if least and least // n == most // n then return least // n end
   local text = "(" .. paren(x) .. " / " .. n .. ")"
   return from_atom {
-    key = text, text = text, of = { x }, eval = function(env) return M.eval(x, env) // n end,
+    key = text, text = text, of = { x }, range = least and { least // n, most // n },
+    eval = function(env) return M.eval(x, env) // n end,
   }
 end
 
@@ -105,20 +151,30 @@ function M.ceil_div(x, n) return M.div(x + (n - 1), n) end
 function M.mod(x, n)
   if math.type(x) == "integer" then return x % n end
   if n == 1 then return 0 end
+  local least, most = M.range(x)
+  if least and least // n == most // n then return x - least // n * n end
   local text = "(" .. paren(x) .. " % " .. n .. ")"
   return from_atom {
-    key = text, text = text, of = { x }, eval = function(env) return M.eval(x, env) % n end,
+    key = text, text = text, of = { x }, range = { 0, n - 1 },
+    eval = function(env) return M.eval(x, env) % n end,
   }
+end
+
+local function range_of(fold, x, y)
+  local least_x, most_x = M.range(x)
+  local least_y, most_y = M.range(y)
+  return least_x and least_y and { fold(least_x, least_y), fold(most_x, most_y) } or nil
 end
 
 local function extreme(sign, fold)
   return function(x, y)
-    if math.type(x) == "integer" and math.type(y) == "integer" then return fold(x, y) end
-    local a, b = M.text(x), M.text(y)
-    if a == b then return x end
+    local least, most = M.range(x - y)
+    if least and most <= 0 then return sign == "<" and x or y end
+    if least and least >= 0 then return sign == "<" and y or x end
+    local a, b = M.compared(x), M.compared(y)
     local text = ("(%s %s %s ? %s : %s)"):format(a, sign, b, a, b)
     return from_atom {
-      key = text, text = text, of = { x, y },
+      key = text, text = text, of = { x, y }, range = range_of(fold, x, y),
       eval = function(env) return fold(M.eval(x, env), M.eval(y, env)) end,
     }
   end
@@ -140,6 +196,12 @@ function M.variables(e, visit)
     if #t.atom.of == 0 then visit(t.atom.key) end
     for _, sub in ipairs(t.atom.of) do M.variables(sub, visit) end
   end
+end
+
+-- What is added to the terms with variables.
+function M.constant(e)
+  local const = parts(e)
+  return const
 end
 
 function M.is_const(e) return math.type(e) == "integer" end

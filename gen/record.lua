@@ -13,7 +13,7 @@ local function record(plan)
   local functions = cprint.functions(kernels)
   return {
     plan = plan, tape = kernels, phases = phases, functions = functions,
-    statements = budget.count(functions),
+    statements = budget.count(kernels.functions),
   }
 end
 

@@ -2,12 +2,13 @@
 --
 -- An emitter records functions; a function is a list of nodes:
 --   op      dst = op(args) for one primitive of isa/ops.lua; dst is nil for stores
---   loop    for var = 0 .. count-1
+--   loop    for var = 0 .. count-1; unrolled: the compiler writes it as straight code
 --   when    a block that runs if the integer `left` < `right`
 --   unless  a block that runs if one of the conditions is false
 --   call    a function of this tape with pointers and integers
 --   apply   dst = function of vectors(args); result: what such a function returns
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
+--   place   a named pointer
 --   note    a comment; block: a scope of its own
 -- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
 
@@ -28,10 +29,31 @@ function M.pointer(base, off, type)
   return setmetatable({ base = base, off = off or 0, type = type or types.f32 }, Pointer)
 end
 
-function Pointer:at(off) return M.pointer(self.base, self.off + off, self.type) end
+function Pointer:at(off)
+  local moved = M.pointer(self.base, self.off + off, self.type)
+  moved.start, moved.sections = self.start, self.sections
+  return moved
+end
+
+-- The same pointer, to a buffer that is cut into sections { name, first, .. } from there on, in their order.
+function Pointer:cut(sections)
+  local cut = M.pointer(self.base, self.off, self.type)
+  cut.start, cut.sections = self.off, sections
+  return cut
+end
+
+-- By the name of the section that it points into, if there is one.
+function Pointer:named()
+  if not self.sections then return self end
+  local off, found = self.off - self.start, nil
+  for _, section in ipairs(self.sections) do
+    if section.first <= expr.constant(off) then found = section end
+  end
+  return M.pointer(found.name, off - found.first, self.type)
+end
 
 -- before: a tape that is printed before this one; its functions are known. why: the choices that were taken while
--- recording.
+-- recording. Equal steps of a tile are written once where `rolled` is set afterwards, and the compiler repeats them.
 function M.new(isa, before)
   return setmetatable({ isa = isa, functions = {}, by_name = before and before.by_name or {}, by_content = {},
                          why = {} }, Tape)
@@ -94,8 +116,8 @@ local function prune(body, used)
   return used
 end
 
-local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "left", "right", "name", "base", "off", "value",
-               "pointer", "by", "fn", "text", "result" }
+local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "unrolled", "left", "right", "name",
+               "base", "off", "value", "pointer", "by", "fn", "text", "result" }
 
 -- What a function does, as a text: two have the same if and only if they print the same but for name and doc.
 local function content(fn)
@@ -211,12 +233,20 @@ end
 
 function Tape:loop(var, count, build)
   local node = self:push { kind = "loop", var = var, count = count, body = {} }
-  self:into(node.body, function() build(expr.var(var)) end)
+  local _, most = expr.range(count)
+  self:into(node.body, function() build(expr.var(var, most and { 0, most - 1 })) end)
+end
+
+-- The same as straight code that the compiler makes of one round.
+function Tape:unrolled(var, count, build)
+  self:loop(var, count, build)
+  self.body[#self.body].unrolled = true
 end
 
 function Tape:when(left, right, build, otherwise)
-  if expr.is_const(left) and expr.is_const(right) then
-    local taken = left < right and build or otherwise
+  local always = expr.less(left, right)
+  if always ~= nil then
+    local taken = always and build or otherwise
     if taken then taken() end
     return
   end
@@ -254,9 +284,10 @@ end
 function Tape:result(value) self:push { kind = "result", result = value } end
 
 function Tape:int(name, value)
-  if expr.is_const(value) then return value end
+  if expr.is_const(value) or expr.is_var(value) then return value end
   self:push { kind = "int", name = name, value = value }
-  return expr.var(name)
+  local least, most = expr.range(value)
+  return expr.var(name, least and { least, most })
 end
 
 -- name = the element of the int array `base` at `off`
@@ -265,14 +296,22 @@ function Tape:int_at(name, base, off)
   return expr.var(name)
 end
 
+-- Names for the sections of a pointer that is cut into such; those that nothing uses are dropped.
+function Tape:places(pointer)
+  for _, section in ipairs(pointer.sections) do
+    local args = { M.pointer(pointer.base, pointer.off + section.first, pointer.type) }
+    self:push { kind = "place", name = section.name, args = args, text = section.text }
+  end
+end
+
 function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end
 
 function Tape:note(text) self:push { kind = "note", text = text } end
 
--- The most float vectors alive at one point of a body: a value lives from its definition to its
+-- The most float vectors alive at a sum of products: a value lives from its definition to its
 -- last use; one that is used inside a loop but made outside of it lives through the whole loop.
 function M.pressure(fn)
-  local values, first, last, at = {}, {}, {}, 0
+  local values, first, last, at, products = {}, {}, {}, 0, {}
   local function touch(v)
     if type(v) ~= "table" or v.kind ~= "f" then return end
     if not first[v] then
@@ -287,6 +326,7 @@ function M.pressure(fn)
       if node.kind == "op" or node.kind == "apply" then
         for _, a in ipairs(node.args) do touch(a) end
         if node.dst then touch(node.dst) end
+        products[at] = node.again and node.op.name:find "^fma" ~= nil
       end
       if node.body then
         local start = at
@@ -311,7 +351,7 @@ function M.pressure(fn)
   local live, most = 0, 0
   for i = 1, at + 1 do
     live = live + change[i]
-    if live > most then most = live end
+    if products[i] and live > most then most = live end
   end
   return most
 end

@@ -12,6 +12,7 @@
 local code = require "emit.code"
 local expr = require "expr"
 local kinds = require "stage.init"
+local sections = require "sections"
 local tape = require "tape"
 
 local M = {}
@@ -31,6 +32,11 @@ local function entry_pointers(K, b, slot)
   }
   e.packed = tape.pointer("(const float *)args->packed")
   e.ws = tape.pointer("(float *)args->workspace", slot * plan.memory.entry.total)
+  if not K.full then
+    e.packed, e.ws = e.packed:cut(sections.packed(plan)), e.ws:cut(sections.workspace(plan))
+    K.t:places(e.packed)
+    K.t:places(e.ws)
+  end
   return e
 end
 
@@ -100,13 +106,16 @@ end
 
 -- ---- tasks ----
 
--- The item with run-time number `index` of a list of items { first, count }: build(item, place in it).
-local function pick(K, list, index, build)
+-- The item with run-time number `index` of a list of items { first, count }: build(item, place in it). var: the
+-- name of what is numbered.
+local function pick(K, list, var, index, build)
+  local function take(item)
+    build(item, item.count == 1 and 0 or K.t:int("this_" .. var, index - item.first))
+  end
   local function from(i)
     local item = list[i]
-    if i == #list then return build(item, index - item.first) end
-    K.t:when(index, item.first + item.count,
-      function() build(item, index - item.first) end, function() from(i + 1) end)
+    if i == #list then return take(item) end
+    K.t:when(index, item.first + item.count, function() take(item) end, function() from(i + 1) end)
   end
   from(1)
 end
@@ -134,7 +143,7 @@ local function task_places(K, axes, index, build)
     if not axis then return build(...) end
     local outer = table.pack(...)
     local function at(number)
-      pick(K, axis.items, number, function(item, i)
+      pick(K, axis.items, axis.var, number, function(item, i)
         local all = table.move(outer, 1, outer.n, 1, {})
         all[outer.n + 1], all[outer.n + 2] = item, i
         from(n + 1, table.unpack(all, 1, outer.n + 2))
@@ -149,11 +158,11 @@ end
 
 local args_param = { kind = "const mhagen_args *", name = "args" }
 
--- A task function, void task(args, index): index counts the tasks of all batch entries.
-local function define_task(K, name, build)
+-- A task function, void task(args, index): index counts the `count` tasks of all batch entries.
+local function define_task(K, name, count, build)
   K.t:define({ name = "task_" .. name, keep = true,
                params = { args_param, { kind = "int", name = "index" } } },
-    function() build(expr.var("index")) end)
+    function() build(expr.var("index", { 0, count - 1 })) end)
 end
 
 -- The phases of a plan, each the stages of one name behind each other: { name, items = { stage, first, count } with
@@ -179,7 +188,7 @@ local function phase_tasks(K, phase)
   local t, plan = K.t, K.plan
   local items, inner, per_entry = phase.items, phase.inner, phase.per_entry
   local by_heads = items[1].stage.per == "heads"
-  define_task(K, phase.name, function(index)
+  define_task(K, phase.name, plan.cfg.batch * per_entry, function(index)
     local e, i
     if plan.cfg.batch == 1 then
       e, i = entry_pointers(K, 0, 0), t:int("i", index)
@@ -195,7 +204,7 @@ local function phase_tasks(K, phase)
       rest = expr.mod(i, inner)
     end
     e.heads_slot, e.task_slot = e.hb, i
-    pick(K, items, rest, function(item, number)
+    pick(K, items, "task", rest, function(item, number)
       task_places(K, item.stage.axes, number, function(...)
         K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)
       end)
@@ -224,7 +233,7 @@ function M.record(t, plan)
     end)
   end)
   if K.full then
-    define_task(K, "entry", function(index)
+    define_task(K, "entry", cfg.batch, function(index)
       t:call(entry, { args, index, slots and expr.mod(index, plan.resident) or nil })
     end)
     return { { name = "entry", per_entry = 1, cycles = plan.cycles } }

@@ -235,6 +235,7 @@ function M.new(tape)
     local p = look_up(scope, node.pointer.base)
     p.off = p.off + expr.eval(node.by, scope)
   end
+  function nodes.place(node, scope) define(scope, node.name, pointer(scope, node.args[1])) end
   function nodes.int(node, scope) define(scope, node.name, expr.eval(node.value, scope)) end
   function nodes.int_at(node, scope)
     define(scope, node.name, look_up(scope, node.base)[expr.eval(node.off, scope)])

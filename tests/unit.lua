@@ -1,6 +1,7 @@
 -- Unit tests of the generator's pure modules: build/unit is the host with this file as its program.
 
 local config = require "config"
+local expr = require "expr"
 local kinds = require "options.kinds"
 local name = require "name"
 local options = require "options.init"
@@ -49,6 +50,27 @@ local function canonical()
     local again = load(want)
     for key, value in pairs(cfg) do same(again[key], value, "reloaded " .. key) end
   end
+end
+
+-- What is always the same folds; what is not stays as it is.
+local function expressions()
+  local i, n = expr.var("i", { 0, 7 }), expr.var "n"
+  for _, case in ipairs {
+    { expr.mod(i, 8), "i" }, { expr.mod(i, 7), "(i % 7)" }, { expr.div(i, 8), "0" }, { expr.div(i, 7), "(i / 7)" },
+    { expr.div(i + 8, 8), "1" }, { expr.mod(i + 8, 8), "i" }, { expr.mod(n, 8), "(n % 8)" },
+    { expr.min(7, i), "i" }, { expr.min(6, i), "(6 < i ? 6 : i)" }, { expr.max(i, 0), "i" },
+    { expr.max(i, 1), "(i > 1 ? i : 1)" }, { expr.min(4, 8 - expr.mod(i, 2) * 4), "4" },
+    { expr.min(n, n + 1), "n" }, { 8 - n, "8 - n" }, { expr.max(n, n + 1), "n + 1" },
+    { expr.min(n, 1), "(n < 1 ? n : 1)" },
+    { expr.min(expr.div(n, 2), expr.min(n, 1)),
+      "(n / 2 < (n < 1 ? n : 1) ? n / 2 : (n < 1 ? n : 1))" },
+  } do same(expr.text(case[1]), case[2], "expression") end
+  same(expr.less(i, 8), true, "less")
+  same(expr.less(i, 0), false, "less")
+  same(expr.less(i, 7), nil, "less")
+  same(expr.less(n, n + 1), true, "less")
+  same(expr.alone(expr.mod(i, 7)), "i % 7", "alone")
+  same(expr.alone(expr.mod(i, 7) + 1), "(i % 7) + 1", "alone")
 end
 
 local function frozen()
@@ -177,7 +199,9 @@ local function sandbox()
 end
 
 return function()
-  for _, test in ipairs { canonical, frozen, names, rows, choices_in_names, templates, sandbox } do test() end
+  for _, test in ipairs { canonical, expressions, frozen, names, rows, choices_in_names, templates, sandbox } do
+    test()
+  end
   require "tests.unit_plan"(check)
   require "tests.unit_tape"(check, same)
   if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end

@@ -5,6 +5,7 @@ local config = require "config"
 local evaluate = require "tests.evaluate"
 local expr = require "expr"
 local isas = require "isa.init"
+local legend = require "legend"
 local pack = require "pack"
 local plan_of = require "plan"
 local tape = require "tape"
@@ -194,6 +195,8 @@ local function kernel_of(text, kv_len)
   local plan = plan_of.build(cfg)
   local kernels = tape.new(plan.isa)
   local phases = walk.record(kernels, plan)
+
+  same(legend.unexplained(kernels.functions), nil, text .. ": a name that the legend lacks")
 
   local random = randoms(#text)
   local function input(name, size)

@@ -12,7 +12,9 @@ Code.__index = Code
 
 -- t: the tape to record on; plan: what is to be made.
 function M.new(t, plan)
-  return setmetatable({ t = t, plan = plan, full = plan.cfg.unroll == "full" }, Code)
+  local level = plan.cfg.unroll
+  t.rolled = level == "auto"
+  return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 
 -- The type in C of a parameter "in", "out" or "int" that gets `value`.
@@ -20,6 +22,9 @@ local function ctype(kind, value)
   if kind == "int" then return "ptrdiff_t" end
   return (kind == "in" and "const " or "") .. value.type.c .. " *"
 end
+
+-- Integers that functions get count or number things.
+local COUNT = { 0, 2 ^ 40 | 0 }
 
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
@@ -40,8 +45,8 @@ function Code:part(name, doc, params, build, kind)
   local list, args = {}, {}
   for i, p in ipairs(params) do
     list[i] = { kind = ctype(p[2], p[3]), name = p[1] }
-    args[i] = p[3]
-    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1], 0, p[3].type)
+    args[i] = p[2] == "int" and p[3] or p[3]:named()
+    values[p[1]] = p[2] == "int" and expr.var(p[1], COUNT) or tape.pointer(p[1], 0, p[3].type)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",
                         reuse = self.cold, role = self.role },
@@ -75,26 +80,42 @@ function Code:each(var, count, build)
   end
 end
 
+-- The divisor of n next to `want`, if one is near, else `want`: it leaves no K steps over.
+local function divisor_near(n, want)
+  for _, by in ipairs { 0, 1, 2, -1, 3, 4 } do
+    if want + by > 0 and n % (want + by) == 0 then return want + by end
+  end
+  return want
+end
+
 -- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays. With chains few: one step for each, for clang spills
--- at more, or those that one vector by lane is for.
-function Code:unroll(steps, accumulators, chains)
-  local level, loop, plan = self.plan.cfg.unroll, self.plan.k_unroll, self.plan
-  if (chains or 1) > 1 then loop = math.max(chains, plan.product.way == "lane" and plan.isa.lanes or 1) end
+-- sum is short enough that straight-line code pays. loop: what it is else, if there is no choice.
+function Code:unroll(steps, accumulators, loop)
+  local cfg, plan = self.plan.cfg, self.plan
+  if not loop then
+    loop = self.t.rolled and not cfg.k_unroll and divisor_near(steps, plan.k_unroll) or plan.k_unroll
+  end
   if self.cold then return loop end
-  if level == "k" or self.full then return steps end
-  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then
+  if cfg.unroll == "k" or self.full then return steps end
+  if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= plan.straight then
     choices.add(self.t.why, "straight")
     return steps
   end
   return loop
 end
 
--- The same for a tile whose sums may be in chains; returns the number of chains as well.
+-- The same for a tile whose sums may be in chains; returns the number of chains as well. With chains
+-- there is one step for each, for clang spills at more, or those that one vector by lane is for.
 function Code:summing(rows, vectors, steps)
-  local chains = tiles.chains(self.plan, rows, vectors, steps)
-  if chains > 1 then choices.add(self.t.why, "chains") end
-  return self:unroll(steps, rows * vectors, chains), chains
+  local plan, loop = self.plan, nil
+  local chains, lanes = tiles.chains(plan, rows, vectors, steps), plan.product.way == "lane" and plan.isa.lanes
+  if chains > 1 then
+    choices.add(self.t.why, "chains")
+    loop = math.max(chains, lanes or 1)
+  elseif lanes then
+    loop = plan.k_unroll
+  end
+  return self:unroll(steps, rows * vectors, loop), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

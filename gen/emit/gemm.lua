@@ -5,33 +5,56 @@
 -- stay in registers; K runs in steps of a literal block.
 
 local choices = require "choices"
+local expr = require "expr"
 local tiles = require "tiles"
 local ways = require "way.init"
 
 local M = {}
 
--- One block of n K steps at offset k0 from the pointers of A and B; `base` is the number of the
--- step at the pointers. Step k adds to sums[k % #sums + 1].
+-- A filter works on broadcasts.
+local function way_of(tile) return tile.filter and "outer" or tile.product.way end
+
+-- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
+local function together(t, tile)
+  local by_lane = way_of(tile) == "lane" and tile.a.step == 1 and tile.a.row ~= 1
+  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1)
+end
+
+-- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them adds to
+-- sums[i % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
   local b, product = tile.b, tile.product
-  -- A filter works on broadcasts.
-  local way = ways[tile.filter and "outer" or product.way](t, tile, { first = k0, count = n, base = base })
+  local way = ways[way_of(tile)](t, tile, { count = n, base = base })
   local load = "load"
   if tiles.kept(t.isa, tile.rows) then
     load = "load_kept"
     choices.add(t.why, "kept")
   end
-  for k = k0, k0 + n - 1 do
-    t:note("k = " .. k)
-    way.begin(k)
+  for i = 0, n - 1 do
+    local k = k0 + i
+    local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
+    if n > 1 then t:note("k = " .. expr.text(k)) end
+    way.begin(step)
     local bv = {}
     for c, v in ipairs(tile.vecs) do
       local at = b.p:at(k * b.step + (c - 1) * t.isa.lanes)
-      bv[c] = t:operand(product.b, load, v.w, ("b_k%d_c%d"):format(k, c - 1), at)
+      bv[c] = t:operand(product.b, load, v.w, ("b%s_c%d"):format(step.tag, c - 1), at)
     end
-    local acc = sums[k % #sums + 1]
-    for r = 0, tile.rows - 1 do way.multiply(r, k, bv, acc[r]) end
+    local acc = sums[i % #sums + 1]
+    for r = 0, tile.rows - 1 do way.multiply(r, step, bv, acc[r]) end
   end
+end
+
+-- A block of n K steps at the pointers of A and B.
+local function block(t, tile, sums, n, base)
+  local group = t.rolled and together(t, tile) or n
+  local rounds, done = group > 0 and n // group or 0, 0
+  if rounds > 1 then
+    choices.add(t.why, "rolled")
+    t:unrolled("i", rounds, function(i) steps(t, tile, sums, i * group, group, base) end)
+    done = rounds * group
+  end
+  steps(t, tile, sums, done, n - done, base)
 end
 
 -- Adds the chains of each sum, those of a pair first: the result is in the first.
@@ -68,19 +91,19 @@ function M.tile(t, tile)
     end
   end
   if not tile.blocks and tile.steps <= tile.unroll then
-    steps(t, tile, sums, 0, tile.steps, 0)
+    block(t, tile, sums, tile.steps, 0)
     return joined(t, tile, sums)
   end
   choices.add(t.why, "loops")
   choices.add(t.why, "prefetch")
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
-    steps(t, tile, sums, 0, tile.unroll, step * tile.unroll)
+    block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
     t:bump(tile.b.p, tile.unroll * tile.b.step)
   end)
   if not tile.blocks then
-    steps(t, tile, sums, 0, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
+    block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
   end
   return joined(t, tile, sums)
 end

@@ -29,30 +29,34 @@ function M.panel(K, label, group, d, ld, x, xt)
   K:part(label .. "_" .. group.name,
     ("XT[%d][%d] from %d rows of X[..][%d]."):format(d, group.width, group.used, ld),
     { { "x", "in", x }, { "xt", "out", xt } }, function(p)
-    local function square(column, columns)
-      for c, v in ipairs(group.vecs) do
-        local rows = {}
-        for r = 0, lanes - 1 do
-          local name = ("x_r%d_c%d"):format(r, c - 1)
-          local at = p.x:at(((c - 1) * lanes + r) * ld + column)
-          if r >= v.used then
-            rows[r] = t:op("zero", isa.full, name)
-          elseif columns < lanes then
-            rows[r] = t:op("load_n", isa.full, name, at, columns)
-          else
-            rows[r] = t:op("load", isa.full, name, at)
-          end
-        end
-        local out = M.square(t, rows, ("t_c%d_"):format(c - 1))
-        for j = 0, columns - 1 do
-          t:op("store", isa.full, nil, p.xt:at((column + j) * group.width + (c - 1) * lanes), out[j])
+    -- One of `columns` columns of `used` rows, those of vector c.
+    local function square(column, columns, c, used)
+      local rows = {}
+      for r = 0, lanes - 1 do
+        local name = "x_r" .. r
+        local at = p.x:at(c * (lanes * ld) + column + r * ld)
+        if r >= used then
+          rows[r] = t:op("zero", isa.full, name)
+        elseif columns < lanes then
+          rows[r] = t:op("load_n", isa.full, name, at, columns)
+        else
+          rows[r] = t:op("load", isa.full, name, at)
         end
       end
+      local out = M.square(t, rows, "t")
+      for j = 0, columns - 1 do
+        t:op("store", isa.full, nil, p.xt:at(column * group.width + c * lanes + j * group.width), out[j])
+      end
     end
-    K:each("block", d // lanes, function(i) K.t:block(function() square(i * lanes, lanes) end) end)
-    if d % lanes > 0 then
-      K.t:block(function() square(d - d % lanes, d % lanes) end)
+    local function squares(column, columns)
+      local whole = group.used // lanes
+      K:each("c", whole, function(c) t:block(function() square(column, columns, c, lanes) end) end)
+      if group.used % lanes > 0 then
+        t:block(function() square(column, columns, whole, group.used % lanes) end)
+      end
     end
+    K:each("block", d // lanes, function(i) squares(i * lanes, lanes) end)
+    if d % lanes > 0 then squares(d - d % lanes, d % lanes) end
   end)
 end
 

@@ -25,7 +25,8 @@ function M.sections(plan, stage, add)
   local product = stage.product
   add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1) })
   if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
-  add("projected", { name = stage.name, doc = stage.name, count = rows(plan, stage) * product.ld })
+  add("projected", { name = stage.name, doc = stage.name, cols = product.ld,
+                     count = rows(plan, stage) * product.ld })
 end
 
 -- V rows from `from` on that a key tile may still touch: zeros, so that zero weights stay zeros.

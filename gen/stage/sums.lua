@@ -72,7 +72,8 @@ end
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
     if input.at == 0 then
-      add("entry", { name = "sums_" .. input.name, doc = "sums of quadrants", count = input.rows * plan.cfg.d_model })
+      add("entry", { name = "sums_" .. input.name, doc = "sums of quadrants", cols = plan.cfg.d_model,
+                     count = input.rows * plan.cfg.d_model })
     end
   end
 end

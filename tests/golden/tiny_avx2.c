@@ -11,8 +11,19 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
- *   registers at most 12 of 16 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 12 of 16 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               t<n>: a transposition in blocks of n
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_avx2.h"
@@ -128,102 +139,33 @@ static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b
   __m256 acc_r2_c0_2 = _mm256_setzero_ps();
   __m256 acc_r3_c0_2 = _mm256_setzero_ps();
   __m256 acc_r4_c0_2 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    /* k = 2 * i */
+    const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0_k0 = _mm256_set1_ps(a[2 * i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+    const __m256 a_r1_k0 = _mm256_set1_ps(a[2 * i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+    const __m256 a_r2_k0 = _mm256_set1_ps(a[2 * i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+    const __m256 a_r3_k0 = _mm256_set1_ps(a[2 * i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
+    const __m256 a_r4_k0 = _mm256_set1_ps(a[2 * i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+    /* k = 2 * i + 1 */
+    const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
+    const __m256 a_r0_k1 = _mm256_set1_ps(a[2 * i + 1]);
+    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+    const __m256 a_r1_k1 = _mm256_set1_ps(a[2 * i + 9]);
+    acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
+    const __m256 a_r2_k1 = _mm256_set1_ps(a[2 * i + 17]);
+    acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
+    const __m256 a_r3_k1 = _mm256_set1_ps(a[2 * i + 25]);
+    acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
+    const __m256 a_r4_k1 = _mm256_set1_ps(a[2 * i + 33]);
+    acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+  }
   acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
   acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
   acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
@@ -254,102 +196,33 @@ static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float
   __m256 acc_r2_c0_2 = _mm256_setzero_ps();
   __m256 acc_r3_c0_2 = _mm256_setzero_ps();
   __m256 acc_r4_c0_2 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    /* k = 2 * i */
+    const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0_k0 = _mm256_set1_ps(a[2 * i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+    const __m256 a_r1_k0 = _mm256_set1_ps(a[2 * i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+    const __m256 a_r2_k0 = _mm256_set1_ps(a[2 * i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+    const __m256 a_r3_k0 = _mm256_set1_ps(a[2 * i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
+    const __m256 a_r4_k0 = _mm256_set1_ps(a[2 * i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+    /* k = 2 * i + 1 */
+    const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
+    const __m256 a_r0_k1 = _mm256_set1_ps(a[2 * i + 1]);
+    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+    const __m256 a_r1_k1 = _mm256_set1_ps(a[2 * i + 9]);
+    acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
+    const __m256 a_r2_k1 = _mm256_set1_ps(a[2 * i + 17]);
+    acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
+    const __m256 a_r3_k1 = _mm256_set1_ps(a[2 * i + 25]);
+    acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
+    const __m256 a_r4_k1 = _mm256_set1_ps(a[2 * i + 33]);
+    acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+  }
   acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
   acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
   acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
@@ -371,54 +244,54 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 /* XT[8][8] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   {
-    const __m256 x_r0_c0 = _mm256_loadu_ps(x);
-    const __m256 x_r1_c0 = _mm256_loadu_ps(x + 8);
-    const __m256 x_r2_c0 = _mm256_loadu_ps(x + 16);
-    const __m256 x_r3_c0 = _mm256_loadu_ps(x + 24);
-    const __m256 x_r4_c0 = _mm256_loadu_ps(x + 32);
-    const __m256 x_r5_c0 = _mm256_setzero_ps();
-    const __m256 x_r6_c0 = _mm256_setzero_ps();
-    const __m256 x_r7_c0 = _mm256_setzero_ps();
-    const __m256 t_c0_2_0 = _mm256_blend_ps(x_r0_c0, _mm256_moveldup_ps(x_r1_c0), 0xAA);
-    const __m256 t_c0_2_1 = _mm256_blend_ps(x_r1_c0, _mm256_movehdup_ps(x_r0_c0), 0x55);
-    const __m256 t_c0_2_2 = _mm256_blend_ps(x_r2_c0, _mm256_moveldup_ps(x_r3_c0), 0xAA);
-    const __m256 t_c0_2_3 = _mm256_blend_ps(x_r3_c0, _mm256_movehdup_ps(x_r2_c0), 0x55);
-    const __m256 t_c0_2_4 = _mm256_blend_ps(x_r4_c0, _mm256_moveldup_ps(x_r5_c0), 0xAA);
-    const __m256 t_c0_2_5 = _mm256_blend_ps(x_r5_c0, _mm256_movehdup_ps(x_r4_c0), 0x55);
-    const __m256 t_c0_2_6 = _mm256_blend_ps(x_r6_c0, _mm256_moveldup_ps(x_r7_c0), 0xAA);
-    const __m256 t_c0_2_7 = _mm256_blend_ps(x_r7_c0, _mm256_movehdup_ps(x_r6_c0), 0x55);
-    const __m256 t_c0_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_0),
-        _mm256_castps_pd(t_c0_2_2)));
-    const __m256 t_c0_4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_0),
-        _mm256_castps_pd(t_c0_2_2)));
-    const __m256 t_c0_4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_1),
-        _mm256_castps_pd(t_c0_2_3)));
-    const __m256 t_c0_4_3 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_1),
-        _mm256_castps_pd(t_c0_2_3)));
-    const __m256 t_c0_4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_4),
-        _mm256_castps_pd(t_c0_2_6)));
-    const __m256 t_c0_4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_4),
-        _mm256_castps_pd(t_c0_2_6)));
-    const __m256 t_c0_4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2_5),
-        _mm256_castps_pd(t_c0_2_7)));
-    const __m256 t_c0_4_7 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t_c0_2_5),
-        _mm256_castps_pd(t_c0_2_7)));
-    const __m256 t_c0_8_0 = _mm256_permute2f128_ps(t_c0_4_0, t_c0_4_4, 0x20);
-    const __m256 t_c0_8_4 = _mm256_permute2f128_ps(t_c0_4_0, t_c0_4_4, 0x31);
-    const __m256 t_c0_8_1 = _mm256_permute2f128_ps(t_c0_4_1, t_c0_4_5, 0x20);
-    const __m256 t_c0_8_5 = _mm256_permute2f128_ps(t_c0_4_1, t_c0_4_5, 0x31);
-    const __m256 t_c0_8_2 = _mm256_permute2f128_ps(t_c0_4_2, t_c0_4_6, 0x20);
-    const __m256 t_c0_8_6 = _mm256_permute2f128_ps(t_c0_4_2, t_c0_4_6, 0x31);
-    const __m256 t_c0_8_3 = _mm256_permute2f128_ps(t_c0_4_3, t_c0_4_7, 0x20);
-    const __m256 t_c0_8_7 = _mm256_permute2f128_ps(t_c0_4_3, t_c0_4_7, 0x31);
-    _mm256_storeu_ps(xt, t_c0_8_0);
-    _mm256_storeu_ps(xt + 8, t_c0_8_1);
-    _mm256_storeu_ps(xt + 16, t_c0_8_2);
-    _mm256_storeu_ps(xt + 24, t_c0_8_3);
-    _mm256_storeu_ps(xt + 32, t_c0_8_4);
-    _mm256_storeu_ps(xt + 40, t_c0_8_5);
-    _mm256_storeu_ps(xt + 48, t_c0_8_6);
-    _mm256_storeu_ps(xt + 56, t_c0_8_7);
+    const __m256 x_r0 = _mm256_loadu_ps(x);
+    const __m256 x_r1 = _mm256_loadu_ps(x + 8);
+    const __m256 x_r2 = _mm256_loadu_ps(x + 16);
+    const __m256 x_r3 = _mm256_loadu_ps(x + 24);
+    const __m256 x_r4 = _mm256_loadu_ps(x + 32);
+    const __m256 x_r5 = _mm256_setzero_ps();
+    const __m256 x_r6 = _mm256_setzero_ps();
+    const __m256 x_r7 = _mm256_setzero_ps();
+    const __m256 t2_0 = _mm256_blend_ps(x_r0, _mm256_moveldup_ps(x_r1), 0xAA);
+    const __m256 t2_1 = _mm256_blend_ps(x_r1, _mm256_movehdup_ps(x_r0), 0x55);
+    const __m256 t2_2 = _mm256_blend_ps(x_r2, _mm256_moveldup_ps(x_r3), 0xAA);
+    const __m256 t2_3 = _mm256_blend_ps(x_r3, _mm256_movehdup_ps(x_r2), 0x55);
+    const __m256 t2_4 = _mm256_blend_ps(x_r4, _mm256_moveldup_ps(x_r5), 0xAA);
+    const __m256 t2_5 = _mm256_blend_ps(x_r5, _mm256_movehdup_ps(x_r4), 0x55);
+    const __m256 t2_6 = _mm256_blend_ps(x_r6, _mm256_moveldup_ps(x_r7), 0xAA);
+    const __m256 t2_7 = _mm256_blend_ps(x_r7, _mm256_movehdup_ps(x_r6), 0x55);
+    const __m256 t4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_0),
+        _mm256_castps_pd(t2_2)));
+    const __m256 t4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_0),
+        _mm256_castps_pd(t2_2)));
+    const __m256 t4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_1),
+        _mm256_castps_pd(t2_3)));
+    const __m256 t4_3 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_1),
+        _mm256_castps_pd(t2_3)));
+    const __m256 t4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_4),
+        _mm256_castps_pd(t2_6)));
+    const __m256 t4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_4),
+        _mm256_castps_pd(t2_6)));
+    const __m256 t4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_5),
+        _mm256_castps_pd(t2_7)));
+    const __m256 t4_7 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_5),
+        _mm256_castps_pd(t2_7)));
+    const __m256 t8_0 = _mm256_permute2f128_ps(t4_0, t4_4, 0x20);
+    const __m256 t8_4 = _mm256_permute2f128_ps(t4_0, t4_4, 0x31);
+    const __m256 t8_1 = _mm256_permute2f128_ps(t4_1, t4_5, 0x20);
+    const __m256 t8_5 = _mm256_permute2f128_ps(t4_1, t4_5, 0x31);
+    const __m256 t8_2 = _mm256_permute2f128_ps(t4_2, t4_6, 0x20);
+    const __m256 t8_6 = _mm256_permute2f128_ps(t4_2, t4_6, 0x31);
+    const __m256 t8_3 = _mm256_permute2f128_ps(t4_3, t4_7, 0x20);
+    const __m256 t8_7 = _mm256_permute2f128_ps(t4_3, t4_7, 0x31);
+    _mm256_storeu_ps(xt, t8_0);
+    _mm256_storeu_ps(xt + 8, t8_1);
+    _mm256_storeu_ps(xt + 16, t8_2);
+    _mm256_storeu_ps(xt + 24, t8_3);
+    _mm256_storeu_ps(xt + 32, t8_4);
+    _mm256_storeu_ps(xt + 40, t8_5);
+    _mm256_storeu_ps(xt + 48, t8_6);
+    _mm256_storeu_ps(xt + 56, t8_7);
   }
 }
 
@@ -460,54 +333,20 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
   const __m256 max_c0_2_2 = _mm256_max_ps(acc_r2_c0, acc_r3_c0);
@@ -544,56 +383,18 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(p);
-  const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(v[1]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(v[2]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(v[3]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(p + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(v[8]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(v[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(v[10]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(v[11]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(p + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(v[16]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(v[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(v[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(v[19]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(p + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(v[24]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(v[25]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(v[26]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(v[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(p + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(v[32]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(v[33]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(v[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(v[35]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t i = 0; i < 5; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(p + 8 * i);
+    const __m256 a_r0 = _mm256_set1_ps(v[8 * i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(v[8 * i + 1]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(v[8 * i + 2]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(v[8 * i + 3]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+  }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
   __m256 test_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 zero_c0 = _mm256_setzero_ps();
@@ -620,54 +421,20 @@ static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, cons
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
@@ -688,54 +455,20 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
@@ -838,102 +571,33 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   __m256 acc_r2_c0_2 = _mm256_setzero_ps();
   __m256 acc_r3_c0_2 = _mm256_setzero_ps();
   __m256 acc_r4_c0_2 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[1]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[2]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[3]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[4]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 8);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[8]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[10]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[11]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[12]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[16]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[19]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[20]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 24);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[24]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0_2);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[25]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0_2);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[26]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0_2);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0_2);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[28]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0_2);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[32]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[33]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[35]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 40);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[40]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0_2);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[41]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0_2);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[42]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0_2);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[43]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0_2);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[44]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0_2);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[48]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[49]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[50]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[52]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 56);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[56]);
-  acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0_2);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[57]);
-  acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0_2);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[58]);
-  acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0_2);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[59]);
-  acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0_2);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[60]);
-  acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0_2);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    /* k = 2 * i */
+    const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0_k0 = _mm256_set1_ps(a[16 * i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+    const __m256 a_r1_k0 = _mm256_set1_ps(a[16 * i + 1]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
+    const __m256 a_r2_k0 = _mm256_set1_ps(a[16 * i + 2]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
+    const __m256 a_r3_k0 = _mm256_set1_ps(a[16 * i + 3]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
+    const __m256 a_r4_k0 = _mm256_set1_ps(a[16 * i + 4]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+    /* k = 2 * i + 1 */
+    const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
+    const __m256 a_r0_k1 = _mm256_set1_ps(a[16 * i + 8]);
+    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+    const __m256 a_r1_k1 = _mm256_set1_ps(a[16 * i + 9]);
+    acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
+    const __m256 a_r2_k1 = _mm256_set1_ps(a[16 * i + 10]);
+    acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
+    const __m256 a_r3_k1 = _mm256_set1_ps(a[16 * i + 11]);
+    acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
+    const __m256 a_r4_k1 = _mm256_set1_ps(a[16 * i + 12]);
+    acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+  }
   acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
   acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
   acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
@@ -954,17 +618,22 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 272; /* [8], bias */
+  float *const context = (float *)args->workspace; /* [8][8] a group */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  float *const task = (float *)args->workspace + 208; /* what tasks have */
   /* keys and values */
-  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 112);
-  project_queries(args->q + 40 * b, (const float *)args->packed + 128,
-      (float *)args->workspace + 160, (const float *)args->packed + 192);
+  project_rows(args->q + 40 * b, head, keys);
+  project_rows(args->q + 40 * b, head + 64, values);
+  project_queries(args->q + 40 * b, head + 128, queries, head + 192);
   /* attend */
-  attend_5of8((float *)args->workspace + 64, (float *)args->workspace + 112,
-      (float *)args->workspace + 208, (float *)args->workspace, (float *)args->workspace + 160);
+  attend_5of8(keys, values, task, context, queries);
   /* output */
-  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace, args->y + 40 * b);
+  output_1x5of8_8(wo, bo, context, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -972,35 +641,34 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 3);
-  if ((i % 3) < 1) {
-    project_rows(args->q, (const float *)args->packed + 208 * hb,
-        (float *)args->workspace + 144 * hb + 64);
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  if (index < 1) {
+    project_rows(args->q, head, keys);
+  } else if (index < 2) {
+    project_rows(args->q, head + 64, values);
   } else {
-    if ((i % 3) < 2) {
-      project_rows(args->q, (const float *)args->packed + 208 * hb + 64,
-          (float *)args->workspace + 144 * hb + 112);
-    } else {
-      project_queries(args->q, (const float *)args->packed + 208 * hb + 128,
-          (float *)args->workspace + 144 * hb + 160, (const float *)args->packed + 208 * hb + 192);
-    }
+    project_queries(args->q, head + 128, queries, head + 192);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_5of8((float *)args->workspace + 144 * hb + 64, (float *)args->workspace + 144 * hb + 112,
-      (float *)args->workspace + 160 * i + 208, (float *)args->workspace + 64 * hb,
-      (float *)args->workspace + 144 * hb + 160);
+  float *const context = (float *)args->workspace; /* [8][8] a group */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  float *const task = (float *)args->workspace + 208; /* what tasks have */
+  attend_5of8(keys + 144 * index, values + 144 * index, task + 160 * index, context + 64 * index,
+      queries + 144 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
-  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64 * part, args->y + 40 * part);
+  const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 272; /* [8], bias */
+  float *const context = (float *)args->workspace; /* [8][8] a group */
+  output_1x5of8_8(wo, bo, context, args->y);
 }
 
 /* What flags that change arithmetic change first. */

@@ -11,8 +11,20 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,040 flops; 1,984 bytes packed, 2,880 bytes of workspace
- *   registers at most 18 of 32 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 10 of 32 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               s: scores behind a mask
+ *               o: context
+ *               t<n>: a transposition in blocks of n
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_avx512.h"
@@ -134,106 +146,102 @@ static inline __m256 kept8(__m256 a) {
 /* XT[8][16] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt) {
   {
-    const __m512 x_r0_c0 = _mm512_maskz_loadu_ps(0xFF, x);
-    const __m512 x_r1_c0 = _mm512_maskz_loadu_ps(0xFF, x + 8);
-    const __m512 x_r2_c0 = _mm512_maskz_loadu_ps(0xFF, x + 16);
-    const __m512 x_r3_c0 = _mm512_maskz_loadu_ps(0xFF, x + 24);
-    const __m512 x_r4_c0 = _mm512_maskz_loadu_ps(0xFF, x + 32);
-    const __m512 x_r5_c0 = _mm512_setzero_ps();
-    const __m512 x_r6_c0 = _mm512_setzero_ps();
-    const __m512 x_r7_c0 = _mm512_setzero_ps();
-    const __m512 x_r8_c0 = _mm512_setzero_ps();
-    const __m512 x_r9_c0 = _mm512_setzero_ps();
-    const __m512 x_r10_c0 = _mm512_setzero_ps();
-    const __m512 x_r11_c0 = _mm512_setzero_ps();
-    const __m512 x_r12_c0 = _mm512_setzero_ps();
-    const __m512 x_r13_c0 = _mm512_setzero_ps();
-    const __m512 x_r14_c0 = _mm512_setzero_ps();
-    const __m512 x_r15_c0 = _mm512_setzero_ps();
-    const __m512 t_c0_2_0 = _mm512_mask_moveldup_ps(x_r0_c0, 0xAAAA, x_r1_c0);
-    const __m512 t_c0_2_1 = _mm512_mask_movehdup_ps(x_r1_c0, 0x5555, x_r0_c0);
-    const __m512 t_c0_2_2 = _mm512_mask_moveldup_ps(x_r2_c0, 0xAAAA, x_r3_c0);
-    const __m512 t_c0_2_3 = _mm512_mask_movehdup_ps(x_r3_c0, 0x5555, x_r2_c0);
-    const __m512 t_c0_2_4 = _mm512_mask_moveldup_ps(x_r4_c0, 0xAAAA, x_r5_c0);
-    const __m512 t_c0_2_5 = _mm512_mask_movehdup_ps(x_r5_c0, 0x5555, x_r4_c0);
-    const __m512 t_c0_2_6 = _mm512_mask_moveldup_ps(x_r6_c0, 0xAAAA, x_r7_c0);
-    const __m512 t_c0_2_7 = _mm512_mask_movehdup_ps(x_r7_c0, 0x5555, x_r6_c0);
-    const __m512 t_c0_2_8 = _mm512_mask_moveldup_ps(x_r8_c0, 0xAAAA, x_r9_c0);
-    const __m512 t_c0_2_9 = _mm512_mask_movehdup_ps(x_r9_c0, 0x5555, x_r8_c0);
-    const __m512 t_c0_2_10 = _mm512_mask_moveldup_ps(x_r10_c0, 0xAAAA, x_r11_c0);
-    const __m512 t_c0_2_11 = _mm512_mask_movehdup_ps(x_r11_c0, 0x5555, x_r10_c0);
-    const __m512 t_c0_2_12 = _mm512_mask_moveldup_ps(x_r12_c0, 0xAAAA, x_r13_c0);
-    const __m512 t_c0_2_13 = _mm512_mask_movehdup_ps(x_r13_c0, 0x5555, x_r12_c0);
-    const __m512 t_c0_2_14 = _mm512_mask_moveldup_ps(x_r14_c0, 0xAAAA, x_r15_c0);
-    const __m512 t_c0_2_15 = _mm512_mask_movehdup_ps(x_r15_c0, 0x5555, x_r14_c0);
-    const __m512 t_c0_4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_0),
-        _mm512_castps_pd(t_c0_2_2)));
-    const __m512 t_c0_4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_0),
-        _mm512_castps_pd(t_c0_2_2)));
-    const __m512 t_c0_4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_1),
-        _mm512_castps_pd(t_c0_2_3)));
-    const __m512 t_c0_4_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_1),
-        _mm512_castps_pd(t_c0_2_3)));
-    const __m512 t_c0_4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_4),
-        _mm512_castps_pd(t_c0_2_6)));
-    const __m512 t_c0_4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_4),
-        _mm512_castps_pd(t_c0_2_6)));
-    const __m512 t_c0_4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_5),
-        _mm512_castps_pd(t_c0_2_7)));
-    const __m512 t_c0_4_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_5),
-        _mm512_castps_pd(t_c0_2_7)));
-    const __m512 t_c0_4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_8),
-        _mm512_castps_pd(t_c0_2_10)));
-    const __m512 t_c0_4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_8),
-        _mm512_castps_pd(t_c0_2_10)));
-    const __m512 t_c0_4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_9),
-        _mm512_castps_pd(t_c0_2_11)));
-    const __m512 t_c0_4_11 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_9),
-        _mm512_castps_pd(t_c0_2_11)));
-    const __m512 t_c0_4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_12),
-        _mm512_castps_pd(t_c0_2_14)));
-    const __m512 t_c0_4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_12),
-        _mm512_castps_pd(t_c0_2_14)));
-    const __m512 t_c0_4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_13),
-        _mm512_castps_pd(t_c0_2_15)));
-    const __m512 t_c0_4_15 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_13),
-        _mm512_castps_pd(t_c0_2_15)));
-    const __m512 t_c0_8_0 = _mm512_mask_shuffle_f32x4(t_c0_4_0, 0xF0F0, t_c0_4_4, t_c0_4_4, 0xA0);
-    const __m512 t_c0_8_4 = _mm512_mask_shuffle_f32x4(t_c0_4_4, 0x0F0F, t_c0_4_0, t_c0_4_0, 0xF5);
-    const __m512 t_c0_8_1 = _mm512_mask_shuffle_f32x4(t_c0_4_1, 0xF0F0, t_c0_4_5, t_c0_4_5, 0xA0);
-    const __m512 t_c0_8_5 = _mm512_mask_shuffle_f32x4(t_c0_4_5, 0x0F0F, t_c0_4_1, t_c0_4_1, 0xF5);
-    const __m512 t_c0_8_2 = _mm512_mask_shuffle_f32x4(t_c0_4_2, 0xF0F0, t_c0_4_6, t_c0_4_6, 0xA0);
-    const __m512 t_c0_8_6 = _mm512_mask_shuffle_f32x4(t_c0_4_6, 0x0F0F, t_c0_4_2, t_c0_4_2, 0xF5);
-    const __m512 t_c0_8_3 = _mm512_mask_shuffle_f32x4(t_c0_4_3, 0xF0F0, t_c0_4_7, t_c0_4_7, 0xA0);
-    const __m512 t_c0_8_7 = _mm512_mask_shuffle_f32x4(t_c0_4_7, 0x0F0F, t_c0_4_3, t_c0_4_3, 0xF5);
-    const __m512 t_c0_8_8 = _mm512_mask_shuffle_f32x4(t_c0_4_8, 0xF0F0, t_c0_4_12, t_c0_4_12, 0xA0);
-    const __m512 t_c0_8_12 = _mm512_mask_shuffle_f32x4(t_c0_4_12, 0x0F0F, t_c0_4_8, t_c0_4_8, 0xF5);
-    const __m512 t_c0_8_9 = _mm512_mask_shuffle_f32x4(t_c0_4_9, 0xF0F0, t_c0_4_13, t_c0_4_13, 0xA0);
-    const __m512 t_c0_8_13 = _mm512_mask_shuffle_f32x4(t_c0_4_13, 0x0F0F, t_c0_4_9, t_c0_4_9, 0xF5);
-    const __m512 t_c0_8_10 = _mm512_mask_shuffle_f32x4(t_c0_4_10, 0xF0F0, t_c0_4_14, t_c0_4_14,
-        0xA0);
-    const __m512 t_c0_8_14 = _mm512_mask_shuffle_f32x4(t_c0_4_14, 0x0F0F, t_c0_4_10, t_c0_4_10,
-        0xF5);
-    const __m512 t_c0_8_11 = _mm512_mask_shuffle_f32x4(t_c0_4_11, 0xF0F0, t_c0_4_15, t_c0_4_15,
-        0xA0);
-    const __m512 t_c0_8_15 = _mm512_mask_shuffle_f32x4(t_c0_4_15, 0x0F0F, t_c0_4_11, t_c0_4_11,
-        0xF5);
-    const __m512 t_c0_16_0 = _mm512_shuffle_f32x4(t_c0_8_0, t_c0_8_8, 0x44);
-    const __m512 t_c0_16_1 = _mm512_shuffle_f32x4(t_c0_8_1, t_c0_8_9, 0x44);
-    const __m512 t_c0_16_2 = _mm512_shuffle_f32x4(t_c0_8_2, t_c0_8_10, 0x44);
-    const __m512 t_c0_16_3 = _mm512_shuffle_f32x4(t_c0_8_3, t_c0_8_11, 0x44);
-    const __m512 t_c0_16_4 = _mm512_shuffle_f32x4(t_c0_8_4, t_c0_8_12, 0x44);
-    const __m512 t_c0_16_5 = _mm512_shuffle_f32x4(t_c0_8_5, t_c0_8_13, 0x44);
-    const __m512 t_c0_16_6 = _mm512_shuffle_f32x4(t_c0_8_6, t_c0_8_14, 0x44);
-    const __m512 t_c0_16_7 = _mm512_shuffle_f32x4(t_c0_8_7, t_c0_8_15, 0x44);
-    _mm512_storeu_ps(xt, t_c0_16_0);
-    _mm512_storeu_ps(xt + 16, t_c0_16_1);
-    _mm512_storeu_ps(xt + 32, t_c0_16_2);
-    _mm512_storeu_ps(xt + 48, t_c0_16_3);
-    _mm512_storeu_ps(xt + 64, t_c0_16_4);
-    _mm512_storeu_ps(xt + 80, t_c0_16_5);
-    _mm512_storeu_ps(xt + 96, t_c0_16_6);
-    _mm512_storeu_ps(xt + 112, t_c0_16_7);
+    const __m512 x_r0 = _mm512_maskz_loadu_ps(0xFF, x);
+    const __m512 x_r1 = _mm512_maskz_loadu_ps(0xFF, x + 8);
+    const __m512 x_r2 = _mm512_maskz_loadu_ps(0xFF, x + 16);
+    const __m512 x_r3 = _mm512_maskz_loadu_ps(0xFF, x + 24);
+    const __m512 x_r4 = _mm512_maskz_loadu_ps(0xFF, x + 32);
+    const __m512 x_r5 = _mm512_setzero_ps();
+    const __m512 x_r6 = _mm512_setzero_ps();
+    const __m512 x_r7 = _mm512_setzero_ps();
+    const __m512 x_r8 = _mm512_setzero_ps();
+    const __m512 x_r9 = _mm512_setzero_ps();
+    const __m512 x_r10 = _mm512_setzero_ps();
+    const __m512 x_r11 = _mm512_setzero_ps();
+    const __m512 x_r12 = _mm512_setzero_ps();
+    const __m512 x_r13 = _mm512_setzero_ps();
+    const __m512 x_r14 = _mm512_setzero_ps();
+    const __m512 x_r15 = _mm512_setzero_ps();
+    const __m512 t2_0 = _mm512_mask_moveldup_ps(x_r0, 0xAAAA, x_r1);
+    const __m512 t2_1 = _mm512_mask_movehdup_ps(x_r1, 0x5555, x_r0);
+    const __m512 t2_2 = _mm512_mask_moveldup_ps(x_r2, 0xAAAA, x_r3);
+    const __m512 t2_3 = _mm512_mask_movehdup_ps(x_r3, 0x5555, x_r2);
+    const __m512 t2_4 = _mm512_mask_moveldup_ps(x_r4, 0xAAAA, x_r5);
+    const __m512 t2_5 = _mm512_mask_movehdup_ps(x_r5, 0x5555, x_r4);
+    const __m512 t2_6 = _mm512_mask_moveldup_ps(x_r6, 0xAAAA, x_r7);
+    const __m512 t2_7 = _mm512_mask_movehdup_ps(x_r7, 0x5555, x_r6);
+    const __m512 t2_8 = _mm512_mask_moveldup_ps(x_r8, 0xAAAA, x_r9);
+    const __m512 t2_9 = _mm512_mask_movehdup_ps(x_r9, 0x5555, x_r8);
+    const __m512 t2_10 = _mm512_mask_moveldup_ps(x_r10, 0xAAAA, x_r11);
+    const __m512 t2_11 = _mm512_mask_movehdup_ps(x_r11, 0x5555, x_r10);
+    const __m512 t2_12 = _mm512_mask_moveldup_ps(x_r12, 0xAAAA, x_r13);
+    const __m512 t2_13 = _mm512_mask_movehdup_ps(x_r13, 0x5555, x_r12);
+    const __m512 t2_14 = _mm512_mask_moveldup_ps(x_r14, 0xAAAA, x_r15);
+    const __m512 t2_15 = _mm512_mask_movehdup_ps(x_r15, 0x5555, x_r14);
+    const __m512 t4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_0),
+        _mm512_castps_pd(t2_2)));
+    const __m512 t4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_0),
+        _mm512_castps_pd(t2_2)));
+    const __m512 t4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_1),
+        _mm512_castps_pd(t2_3)));
+    const __m512 t4_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_1),
+        _mm512_castps_pd(t2_3)));
+    const __m512 t4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_4),
+        _mm512_castps_pd(t2_6)));
+    const __m512 t4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_4),
+        _mm512_castps_pd(t2_6)));
+    const __m512 t4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_5),
+        _mm512_castps_pd(t2_7)));
+    const __m512 t4_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_5),
+        _mm512_castps_pd(t2_7)));
+    const __m512 t4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_8),
+        _mm512_castps_pd(t2_10)));
+    const __m512 t4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_8),
+        _mm512_castps_pd(t2_10)));
+    const __m512 t4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_9),
+        _mm512_castps_pd(t2_11)));
+    const __m512 t4_11 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_9),
+        _mm512_castps_pd(t2_11)));
+    const __m512 t4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_12),
+        _mm512_castps_pd(t2_14)));
+    const __m512 t4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_12),
+        _mm512_castps_pd(t2_14)));
+    const __m512 t4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_13),
+        _mm512_castps_pd(t2_15)));
+    const __m512 t4_15 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_13),
+        _mm512_castps_pd(t2_15)));
+    const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4_0, 0xF0F0, t4_4, t4_4, 0xA0);
+    const __m512 t8_4 = _mm512_mask_shuffle_f32x4(t4_4, 0x0F0F, t4_0, t4_0, 0xF5);
+    const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4_1, 0xF0F0, t4_5, t4_5, 0xA0);
+    const __m512 t8_5 = _mm512_mask_shuffle_f32x4(t4_5, 0x0F0F, t4_1, t4_1, 0xF5);
+    const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4_2, 0xF0F0, t4_6, t4_6, 0xA0);
+    const __m512 t8_6 = _mm512_mask_shuffle_f32x4(t4_6, 0x0F0F, t4_2, t4_2, 0xF5);
+    const __m512 t8_3 = _mm512_mask_shuffle_f32x4(t4_3, 0xF0F0, t4_7, t4_7, 0xA0);
+    const __m512 t8_7 = _mm512_mask_shuffle_f32x4(t4_7, 0x0F0F, t4_3, t4_3, 0xF5);
+    const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4_8, 0xF0F0, t4_12, t4_12, 0xA0);
+    const __m512 t8_12 = _mm512_mask_shuffle_f32x4(t4_12, 0x0F0F, t4_8, t4_8, 0xF5);
+    const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4_9, 0xF0F0, t4_13, t4_13, 0xA0);
+    const __m512 t8_13 = _mm512_mask_shuffle_f32x4(t4_13, 0x0F0F, t4_9, t4_9, 0xF5);
+    const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4_10, 0xF0F0, t4_14, t4_14, 0xA0);
+    const __m512 t8_14 = _mm512_mask_shuffle_f32x4(t4_14, 0x0F0F, t4_10, t4_10, 0xF5);
+    const __m512 t8_11 = _mm512_mask_shuffle_f32x4(t4_11, 0xF0F0, t4_15, t4_15, 0xA0);
+    const __m512 t8_15 = _mm512_mask_shuffle_f32x4(t4_15, 0x0F0F, t4_11, t4_11, 0xF5);
+    const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
+    const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
+    const __m512 t16_2 = _mm512_shuffle_f32x4(t8_2, t8_10, 0x44);
+    const __m512 t16_3 = _mm512_shuffle_f32x4(t8_3, t8_11, 0x44);
+    const __m512 t16_4 = _mm512_shuffle_f32x4(t8_4, t8_12, 0x44);
+    const __m512 t16_5 = _mm512_shuffle_f32x4(t8_5, t8_13, 0x44);
+    const __m512 t16_6 = _mm512_shuffle_f32x4(t8_6, t8_14, 0x44);
+    const __m512 t16_7 = _mm512_shuffle_f32x4(t8_7, t8_15, 0x44);
+    _mm512_storeu_ps(xt, t16_0);
+    _mm512_storeu_ps(xt + 16, t16_1);
+    _mm512_storeu_ps(xt + 32, t16_2);
+    _mm512_storeu_ps(xt + 48, t16_3);
+    _mm512_storeu_ps(xt + 64, t16_4);
+    _mm512_storeu_ps(xt + 80, t16_5);
+    _mm512_storeu_ps(xt + 96, t16_6);
+    _mm512_storeu_ps(xt + 112, t16_7);
   }
 }
 
@@ -244,102 +252,20 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 64);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 80);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 96);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 112);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
+#pragma GCC unroll 8
+  for (ptrdiff_t i = 0; i < 8; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(a[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(a[i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(a[i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(a[i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   _mm256_storeu_ps(c, acc_r0_c0);
   _mm256_storeu_ps(c + 16, acc_r1_c0);
   _mm256_storeu_ps(c + 32, acc_r2_c0);
@@ -350,7 +276,7 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
 /* Projects keys of 2 heads. */
 static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out,
     ptrdiff_t len) {
-  for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
+  for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
     keys_5x8_k8(x + 40 * tile, w, out + 80 * tile);
   }
 }
@@ -363,102 +289,20 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
   __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 64);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[4]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[12]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[20]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[28]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 80);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[5]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[13]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[21]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[29]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[37]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 96);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[6]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[14]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[22]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[30]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[38]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 112);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[7]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[15]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[23]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[31]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[39]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
+#pragma GCC unroll 8
+  for (ptrdiff_t i = 0; i < 8; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(a[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(a[i + 8]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(a[i + 16]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(a[i + 32]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   _mm256_storeu_ps(c, acc_r0_c0);
   _mm256_storeu_ps(c + 16, acc_r1_c0);
   _mm256_storeu_ps(c + 32, acc_r2_c0);
@@ -469,14 +313,12 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
 /* Projects values of 2 heads. */
 static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
     const float *bias, ptrdiff_t len) {
-  for (ptrdiff_t tile = 0; tile < (1 < ((len + 4) / 5) ? 1 : ((len + 4) / 5)); ++tile) {
+  for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
     values_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
   }
-  for (ptrdiff_t row = 0; row < (5 < -len + 5 ? 5 : -len + 5); ++row) {
-    {
-      const __m512 zero = _mm512_setzero_ps();
-      _mm512_storeu_ps(out + 16 * len + 16 * row, zero);
-    }
+  for (ptrdiff_t row = 0; row < 5 - len; ++row) {
+    const __m512 zero = _mm512_setzero_ps();
+    _mm512_storeu_ps(out + 16 * len + 16 * row, zero);
   }
 }
 
@@ -491,150 +333,26 @@ static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const flo
   __m256 acc_r5_c0 = _mm256_set1_ps(bias[5]);
   __m256 acc_r6_c0 = _mm256_set1_ps(bias[6]);
   __m256 acc_r7_c0 = _mm256_set1_ps(bias[7]);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[1]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[2]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[3]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[4]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  const __m256 a_r5_k0 = _mm256_set1_ps(a[5]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k0, b_k0_c0, acc_r5_c0);
-  const __m256 a_r6_k0 = _mm256_set1_ps(a[6]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k0, b_k0_c0, acc_r6_c0);
-  const __m256 a_r7_k0 = _mm256_set1_ps(a[7]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k0, b_k0_c0, acc_r7_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[8]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[10]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[11]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[12]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  const __m256 a_r5_k1 = _mm256_set1_ps(a[13]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k1, b_k1_c0, acc_r5_c0);
-  const __m256 a_r6_k1 = _mm256_set1_ps(a[14]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k1, b_k1_c0, acc_r6_c0);
-  const __m256 a_r7_k1 = _mm256_set1_ps(a[15]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k1, b_k1_c0, acc_r7_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[16]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[19]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[20]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  const __m256 a_r5_k2 = _mm256_set1_ps(a[21]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k2, b_k2_c0, acc_r5_c0);
-  const __m256 a_r6_k2 = _mm256_set1_ps(a[22]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k2, b_k2_c0, acc_r6_c0);
-  const __m256 a_r7_k2 = _mm256_set1_ps(a[23]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k2, b_k2_c0, acc_r7_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[24]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[25]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[26]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[28]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  const __m256 a_r5_k3 = _mm256_set1_ps(a[29]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k3, b_k3_c0, acc_r5_c0);
-  const __m256 a_r6_k3 = _mm256_set1_ps(a[30]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k3, b_k3_c0, acc_r6_c0);
-  const __m256 a_r7_k3 = _mm256_set1_ps(a[31]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k3, b_k3_c0, acc_r7_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 64);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[32]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[33]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[35]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  const __m256 a_r5_k4 = _mm256_set1_ps(a[37]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k4, b_k4_c0, acc_r5_c0);
-  const __m256 a_r6_k4 = _mm256_set1_ps(a[38]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k4, b_k4_c0, acc_r6_c0);
-  const __m256 a_r7_k4 = _mm256_set1_ps(a[39]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k4, b_k4_c0, acc_r7_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 80);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[40]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[41]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[42]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[43]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[44]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  const __m256 a_r5_k5 = _mm256_set1_ps(a[45]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k5, b_k5_c0, acc_r5_c0);
-  const __m256 a_r6_k5 = _mm256_set1_ps(a[46]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k5, b_k5_c0, acc_r6_c0);
-  const __m256 a_r7_k5 = _mm256_set1_ps(a[47]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k5, b_k5_c0, acc_r7_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 96);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[48]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[49]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[50]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[52]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  const __m256 a_r5_k6 = _mm256_set1_ps(a[53]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k6, b_k6_c0, acc_r5_c0);
-  const __m256 a_r6_k6 = _mm256_set1_ps(a[54]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k6, b_k6_c0, acc_r6_c0);
-  const __m256 a_r7_k6 = _mm256_set1_ps(a[55]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k6, b_k6_c0, acc_r7_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 112);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[56]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[57]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[58]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[59]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[60]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
-  const __m256 a_r5_k7 = _mm256_set1_ps(a[61]);
-  acc_r5_c0 = _mm256_fmadd_ps(a_r5_k7, b_k7_c0, acc_r5_c0);
-  const __m256 a_r6_k7 = _mm256_set1_ps(a[62]);
-  acc_r6_c0 = _mm256_fmadd_ps(a_r6_k7, b_k7_c0, acc_r6_c0);
-  const __m256 a_r7_k7 = _mm256_set1_ps(a[63]);
-  acc_r7_c0 = _mm256_fmadd_ps(a_r7_k7, b_k7_c0, acc_r7_c0);
+#pragma GCC unroll 8
+  for (ptrdiff_t i = 0; i < 8; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(a[8 * i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(a[8 * i + 1]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(a[8 * i + 2]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(a[8 * i + 3]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(a[8 * i + 4]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+    const __m256 a_r5 = _mm256_set1_ps(a[8 * i + 5]);
+    acc_r5_c0 = _mm256_fmadd_ps(a_r5, b_c0, acc_r5_c0);
+    const __m256 a_r6 = _mm256_set1_ps(a[8 * i + 6]);
+    acc_r6_c0 = _mm256_fmadd_ps(a_r6, b_c0, acc_r6_c0);
+    const __m256 a_r7 = _mm256_set1_ps(a[8 * i + 7]);
+    acc_r7_c0 = _mm256_fmadd_ps(a_r7, b_c0, acc_r7_c0);
+  }
   _mm256_storeu_ps(c, acc_r0_c0);
   _mm256_storeu_ps(c + 16, acc_r1_c0);
   _mm256_storeu_ps(c + 32, acc_r2_c0);
@@ -674,54 +392,20 @@ static __attribute__((noinline)) void scores_first_5x5of16(const float *k, const
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
   const __m256 max_c0_2_2 = _mm256_max_ps(acc_r2_c0, acc_r3_c0);
@@ -759,54 +443,20 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
@@ -857,81 +507,6 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
-static __attribute__((noinline)) void scores_5x5of16(const float *k, const float *q, float *stats,
-    float *p) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(stats);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  const __m256 p_r0_c0 = exp2_8(acc_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 p_r1_c0 = exp2_8(acc_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 p_r2_c0 = exp2_8(acc_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 p_r3_c0 = exp2_8(acc_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 p_r4_c0 = exp2_8(acc_r4_c0);
-  _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
-}
-
-/* Weights exp2(score - maximum) of some keys, added to the sum. */
 static __attribute__((noinline)) void scores_masked_5x5of16(const float *k, const float *q,
     float *stats, float *p, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
@@ -939,54 +514,20 @@ static __attribute__((noinline)) void scores_masked_5x5of16(const float *k, cons
   __m256 acc_r2_c0 = _mm256_loadu_ps(stats);
   __m256 acc_r3_c0 = _mm256_loadu_ps(stats);
   __m256 acc_r4_c0 = _mm256_loadu_ps(stats);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
@@ -1031,56 +572,18 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < tiles; ++step) {
-    /* k = 0 */
-    const __m256 b_k0_c0 = _mm256_loadu_ps(p);
-    const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-    const __m256 a_r1_k0 = _mm256_set1_ps(v[1]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-    const __m256 a_r2_k0 = _mm256_set1_ps(v[2]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-    const __m256 a_r3_k0 = _mm256_set1_ps(v[3]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-    /* k = 1 */
-    const __m256 b_k1_c0 = _mm256_loadu_ps(p + 16);
-    const __m256 a_r0_k1 = _mm256_set1_ps(v[16]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-    const __m256 a_r1_k1 = _mm256_set1_ps(v[17]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-    const __m256 a_r2_k1 = _mm256_set1_ps(v[18]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-    const __m256 a_r3_k1 = _mm256_set1_ps(v[19]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-    /* k = 2 */
-    const __m256 b_k2_c0 = _mm256_loadu_ps(p + 32);
-    const __m256 a_r0_k2 = _mm256_set1_ps(v[32]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-    const __m256 a_r1_k2 = _mm256_set1_ps(v[33]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-    const __m256 a_r2_k2 = _mm256_set1_ps(v[34]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-    const __m256 a_r3_k2 = _mm256_set1_ps(v[35]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-    /* k = 3 */
-    const __m256 b_k3_c0 = _mm256_loadu_ps(p + 48);
-    const __m256 a_r0_k3 = _mm256_set1_ps(v[48]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-    const __m256 a_r1_k3 = _mm256_set1_ps(v[49]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-    const __m256 a_r2_k3 = _mm256_set1_ps(v[50]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-    const __m256 a_r3_k3 = _mm256_set1_ps(v[51]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-    /* k = 4 */
-    const __m256 b_k4_c0 = _mm256_loadu_ps(p + 64);
-    const __m256 a_r0_k4 = _mm256_set1_ps(v[64]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-    const __m256 a_r1_k4 = _mm256_set1_ps(v[65]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-    const __m256 a_r2_k4 = _mm256_set1_ps(v[66]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-    const __m256 a_r3_k4 = _mm256_set1_ps(v[67]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t i = 0; i < 5; ++i) {
+      const __m256 b_c0 = _mm256_loadu_ps(p + 16 * i);
+      const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
+      acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+      const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
+      acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+      const __m256 a_r2 = _mm256_set1_ps(v[16 * i + 2]);
+      acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+      const __m256 a_r3 = _mm256_set1_ps(v[16 * i + 3]);
+      acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    }
     v += 80;
     p += 80;
   }
@@ -1110,54 +613,20 @@ static __attribute__((noinline)) void scores_maximum_masked_5x5of16(const float 
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
@@ -1195,54 +664,20 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
   __m256 acc_r2_c0 = _mm256_setzero_ps();
   __m256 acc_r3_c0 = _mm256_setzero_ps();
   __m256 acc_r4_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
@@ -1291,20 +726,19 @@ static __attribute__((noinline)) void context_2x5of16_final_masked(const float *
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 5 * tiles; ++step) {
-    /* k = 0 */
-    const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(p));
-    const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
-    const __m256 limit_r0_k0_c0 = _mm256_loadu_ps(stats + 64);
-    const __m256 key_r0_k0_c0 = _mm256_set1_ps((float)(key + step));
-    const __mmask8 hide_r0_k0_c0 = _mm256_cmp_ps_mask(limit_r0_k0_c0, key_r0_k0_c0, _CMP_LT_OQ);
-    const __m256 seen_r0_k0_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r0_k0_c0, a_r0_k0);
-    acc_r0_c0 = _mm256_fmadd_ps(seen_r0_k0_c0, b_k0_c0, acc_r0_c0);
-    const __m256 a_r1_k0 = _mm256_set1_ps(v[1]);
-    const __m256 limit_r1_k0_c0 = _mm256_loadu_ps(stats + 64);
-    const __m256 key_r1_k0_c0 = _mm256_set1_ps((float)(key + step));
-    const __mmask8 hide_r1_k0_c0 = _mm256_cmp_ps_mask(limit_r1_k0_c0, key_r1_k0_c0, _CMP_LT_OQ);
-    const __m256 seen_r1_k0_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r1_k0_c0, a_r1_k0);
-    acc_r1_c0 = _mm256_fmadd_ps(seen_r1_k0_c0, b_k0_c0, acc_r1_c0);
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+    const __m256 a_r0 = _mm256_set1_ps(v[0]);
+    const __m256 limit_r0_c0 = _mm256_loadu_ps(stats + 64);
+    const __m256 key_r0_c0 = _mm256_set1_ps((float)(key + step));
+    const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_r0_c0, key_r0_c0, _CMP_LT_OQ);
+    const __m256 seen_r0_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r0_c0, a_r0);
+    acc_r0_c0 = _mm256_fmadd_ps(seen_r0_c0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(v[1]);
+    const __m256 limit_r1_c0 = _mm256_loadu_ps(stats + 64);
+    const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + step));
+    const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_r1_c0, key_r1_c0, _CMP_LT_OQ);
+    const __m256 seen_r1_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r1_c0, a_r1);
+    acc_r1_c0 = _mm256_fmadd_ps(seen_r1_c0, b_c0, acc_r1_c0);
     v += 16;
     p += 16;
   }
@@ -1342,15 +776,9 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     _mm256_storeu_ps(stats, m_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
-  const ptrdiff_t finish = (tiles < 1 ? tiles : 1);
-  const ptrdiff_t opened = (0 < finish ? 0 : finish);
-  const ptrdiff_t bound = (1 > opened ? 1 : opened);
-  for (ptrdiff_t tile = 0; tile < bound - 1; ++tile) {
-    scores_5x5of16(k + 80 * tile + 80, q, stats, p + 80 * tile + 80);
-  }
-  for (ptrdiff_t tile = 0; tile < finish - bound; ++tile) {
-    scores_masked_5x5of16(k + 80 * tile + 80 * bound, q, stats, p + 80 * tile + 80 * bound,
-        5 * tile + 5 * bound);
+  const ptrdiff_t finish = tiles < 1 ? tiles : 1;
+  for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
+    scores_masked_5x5of16(k + 80 * tile + 80, q, stats, p + 80 * tile + 80, 5 * tile + 5);
   }
   {
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -1372,8 +800,8 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
 static __attribute__((noinline)) void attend_5of16(const float *xt, const float *packed,
     const float *keys, const float *values, float *scratch, float *o, ptrdiff_t q0, ptrdiff_t len) {
   query_8x5of16_k8(packed, xt, packed + 64, scratch);
-  const ptrdiff_t open = ((len / 5) < ((q0 + 1) / 5) ? (len / 5) : ((q0 + 1) / 5));
-  const ptrdiff_t tiles = (((len + 4) / 5) < ((q0 + 9) / 5) ? ((len + 4) / 5) : ((q0 + 9) / 5));
+  const ptrdiff_t open = len / 5 < (q0 + 1) / 5 ? len / 5 : (q0 + 1) / 5;
+  const ptrdiff_t tiles = (len + 4) / 5 < (q0 + 9) / 5 ? (len + 4) / 5 : (q0 + 9) / 5;
   {
     const __m256 last_c0 = _mm256_set1_ps((float)(len - 1));
     const __m256 lane_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
@@ -1389,16 +817,10 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208,
           scratch + 128, 0);
     }
-    const ptrdiff_t finish = (tiles < 1 ? tiles : 1);
-    const ptrdiff_t opened = (open < finish ? open : finish);
-    const ptrdiff_t bound = (1 > opened ? 1 : opened);
-    for (ptrdiff_t tile = 0; tile < bound - 1; ++tile) {
-      scores_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
-          scratch + 80 * tile + 208);
-    }
-    for (ptrdiff_t tile = 0; tile < finish - bound; ++tile) {
-      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80 * bound, scratch + 64 * head,
-          scratch + 208, scratch + 80 * tile + 80 * bound + 128, 5 * tile + 5 * bound);
+    const ptrdiff_t finish = tiles < 1 ? tiles : 1;
+    for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
+      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
+          scratch + 80 * tile + 208, 5 * tile + 5);
     }
     {
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -1450,102 +872,20 @@ static __attribute__((noinline)) void output_5of16_5x8_k8(const float *a, const 
   __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(b);
-  const __m256 a_r0_k0 = _mm256_set1_ps(a[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(a[1]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(a[2]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(a[3]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(a[4]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(a[16]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(a[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(a[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(a[19]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(a[20]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(b + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(a[32]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(a[33]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(a[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(a[35]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(a[36]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(b + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(a[48]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(a[49]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(a[50]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(a[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(a[52]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  /* k = 4 */
-  const __m256 b_k4_c0 = _mm256_loadu_ps(b + 64);
-  const __m256 a_r0_k4 = _mm256_set1_ps(a[64]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k4, b_k4_c0, acc_r0_c0);
-  const __m256 a_r1_k4 = _mm256_set1_ps(a[65]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k4, b_k4_c0, acc_r1_c0);
-  const __m256 a_r2_k4 = _mm256_set1_ps(a[66]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k4, b_k4_c0, acc_r2_c0);
-  const __m256 a_r3_k4 = _mm256_set1_ps(a[67]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k4, b_k4_c0, acc_r3_c0);
-  const __m256 a_r4_k4 = _mm256_set1_ps(a[68]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k4, b_k4_c0, acc_r4_c0);
-  /* k = 5 */
-  const __m256 b_k5_c0 = _mm256_loadu_ps(b + 80);
-  const __m256 a_r0_k5 = _mm256_set1_ps(a[80]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k5, b_k5_c0, acc_r0_c0);
-  const __m256 a_r1_k5 = _mm256_set1_ps(a[81]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k5, b_k5_c0, acc_r1_c0);
-  const __m256 a_r2_k5 = _mm256_set1_ps(a[82]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k5, b_k5_c0, acc_r2_c0);
-  const __m256 a_r3_k5 = _mm256_set1_ps(a[83]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k5, b_k5_c0, acc_r3_c0);
-  const __m256 a_r4_k5 = _mm256_set1_ps(a[84]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k5, b_k5_c0, acc_r4_c0);
-  /* k = 6 */
-  const __m256 b_k6_c0 = _mm256_loadu_ps(b + 96);
-  const __m256 a_r0_k6 = _mm256_set1_ps(a[96]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k6, b_k6_c0, acc_r0_c0);
-  const __m256 a_r1_k6 = _mm256_set1_ps(a[97]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k6, b_k6_c0, acc_r1_c0);
-  const __m256 a_r2_k6 = _mm256_set1_ps(a[98]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k6, b_k6_c0, acc_r2_c0);
-  const __m256 a_r3_k6 = _mm256_set1_ps(a[99]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k6, b_k6_c0, acc_r3_c0);
-  const __m256 a_r4_k6 = _mm256_set1_ps(a[100]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k6, b_k6_c0, acc_r4_c0);
-  /* k = 7 */
-  const __m256 b_k7_c0 = _mm256_loadu_ps(b + 112);
-  const __m256 a_r0_k7 = _mm256_set1_ps(a[112]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k7, b_k7_c0, acc_r0_c0);
-  const __m256 a_r1_k7 = _mm256_set1_ps(a[113]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k7, b_k7_c0, acc_r1_c0);
-  const __m256 a_r2_k7 = _mm256_set1_ps(a[114]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k7, b_k7_c0, acc_r2_c0);
-  const __m256 a_r3_k7 = _mm256_set1_ps(a[115]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k7, b_k7_c0, acc_r3_c0);
-  const __m256 a_r4_k7 = _mm256_set1_ps(a[116]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k7, b_k7_c0, acc_r4_c0);
+#pragma GCC unroll 8
+  for (ptrdiff_t i = 0; i < 8; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 a_r0 = _mm256_set1_ps(a[16 * i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(a[16 * i + 1]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(a[16 * i + 2]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    const __m256 a_r3 = _mm256_set1_ps(a[16 * i + 3]);
+    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+    const __m256 a_r4 = _mm256_set1_ps(a[16 * i + 4]);
+    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  }
   _mm256_storeu_ps(c, acc_r0_c0);
   _mm256_storeu_ps(c + 8, acc_r1_c0);
   _mm256_storeu_ps(c + 16, acc_r2_c0);
@@ -1561,21 +901,24 @@ static __attribute__((noinline)) void output_1x5of16_8(const float *panel, const
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  const float *const wo = (const float *)args->packed + 352; /* [128], Wo */
+  const float *const bo = (const float *)args->packed + 480; /* [16], bias */
+  float *const xt = (float *)args->workspace; /* [8][16] a group */
+  float *const context = (float *)args->workspace + 128; /* [8][16] a group */
+  float *const keys = (float *)args->workspace + 256; /* [5][16] */
+  float *const values = (float *)args->workspace + 336; /* [5][16] */
+  float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[b];
   /* transpose */
-  transpose_5of16(args->q + 40 * b, (float *)args->workspace);
+  transpose_5of16(args->q + 40 * b, xt);
   /* keys and values */
-  project_keys(args->q + 40 * b, (const float *)args->packed + 80, (float *)args->workspace + 256,
-      len);
-  project_values(args->q + 40 * b, (const float *)args->packed + 208,
-      (float *)args->workspace + 336, (const float *)args->packed + 336, len);
+  project_keys(args->q + 40 * b, head + 80, keys, len);
+  project_values(args->q + 40 * b, head + 208, values, head + 336, len);
   /* attend */
-  attend_5of16((float *)args->workspace, (const float *)args->packed,
-      (float *)args->workspace + 256, (float *)args->workspace + 336,
-      (float *)args->workspace + 416, (float *)args->workspace + 128, 0, len);
+  attend_5of16(xt, head, keys, values, task, context, 0, len);
   /* output */
-  output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
-      (float *)args->workspace + 128, args->y + 40 * b);
+  output_1x5of16_8(wo, bo, context, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -1583,38 +926,39 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  transpose_5of16(args->q + 40 * i, (float *)args->workspace + 128 * i);
+  float *const xt = (float *)args->workspace; /* [8][16] a group */
+  transpose_5of16(args->q, xt);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  float *const keys = (float *)args->workspace + 256; /* [5][16] */
+  float *const values = (float *)args->workspace + 336; /* [5][16] */
   const ptrdiff_t len = args->kv_len[0];
-  const ptrdiff_t hb = (i / 2);
-  if ((i % 2) < 1) {
-    project_keys(args->q, (const float *)args->packed + 352 * hb + 80,
-        (float *)args->workspace + 160 * hb + 256, len);
+  if (index < 1) {
+    project_keys(args->q, head + 80, keys, len);
   } else {
-    project_values(args->q, (const float *)args->packed + 352 * hb + 208,
-        (float *)args->workspace + 160 * hb + 336, (const float *)args->packed + 352 * hb + 336,
-        len);
+    project_values(args->q, head + 208, values, head + 336, len);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  float *const xt = (float *)args->workspace; /* [8][16] a group */
+  float *const context = (float *)args->workspace + 128; /* [8][16] a group */
+  float *const keys = (float *)args->workspace + 256; /* [5][16] */
+  float *const values = (float *)args->workspace + 336; /* [5][16] */
+  float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[0];
-  const ptrdiff_t hb = i;
-  attend_5of16((float *)args->workspace, (const float *)args->packed + 352 * hb,
-      (float *)args->workspace + 160 * hb + 256, (float *)args->workspace + 160 * hb + 336,
-      (float *)args->workspace + 304 * i + 416, (float *)args->workspace + 128 * hb + 128, 0, len);
+  attend_5of16(xt, head + 352 * index, keys + 160 * index, values + 160 * index, task + 304 * index,
+      context + 128 * index, 0, len);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
-  output_1x5of16_8((const float *)args->packed + 352, (const float *)args->packed + 480,
-      (float *)args->workspace + 128 * part + 128, args->y + 40 * part);
+  const float *const wo = (const float *)args->packed + 352; /* [128], Wo */
+  const float *const bo = (const float *)args->packed + 480; /* [16], bias */
+  float *const context = (float *)args->workspace + 128; /* [8][16] a group */
+  output_1x5of16_8(wo, bo, context, args->y);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */

@@ -10,8 +10,19 @@
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
  *   cost      264 flops; 832 bytes packed, 1,472 bytes of workspace
- *   registers at most 18 of 32 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 5 of 32 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               t<n>: a transposition in blocks of n
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_full.h"
@@ -294,90 +305,86 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
   {
     /* transpose_3of16 */
     {
-      const __m512 x_r0_c0 = _mm512_maskz_loadu_ps(0xF, q);
-      const __m512 x_r1_c0 = _mm512_maskz_loadu_ps(0xF, q + 4);
-      const __m512 x_r2_c0 = _mm512_maskz_loadu_ps(0xF, q + 8);
-      const __m512 x_r3_c0 = _mm512_setzero_ps();
-      const __m512 x_r4_c0 = _mm512_setzero_ps();
-      const __m512 x_r5_c0 = _mm512_setzero_ps();
-      const __m512 x_r6_c0 = _mm512_setzero_ps();
-      const __m512 x_r7_c0 = _mm512_setzero_ps();
-      const __m512 x_r8_c0 = _mm512_setzero_ps();
-      const __m512 x_r9_c0 = _mm512_setzero_ps();
-      const __m512 x_r10_c0 = _mm512_setzero_ps();
-      const __m512 x_r11_c0 = _mm512_setzero_ps();
-      const __m512 x_r12_c0 = _mm512_setzero_ps();
-      const __m512 x_r13_c0 = _mm512_setzero_ps();
-      const __m512 x_r14_c0 = _mm512_setzero_ps();
-      const __m512 x_r15_c0 = _mm512_setzero_ps();
-      const __m512 t_c0_2_0 = _mm512_mask_moveldup_ps(x_r0_c0, 0xAAAA, x_r1_c0);
-      const __m512 t_c0_2_1 = _mm512_mask_movehdup_ps(x_r1_c0, 0x5555, x_r0_c0);
-      const __m512 t_c0_2_2 = _mm512_mask_moveldup_ps(x_r2_c0, 0xAAAA, x_r3_c0);
-      const __m512 t_c0_2_3 = _mm512_mask_movehdup_ps(x_r3_c0, 0x5555, x_r2_c0);
-      const __m512 t_c0_2_4 = _mm512_mask_moveldup_ps(x_r4_c0, 0xAAAA, x_r5_c0);
-      const __m512 t_c0_2_5 = _mm512_mask_movehdup_ps(x_r5_c0, 0x5555, x_r4_c0);
-      const __m512 t_c0_2_6 = _mm512_mask_moveldup_ps(x_r6_c0, 0xAAAA, x_r7_c0);
-      const __m512 t_c0_2_7 = _mm512_mask_movehdup_ps(x_r7_c0, 0x5555, x_r6_c0);
-      const __m512 t_c0_2_8 = _mm512_mask_moveldup_ps(x_r8_c0, 0xAAAA, x_r9_c0);
-      const __m512 t_c0_2_9 = _mm512_mask_movehdup_ps(x_r9_c0, 0x5555, x_r8_c0);
-      const __m512 t_c0_2_10 = _mm512_mask_moveldup_ps(x_r10_c0, 0xAAAA, x_r11_c0);
-      const __m512 t_c0_2_11 = _mm512_mask_movehdup_ps(x_r11_c0, 0x5555, x_r10_c0);
-      const __m512 t_c0_2_12 = _mm512_mask_moveldup_ps(x_r12_c0, 0xAAAA, x_r13_c0);
-      const __m512 t_c0_2_13 = _mm512_mask_movehdup_ps(x_r13_c0, 0x5555, x_r12_c0);
-      const __m512 t_c0_2_14 = _mm512_mask_moveldup_ps(x_r14_c0, 0xAAAA, x_r15_c0);
-      const __m512 t_c0_2_15 = _mm512_mask_movehdup_ps(x_r15_c0, 0x5555, x_r14_c0);
-      const __m512 t_c0_4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_0),
-          _mm512_castps_pd(t_c0_2_2)));
-      const __m512 t_c0_4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_0),
-          _mm512_castps_pd(t_c0_2_2)));
-      const __m512 t_c0_4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_1),
-          _mm512_castps_pd(t_c0_2_3)));
-      const __m512 t_c0_4_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_1),
-          _mm512_castps_pd(t_c0_2_3)));
-      const __m512 t_c0_4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_4),
-          _mm512_castps_pd(t_c0_2_6)));
-      const __m512 t_c0_4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_4),
-          _mm512_castps_pd(t_c0_2_6)));
-      const __m512 t_c0_4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_5),
-          _mm512_castps_pd(t_c0_2_7)));
-      const __m512 t_c0_4_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_5),
-          _mm512_castps_pd(t_c0_2_7)));
-      const __m512 t_c0_4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_8),
-          _mm512_castps_pd(t_c0_2_10)));
-      const __m512 t_c0_4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_8),
-          _mm512_castps_pd(t_c0_2_10)));
-      const __m512 t_c0_4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_9),
-          _mm512_castps_pd(t_c0_2_11)));
-      const __m512 t_c0_4_11 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_9),
-          _mm512_castps_pd(t_c0_2_11)));
-      const __m512 t_c0_4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_12),
-          _mm512_castps_pd(t_c0_2_14)));
-      const __m512 t_c0_4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_12),
-          _mm512_castps_pd(t_c0_2_14)));
-      const __m512 t_c0_4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2_13),
-          _mm512_castps_pd(t_c0_2_15)));
-      const __m512 t_c0_4_15 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2_13),
-          _mm512_castps_pd(t_c0_2_15)));
-      const __m512 t_c0_8_0 = _mm512_mask_shuffle_f32x4(t_c0_4_0, 0xF0F0, t_c0_4_4, t_c0_4_4, 0xA0);
-      const __m512 t_c0_8_1 = _mm512_mask_shuffle_f32x4(t_c0_4_1, 0xF0F0, t_c0_4_5, t_c0_4_5, 0xA0);
-      const __m512 t_c0_8_2 = _mm512_mask_shuffle_f32x4(t_c0_4_2, 0xF0F0, t_c0_4_6, t_c0_4_6, 0xA0);
-      const __m512 t_c0_8_3 = _mm512_mask_shuffle_f32x4(t_c0_4_3, 0xF0F0, t_c0_4_7, t_c0_4_7, 0xA0);
-      const __m512 t_c0_8_8 = _mm512_mask_shuffle_f32x4(t_c0_4_8, 0xF0F0, t_c0_4_12, t_c0_4_12,
-          0xA0);
-      const __m512 t_c0_8_9 = _mm512_mask_shuffle_f32x4(t_c0_4_9, 0xF0F0, t_c0_4_13, t_c0_4_13,
-          0xA0);
-      const __m512 t_c0_8_10 = _mm512_mask_shuffle_f32x4(t_c0_4_10, 0xF0F0, t_c0_4_14, t_c0_4_14,
-          0xA0);
-      const __m512 t_c0_8_11 = _mm512_mask_shuffle_f32x4(t_c0_4_11, 0xF0F0, t_c0_4_15, t_c0_4_15,
-          0xA0);
-      const __m512 t_c0_16_0 = _mm512_shuffle_f32x4(t_c0_8_0, t_c0_8_8, 0x44);
-      const __m512 t_c0_16_1 = _mm512_shuffle_f32x4(t_c0_8_1, t_c0_8_9, 0x44);
-      const __m512 t_c0_16_2 = _mm512_shuffle_f32x4(t_c0_8_2, t_c0_8_10, 0x44);
-      const __m512 t_c0_16_3 = _mm512_shuffle_f32x4(t_c0_8_3, t_c0_8_11, 0x44);
-      _mm512_storeu_ps(ws, t_c0_16_0);
-      _mm512_storeu_ps(ws + 16, t_c0_16_1);
-      _mm512_storeu_ps(ws + 32, t_c0_16_2);
-      _mm512_storeu_ps(ws + 48, t_c0_16_3);
+      const __m512 x_r0 = _mm512_maskz_loadu_ps(0xF, q);
+      const __m512 x_r1 = _mm512_maskz_loadu_ps(0xF, q + 4);
+      const __m512 x_r2 = _mm512_maskz_loadu_ps(0xF, q + 8);
+      const __m512 x_r3 = _mm512_setzero_ps();
+      const __m512 x_r4 = _mm512_setzero_ps();
+      const __m512 x_r5 = _mm512_setzero_ps();
+      const __m512 x_r6 = _mm512_setzero_ps();
+      const __m512 x_r7 = _mm512_setzero_ps();
+      const __m512 x_r8 = _mm512_setzero_ps();
+      const __m512 x_r9 = _mm512_setzero_ps();
+      const __m512 x_r10 = _mm512_setzero_ps();
+      const __m512 x_r11 = _mm512_setzero_ps();
+      const __m512 x_r12 = _mm512_setzero_ps();
+      const __m512 x_r13 = _mm512_setzero_ps();
+      const __m512 x_r14 = _mm512_setzero_ps();
+      const __m512 x_r15 = _mm512_setzero_ps();
+      const __m512 t2_0 = _mm512_mask_moveldup_ps(x_r0, 0xAAAA, x_r1);
+      const __m512 t2_1 = _mm512_mask_movehdup_ps(x_r1, 0x5555, x_r0);
+      const __m512 t2_2 = _mm512_mask_moveldup_ps(x_r2, 0xAAAA, x_r3);
+      const __m512 t2_3 = _mm512_mask_movehdup_ps(x_r3, 0x5555, x_r2);
+      const __m512 t2_4 = _mm512_mask_moveldup_ps(x_r4, 0xAAAA, x_r5);
+      const __m512 t2_5 = _mm512_mask_movehdup_ps(x_r5, 0x5555, x_r4);
+      const __m512 t2_6 = _mm512_mask_moveldup_ps(x_r6, 0xAAAA, x_r7);
+      const __m512 t2_7 = _mm512_mask_movehdup_ps(x_r7, 0x5555, x_r6);
+      const __m512 t2_8 = _mm512_mask_moveldup_ps(x_r8, 0xAAAA, x_r9);
+      const __m512 t2_9 = _mm512_mask_movehdup_ps(x_r9, 0x5555, x_r8);
+      const __m512 t2_10 = _mm512_mask_moveldup_ps(x_r10, 0xAAAA, x_r11);
+      const __m512 t2_11 = _mm512_mask_movehdup_ps(x_r11, 0x5555, x_r10);
+      const __m512 t2_12 = _mm512_mask_moveldup_ps(x_r12, 0xAAAA, x_r13);
+      const __m512 t2_13 = _mm512_mask_movehdup_ps(x_r13, 0x5555, x_r12);
+      const __m512 t2_14 = _mm512_mask_moveldup_ps(x_r14, 0xAAAA, x_r15);
+      const __m512 t2_15 = _mm512_mask_movehdup_ps(x_r15, 0x5555, x_r14);
+      const __m512 t4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_0),
+          _mm512_castps_pd(t2_2)));
+      const __m512 t4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_0),
+          _mm512_castps_pd(t2_2)));
+      const __m512 t4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_1),
+          _mm512_castps_pd(t2_3)));
+      const __m512 t4_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_1),
+          _mm512_castps_pd(t2_3)));
+      const __m512 t4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_4),
+          _mm512_castps_pd(t2_6)));
+      const __m512 t4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_4),
+          _mm512_castps_pd(t2_6)));
+      const __m512 t4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_5),
+          _mm512_castps_pd(t2_7)));
+      const __m512 t4_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_5),
+          _mm512_castps_pd(t2_7)));
+      const __m512 t4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_8),
+          _mm512_castps_pd(t2_10)));
+      const __m512 t4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_8),
+          _mm512_castps_pd(t2_10)));
+      const __m512 t4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_9),
+          _mm512_castps_pd(t2_11)));
+      const __m512 t4_11 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_9),
+          _mm512_castps_pd(t2_11)));
+      const __m512 t4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_12),
+          _mm512_castps_pd(t2_14)));
+      const __m512 t4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_12),
+          _mm512_castps_pd(t2_14)));
+      const __m512 t4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_13),
+          _mm512_castps_pd(t2_15)));
+      const __m512 t4_15 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_13),
+          _mm512_castps_pd(t2_15)));
+      const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4_0, 0xF0F0, t4_4, t4_4, 0xA0);
+      const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4_1, 0xF0F0, t4_5, t4_5, 0xA0);
+      const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4_2, 0xF0F0, t4_6, t4_6, 0xA0);
+      const __m512 t8_3 = _mm512_mask_shuffle_f32x4(t4_3, 0xF0F0, t4_7, t4_7, 0xA0);
+      const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4_8, 0xF0F0, t4_12, t4_12, 0xA0);
+      const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4_9, 0xF0F0, t4_13, t4_13, 0xA0);
+      const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4_10, 0xF0F0, t4_14, t4_14, 0xA0);
+      const __m512 t8_11 = _mm512_mask_shuffle_f32x4(t4_11, 0xF0F0, t4_15, t4_15, 0xA0);
+      const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
+      const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
+      const __m512 t16_2 = _mm512_shuffle_f32x4(t8_2, t8_10, 0x44);
+      const __m512 t16_3 = _mm512_shuffle_f32x4(t8_3, t8_11, 0x44);
+      _mm512_storeu_ps(ws, t16_0);
+      _mm512_storeu_ps(ws + 16, t16_1);
+      _mm512_storeu_ps(ws + 32, t16_2);
+      _mm512_storeu_ps(ws + 48, t16_3);
     }
   }
   /* keys and values */

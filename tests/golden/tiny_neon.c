@@ -11,8 +11,19 @@
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
- *   registers at most 17 of 32 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 17 of 32 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               t<n>: a transposition in blocks of n
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_neon.h"
@@ -123,120 +134,66 @@ static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b
   float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
   float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
-  /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(a);
-  const float32x4_t a_r1_k0 = vld1q_f32(a + 8);
-  const float32x4_t a_r2_k0 = vld1q_f32(a + 16);
-  const float32x4_t a_r3_k0 = vld1q_f32(a + 24);
-  const float32x4_t a_r4_k0 = vld1q_f32(a + 32);
-  const float32x4_t b_k0_c0 = vld1q_f32(b);
-  const float32x4_t b_k0_c1 = vld1q_f32(b + 4);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(b + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(b + 12);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(b + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(b + 20);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(b + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(b + 28);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
-  /* k = 4 */
-  const float32x4_t a_r0_k4 = vld1q_f32(a + 4);
-  const float32x4_t a_r1_k4 = vld1q_f32(a + 12);
-  const float32x4_t a_r2_k4 = vld1q_f32(a + 20);
-  const float32x4_t a_r3_k4 = vld1q_f32(a + 28);
-  const float32x4_t a_r4_k4 = vld1q_f32(a + 36);
-  const float32x4_t b_k4_c0 = vld1q_f32(b + 32);
-  const float32x4_t b_k4_c1 = vld1q_f32(b + 36);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r1_k4, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r1_k4, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r2_k4, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r2_k4, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r3_k4, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r3_k4, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k4_c0, a_r4_k4, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k4_c1, a_r4_k4, 0);
-  /* k = 5 */
-  const float32x4_t b_k5_c0 = vld1q_f32(b + 40);
-  const float32x4_t b_k5_c1 = vld1q_f32(b + 44);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k4, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k4, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r1_k4, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r1_k4, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r2_k4, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r2_k4, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r3_k4, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r3_k4, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k5_c0, a_r4_k4, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k4, 1);
-  /* k = 6 */
-  const float32x4_t b_k6_c0 = vld1q_f32(b + 48);
-  const float32x4_t b_k6_c1 = vld1q_f32(b + 52);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k4, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k4, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r1_k4, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r1_k4, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r2_k4, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r2_k4, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r3_k4, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r3_k4, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k6_c0, a_r4_k4, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k4, 2);
-  /* k = 7 */
-  const float32x4_t b_k7_c0 = vld1q_f32(b + 56);
-  const float32x4_t b_k7_c1 = vld1q_f32(b + 60);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k4, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k4, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r1_k4, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r1_k4, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r2_k4, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r2_k4, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r3_k4, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r3_k4, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k7_c0, a_r4_k4, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k4, 3);
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    /* k = 4 * i */
+    const float32x4_t a_r0_k0 = vld1q_f32(a + 4 * i);
+    const float32x4_t a_r1_k0 = vld1q_f32(a + 4 * i + 8);
+    const float32x4_t a_r2_k0 = vld1q_f32(a + 4 * i + 16);
+    const float32x4_t a_r3_k0 = vld1q_f32(a + 4 * i + 24);
+    const float32x4_t a_r4_k0 = vld1q_f32(a + 4 * i + 32);
+    const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
+    const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+    /* k = 4 * i + 1 */
+    const float32x4_t b_k1_c0 = vld1q_f32(b + 32 * i + 8);
+    const float32x4_t b_k1_c1 = vld1q_f32(b + 32 * i + 12);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+    /* k = 4 * i + 2 */
+    const float32x4_t b_k2_c0 = vld1q_f32(b + 32 * i + 16);
+    const float32x4_t b_k2_c1 = vld1q_f32(b + 32 * i + 20);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+    /* k = 4 * i + 3 */
+    const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
+    const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+  }
   vst1q_f32(c, acc_r0_c0);
   vst1q_f32(c + 4, acc_r0_c1);
   vst1q_f32(c + 8, acc_r1_c0);
@@ -267,120 +224,66 @@ static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float
   float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
   float32x4_t acc_r4_c0 = vld1q_f32(bias);
   float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
-  /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(a);
-  const float32x4_t a_r1_k0 = vld1q_f32(a + 8);
-  const float32x4_t a_r2_k0 = vld1q_f32(a + 16);
-  const float32x4_t a_r3_k0 = vld1q_f32(a + 24);
-  const float32x4_t a_r4_k0 = vld1q_f32(a + 32);
-  const float32x4_t b_k0_c0 = vld1q_f32(b);
-  const float32x4_t b_k0_c1 = vld1q_f32(b + 4);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(b + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(b + 12);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(b + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(b + 20);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(b + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(b + 28);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
-  /* k = 4 */
-  const float32x4_t a_r0_k4 = vld1q_f32(a + 4);
-  const float32x4_t a_r1_k4 = vld1q_f32(a + 12);
-  const float32x4_t a_r2_k4 = vld1q_f32(a + 20);
-  const float32x4_t a_r3_k4 = vld1q_f32(a + 28);
-  const float32x4_t a_r4_k4 = vld1q_f32(a + 36);
-  const float32x4_t b_k4_c0 = vld1q_f32(b + 32);
-  const float32x4_t b_k4_c1 = vld1q_f32(b + 36);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r1_k4, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r1_k4, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r2_k4, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r2_k4, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r3_k4, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r3_k4, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k4_c0, a_r4_k4, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k4_c1, a_r4_k4, 0);
-  /* k = 5 */
-  const float32x4_t b_k5_c0 = vld1q_f32(b + 40);
-  const float32x4_t b_k5_c1 = vld1q_f32(b + 44);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k4, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k4, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r1_k4, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r1_k4, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r2_k4, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r2_k4, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r3_k4, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r3_k4, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k5_c0, a_r4_k4, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k5_c1, a_r4_k4, 1);
-  /* k = 6 */
-  const float32x4_t b_k6_c0 = vld1q_f32(b + 48);
-  const float32x4_t b_k6_c1 = vld1q_f32(b + 52);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k4, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k4, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r1_k4, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r1_k4, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r2_k4, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r2_k4, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r3_k4, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r3_k4, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k6_c0, a_r4_k4, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k6_c1, a_r4_k4, 2);
-  /* k = 7 */
-  const float32x4_t b_k7_c0 = vld1q_f32(b + 56);
-  const float32x4_t b_k7_c1 = vld1q_f32(b + 60);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k4, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k4, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r1_k4, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r1_k4, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r2_k4, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r2_k4, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r3_k4, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r3_k4, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k7_c0, a_r4_k4, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k7_c1, a_r4_k4, 3);
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    /* k = 4 * i */
+    const float32x4_t a_r0_k0 = vld1q_f32(a + 4 * i);
+    const float32x4_t a_r1_k0 = vld1q_f32(a + 4 * i + 8);
+    const float32x4_t a_r2_k0 = vld1q_f32(a + 4 * i + 16);
+    const float32x4_t a_r3_k0 = vld1q_f32(a + 4 * i + 24);
+    const float32x4_t a_r4_k0 = vld1q_f32(a + 4 * i + 32);
+    const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
+    const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+    /* k = 4 * i + 1 */
+    const float32x4_t b_k1_c0 = vld1q_f32(b + 32 * i + 8);
+    const float32x4_t b_k1_c1 = vld1q_f32(b + 32 * i + 12);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+    /* k = 4 * i + 2 */
+    const float32x4_t b_k2_c0 = vld1q_f32(b + 32 * i + 16);
+    const float32x4_t b_k2_c1 = vld1q_f32(b + 32 * i + 20);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+    /* k = 4 * i + 3 */
+    const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
+    const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
+    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
+    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+  }
   vst1q_f32(c, acc_r0_c0);
   vst1q_f32(c + 4, acc_r0_c1);
   vst1q_f32(c + 8, acc_r1_c0);
@@ -403,46 +306,48 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
     {
-      const float32x4_t x_r0_c0 = vld1q_f32(x + 4 * block);
-      const float32x4_t x_r1_c0 = vld1q_f32(x + 4 * block + 8);
-      const float32x4_t x_r2_c0 = vld1q_f32(x + 4 * block + 16);
-      const float32x4_t x_r3_c0 = vld1q_f32(x + 4 * block + 24);
-      const float32x4_t t_c0_2_0 = vtrn1q_f32(x_r0_c0, x_r1_c0);
-      const float32x4_t t_c0_2_1 = vtrn2q_f32(x_r0_c0, x_r1_c0);
-      const float32x4_t t_c0_2_2 = vtrn1q_f32(x_r2_c0, x_r3_c0);
-      const float32x4_t t_c0_2_3 = vtrn2q_f32(x_r2_c0, x_r3_c0);
-      const float32x4_t t_c0_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_0),
-          vreinterpretq_f64_f32(t_c0_2_2)));
-      const float32x4_t t_c0_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_0),
-          vreinterpretq_f64_f32(t_c0_2_2)));
-      const float32x4_t t_c0_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c0_2_1),
-          vreinterpretq_f64_f32(t_c0_2_3)));
-      const float32x4_t t_c0_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c0_2_1),
-          vreinterpretq_f64_f32(t_c0_2_3)));
-      vst1q_f32(xt + 32 * block, t_c0_4_0);
-      vst1q_f32(xt + 32 * block + 8, t_c0_4_1);
-      vst1q_f32(xt + 32 * block + 16, t_c0_4_2);
-      vst1q_f32(xt + 32 * block + 24, t_c0_4_3);
-      const float32x4_t x_r0_c1 = vld1q_f32(x + 4 * block + 32);
-      const float32x4_t x_r1_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r2_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r3_c1 = vdupq_n_f32(0.0f);
-      const float32x4_t t_c1_2_0 = vtrn1q_f32(x_r0_c1, x_r1_c1);
-      const float32x4_t t_c1_2_1 = vtrn2q_f32(x_r0_c1, x_r1_c1);
-      const float32x4_t t_c1_2_2 = vtrn1q_f32(x_r2_c1, x_r3_c1);
-      const float32x4_t t_c1_2_3 = vtrn2q_f32(x_r2_c1, x_r3_c1);
-      const float32x4_t t_c1_4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_0),
-          vreinterpretq_f64_f32(t_c1_2_2)));
-      const float32x4_t t_c1_4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_0),
-          vreinterpretq_f64_f32(t_c1_2_2)));
-      const float32x4_t t_c1_4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t_c1_2_1),
-          vreinterpretq_f64_f32(t_c1_2_3)));
-      const float32x4_t t_c1_4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t_c1_2_1),
-          vreinterpretq_f64_f32(t_c1_2_3)));
-      vst1q_f32(xt + 32 * block + 4, t_c1_4_0);
-      vst1q_f32(xt + 32 * block + 12, t_c1_4_1);
-      vst1q_f32(xt + 32 * block + 20, t_c1_4_2);
-      vst1q_f32(xt + 32 * block + 28, t_c1_4_3);
+      const float32x4_t x_r0 = vld1q_f32(x + 4 * block);
+      const float32x4_t x_r1 = vld1q_f32(x + 4 * block + 8);
+      const float32x4_t x_r2 = vld1q_f32(x + 4 * block + 16);
+      const float32x4_t x_r3 = vld1q_f32(x + 4 * block + 24);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
+      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      vst1q_f32(xt + 32 * block, t4_0);
+      vst1q_f32(xt + 32 * block + 8, t4_1);
+      vst1q_f32(xt + 32 * block + 16, t4_2);
+      vst1q_f32(xt + 32 * block + 24, t4_3);
+    }
+    {
+      const float32x4_t x_r0 = vld1q_f32(x + 4 * block + 32);
+      const float32x4_t x_r1 = vdupq_n_f32(0.0f);
+      const float32x4_t x_r2 = vdupq_n_f32(0.0f);
+      const float32x4_t x_r3 = vdupq_n_f32(0.0f);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
+      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+          vreinterpretq_f64_f32(t2_2)));
+      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+          vreinterpretq_f64_f32(t2_3)));
+      vst1q_f32(xt + 32 * block + 4, t4_0);
+      vst1q_f32(xt + 32 * block + 12, t4_1);
+      vst1q_f32(xt + 32 * block + 20, t4_2);
+      vst1q_f32(xt + 32 * block + 28, t4_3);
     }
   }
 }
@@ -614,66 +519,20 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
   float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
   float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
   float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
-  /* k = 0 */
-  const float32x4_t b_k0_c0 = vld1q_f32(p);
-  const float32x4_t b_k0_c1 = vld1q_f32(p + 4);
-  const float32x4_t a_r0_k0 = vld1q_f32(v);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r0_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r0_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r0_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(p + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(p + 12);
-  const float32x4_t a_r0_k1 = vld1q_f32(v + 8);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k1, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r0_k1, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r0_k1, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r0_k1, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(p + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(p + 20);
-  const float32x4_t a_r0_k2 = vld1q_f32(v + 16);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k2, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r0_k2, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r0_k2, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r0_k2, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(p + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(p + 28);
-  const float32x4_t a_r0_k3 = vld1q_f32(v + 24);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k3, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r0_k3, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r0_k3, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r0_k3, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
-  /* k = 4 */
-  const float32x4_t b_k4_c0 = vld1q_f32(p + 32);
-  const float32x4_t b_k4_c1 = vld1q_f32(p + 36);
-  const float32x4_t a_r0_k4 = vld1q_f32(v + 32);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r0_k4, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r0_k4, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r0_k4, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
+#pragma GCC unroll 5
+  for (ptrdiff_t i = 0; i < 5; ++i) {
+    const float32x4_t b_c0 = vld1q_f32(p + 8 * i);
+    const float32x4_t b_c1 = vld1q_f32(p + 8 * i + 4);
+    const float32x4_t a_r0 = vld1q_f32(v + 8 * i);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_c0, a_r0, 0);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_c1, a_r0, 0);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_c0, a_r0, 1);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_c1, a_r0, 1);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_c0, a_r0, 2);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_c1, a_r0, 2);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_c0, a_r0, 3);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_c1, a_r0, 3);
+  }
   const float32x4_t inverse_c0 = vld1q_f32(stats + 24);
   float32x4_t test_c0 = vld1q_f32(stats + 16);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
@@ -1027,126 +886,23 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
   float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
   float32x4_t acc_r4_c0 = vld1q_f32(bias);
   float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
-  /* k = 0 */
-  const float32x4_t b_k0_c0 = vld1q_f32(b);
-  const float32x4_t b_k0_c1 = vld1q_f32(b + 4);
-  const float32x4_t a_r0_k0 = vld1q_f32(a);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r0_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r0_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r0_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r0_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r0_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r0_k0, 3);
-  const float32x4_t a_r4_k0 = vdupq_n_f32(a[4]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k0, b_k0_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k0, b_k0_c1);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(b + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(b + 12);
-  const float32x4_t a_r0_k1 = vld1q_f32(a + 8);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k1, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k1, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r0_k1, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r0_k1, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r0_k1, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r0_k1, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r0_k1, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r0_k1, 3);
-  const float32x4_t a_r4_k1 = vdupq_n_f32(a[12]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k1, b_k1_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k1, b_k1_c1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(b + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(b + 20);
-  const float32x4_t a_r0_k2 = vld1q_f32(a + 16);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k2, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k2, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r0_k2, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r0_k2, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r0_k2, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r0_k2, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r0_k2, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r0_k2, 3);
-  const float32x4_t a_r4_k2 = vdupq_n_f32(a[20]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k2, b_k2_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k2, b_k2_c1);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(b + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(b + 28);
-  const float32x4_t a_r0_k3 = vld1q_f32(a + 24);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k3, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k3, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r0_k3, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r0_k3, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r0_k3, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r0_k3, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r0_k3, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r0_k3, 3);
-  const float32x4_t a_r4_k3 = vdupq_n_f32(a[28]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k3, b_k3_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k3, b_k3_c1);
-  /* k = 4 */
-  const float32x4_t b_k4_c0 = vld1q_f32(b + 32);
-  const float32x4_t b_k4_c1 = vld1q_f32(b + 36);
-  const float32x4_t a_r0_k4 = vld1q_f32(a + 32);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k4_c0, a_r0_k4, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k4_c1, a_r0_k4, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k4_c0, a_r0_k4, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k4_c1, a_r0_k4, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k4_c0, a_r0_k4, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k4_c1, a_r0_k4, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k4_c0, a_r0_k4, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k4_c1, a_r0_k4, 3);
-  const float32x4_t a_r4_k4 = vdupq_n_f32(a[36]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k4, b_k4_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k4, b_k4_c1);
-  /* k = 5 */
-  const float32x4_t b_k5_c0 = vld1q_f32(b + 40);
-  const float32x4_t b_k5_c1 = vld1q_f32(b + 44);
-  const float32x4_t a_r0_k5 = vld1q_f32(a + 40);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k5_c0, a_r0_k5, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k5_c1, a_r0_k5, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k5_c0, a_r0_k5, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k5_c1, a_r0_k5, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k5_c0, a_r0_k5, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k5_c1, a_r0_k5, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k5_c0, a_r0_k5, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k5_c1, a_r0_k5, 3);
-  const float32x4_t a_r4_k5 = vdupq_n_f32(a[44]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k5, b_k5_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k5, b_k5_c1);
-  /* k = 6 */
-  const float32x4_t b_k6_c0 = vld1q_f32(b + 48);
-  const float32x4_t b_k6_c1 = vld1q_f32(b + 52);
-  const float32x4_t a_r0_k6 = vld1q_f32(a + 48);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k6_c0, a_r0_k6, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k6_c1, a_r0_k6, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k6_c0, a_r0_k6, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k6_c1, a_r0_k6, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k6_c0, a_r0_k6, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k6_c1, a_r0_k6, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k6_c0, a_r0_k6, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k6_c1, a_r0_k6, 3);
-  const float32x4_t a_r4_k6 = vdupq_n_f32(a[52]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k6, b_k6_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k6, b_k6_c1);
-  /* k = 7 */
-  const float32x4_t b_k7_c0 = vld1q_f32(b + 56);
-  const float32x4_t b_k7_c1 = vld1q_f32(b + 60);
-  const float32x4_t a_r0_k7 = vld1q_f32(a + 56);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k7_c0, a_r0_k7, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k7_c1, a_r0_k7, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k7_c0, a_r0_k7, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k7_c1, a_r0_k7, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k7_c0, a_r0_k7, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k7_c1, a_r0_k7, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k7_c0, a_r0_k7, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k7_c1, a_r0_k7, 3);
-  const float32x4_t a_r4_k7 = vdupq_n_f32(a[60]);
-  acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4_k7, b_k7_c0);
-  acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4_k7, b_k7_c1);
+#pragma GCC unroll 8
+  for (ptrdiff_t i = 0; i < 8; ++i) {
+    const float32x4_t b_c0 = vld1q_f32(b + 8 * i);
+    const float32x4_t b_c1 = vld1q_f32(b + 8 * i + 4);
+    const float32x4_t a_r0 = vld1q_f32(a + 8 * i);
+    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_c0, a_r0, 0);
+    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_c1, a_r0, 0);
+    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_c0, a_r0, 1);
+    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_c1, a_r0, 1);
+    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_c0, a_r0, 2);
+    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_c1, a_r0, 2);
+    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_c0, a_r0, 3);
+    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_c1, a_r0, 3);
+    const float32x4_t a_r4 = vdupq_n_f32(a[8 * i + 4]);
+    acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4, b_c0);
+    acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4, b_c1);
+  }
   vst1q_f32(c, acc_r0_c0);
   vst1q_f32(c + 4, acc_r0_c1);
   vst1q_f32(c + 8, acc_r1_c0);
@@ -1167,17 +923,22 @@ static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const 
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 272; /* [8], bias */
+  float *const context = (float *)args->workspace; /* [8][8] a group */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  float *const task = (float *)args->workspace + 208; /* what tasks have */
   /* keys and values */
-  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 112);
-  project_queries(args->q + 40 * b, (const float *)args->packed + 128,
-      (float *)args->workspace + 160, (const float *)args->packed + 192);
+  project_rows(args->q + 40 * b, head, keys);
+  project_rows(args->q + 40 * b, head + 64, values);
+  project_queries(args->q + 40 * b, head + 128, queries, head + 192);
   /* attend */
-  attend_5of8((float *)args->workspace + 64, (float *)args->workspace + 112,
-      (float *)args->workspace + 208, (float *)args->workspace, (float *)args->workspace + 160);
+  attend_5of8(keys, values, task, context, queries);
   /* output */
-  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace, args->y + 40 * b);
+  output_1x5of8_8(wo, bo, context, args->y + 40 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -1185,35 +946,34 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 3);
-  if ((i % 3) < 1) {
-    project_rows(args->q, (const float *)args->packed + 208 * hb,
-        (float *)args->workspace + 144 * hb + 64);
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  if (index < 1) {
+    project_rows(args->q, head, keys);
+  } else if (index < 2) {
+    project_rows(args->q, head + 64, values);
   } else {
-    if ((i % 3) < 2) {
-      project_rows(args->q, (const float *)args->packed + 208 * hb + 64,
-          (float *)args->workspace + 144 * hb + 112);
-    } else {
-      project_queries(args->q, (const float *)args->packed + 208 * hb + 128,
-          (float *)args->workspace + 144 * hb + 160, (const float *)args->packed + 208 * hb + 192);
-    }
+    project_queries(args->q, head + 128, queries, head + 192);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_5of8((float *)args->workspace + 144 * hb + 64, (float *)args->workspace + 144 * hb + 112,
-      (float *)args->workspace + 160 * i + 208, (float *)args->workspace + 64 * hb,
-      (float *)args->workspace + 144 * hb + 160);
+  float *const context = (float *)args->workspace; /* [8][8] a group */
+  float *const keys = (float *)args->workspace + 64; /* [5][8] */
+  float *const values = (float *)args->workspace + 112; /* [5][8] */
+  float *const queries = (float *)args->workspace + 160; /* [5][8] */
+  float *const task = (float *)args->workspace + 208; /* what tasks have */
+  attend_5of8(keys + 144 * index, values + 144 * index, task + 160 * index, context + 64 * index,
+      queries + 144 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
-  output_1x5of8_8((const float *)args->packed + 208, (const float *)args->packed + 272,
-      (float *)args->workspace + 64 * part, args->y + 40 * part);
+  const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 272; /* [8], bias */
+  float *const context = (float *)args->workspace; /* [8][8] a group */
+  output_1x5of8_8(wo, bo, context, args->y);
 }
 
 /* What flags that change arithmetic change first. */

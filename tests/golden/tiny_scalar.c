@@ -11,8 +11,20 @@
  *                       scores 2x2 k3 | context 1 of 3x2 k2
  *             output    tiles 2x3, k3
  *   cost      128 flops; 256 bytes packed, 320 bytes of workspace
- *   registers at most 10 of 16 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 10 of 16 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
+ *               c_half: one half
+ *               s: scores behind a mask
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_scalar.h"
@@ -132,42 +144,20 @@ static __attribute__((noinline)) void queries_2x3_k3(const float *a, const float
   float acc_r1_c0 = bias[0];
   float acc_r1_c1 = bias[1];
   float acc_r1_c2 = bias[2];
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float b_k0_c1 = b[1];
-  const float b_k0_c2 = b[2];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  const float a_r1_k0 = a[3];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  /* k = 1 */
-  const float b_k1_c0 = b[3];
-  const float b_k1_c1 = b[4];
-  const float b_k1_c2 = b[5];
-  const float a_r0_k1 = a[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  const float a_r1_k1 = a[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  /* k = 2 */
-  const float b_k2_c0 = b[6];
-  const float b_k2_c1 = b[7];
-  const float b_k2_c2 = b[8];
-  const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k2 * b_k2_c2 + acc_r0_c2;
-  const float a_r1_k2 = a[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k2 * b_k2_c2 + acc_r1_c2;
+#pragma GCC unroll 3
+  for (ptrdiff_t i = 0; i < 3; ++i) {
+    const float b_c0 = b[3 * i];
+    const float b_c1 = b[3 * i + 1];
+    const float b_c2 = b[3 * i + 2];
+    const float a_r0 = a[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    const float a_r1 = a[i + 3];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+  }
   c[0] = acc_r0_c0;
   c[1] = acc_r0_c1;
   c[2] = acc_r0_c2;
@@ -185,11 +175,9 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 /* XT[3][2] from 2 rows of X[..][3]. */
 static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 3; ++block) {
-    {
-      const float x_r0_c0 = x[block];
-      xt[2 * block] = x_r0_c0;
-      const float x_r0_c1 = x[block + 3];
-      xt[2 * block + 1] = x_r0_c1;
+    for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float x_r0 = x[3 * c + block];
+      xt[2 * block + c] = x_r0;
     }
   }
 }
@@ -228,33 +216,17 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
   float acc_r0_c1 = 0.0f;
   float acc_r1_c0 = 0.0f;
   float acc_r1_c1 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = k[3];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  /* k = 1 */
-  const float b_k1_c0 = q[2];
-  const float b_k1_c1 = q[3];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = k[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  /* k = 2 */
-  const float b_k2_c0 = q[4];
-  const float b_k2_c1 = q[5];
-  const float a_r0_k2 = k[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  const float a_r1_k2 = k[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
+#pragma GCC unroll 3
+  for (ptrdiff_t i = 0; i < 3; ++i) {
+    const float b_c0 = q[2 * i];
+    const float b_c1 = q[2 * i + 1];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    const float a_r1 = k[i + 3];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+  }
   const float zero_c0 = 0.0f;
   const float max_c0_2_0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
   const float minus_m_c0 = zero_c0 - max_c0_2_0;
@@ -290,30 +262,20 @@ static __attribute__((noinline)) void context_3x2_k2_final(const float *v, const
   float acc_r1_c1 = 0.0f;
   float acc_r2_c0 = 0.0f;
   float acc_r2_c1 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = p[0];
-  const float b_k0_c1 = p[1];
-  const float a_r0_k0 = v[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = v[1];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  const float a_r2_k0 = v[2];
-  acc_r2_c0 = a_r2_k0 * b_k0_c0 + acc_r2_c0;
-  acc_r2_c1 = a_r2_k0 * b_k0_c1 + acc_r2_c1;
-  /* k = 1 */
-  const float b_k1_c0 = p[2];
-  const float b_k1_c1 = p[3];
-  const float a_r0_k1 = v[3];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = v[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  const float a_r2_k1 = v[5];
-  acc_r2_c0 = a_r2_k1 * b_k1_c0 + acc_r2_c0;
-  acc_r2_c1 = a_r2_k1 * b_k1_c1 + acc_r2_c1;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = p[2 * i];
+    const float b_c1 = p[2 * i + 1];
+    const float a_r0 = v[3 * i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    const float a_r1 = v[3 * i + 1];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    const float a_r2 = v[3 * i + 2];
+    acc_r2_c0 = a_r2 * b_c0 + acc_r2_c0;
+    acc_r2_c1 = a_r2 * b_c1 + acc_r2_c1;
+  }
   const float inverse_c0 = stats[6];
   float test_c0 = stats[4];
   const float zero_c0 = 0.0f;
@@ -349,33 +311,17 @@ static __attribute__((noinline)) void scores_maximum_2x2(const float *k, const f
   float acc_r0_c1 = 0.0f;
   float acc_r1_c0 = 0.0f;
   float acc_r1_c1 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = k[3];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  /* k = 1 */
-  const float b_k1_c0 = q[2];
-  const float b_k1_c1 = q[3];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = k[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  /* k = 2 */
-  const float b_k2_c0 = q[4];
-  const float b_k2_c1 = q[5];
-  const float a_r0_k2 = k[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  const float a_r1_k2 = k[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
+#pragma GCC unroll 3
+  for (ptrdiff_t i = 0; i < 3; ++i) {
+    const float b_c0 = q[2 * i];
+    const float b_c1 = q[2 * i + 1];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    const float a_r1 = k[i + 3];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+  }
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
@@ -399,33 +345,17 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
   float acc_r0_c1 = 0.0f;
   float acc_r1_c0 = 0.0f;
   float acc_r1_c1 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = k[3];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  /* k = 1 */
-  const float b_k1_c0 = q[2];
-  const float b_k1_c1 = q[3];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = k[4];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  /* k = 2 */
-  const float b_k2_c0 = q[4];
-  const float b_k2_c1 = q[5];
-  const float a_r0_k2 = k[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  const float a_r1_k2 = k[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
+#pragma GCC unroll 3
+  for (ptrdiff_t i = 0; i < 3; ++i) {
+    const float b_c0 = q[2 * i];
+    const float b_c1 = q[2 * i + 1];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    const float a_r1 = k[i + 3];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+  }
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
@@ -552,42 +482,20 @@ static __attribute__((noinline)) void output_2_2x3_k3(const float *a, const floa
   float acc_r1_c0 = bias[0];
   float acc_r1_c1 = bias[1];
   float acc_r1_c2 = bias[2];
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float b_k0_c1 = b[1];
-  const float b_k0_c2 = b[2];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  const float a_r1_k0 = a[1];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  /* k = 1 */
-  const float b_k1_c0 = b[3];
-  const float b_k1_c1 = b[4];
-  const float b_k1_c2 = b[5];
-  const float a_r0_k1 = a[2];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  const float a_r1_k1 = a[3];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  /* k = 2 */
-  const float b_k2_c0 = b[6];
-  const float b_k2_c1 = b[7];
-  const float b_k2_c2 = b[8];
-  const float a_r0_k2 = a[4];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k2 * b_k2_c2 + acc_r0_c2;
-  const float a_r1_k2 = a[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k2 * b_k2_c2 + acc_r1_c2;
+#pragma GCC unroll 3
+  for (ptrdiff_t i = 0; i < 3; ++i) {
+    const float b_c0 = b[3 * i];
+    const float b_c1 = b[3 * i + 1];
+    const float b_c2 = b[3 * i + 2];
+    const float a_r0 = a[2 * i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    const float a_r1 = a[2 * i + 1];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+  }
   c[0] = acc_r0_c0;
   c[1] = acc_r0_c1;
   c[2] = acc_r0_c2;
@@ -604,15 +512,18 @@ static __attribute__((noinline)) void output_1x2_3(const float *panel, const flo
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  const float *const wo = (const float *)args->packed + 32; /* [9], Wo */
+  const float *const bo = (const float *)args->packed + 48; /* [3], bias */
+  float *const context = (float *)args->workspace; /* [3][2] a group */
+  float *const queries = (float *)args->workspace + 16; /* [2][3] */
+  float *const task = (float *)args->workspace + 32; /* what tasks have */
   /* keys and values */
-  project_queries(args->q + 6 * b, (const float *)args->packed, (float *)args->workspace + 16,
-      (const float *)args->packed + 16);
+  project_queries(args->q + 6 * b, head, queries, head + 16);
   /* attend */
-  attend_2(args->q + 6 * b, args->q + 6 * b, (float *)args->workspace + 32,
-      (float *)args->workspace, (float *)args->workspace + 16);
+  attend_2(args->q + 6 * b, args->q + 6 * b, task, context, queries);
   /* output */
-  output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
-      (float *)args->workspace, args->y + 6 * b);
+  output_1x2_3(wo, bo, context, args->y + 6 * b);
 }
 
 static void run_all(const mhagen_args *args) {
@@ -620,24 +531,23 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  project_queries(args->q, (const float *)args->packed + 32 * hb,
-      (float *)args->workspace + 16 * hb + 16, (const float *)args->packed + 32 * hb + 16);
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  float *const queries = (float *)args->workspace + 16; /* [2][3] */
+  project_queries(args->q, head + 32 * index, queries + 16 * index, head + 32 * index + 16);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_2(args->q, args->q, (float *)args->workspace + 48 * i + 32,
-      (float *)args->workspace + 6 * hb, (float *)args->workspace + 16 * hb + 16);
+  float *const context = (float *)args->workspace; /* [3][2] a group */
+  float *const queries = (float *)args->workspace + 16; /* [2][3] */
+  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  attend_2(args->q, args->q, task + 48 * index, context + 6 * index, queries + 16 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t part = i;
-  output_1x2_3((const float *)args->packed + 32, (const float *)args->packed + 48,
-      (float *)args->workspace + 6 * part, args->y + 6 * part);
+  const float *const wo = (const float *)args->packed + 32; /* [9], Wo */
+  const float *const bo = (const float *)args->packed + 48; /* [3], bias */
+  float *const context = (float *)args->workspace; /* [3][2] a group */
+  output_1x2_3(wo, bo, context, args->y);
 }
 
 /* What flags that change arithmetic change first. */

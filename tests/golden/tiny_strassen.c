@@ -11,8 +11,24 @@
  *                       scores 2x4 k2 | context 1 of 2x4 k4
  *             output    tiles 4x2, k2
  *   cost      768 flops; 960 bytes packed, 896 bytes of workspace
- *   registers at most 13 of 16 vectors live at once
- *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>
+ *   registers sums and operands of a K step take at most 13 of 16 vectors
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *               acc: sums of a tile
+ *               a: its rows
+ *               b: its columns
+ *               x: scores less m, rows to transpose
+ *               m: maxima
+ *               p: weights exp2(x)
+ *               o: context
+ *               m<i>: products of quadrants
+ *               u<i>: sums of these
+ *               c<ij>: quadrants of the result
+ *               a<ij>, s<i>: quadrants of X and their sums
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
+ *               c_half: one half
+ *               s: scores behind a mask
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_strassen.h"
@@ -191,20 +207,18 @@ static inline float scale2(float a, float b) {
 static __attribute__((noinline)) void sums_2_of_4x10(const float *x, float *s) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     for (ptrdiff_t i = 0; i < 5; ++i) {
-      {
-        const float a11 = x[10 * row + i];
-        const float a12 = x[10 * row + i + 5];
-        const float a21 = x[10 * row + i + 20];
-        const float a22 = x[10 * row + i + 25];
-        const float s1 = a21 + a22;
-        const float s2 = s1 - a11;
-        s[10 * row + i] = s1;
-        s[10 * row + i + 5] = s2;
-        const float s3 = a11 - a21;
-        s[10 * row + i + 20] = s3;
-        const float s4 = a12 - s2;
-        s[10 * row + i + 25] = s4;
-      }
+      const float a11 = x[10 * row + i];
+      const float a12 = x[10 * row + i + 5];
+      const float a21 = x[10 * row + i + 20];
+      const float a22 = x[10 * row + i + 25];
+      const float s1 = a21 + a22;
+      const float s2 = s1 - a11;
+      s[10 * row + i] = s1;
+      s[10 * row + i + 5] = s2;
+      const float s3 = a11 - a21;
+      s[10 * row + i + 20] = s3;
+      const float s4 = a12 - s2;
+      s[10 * row + i + 25] = s4;
     }
   }
 }
@@ -213,36 +227,14 @@ static __attribute__((noinline)) void sums_2_of_4x10(const float *x, float *s) {
 static __attribute__((noinline)) void rows_2x1_k5(const float *a, const float *b, float *c) {
   float acc_r0_c0 = 0.0f;
   float acc_r1_c0 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  const float a_r1_k0 = a[10];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  /* k = 1 */
-  const float b_k1_c0 = b[1];
-  const float a_r0_k1 = a[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  const float a_r1_k1 = a[11];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  /* k = 2 */
-  const float b_k2_c0 = b[2];
-  const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  const float a_r1_k2 = a[12];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  /* k = 3 */
-  const float b_k3_c0 = b[3];
-  const float a_r0_k3 = a[3];
-  acc_r0_c0 = a_r0_k3 * b_k3_c0 + acc_r0_c0;
-  const float a_r1_k3 = a[13];
-  acc_r1_c0 = a_r1_k3 * b_k3_c0 + acc_r1_c0;
-  /* k = 4 */
-  const float b_k4_c0 = b[4];
-  const float a_r0_k4 = a[4];
-  acc_r0_c0 = a_r0_k4 * b_k4_c0 + acc_r0_c0;
-  const float a_r1_k4 = a[14];
-  acc_r1_c0 = a_r1_k4 * b_k4_c0 + acc_r1_c0;
+#pragma GCC unroll 5
+  for (ptrdiff_t i = 0; i < 5; ++i) {
+    const float b_c0 = b[i];
+    const float a_r0 = a[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    const float a_r1 = a[i + 10];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+  }
   c[0] = acc_r0_c0;
   c[1] = acc_r1_c0;
 }
@@ -256,34 +248,32 @@ static __attribute__((noinline)) void rows_quadrant_2x1(const float *a, const fl
 static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out,
     const float *bias) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
-    {
-      const float m1 = m[row];
-      const float m2 = m[row + 2];
-      const float m3 = m[row + 4];
-      const float m4 = m[row + 6];
-      const float m5 = m[row + 8];
-      const float m6 = m[row + 10];
-      const float m7 = m[row + 12];
-      const float u2 = m1 + m6;
-      const float u3 = u2 + m7;
-      const float u4 = u2 + m5;
-      const float c11 = m1 + m2;
-      const float bias11 = bias[0];
-      const float biased11 = c11 + bias11;
-      out[2 * row] = biased11;
-      const float c12 = u4 + m3;
-      const float bias12 = bias[1];
-      const float biased12 = c12 + bias12;
-      out[2 * row + 1] = biased12;
-      const float c21 = u3 - m4;
-      const float bias21 = bias[0];
-      const float biased21 = c21 + bias21;
-      out[2 * row + 4] = biased21;
-      const float c22 = u3 + m5;
-      const float bias22 = bias[1];
-      const float biased22 = c22 + bias22;
-      out[2 * row + 5] = biased22;
-    }
+    const float m1 = m[row];
+    const float m2 = m[row + 2];
+    const float m3 = m[row + 4];
+    const float m4 = m[row + 6];
+    const float m5 = m[row + 8];
+    const float m6 = m[row + 10];
+    const float m7 = m[row + 12];
+    const float u2 = m1 + m6;
+    const float u3 = u2 + m7;
+    const float u4 = u2 + m5;
+    const float c11 = m1 + m2;
+    const float bias11 = bias[0];
+    const float biased11 = c11 + bias11;
+    out[2 * row] = biased11;
+    const float c12 = u4 + m3;
+    const float bias12 = bias[1];
+    const float biased12 = c12 + bias12;
+    out[2 * row + 1] = biased12;
+    const float c21 = u3 - m4;
+    const float bias21 = bias[0];
+    const float biased21 = c21 + bias21;
+    out[2 * row + 4] = biased21;
+    const float c22 = u3 + m5;
+    const float bias22 = bias[1];
+    const float biased22 = c22 + bias22;
+    out[2 * row + 5] = biased22;
   }
 }
 
@@ -303,15 +293,9 @@ static __attribute__((noinline)) void project_rows(const float *x, const float *
 /* XT[2][4] from 4 rows of X[..][2]. */
 static __attribute__((noinline)) void queries_lanes_4(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
-    {
-      const float x_r0_c0 = x[block];
-      xt[4 * block] = x_r0_c0;
-      const float x_r0_c1 = x[block + 2];
-      xt[4 * block + 1] = x_r0_c1;
-      const float x_r0_c2 = x[block + 4];
-      xt[4 * block + 2] = x_r0_c2;
-      const float x_r0_c3 = x[block + 6];
-      xt[4 * block + 3] = x_r0_c3;
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float x_r0 = x[2 * c + block];
+      xt[4 * block + c] = x_r0;
     }
   }
 }
@@ -354,36 +338,23 @@ static __attribute__((noinline)) void scores_first_2x4(const float *k, const flo
   float acc_r1_c1 = 0.0f;
   float acc_r1_c2 = 0.0f;
   float acc_r1_c3 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float b_k0_c2 = q[2];
-  const float b_k0_c3 = q[3];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k0 * b_k0_c3 + acc_r0_c3;
-  const float a_r1_k0 = k[2];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k0 * b_k0_c3 + acc_r1_c3;
-  /* k = 1 */
-  const float b_k1_c0 = q[4];
-  const float b_k1_c1 = q[5];
-  const float b_k1_c2 = q[6];
-  const float b_k1_c3 = q[7];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k1 * b_k1_c3 + acc_r0_c3;
-  const float a_r1_k1 = k[3];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k1 * b_k1_c3 + acc_r1_c3;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = q[4 * i];
+    const float b_c1 = q[4 * i + 1];
+    const float b_c2 = q[4 * i + 2];
+    const float b_c3 = q[4 * i + 3];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+    const float a_r1 = k[i + 2];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  }
   const float zero_c0 = 0.0f;
   const float max_c0_2_0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
   const float minus_m_c0 = zero_c0 - max_c0_2_0;
@@ -445,36 +416,23 @@ static __attribute__((noinline)) void scores_2x4(const float *k, const float *q,
   float acc_r1_c1 = stats[1];
   float acc_r1_c2 = stats[2];
   float acc_r1_c3 = stats[3];
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float b_k0_c2 = q[2];
-  const float b_k0_c3 = q[3];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k0 * b_k0_c3 + acc_r0_c3;
-  const float a_r1_k0 = k[2];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k0 * b_k0_c3 + acc_r1_c3;
-  /* k = 1 */
-  const float b_k1_c0 = q[4];
-  const float b_k1_c1 = q[5];
-  const float b_k1_c2 = q[6];
-  const float b_k1_c3 = q[7];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k1 * b_k1_c3 + acc_r0_c3;
-  const float a_r1_k1 = k[3];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k1 * b_k1_c3 + acc_r1_c3;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = q[4 * i];
+    const float b_c1 = q[4 * i + 1];
+    const float b_c2 = q[4 * i + 2];
+    const float b_c3 = q[4 * i + 3];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+    const float a_r1 = k[i + 2];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  }
   const float p_r0_c0 = exp2_1(acc_r0_c0);
   p[0] = p_r0_c0;
   const float p_r1_c0 = exp2_1(acc_r1_c0);
@@ -520,66 +478,23 @@ static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const
   float acc_r1_c1 = 0.0f;
   float acc_r1_c2 = 0.0f;
   float acc_r1_c3 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = p[0];
-  const float b_k0_c1 = p[1];
-  const float b_k0_c2 = p[2];
-  const float b_k0_c3 = p[3];
-  const float a_r0_k0 = v[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k0 * b_k0_c3 + acc_r0_c3;
-  const float a_r1_k0 = v[1];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k0 * b_k0_c3 + acc_r1_c3;
-  /* k = 1 */
-  const float b_k1_c0 = p[4];
-  const float b_k1_c1 = p[5];
-  const float b_k1_c2 = p[6];
-  const float b_k1_c3 = p[7];
-  const float a_r0_k1 = v[2];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k1 * b_k1_c3 + acc_r0_c3;
-  const float a_r1_k1 = v[3];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k1 * b_k1_c3 + acc_r1_c3;
-  /* k = 2 */
-  const float b_k2_c0 = p[8];
-  const float b_k2_c1 = p[9];
-  const float b_k2_c2 = p[10];
-  const float b_k2_c3 = p[11];
-  const float a_r0_k2 = v[4];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k2 * b_k2_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k2 * b_k2_c3 + acc_r0_c3;
-  const float a_r1_k2 = v[5];
-  acc_r1_c0 = a_r1_k2 * b_k2_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k2 * b_k2_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k2 * b_k2_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k2 * b_k2_c3 + acc_r1_c3;
-  /* k = 3 */
-  const float b_k3_c0 = p[12];
-  const float b_k3_c1 = p[13];
-  const float b_k3_c2 = p[14];
-  const float b_k3_c3 = p[15];
-  const float a_r0_k3 = v[6];
-  acc_r0_c0 = a_r0_k3 * b_k3_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k3 * b_k3_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k3 * b_k3_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k3 * b_k3_c3 + acc_r0_c3;
-  const float a_r1_k3 = v[7];
-  acc_r1_c0 = a_r1_k3 * b_k3_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k3 * b_k3_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k3 * b_k3_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k3 * b_k3_c3 + acc_r1_c3;
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) {
+    const float b_c0 = p[4 * i];
+    const float b_c1 = p[4 * i + 1];
+    const float b_c2 = p[4 * i + 2];
+    const float b_c3 = p[4 * i + 3];
+    const float a_r0 = v[2 * i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+    const float a_r1 = v[2 * i + 1];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  }
   const float inverse_c0 = stats[12];
   float test_c0 = stats[8];
   const float zero_c0 = 0.0f;
@@ -633,36 +548,23 @@ static __attribute__((noinline)) void scores_maximum_2x4(const float *k, const f
   float acc_r1_c1 = 0.0f;
   float acc_r1_c2 = 0.0f;
   float acc_r1_c3 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float b_k0_c2 = q[2];
-  const float b_k0_c3 = q[3];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k0 * b_k0_c3 + acc_r0_c3;
-  const float a_r1_k0 = k[2];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k0 * b_k0_c3 + acc_r1_c3;
-  /* k = 1 */
-  const float b_k1_c0 = q[4];
-  const float b_k1_c1 = q[5];
-  const float b_k1_c2 = q[6];
-  const float b_k1_c3 = q[7];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k1 * b_k1_c3 + acc_r0_c3;
-  const float a_r1_k1 = k[3];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k1 * b_k1_c3 + acc_r1_c3;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = q[4 * i];
+    const float b_c1 = q[4 * i + 1];
+    const float b_c2 = q[4 * i + 2];
+    const float b_c3 = q[4 * i + 3];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+    const float a_r1 = k[i + 2];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  }
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
@@ -704,36 +606,23 @@ static __attribute__((noinline)) void scores_again_2x4(const float *k, const flo
   float acc_r1_c1 = 0.0f;
   float acc_r1_c2 = 0.0f;
   float acc_r1_c3 = 0.0f;
-  /* k = 0 */
-  const float b_k0_c0 = q[0];
-  const float b_k0_c1 = q[1];
-  const float b_k0_c2 = q[2];
-  const float b_k0_c3 = q[3];
-  const float a_r0_k0 = k[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k0 * b_k0_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k0 * b_k0_c3 + acc_r0_c3;
-  const float a_r1_k0 = k[2];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k0 * b_k0_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k0 * b_k0_c3 + acc_r1_c3;
-  /* k = 1 */
-  const float b_k1_c0 = q[4];
-  const float b_k1_c1 = q[5];
-  const float b_k1_c2 = q[6];
-  const float b_k1_c3 = q[7];
-  const float a_r0_k1 = k[1];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  acc_r0_c2 = a_r0_k1 * b_k1_c2 + acc_r0_c2;
-  acc_r0_c3 = a_r0_k1 * b_k1_c3 + acc_r0_c3;
-  const float a_r1_k1 = k[3];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  acc_r1_c2 = a_r1_k1 * b_k1_c2 + acc_r1_c2;
-  acc_r1_c3 = a_r1_k1 * b_k1_c3 + acc_r1_c3;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = q[4 * i];
+    const float b_c1 = q[4 * i + 1];
+    const float b_c2 = q[4 * i + 2];
+    const float b_c3 = q[4 * i + 3];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+    const float a_r1 = k[i + 2];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  }
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
@@ -952,36 +841,23 @@ static __attribute__((noinline)) void output_4_4x2_k2(const float *a, const floa
   float acc_r2_c1 = bias[1];
   float acc_r3_c0 = bias[0];
   float acc_r3_c1 = bias[1];
-  /* k = 0 */
-  const float b_k0_c0 = b[0];
-  const float b_k0_c1 = b[1];
-  const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
-  const float a_r1_k0 = a[1];
-  acc_r1_c0 = a_r1_k0 * b_k0_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k0 * b_k0_c1 + acc_r1_c1;
-  const float a_r2_k0 = a[2];
-  acc_r2_c0 = a_r2_k0 * b_k0_c0 + acc_r2_c0;
-  acc_r2_c1 = a_r2_k0 * b_k0_c1 + acc_r2_c1;
-  const float a_r3_k0 = a[3];
-  acc_r3_c0 = a_r3_k0 * b_k0_c0 + acc_r3_c0;
-  acc_r3_c1 = a_r3_k0 * b_k0_c1 + acc_r3_c1;
-  /* k = 1 */
-  const float b_k1_c0 = b[2];
-  const float b_k1_c1 = b[3];
-  const float a_r0_k1 = a[4];
-  acc_r0_c0 = a_r0_k1 * b_k1_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k1 * b_k1_c1 + acc_r0_c1;
-  const float a_r1_k1 = a[5];
-  acc_r1_c0 = a_r1_k1 * b_k1_c0 + acc_r1_c0;
-  acc_r1_c1 = a_r1_k1 * b_k1_c1 + acc_r1_c1;
-  const float a_r2_k1 = a[6];
-  acc_r2_c0 = a_r2_k1 * b_k1_c0 + acc_r2_c0;
-  acc_r2_c1 = a_r2_k1 * b_k1_c1 + acc_r2_c1;
-  const float a_r3_k1 = a[7];
-  acc_r3_c0 = a_r3_k1 * b_k1_c0 + acc_r3_c0;
-  acc_r3_c1 = a_r3_k1 * b_k1_c1 + acc_r3_c1;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = b[2 * i];
+    const float b_c1 = b[2 * i + 1];
+    const float a_r0 = a[4 * i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    const float a_r1 = a[4 * i + 1];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    const float a_r2 = a[4 * i + 2];
+    acc_r2_c0 = a_r2 * b_c0 + acc_r2_c0;
+    acc_r2_c1 = a_r2 * b_c1 + acc_r2_c1;
+    const float a_r3 = a[4 * i + 3];
+    acc_r3_c0 = a_r3 * b_c0 + acc_r3_c0;
+    acc_r3_c1 = a_r3 * b_c1 + acc_r3_c1;
+  }
   c[0] = acc_r0_c0;
   c[1] = acc_r0_c1;
   c[10] = acc_r1_c0;
@@ -1000,25 +876,28 @@ static __attribute__((noinline)) void output_1x4_2(const float *panel, const flo
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  sums_2_of_4x10(args->q + 40 * b, (float *)args->workspace + 16);
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  const float *const wo = (const float *)args->packed + 192; /* [20], Wo */
+  const float *const bo = (const float *)args->packed + 224; /* [10], bias */
+  float *const context = (float *)args->workspace; /* [2][4] a group */
+  float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
+  float *const keys = (float *)args->workspace + 64; /* [4][2] */
+  float *const keys_parts = (float *)args->workspace + 80; /* [14], products of quadrants */
+  float *const values = (float *)args->workspace + 96; /* [4][2] */
+  float *const values_parts = (float *)args->workspace + 112; /* [14], products of quadrants */
+  float *const queries = (float *)args->workspace + 128; /* [4][2] */
+  float *const queries_parts = (float *)args->workspace + 144; /* [14], products of quadrants */
+  float *const task = (float *)args->workspace + 160; /* what tasks have */
+  sums_2_of_4x10(args->q + 40 * b, sums_q);
   /* keys and values */
-  project_rows(args->q + 40 * b, (const float *)args->packed, (float *)args->workspace + 64,
-      (const float *)args->packed + 48, (float *)args->workspace + 16,
-      (float *)args->workspace + 80);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 64, (float *)args->workspace + 96,
-      (const float *)args->packed + 112, (float *)args->workspace + 16,
-      (float *)args->workspace + 112);
-  project_rows(args->q + 40 * b, (const float *)args->packed + 128, (float *)args->workspace + 128,
-      (const float *)args->packed + 176, (float *)args->workspace + 16,
-      (float *)args->workspace + 144);
+  project_rows(args->q + 40 * b, head, keys, head + 48, sums_q, keys_parts);
+  project_rows(args->q + 40 * b, head + 64, values, head + 112, sums_q, values_parts);
+  project_rows(args->q + 40 * b, head + 128, queries, head + 176, sums_q, queries_parts);
   /* attend */
-  attend_4((float *)args->workspace + 64, (float *)args->workspace + 96,
-      (float *)args->workspace + 160, (float *)args->workspace, (float *)args->workspace + 128);
+  attend_4(keys, values, task, context, queries);
   /* output */
   for (ptrdiff_t panel = 0; panel < 5; ++panel) {
-    output_1x4_2((const float *)args->packed + 4 * panel + 192,
-        (const float *)args->packed + 2 * panel + 224, (float *)args->workspace,
-        args->y + 40 * b + 2 * panel);
+    output_1x4_2(wo + 4 * panel, bo + 2 * panel, context, args->y + 40 * b + 2 * panel);
   }
 }
 
@@ -1027,45 +906,43 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_sums(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  sums_2_of_4x10(args->q + 20 * i, (float *)args->workspace + 20 * i + 16);
+  float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
+  sums_2_of_4x10(args->q, sums_q);
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = (i / 3);
-  if ((i % 3) < 1) {
-    project_rows(args->q, (const float *)args->packed + 192 * hb,
-        (float *)args->workspace + 96 * hb + 64, (const float *)args->packed + 192 * hb + 48,
-        (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 80);
+  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
+  float *const keys = (float *)args->workspace + 64; /* [4][2] */
+  float *const keys_parts = (float *)args->workspace + 80; /* [14], products of quadrants */
+  float *const values = (float *)args->workspace + 96; /* [4][2] */
+  float *const values_parts = (float *)args->workspace + 112; /* [14], products of quadrants */
+  float *const queries = (float *)args->workspace + 128; /* [4][2] */
+  float *const queries_parts = (float *)args->workspace + 144; /* [14], products of quadrants */
+  if (index < 1) {
+    project_rows(args->q, head, keys, head + 48, sums_q, keys_parts);
+  } else if (index < 2) {
+    project_rows(args->q, head + 64, values, head + 112, sums_q, values_parts);
   } else {
-    if ((i % 3) < 2) {
-      project_rows(args->q, (const float *)args->packed + 192 * hb + 64,
-          (float *)args->workspace + 96 * hb + 96, (const float *)args->packed + 192 * hb + 112,
-          (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 112);
-    } else {
-      project_rows(args->q, (const float *)args->packed + 192 * hb + 128,
-          (float *)args->workspace + 96 * hb + 128, (const float *)args->packed + 192 * hb + 176,
-          (float *)args->workspace + 16, (float *)args->workspace + 96 * hb + 144);
-    }
+    project_rows(args->q, head + 128, queries, head + 176, sums_q, queries_parts);
   }
 }
 
 static void task_attend(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t hb = i;
-  attend_4((float *)args->workspace + 96 * hb + 64, (float *)args->workspace + 96 * hb + 96,
-      (float *)args->workspace + 64 * i + 160, (float *)args->workspace + 8 * hb,
-      (float *)args->workspace + 96 * hb + 128);
+  float *const context = (float *)args->workspace; /* [2][4] a group */
+  float *const keys = (float *)args->workspace + 64; /* [4][2] */
+  float *const values = (float *)args->workspace + 96; /* [4][2] */
+  float *const queries = (float *)args->workspace + 128; /* [4][2] */
+  float *const task = (float *)args->workspace + 160; /* what tasks have */
+  attend_4(keys + 96 * index, values + 96 * index, task + 64 * index, context + 8 * index,
+      queries + 96 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
-  const ptrdiff_t i = index;
-  const ptrdiff_t panel = (i % 5);
-  const ptrdiff_t part = (i / 5);
-  output_1x4_2((const float *)args->packed + 4 * panel + 192,
-      (const float *)args->packed + 2 * panel + 224, (float *)args->workspace + 8 * part,
-      args->y + 40 * part + 2 * panel);
+  const float *const wo = (const float *)args->packed + 192; /* [20], Wo */
+  const float *const bo = (const float *)args->packed + 224; /* [10], bias */
+  float *const context = (float *)args->workspace; /* [2][4] a group */
+  output_1x4_2(wo + 4 * index, bo + 2 * index, context, args->y + 2 * index);
 }
 
 /* What flags that change arithmetic change first. */

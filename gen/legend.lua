@@ -1,0 +1,68 @@
+-- The names of values in the text of a kernel. Whole words speak for themselves; what begins with fewer than
+-- three letters has its row here, and so has `acc`.
+
+local M = {}
+
+-- { pattern of names, as the legend has it, meaning }
+M.rows = {
+  { "^acc_", "acc", "sums of a tile" },
+  { "^a_", "a", "its rows" },
+  { "^b_", "b", "its columns" },
+  { "^x_?", "x", "scores less m, rows to transpose" },
+  { "^m_", "m", "maxima" },
+  { "^p_", "p", "weights exp2(x)" },
+  { "^s_", "s", "scores behind a mask" },
+  { "^o_", "o", "context" },
+  { "^w_", "w", "weights over their sum" },
+  { "^t%d", "t<n>", "a transposition in blocks of n" },
+  { "^t_c%d", "t_c<vector>_<n>", "the same for several vectors" },
+  { "^m%d$", "m<i>", "products of quadrants" },
+  { "^u%d$", "u<i>", "sums of these" },
+  { "^c%d%d$", "c<ij>", "quadrants of the result" },
+  { "^[as]%d+_?%l*$", "a<ij>, s<i>", "quadrants of X and their sums" },
+  { "^n$", "n", "x rounded" },
+  { "^r$", "r", "x - n" },
+  { "^[cp]%d$", "c<i>, p<i>", "coefficients and values of exp2's polynomial" },
+  { "^c_half$", "c_half", "one half" },
+  { "^s$", "s", "scores behind a mask" },
+  { "^p$", "p", "weights exp2(x)" },
+}
+
+local function explained(name)
+  for i, row in ipairs(M.rows) do
+    if name:find(row[1]) then return i end
+  end
+end
+
+local function each_name(functions, visit)
+  local function scan(body)
+    for _, node in ipairs(body or {}) do
+      if node.dst and not node.again then visit(node.dst.name) end
+      scan(node.body)
+      scan(node.otherwise)
+    end
+  end
+  for _, fn in ipairs(functions) do scan(fn.body) end
+end
+
+-- The rows that the names of some functions need: { as the legend has it, meaning } each.
+function M.of(functions)
+  local used, list, told = {}, {}, {}
+  each_name(functions, function(name) used[explained(name) or 0] = true end)
+  for i, row in ipairs(M.rows) do
+    if used[i] and not told[row[2]] then list[#list + 1] = { row[2], row[3] } end
+    if used[i] then told[row[2]] = true end
+  end
+  return list
+end
+
+-- A name that is too short to speak for itself and has no row, or nil.
+function M.unexplained(functions)
+  local found
+  each_name(functions, function(name)
+    if #name:match("^%a*") < 3 and not explained(name) then found = name end
+  end)
+  return found
+end
+
+return M

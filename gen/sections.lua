@@ -1,0 +1,49 @@
+-- The sections of the workspace and of the packed weights, by name and shape, as the text of a kernel has them:
+-- { name, first, text } each, in their order.
+
+local M = {}
+
+-- "[4][16]" of a section, where its shape is known.
+local function shape(plan, section)
+  if section.rows then
+    local widths = {}
+    for _, group in ipairs(plan.groups) do
+      local width = tostring(group.width)
+      if widths[#widths] ~= width then widths[#widths + 1] = width end
+    end
+    return ("[%d][%s] a group"):format(section.rows, table.concat(widths, " or "))
+  end
+  if not section.cols then return ("[%d], %s"):format(section.count, section.doc) end
+  return ("[%d][%d]"):format(section.count // section.cols, section.cols)
+end
+
+-- What is there `count` times, `total` numbers apart.
+local function every(text, count, total)
+  return count > 1 and ("%s, %d apart"):format(text, total) or text
+end
+
+-- The sections of an outer space. Of the spaces in it, what is projected has a section for each of its own; tasks
+-- and blocks of heads have one.
+local function of(plan, space)
+  local memory, list = plan.memory, {}
+  local function add(name, first, text) list[#list + 1] = { name = name, first = first, text = text } end
+  for _, section in ipairs(memory[space]) do
+    if section.name == "projected" then
+      for _, inner in ipairs(memory.projected) do
+        add(inner.name, section.offset + inner.offset,
+          every(shape(plan, inner), plan.head_blocks, memory.projected.total))
+      end
+    elseif memory[section.name] then
+      local total = memory[section.name].total
+      add(section.name, section.offset, every(section.doc, section.count // total, total))
+    else
+      add(section.name, section.offset, shape(plan, section))
+    end
+  end
+  return list
+end
+
+function M.workspace(plan) return of(plan, "entry") end
+function M.packed(plan) return of(plan, "packed") end
+
+return M
