@@ -15,7 +15,9 @@ return function(arguments)
       errors.must(host.write_files(dir, files))
     end, errors.on_error)
     if not ok and message.internal then return 2, message.internal end
-    if not ok then errors.must(host.print(("refused: %s %s\n"):format(errors.one_line(message), line:gsub("\n", "")))) end
+    if not ok then
+      errors.must(host.print(("refused: %s %s\n"):format(errors.one_line(message), table.concat(words, " "))))
+    end
   end
   return 0
 end
