@@ -54,7 +54,7 @@ end
 
 -- kind: "first" finds m in this tile; "next" starts at the -m of the statistics; "again" is the first
 -- tile with a known m, in the same operations; "maximum" only raises m.
--- tile: rows, a, b, steps, unroll, test (whether an infinite score makes the sum NaN), keyless (whether a
+-- tile: product, rows, a, b, steps, unroll, test (whether an infinite score makes the sum NaN), keyless (whether a
 -- lane may see no key); ptrs: out
 -- (weights), stats; key: index of the first key when masked.
 function M.tile(t, group, tile, kind, ptrs, key)

@@ -1,5 +1,6 @@
 -- Attention of one group of queries: scores, softmax and context, head by head.
 
+local epilogue = require "emit.epilogue"
 local expr = require "expr"
 local gemm = require "emit.gemm"
 local probs = require "emit.probs"
@@ -27,7 +28,7 @@ local function score_tile(K, group, rows, kind, ptrs, k_at, p_at, key)
        maximum = "Raises the maximum by the scores of some keys." })[kind], params, function(p)
     local unroll, chains = K:summing(rows, #group.vecs, depth)
     softmax.tile(t, group, {
-      rows = rows, steps = depth, test = plan.fold.test_scores, keyless = plan.fold.keyless,
+      product = plan.product, rows = rows, steps = depth, test = plan.fold.test_scores, keyless = plan.fold.keyless,
       unroll = unroll, chains = chains,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
     }, kind, { out = p.p, stats = p.stats }, key and p.key)
@@ -68,7 +69,7 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
           blocks = p.tiles * (group.keys.rows // unroll)
         end
         local tile = {
-          rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
+          product = plan.product, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t),
@@ -82,26 +83,16 @@ local function context(K, group, ptrs, v_at, p_at, steps, tiles, add, final, fil
           end
         end
         local acc = gemm.tile(t, tile)
-        if not final then return gemm.store(t, tile, acc, p.o, group.width, add) end
-        for c, v in ipairs(group.vecs) do
-          local test_at = stat(group, p.stats, "test", c)
-          local inverse = t:op("load", v.w, ("inverse_c%d"):format(c - 1),
-            stat(group, p.stats, "inverse", c))
-          local test = t:start("load", v.w, ("test_c%d"):format(c - 1), test_at)
-          local zero = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
-          for r = 0, run.size - 1 do
-            local name_of = ("r%d_c%d"):format(r, c - 1)
-            local at = p.o:at(r * group.width + (c - 1) * group.lanes)
-            local sum = acc[r][c]
-            if add then
-              sum = t:op("add", v.w, "sum_" .. name_of, t:op("load", v.w, "old_" .. name_of, at), sum)
-            end
-            local o = t:op("mul", v.w, "o_" .. name_of, sum, inverse)
-            t:op("store", v.w, nil, at, o)
-            t:update(test, "fma", o, zero, test) -- stays 0 while all is finite
-          end
-          t:op("store", v.w, nil, test_at, test)
+        local function row(name)
+          return function(c) return stat(group, p.stats, name, c) end
         end
+        local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
+        local target, steps = { p = p.o, row = group.width }, {}
+        if add then steps[#steps + 1] = epilogue.add(t, target) end
+        if final then steps[#steps + 1] = epilogue.scale(t, "o", inverse) end
+        steps[#steps + 1] = epilogue.store(t, target)
+        if final then steps[#steps + 1] = epilogue.finite(t, row "test") end
+        epilogue.run(tile, acc, steps)
       end)
     end)
   end
