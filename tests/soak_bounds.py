@@ -14,15 +14,15 @@ import tempfile
 import time
 
 import fuzz
-from tools import ROOT, cpu_time
+from tools import MHAGEN, ROOT, cpu_time, schema
 
 TOGETHER = 100
 
 
-def draw(rng, seen):
+def draw(rng, rows, seen):
     """A config that was not there yet, so small that a hundred take some seconds."""
     while True:
-        config = fuzz.few_rows(fuzz.random_config(rng), rng)
+        config = fuzz.few_rows(fuzz.random_config(rng, rows), rng)
         config.pop("cpu", None)  # scalar code is for any; the tiles are drawn anyway
         line = fuzz.text(config)
         if fuzz.flops(config) <= 2e4 and line not in seen:
@@ -40,6 +40,7 @@ def must(*command, timeout=600):
 class Soak:
     def __init__(self, directory, options):
         self.directory, self.options = directory, options
+        self.rows = schema(MHAGEN)
         self.rng, self.seen = random.Random(options.seed), set()
         self.kernels = self.draws = self.refused = self.failed = 0
         self.worst, self.worst_config = 0.0, None
@@ -49,7 +50,7 @@ class Soak:
 
     def batch(self, count):
         out = self.directory
-        configs = {f"c{i}": draw(self.rng, self.seen) for i in range(count)}
+        configs = {f"c{i}": draw(self.rng, self.rows, self.seen) for i in range(count)}
         (out / "configs").write_text("".join(f"isa=scalar name={name} {fuzz.text(config)}\n"
                                              for name, config in configs.items()))
         for refused in re.findall(r" name=(\w+)", must(ROOT / "build/mhagen-many", out, out / "configs")):

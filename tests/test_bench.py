@@ -1,5 +1,5 @@
-"""bench: the rows it gives, what it says when something fails, and the scripts around it. Nothing
-here depends on how fast something is."""
+"""bench: the rows that it gives, its messages when something fails, and the scripts around it. No test
+depends on how fast something is."""
 import importlib.util
 import json
 import os

@@ -1,4 +1,4 @@
-"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything."""
+"""Configs: which are refused, and with which words; hostile ones neither hang nor write anything."""
 import os
 import re
 import resource

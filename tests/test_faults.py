@@ -1,5 +1,5 @@
-"""What goes wrong around the program: a rename that fails, signals, closed streams. It says so in a line, and
-leaves nothing half-done. (Memory that runs out is in test_host.py.)"""
+"""Faults around the program: a rename that fails, signals, closed streams. The program reports each in one line,
+and leaves nothing half-done. test_host.py lets memory run out."""
 import os
 import pathlib
 import signal

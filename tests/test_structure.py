@@ -1,4 +1,4 @@
-"""What holds for the sources and for every generated text; each is little more than a grep."""
+"""Rules for the sources and for every generated text; each test is little more than a grep."""
 import platform
 import re
 
@@ -125,6 +125,18 @@ def test_nothing_of_this_machine(texts):
     pattern = "|".join(re.escape(word) for word in words if len(word) > 2)
     for name, text in texts.items():
         assert not re.search(rf"{pattern}|\b20\d\d-\d\d-\d\d\b|__(DATE|TIME|FILE)__", text), name
+
+
+def test_license(texts):
+    """All that is copied into a product may be used without conditions, and says so at its top."""
+    for name in "mhagen.h", "mhagen.c":
+        texts = {**texts, name: (ROOT / "runtime" / name).read_text()}
+    for name, text in texts.items():
+        head = " ".join(text.split("*/")[0].replace("*", "").split())
+        assert "may be used, changed and shipped without conditions" in head, name
+        assert "SPDX-License-Identifier: 0BSD" in head, name
+    assert "Apache License Version 2.0" in " ".join((ROOT / "LICENSE").read_text().split())
+    assert "BSD Zero Clause License" in (ROOT / "runtime/LICENSE").read_text()
 
 
 def test_literals_only(texts):

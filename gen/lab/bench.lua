@@ -1,5 +1,5 @@
--- Benchmarks: the files of one besides the kernel's, what its output means, and a row of results as
--- text or JSON.
+-- Benchmarks: the files of a benchmark besides those of the kernel, the meaning of its output, and a row of
+-- results as text or JSON.
 
 local config = require "config"
 local cprint = require "cprint"
@@ -15,13 +15,13 @@ local M = {}
 
 -- ---- the files ----
 
--- The program of one kernel: bench/bench.c does the work.
+-- The program that times one kernel; bench/bench.c does the work.
 function M.main(recorded)
   local plan = recorded.plan
   return template.file("bench.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
 end
 
--- The FMA loops of all ISAs, the same for every kernel: the program takes the fastest that runs.
+-- The FMA loops of all ISAs, the same for every kernel. The program takes the fastest that runs.
 function M.peak()
   local loops, names = {}, {}
   for i, isa in ipairs(isas.list) do
@@ -93,10 +93,10 @@ for i, field in ipairs(results.fields) do keys[i] = field[1] end
 
 local LONGEST = 300 -- text of a program in a row
 
--- A text of one printable line.
+-- A text as one printable line.
 function M.plain(text) return (text:sub(1, LONGEST):gsub("[^\32-\126]", "?")) end
 
--- What a word is as a value of a type; nil where it is none.
+-- A word as a value of a type; nil if it is none.
 local value_of = { string = M.plain }
 function value_of.number(text)
   local number = tonumber(text)
@@ -106,7 +106,7 @@ function value_of.boolean(text)
   if text == "true" or text == "false" then return text == "true" end
 end
 
--- What a generator knows of a kernel.
+-- The fields that the generator knows of a kernel.
 function M.row(cfg, recorded)
   return {
     name = cfg.name, config = cfg, command = "mhagen gen " .. config.canonical(cfg), version = version,
@@ -115,12 +115,12 @@ function M.row(cfg, recorded)
   }
 end
 
--- From the output of size, in the format that is its default everywhere.
+-- Bytes of code from the output of `size` in its default format.
 function M.text_bytes(sizes) return math.tointeger(sizes:match("\n%s*(%d+)")) end
 
 local function said(output, key) return ("\n" .. output):match("\n" .. key .. " ([^\n]*)") end
 
--- Adds what a benchmark's program has printed, of the fields that it may say.
+-- Adds the fields that a benchmark's program has printed, if it may say them.
 function M.add(row, output)
   for _, field in ipairs(results.fields) do
     local word = field.from_program and said(output, field[1])
@@ -129,7 +129,7 @@ function M.add(row, output)
   end
 end
 
--- The same of one that has ended well, and whether it is a result.
+-- Does so for a program that has ended well; returns whether its output is a result.
 function M.add_result(row, output)
   M.add(row, output)
   row.status = "time"
@@ -142,7 +142,7 @@ function M.add_result(row, output)
   end
 end
 
--- The same of one that has failed, and in which of its steps and why, if it says so.
+-- Does so for a program that has failed, with the step that failed and the reason if it says them.
 function M.add_failure(row, output)
   M.add(row, output)
   local step, message = said(output, "status"), said(output, "message")
@@ -156,7 +156,7 @@ local function ordered(values, order)
   return all
 end
 
--- The row with all fields, null where there is nothing; and its phases, if it has them.
+-- The row with all fields, null where nothing is known, and with its phases if it has them.
 function M.json(row)
   local order = table.move(keys, 1, #keys, 1, {})
   local config_keys = {}
