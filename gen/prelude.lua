@@ -34,6 +34,7 @@ local function sorted_pairs(t)
 end
 
 local function sorted_next(t, after)
+  if after == nil and raw_next(t) == nil then return nil end -- often asked, and sorting takes time
   for key, value in sorted_pairs(t) do
     if after == nil then return key, value end
     if key == after then after = nil end

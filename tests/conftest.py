@@ -15,7 +15,7 @@ def pytest_configure(config):
 
 
 def pytest_report_header(config):
-    return tools.toolchains()
+    return [f"drawn by MHAGEN_SEED={tools.SEED} (all: everything)", *tools.toolchains()]
 
 
 # ---- the clock ----

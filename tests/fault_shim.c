@@ -1,7 +1,6 @@
 /* fault_shim.c: preloaded by tests/test_faults.py; makes calls of the C library fail in one process.
  *
- *   FAIL="realloc N [COUNT]"   the N-th call from now on, and so many (all) after it, has no memory
- *   FAIL="renameat N [COUNT]"  the same with an input/output error
+ *   FAIL="renameat N [COUNT]"  the N-th call from now on, and so many (all) after it, has an input/output error
  *   FAIL="linkat N [COUNT]"    as on a file system without links
  *
  * With a semicolon between them there may be several. The programs that this one starts are spared.
@@ -14,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REALLOC, RENAMEAT, LINKAT, KINDS };
-static const char *const names[KINDS] = {"realloc", "renameat", "linkat"};
+enum { RENAMEAT, LINKAT, KINDS };
+static const char *const names[KINDS] = {"renameat", "linkat"};
 static long calls[KINDS], first[KINDS], last[KINDS];
 
 __attribute__((constructor)) static void read_environment(void) {
@@ -40,12 +39,6 @@ static int fails(int kind, int error) {
   if (first[kind] == 0 || calls[kind] < first[kind] || calls[kind] > last[kind]) return 0;
   errno = error;
   return 1;
-}
-
-void *realloc(void *block, size_t size) {
-  static void *(*real)(void *, size_t);
-  if (real == NULL) real = (void *(*)(void *, size_t))dlsym(RTLD_NEXT, "realloc");
-  return fails(REALLOC, ENOMEM) ? NULL : real(block, size);
 }
 
 int renameat(int from, const char *old, int to, const char *name) {

@@ -4,7 +4,7 @@ turn; without a warning, within the stack that the header says, with nothing hid
 qemu where the machine is no AArch64.
 
   python3 tests/fuzz.py --count 500 --isa scalar,avx2              random configs, others each time
-  python3 tests/fuzz.py --grid                                     the awkward corners; --grid 3, a third of them
+  python3 tests/fuzz.py --grid                                     the awkward corners; --grid 6, a sixth of them
   python3 tests/fuzz.py --draws 1000 --count 500                   only errors of rows, of much nasty data
   python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
 

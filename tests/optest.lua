@@ -3,7 +3,7 @@
 --   build/optest DIR [NAME ISA [op=row ..]]
 --
 -- writes DIR/<isa>.c for every ISA. With NAME it writes DIR/<NAME>.c for one ISA whose rows are replaced as
--- given, which tests the tests. Each file is tests/optest.c.in with two functions for each op, width and
+-- given, and tests these rows alone: it tests the tests. Each file is tests/optest.c.in with two functions for each op, width and
 -- literal n: one runs the ISA's row, printed from a tape as in a kernel, and one has the op's meaning.
 
 local cprint = require "cprint"
@@ -119,11 +119,11 @@ local function record_sweep(t, w)
   return ("    { %d, %s },"):format(w.lanes, name)
 end
 
-local function program(isa)
+local function program(isa, replaced)
   local t, meanings, tests, sweeps = tape.new(isa), {}, {}, {}
   for _, op in ipairs(ops) do
     for _, w in ipairs(isa.widths) do
-      local has = isa.rows[op.name] or derived[op.name]
+      local has = (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
       for _, literal in ipairs(has and (op.by ~= "n" or w == isa.full) and choices(isa, op, w) or {}) do
         local name = ("%s_%d_%d"):format(op.name, w.lanes, #tests)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)
@@ -152,12 +152,12 @@ return function(arguments)
   isas.add(toy)
   local files = {}
   if name then
-    local isa = isas.list[isa_name]
+    local isa, replaced = isas.list[isa_name], {}
     for i = 4, #arguments do
       local op, row = arguments[i]:match("^([%w_]+)=(.*)$")
-      isa.rows[op] = row
+      isa.rows[op], replaced[op] = row, true
     end
-    files[1] = { name = name .. ".c", text = program(isa) }
+    files[1] = { name = name .. ".c", text = program(isa, replaced) }
   else
     for i, isa in ipairs(isas.list) do files[i] = { name = isa.name .. ".c", text = program(isa) } end
   end

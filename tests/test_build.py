@@ -41,6 +41,16 @@ def test_edits(tmp_path):
         assert built(tmp_path) == []
 
 
+def test_other_flags(tmp_path):
+    """A change of the flags alone compiles anew."""
+    rules = tmp_path / "build.ninja"
+    shutil.copy(ROOT / "build.ninja", rules)
+    shutil.copytree(ROOT / "runtime", tmp_path / "runtime")
+    for flags, steps in ("-O0", 1), ("-O0", 0), ("-O1", 1):
+        rules.write_text((ROOT / "build.ninja").read_text().replace("-std=c11 -O2", f"-std=c11 {flags}"))
+        assert run("ninja", "build/runtime.o", cwd=tmp_path).count("cc runtime/mhagen.c") == steps
+
+
 # ---- what others made ----
 
 def test_sbom():

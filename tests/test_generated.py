@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
-                   compiler_for, cpu_time, cross_prefix, disassemble, generate, hidden, native, need,
-                   run, stack)
+                   compiler_for, cpu_time, cross_prefix, disassemble, generate, hidden, in_turn, native,
+                   need, run, stack)
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
@@ -25,9 +25,11 @@ def compile_within_stack(command, source, *flags):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_compiles(compiler, isa, tmp_path):
-    """Without a warning, and within the stack. Over the ISAs a compiler takes each config at all levels."""
+    """Without a warning, and within the stack. Of each ISA one compiler in turn takes a config."""
     command = compiler_for(isa, compiler)
     for i, config in enumerate([*COVER, STACK[-1]], ISAS.index(isa)):
+        if compiler not in in_turn(COMPILERS, isa, config):
+            continue
         level, standard = [("-O1", "c11"), ("-O2", "c17"), ("-O3", "c11")][i % 3]
         source = generate(tmp_path, config, isa, f"kernel{i}")
         compile_within_stack(command, source, f"-std={standard}", level, *WARNINGS)
@@ -64,10 +66,9 @@ def spills(path, isa):
 
 
 @slow
-@pytest.mark.parametrize("compiler", RECENT_COMPILERS)
-@pytest.mark.parametrize("shape, config, isa", [
-    (shape, config, isa) for shape, config in SUITE for isa in ("avx512", "avx2", "neon")
-    if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
+@pytest.mark.parametrize("shape, config, isa, compiler", [
+    (shape, config, isa, compiler) for shape, config in SUITE for isa in ("avx512", "avx2", "neon")
+    for compiler in in_turn(RECENT_COMPILERS, shape, isa) if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
 def test_suite(shape, config, isa, compiler, tmp_path):
     """No spills in FMA loops, at most 128 KB of text; times are only reported (-rP shows them)."""
     command = compiler_for(isa, compiler)
@@ -84,7 +85,7 @@ def test_suite(shape, config, isa, compiler, tmp_path):
     assert loops > 0 or shape == "micro"
     assert not found
     assert text <= 128 * 1024
-    assert generated - start < 3 * 0.2 and compiled - generated < 3 * 5  # against hangs alone
+    assert generated - start < 5 and compiled - generated < 60  # ten times what is usual, against hangs alone
 
 
 def test_fma_loops_are_found(tmp_path):

@@ -65,22 +65,27 @@ def commands(directory):
     (directory / "results.jsonl").write_text(row + row.replace('"a"', '"b"'))
     return {"gen": ["gen", "config.lua", "tuned=tuned.lua", "-o", "out"],
             "refused": ["explain", "config.lua", "kd=3"],
+            "wrong": ["gen", "dmodel=3"],
+            "help": ["gen", "--help"],
+            "check": ["check", "config.lua"],
             "sweep": ["sweep", "grid.lua", "-o", "out", "--dry-run"],
             "report": ["report", ".", "-o", "out/page.html"]}
 
 
 @slow
-@pytest.mark.parametrize("name", ["gen", "refused", "sweep", "report"])
+@pytest.mark.parametrize("name", ["gen", "refused", "wrong", "help", "check", "sweep", "report"])
 def test_out_of_memory(name, tmp_path):
     """Whichever allocation fails, alone or with all after it: one line and nothing written, or what the
     command does anyway. Sanitizers see that nothing leaks and nothing is used after its end."""
     if not FAILING.exists():
         pytest.skip("build/mhagen-failing is not built")
-    command, out = [FAILING, *commands(tmp_path)[name]], tmp_path / "out"
+    command, out, temp = [FAILING, *commands(tmp_path)[name]], tmp_path / "out", tmp_path / "temp"
+    temp.mkdir()
 
     def outcome(**env):
         result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True,
-                                env={**os.environ, "CC": "true", **env})
+                                env={**os.environ, "CC": "true", "TMPDIR": str(temp), **env})
+        assert list(temp.iterdir()) == []
         files = {path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}
         for path in files:
             (out / path).unlink()

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import tools
-from tools import COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, native, runner_for
+from tools import COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, in_turn, native, runner_for
 
 ISAS = [*ISAS, "toy"]
 passes = functools.partial(tools.run, cwd=ROOT)
@@ -36,9 +36,9 @@ def run_test(program, *arguments, timeout=300):
     return result
 
 
-@pytest.mark.parametrize("level", ["-O0", "-O2"])
-@pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa, compiler, level", [
+    (isa, compiler, level) for isa in ISAS for compiler in COMPILERS
+    for level in in_turn(["-O0", "-O2"], "ops", isa, compiler)])
 def test_ops(isa, compiler, level, sources, tmp_path):
     flags = [level, *(WARNINGS if level != "-O0" else [])]  # gcc's own macros warn at -O0
     result = run_test(build(isa, compiler, sources / f"{isa}.c", tmp_path / "test", *flags))

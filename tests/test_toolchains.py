@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tools import CLANGS, ISAS, MHAGEN, ROOT, WARNINGS, generate, native, need, run
+from tools import CLANGS, ISAS, MHAGEN, ROOT, WARNINGS, generate, in_turn, native, need, run
 
 PROGRAM = [ROOT / "tests/toolchain_test.c", ROOT / "tests/reference.c"]
 # Every option, for every ISA; and what is worth a pool's threads, in scalar code. Both compile soon.
@@ -72,8 +72,8 @@ def test_row(name, tmp_path, environment):
             out = tmp_path / f"{isa}_{i}"
             generate(out, config, isa)
             sources = "kernel.c", "mhagen.c"
-            run(*row.command, "-std=gnu99", "-O1", *row.warnings, "-c", *sources, cwd=out)
-            run(*row.command, "-std=c99", "-O2", *row.warnings, "-c", *sources, cwd=out)
+            for standard in in_turn([("-std=gnu99", "-O1"), ("-std=c99", "-O2")], name, isa, config):
+                run(*row.command, *standard, *row.warnings, "-c", *sources, cwd=out)
             programs.append(out / "program.exe")
             run(*row.command, "-std=c99", "-O1", "-I", out, "-I", ROOT / "tests", *PROGRAM, "kernel.o", "mhagen.o",
                 "-o", programs[-1], *row.link, cwd=out)

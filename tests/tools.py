@@ -5,10 +5,12 @@ import json
 import os
 import pathlib
 import platform
+import random
 import re
 import resource
 import shutil
 import subprocess
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,6 +29,15 @@ CLANGS = list(dict.fromkeys([*CLANGS[:1], *CLANGS[-1:]])) or ["clang-14"]
 COMPILERS = ["gcc", *CLANGS]
 RECENT_COMPILERS = ["gcc", CLANGS[-1]]
 CXX_COMPILERS = ["g++", *(name.replace("clang", "clang++") for name in CLANGS)]
+
+# Draws what in_turn takes; pytest's workers inherit it. "all" takes everything.
+SEED = os.environ.setdefault("MHAGEN_SEED", str(int(time.time())))
+
+
+def in_turn(choices, *what):
+    """Those of the choices that this run tests `what` with: one, drawn by the seed. Another run takes
+    another, so that several runs cover more than one that is as long as all of them."""
+    return [random.Random(f"{SEED} {what}").choice(choices)] if SEED != "all" else list(choices)
 
 
 def run(*command, **options):

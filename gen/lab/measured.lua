@@ -65,8 +65,9 @@ end
 -- There are many rows with many columns, and most columns have one value in all rows. So a value that all
 -- rows have is kept once. The other columns are lists, in which a row finds its value by its number.
 local function new_rows()
-  local rows, count, same, lists = {}, 0, {}, {}
+  local rows, keys, count, same, lists = {}, {}, 0, {}, {}
   local meta = { same = same, lists = lists }
+  for i, column in ipairs(M.columns) do keys[i] = column.key end
   local function spread(key)
     local list, value = {}, same[key]
     for i = 1, count do list[i] = value end
@@ -84,8 +85,8 @@ local function new_rows()
   end
   local function add(values)
     local number = count + 1
-    for i = 1, #M.columns do
-      local key = M.columns[i].key
+    for i = 1, #keys do
+      local key = keys[i]
       local value, list = values[key], lists[key]
       if list then
         list[number] = value
@@ -103,6 +104,16 @@ end
 function M.constant(rows, key)
   local meta = getmetatable(rows[1])
   return not meta.lists[key], meta.same[key]
+end
+
+-- The values of rows in a column, nil where there is none: faster than row by row.
+function M.list(rows, key)
+  local meta, list = getmetatable(rows[1]), {}
+  local of, same = meta.lists[key], meta.same[key]
+  for i = 1, #rows do
+    if of then list[i] = of[rows[i][1]] else list[i] = same end
+  end
+  return list
 end
 
 -- ---- reading ----
@@ -153,31 +164,35 @@ local function is_of(rule, value)
   return type(value) == "string"
 end
 
-local function is_choice(rule, value)
-  for _, choice in ipairs(rule.choices) do
-    if choice == value then return true end
-  end
-  return false
+-- What each line asks of a key of the config: its rule, its column, whether the name tells it, its choices.
+local of_config = {}
+for i, rule in ipairs(config.schema) do
+  local known = rule.choices and {}
+  for _, choice in ipairs(rule.choices or {}) do known[choice] = true end
+  of_config[i] = { rule = rule, key = rule.key, column = rule.key ~= "name" and results.column_of(rule.key),
+                   in_name = in_name[rule.key] ~= nil, known = known }
 end
 
 -- Moves the config's values to the columns, with their defaults. A schedule key that is not given has the
 -- value "plan".
 local function flatten(given, values, shapes)
   local words = {}
-  for i, rule in ipairs(config.schema) do
-    local key = rule.key
+  for i = 1, #of_config do
+    local one = of_config[i]
+    local rule, key = one.rule, one.key
     local value = given[key]
-    given[key] = nil
-    if value ~= nil and not is_of(rule, value) then refuse("config: %s is of the wrong type", key) end
-    if value ~= nil and rule.choices and not is_choice(rule, value) then
-      refuse("config: %s = '%s' is not known", key, value)
+    if value ~= nil then
+      given[key] = nil
+      if not is_of(rule, value) then refuse("config: %s is of the wrong type", key) end
+      if one.known and not one.known[value] then refuse("config: %s = '%s' is not known", key, value) end
+    else
+      value = rule.default
+      if value == nil then value = values[rule.same_as] end
+      if value == nil and rule.required then refuse("the config has no %s", key) end
+      if value == nil then value = "plan" end
     end
-    if value == nil then value = rule.default end
-    if value == nil then value = values[rule.same_as] end
-    if value == nil and rule.required then refuse("the config has no %s", key) end
-    if value == nil then value = "plan" end
-    if key ~= "name" then values[results.column_of(key)] = value end
-    words[i] = in_name[key] ~= nil and tostring(value) or ""
+    if one.column then values[one.column] = value end
+    if one.in_name then words[#words + 1] = tostring(value) end
   end
   local unknown = next(given)
   if unknown ~= nil then refuse("unknown config key '%s'", unknown) end
@@ -223,9 +238,10 @@ function M.read(next_line, path)
   end, notes)
   if nothing then error({ message = nothing }, 0) end
   local disturbed, shared = 0, 0
-  for _, row in ipairs(rows) do
-    if row.disturbed then disturbed = disturbed + 1 end
-    if row.same_as then shared = shared + 1 end
+  local was_disturbed, same_as = M.list(rows, "disturbed"), M.list(rows, "same_as")
+  for i = 1, #rows do
+    if was_disturbed[i] then disturbed = disturbed + 1 end
+    if same_as[i] then shared = shared + 1 end
   end
   if shared > 0 then
     notes[#notes + 1] = ("%d of %d configs have the code of another one, and its numbers"):format(shared, #rows)
@@ -303,14 +319,15 @@ end
 function M.values(rows, column)
   local seen, values, key = {}, {}, column.key
   if #rows > 0 and M.constant(rows, key) then rows = { rows[1] } end
+  local list, ranks = #rows > 0 and M.list(rows, key), {}
   for i = 1, #rows do
-    local value = rows[i][key]
+    local value = list[i]
     if value ~= nil and not seen[value] then
-      seen[value] = true
+      seen[value], ranks[value] = true, rank(column, value)
       values[#values + 1] = value
     end
   end
-  table.sort(values, function(a, b) return rank_before(rank(column, a), rank(column, b)) end)
+  table.sort(values, function(a, b) return rank_before(ranks[a], ranks[b]) end)
   return values
 end
 
@@ -323,8 +340,9 @@ function M.axes(sweep)
     if #values > 1 then axes[#axes + 1] = { column = column, values = values } end
   end
   local function copies(column)
-    for _, row in ipairs(sweep.rows) do
-      if row[column.key] ~= row[column.same_as] then return false end
+    local own, other = M.list(sweep.rows, column.key), M.list(sweep.rows, column.same_as)
+    for i = 1, #sweep.rows do
+      if own[i] ~= other[i] then return false end
     end
     return true
   end

@@ -82,10 +82,11 @@ end
 -- The fastest row for each text that of(row) returns: as a list, and by that text.
 local function fastest_by(rows, of)
   local best, order, list = {}, {}, {}
-  for _, row in ipairs(rows) do
-    local key = of(row)
+  local times, least = #rows > 0 and measured.list(rows, "us_median"), {}
+  for i, row in ipairs(rows) do
+    local key, time = of(row), times[i]
     if not best[key] then order[#order + 1] = key end
-    if not best[key] or row.us_median < best[key].us_median then best[key] = row end
+    if not best[key] or time < least[key] then best[key], least[key] = row, time end
   end
   for i, key in ipairs(order) do list[i] = best[key] end
   return list, best
@@ -271,11 +272,10 @@ end
 -- The values of rows in a column as JSON: a list, or, if a few texts come again and again, { of = the texts,
 -- at = the place of each row's text in `of`, from 0 }.
 local function list_of(rows, key)
-  local list, texts, place, places = {}, {}, {}, {}
+  local list, texts, place, places = measured.list(rows, key), {}, {}, {}
   local most = columns[key].words and #rows // 4 or 0
-  for n = 1, #rows do
-    local value = rows[n][key]
-    list[n] = value
+  for n = 1, most > 0 and #rows or 0 do
+    local value = list[n]
     if #texts < most and type(value) == "string" and not place[value] then
       place[value] = #texts
       texts[#texts + 1] = value
@@ -298,9 +298,10 @@ local function data_of(sweep)
     local same, first = measured.constant(sweep.rows, key)
     local filled = first ~= nil
     if not same then
-      same, first = true, sweep.rows[1][key]
-      for _, row in ipairs(sweep.rows) do
-        local value = row[key]
+      local list = measured.list(sweep.rows, key)
+      same, first = true, list[1]
+      for n = 1, #sweep.rows do
+        local value = list[n]
         filled = filled or value ~= nil
         same = same and value == first
         if filled and not same then break end

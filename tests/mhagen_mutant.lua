@@ -1,0 +1,65 @@
+-- build/mhagen-mutant INDEX ...: build/mhagen with one node of what it records changed, for tests/mutate_tape.py.
+-- The changes are those that no kernel should stand: of a store or an accumulator left out, of two operands
+-- exchanged that do not commute, of an address one float further, of a loop one round shorter.
+
+local host = require "host"
+local cprint = require "cprint"
+local errors = require "command.errors"
+
+-- Operands that may not change places, by op.
+local ORDERED = { sub = { 1, 2 }, div = { 1, 2 }, lt = { 1, 2 }, sel = { 2, 3 }, fma = { 2, 3 }, trn_lo = { 1, 2 },
+                  trn_hi = { 1, 2 }, scale2 = { 1, 2 } }
+
+-- All changes of the functions of a tape: { text, apply }, in the order of the text.
+local function changes(functions)
+  local list = {}
+  local function add(fn, what, apply)
+    list[#list + 1] = { text = fn.name .. ": " .. what, apply = apply }
+  end
+  local function scan(fn, body)
+    for i, node in ipairs(body) do
+      if node.kind == "op" then
+        local name = node.op.name
+        local title = name .. (node.dst and " of " .. node.dst.name or "")
+        if node.op.result == "-" or node.again then
+          add(fn, "no " .. title, function() table.remove(body, i) end)
+        end
+        local pair = ORDERED[name]
+        if pair then
+          local a, b = node.args[pair[1]], node.args[pair[2]]
+          if a ~= b then
+            add(fn, "exchanged operands of " .. title, function() node.args[pair[1]], node.args[pair[2]] = b, a end)
+          end
+        end
+        for k, arg in ipairs(node.args) do
+          if type(arg) == "table" and arg.base then
+            add(fn, "one float further in " .. title, function() node.args[k] = arg:at(1) end)
+          end
+        end
+      elseif node.kind == "loop" then
+        add(fn, "one round less of " .. node.var, function() node.count = node.count - 1 end)
+      end
+      if node.body then scan(fn, node.body) end
+      if node.otherwise then scan(fn, node.otherwise) end
+    end
+  end
+  for _, fn in ipairs(functions) do scan(fn, fn.body) end
+  return list
+end
+
+return function(arguments)
+  local index = tonumber(table.remove(arguments, 1))
+  local print_functions, done = cprint.functions, false
+  function cprint.functions(t)
+    if done then return print_functions(t) end
+    done = true -- the self-test has a tape of its own
+    local list = changes(t.functions)
+    local change = index > 0 and list[(index - 1) % #list + 1]
+    if change then
+      change.apply()
+      errors.must(host.print(("mutant %d of %d: %s\n"):format((index - 1) % #list + 1, #list, change.text)))
+    end
+    return print_functions(t)
+  end
+  return require "main"(arguments)
+end
