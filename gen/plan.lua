@@ -202,7 +202,8 @@ function M.product(cfg) return isas.product(isas.list[cfg.isa], types.by_name[cf
 
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
-  local plan = { cfg = cfg, isa = isa, product = M.product(cfg), why = {}, cpu = cpu.facts(cfg.cpu, isa), masked = cfg.causal or cfg.kv_len,
+  local plan = { cfg = cfg, isa = isa, product = M.product(cfg), why = {}, cpu = cpu.facts(cfg.cpu, isa),
+                 masked = cfg.causal or cfg.kv_len,
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle

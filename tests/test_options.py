@@ -65,7 +65,7 @@ def test_the_runtime_names_no_option():
 
 
 # Where it may be asked what an option says: its rows; what decides which stages there are; the stages themselves.
-ASKING = ("options/", "plan.lua", "graph.lua", "fold.lua", "strassen.lua", "walk.lua", "choices.lua", "stage/",
+ASKING = ("options/", "plan.lua", "graph.lua", "fold.lua", "groups.lua", "walk.lua", "choices.lua", "stage/",
           "score/")
 
 

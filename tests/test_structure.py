@@ -82,7 +82,7 @@ def test_no_files_outside_the_host():
 
 def test_figures_have_no_signs():
     """`explain` says what is slower and what is faster."""
-    texts = " ".join(strings(GEN / "choices.lua"))
+    texts = " ".join(" ".join(strings(path)) for path in (GEN / "choices.lua", GEN / "stage/quadrants.lua"))
     assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
 
 

@@ -63,7 +63,8 @@ local function rounded(fraction) return math.floor(fraction * 1e4 + 0.5) / 1e4 e
 local OTHER = "other" -- control, and what is of no phase
 
 -- The fraction of time in each phase, from a program's output and symbols: { order = names, and the fractions by
--- them }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done there.
+-- them }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done
+-- there.
 function M.phases(recorded, output, symbols)
   local of, order, count, total = {}, {}, {}, 0
   local function add(phase)
