@@ -47,7 +47,7 @@ function M.statements(plan)
     rows(plan.kq, heads)
     rows(plan.vc, heads)
     -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
-    local kinds = straight and 1 or plan.masked and 6 or 3
+    local kinds = straight and 1 or plan.scores.masked and 6 or 3
     sum = sum + (times(heads * group.keys.tiles) + kinds - 1)
       * tile(group.keys.rows, n, k_steps(plan.fold.depth), SCORE)
     for _, run in ipairs(group.context) do

@@ -12,6 +12,8 @@
 -- each row of P sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is
 -- zero, and bv stays.
 
+local score = require "score.init"
+
 local M = {}
 
 -- Multiply-adds of the pair that meets over n queries and m keys, inner width `width` of a head, with
@@ -23,14 +25,6 @@ local function counts(cfg, width, pairs)
     absorb = h * (2 * n * d * width + pairs * d),
     merge = h * (n * d * d + pairs * d),
   }
-end
-
--- Pairs of a query and a key that it may see.
-local function pairs_seen_by(cfg)
-  local n, m = cfg.seq, cfg.seq_kv
-  if not cfg.causal then return n * m end
-  local short = math.min(n, m)
-  return short * (short + 1) // 2 + (n - short) * m
 end
 
 -- An infinite key gives, by the formula, dk products of either sign, and so a score of NaN, but for one
@@ -45,18 +39,17 @@ end
 local ways = { "project", "absorb", "merge" } -- of equals the first
 
 -- { qk =, vo = one of `ways` each; without = the biases that are folded away, by the letter of their matrix;
--- keyless = whether a row may see no key; query = columns of a
--- head's queries as they are projected; depth = K steps of a score, breadth = columns of a head's
+-- query = columns of a head's queries as they are projected; depth = K steps of a score, breadth = columns of a head's
 -- context, out = those of its part of the output product; test_scores = whether scores that are not
 -- finite must make their row NaN; flops = what is spent, a float }
-function M.choose(cfg)
-  local auto, keyless = cfg.fold == "auto", cfg.kv_len
-  local fold = { without = { k = auto, v = auto and not keyless }, keyless = keyless }
-  local pairs_seen, formula, spent = pairs_seen_by(cfg), 0, 0
+function M.choose(cfg, scores)
+  local auto = cfg.fold == "auto"
+  local fold = { without = { k = auto, v = auto and not scores.keyless } }
+  local pairs_seen, formula, spent = score.pairs_seen(scores), 0, 0
   local function choose(width, allowed)
     local count, best = counts(cfg, width, pairs_seen), "project"
     -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
-    if auto and allowed and not cfg.causal and not cfg.kv_len then
+    if auto and allowed and not scores.masked then
       for _, way in ipairs(ways) do
         if count[way] < count[best] then best = way end
       end

@@ -14,6 +14,7 @@
 local cpu = require "cpu"
 local fold = require "fold"
 local isas = require "isa.init"
+local score = require "score.init"
 local stages = require "stage.init"
 local stats = require "emit.stats"
 local strassen = require "strassen"
@@ -323,15 +324,15 @@ end
 
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
-  local f = fold.choose(cfg)
-  local plan = { cfg = cfg, isa = isa, fold = f, cpu = cpu.facts(cfg.cpu, isa) }
+  local scores = score.of(cfg)
+  local f = fold.choose(cfg, scores)
+  local plan = { cfg = cfg, isa = isa, scores = scores, fold = f, cpu = cpu.facts(cfg.cpu, isa) }
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
   check_size(cfg, "seq", "q", cfg.batch * n * d)
   check_size(cfg, "seq_kv", "k", cfg.batch * m * d)
   if cfg.probs then check_size(cfg, "probs", "probs", cfg.batch * cfg.h * n * m) end
 
-  plan.masked = cfg.causal or cfg.kv_len
   plan.k_unroll, plan.k_block = cfg.k_unroll or 4, cfg.k_block or 256
   -- At `auto` sums of up to 32 steps are straight code where a tile has up to this many FMAs.
   plan.straight = 400
@@ -363,7 +364,7 @@ function M.build(cfg)
     o = o + group.count * group.o_floats
     p_floats = math.max(p_floats, (cfg.probs and count or block_tiles) * rows * group.width)
     widest = math.max(widest, group.width)
-    kv_rows = math.max(kv_rows, plan.masked and count * rows or m)
+    kv_rows = math.max(kv_rows, scores.masked and count * rows or m)
   end
   plan.cost = cost + plan_output(plan)
   plan_packed(plan, hb)
@@ -379,7 +380,7 @@ function M.build(cfg)
   if plan.kq then scratch.add("kq", plan.kq.rows * widest) end
   scratch.add("p", p_floats)
   if plan.vc then scratch.add("c", plan.vc.steps * widest) end
-  scratch.add("stats", stats.count * widest)
+  scratch.add("stats", stats.count(scores) * widest)
   local kv = layout()
   for _, row in ipairs { { "k", kv_rows }, { "v", kv_rows }, { "q", n } } do
     local product = plan.projected[row[1]]
