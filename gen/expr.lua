@@ -113,9 +113,9 @@ end
 
 local function extreme(sign, fold)
   return function(x, y)
-    if math.type(x) == "integer" and math.type(y) == "integer" then return fold(x, y) end
+    local apart = combine(x, y, -1)
+    if math.type(apart) == "integer" then return fold(apart, 0) == apart and x or y end
     local a, b = M.text(x), M.text(y)
-    if a == b then return x end
     local text = ("(%s %s %s ? %s : %s)"):format(a, sign, b, a, b)
     return from_atom {
       key = text, text = text, of = { x, y },
