@@ -20,32 +20,31 @@ function M.each_stat(K, group, stats, build)
   end
 end
 
--- One tile of scores: keys by the queries of the group. tile: pass, at, its number; p_at, where its weights go;
--- edge, whether some lanes do not see some of its keys. Without a mask the tile at the edge is shorter.
+-- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
+-- p_at, where its weights go; edge, whether some lanes do not see some of its keys.
 local function score_tile(K, group, ptrs, tile)
-  local plan, keys, depth = K.plan, group.keys, K.plan.fold.depth
-  local pass, masked = tile.pass, tile.edge and plan.scores.masked
-  local rows = tile.edge and not masked and keys.rest or keys.rows
+  local plan, pass, depth = K.plan, tile.pass, K.plan.fold.depth
+  local rows = tile.rows or group.keys.rows
   local params = {
-    { "k", "in", ptrs.k:at(tile.at * (keys.rows * plan.keys.row)) }, { "q", "in", ptrs.q },
-    { "stats", "out", ptrs.stats },
+    { "k", "in", ptrs.k:at(tile.key * plan.keys.row) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats },
   }
   if pass.weighs then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
-  params[#params + 1] = { "key", "int", tile.at * keys.rows }
+  params[#params + 1] = { "key", "int", tile.key }
   score.add_params(plan.scores, params, ptrs.reads)
-  K:part(("scores%s%s_%dx%s"):format(pass.word, masked and "_masked" or "", rows, group.name), pass.doc, params,
+  K:part(("scores%s%s_%dx%s"):format(pass.word, tile.edge and "_masked" or "", rows, group.name), pass.doc, params,
     function(p)
-    local unroll, chains = K:summing(rows, #group.vecs, depth)
+    -- A maximum is of scores with the roundings that they have in a tile of weights.
+    local unroll, chains = K:summing(pass.weighs and rows or group.keys.rows, #group.vecs, depth)
     softmax.tile(K.t, {
       group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
-      test = plan.fold.test_scores, scores = plan.scores, key = p.key, edge = masked, reads = p,
+      test = plan.fold.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
       out = p.p, stats = p.stats,
     })
   end)
 end
 
--- Raises m by the scores of all tiles, from none at the start. keep: the m of the first attempt is kept.
+-- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start. keep: the m of the first attempt is kept.
 function M.raise(K, group, ptrs, span, keep)
   local t, scores = K.t, K.plan.scores
   t:block(function()
@@ -59,12 +58,12 @@ function M.raise(K, group, ptrs, span, keep)
       put("negmax", none)
     end)
   end)
-  local edge = scores.masked and span.begin or span.opened
-  for _, part in ipairs { { from = span.begin, to = edge }, { from = edge, to = span.finish, edge = true } } do
-    K:each("tile", part.to - part.from, function(i)
-      score_tile(K, group, ptrs, { pass = softmax.passes.maximum, at = i + part.from, edge = part.edge })
-    end)
-  end
+  local rows = group.keys.rows
+  local count = scores.masked and (span.finish - span.begin) * rows or K.plan.cfg.seq_kv
+  K:each("key", count, function(i)
+    score_tile(K, group, ptrs, { pass = softmax.passes.maximum, key = span.begin * rows + i, rows = 1,
+                                 edge = scores.masked })
+  end)
 end
 
 local function invert_sums(K, group, stats)
@@ -90,7 +89,7 @@ local function lead_tile(K, group, ptrs, head)
   local span, passes = head.span, softmax.passes
   local function tile(pass, edge)
     local p_at = K.plan.cfg.probs and span.lead * (group.keys.rows * group.width) or 0
-    score_tile(K, group, ptrs, { pass = pass, at = span.lead, p_at = p_at, edge = edge })
+    score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge })
   end
   if head.again then return tile(passes.again, K.plan.scores.masked) end
   K.t:when(span.lead, span.opened, function() tile(passes.first) end, function()
@@ -115,10 +114,12 @@ local function block(K, group, ptrs, head, part)
     bound = expr.max(start, (masked or part.last) and expr.min(span.opened, stop) or stop)
     if masked then bound = t:int("bound", bound) end
   end
-  for _, run in ipairs { { from = start, to = bound }, { from = bound, to = stop, edge = true } } do
+  -- Without a mask the tile at the edge, if there is one, is a shorter one.
+  local edge = masked and { edge = true } or { rows = group.keys.rest }
+  for _, run in ipairs { { from = start, to = bound, tile = {} }, { from = bound, to = stop, tile = edge } } do
     K:each("tile", run.to - run.from, function(i)
-      local at = run.from + i
-      score_tile(K, group, ptrs, { pass = softmax.passes.next, at = at, edge = run.edge,
+      local at, tile = run.from + i, run.tile
+      score_tile(K, group, ptrs, { pass = softmax.passes.next, key = at * rows, rows = tile.rows, edge = tile.edge,
                                    p_at = (probs and at or at - from) * p_tile })
     end)
   end

@@ -601,70 +601,30 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
   /* k = 0 */
   const __m256 b_k0_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[24]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[32]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
   /* k = 1 */
   const __m256 b_k1_c0 = _mm256_loadu_ps(q + 8);
   const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[9]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[17]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[25]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[33]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
   /* k = 2 */
   const __m256 b_k2_c0 = _mm256_loadu_ps(q + 16);
   const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[10]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[18]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[26]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[34]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
   /* k = 3 */
   const __m256 b_k3_c0 = _mm256_loadu_ps(q + 24);
   const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[11]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[19]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[27]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[35]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r1_c0, acc_r2_c0);
-  const __m256 max_c0_2_4 = _mm256_max_ps(acc_r3_c0, acc_r4_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -758,7 +718,9 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  scores_maximum_5x5of8(k, q, stats);
+  for (ptrdiff_t key = 0; key < 5; ++key) {
+    scores_maximum_1x5of8(k + 8 * key, q, stats);
+  }
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
