@@ -44,7 +44,8 @@ local ways = { "project", "absorb", "merge" } -- of equals the first
 -- finite must make their row NaN; flops = what is spent, a float }
 function M.choose(cfg, scores)
   local auto = cfg.fold == "auto"
-  local fold = { without = { k = auto, v = auto and not scores.keyless } }
+  local shifts = #scores.changes == 0 -- softmax drops what is added to all scores of a query
+  local fold = { without = { k = auto and shifts, v = auto and not scores.keyless } }
   local pairs_seen, formula, spent = score.pairs_seen(scores), 0, 0
   local function choose(width, allowed)
     local count, best = counts(cfg, width, pairs_seen), "project"
@@ -58,7 +59,7 @@ function M.choose(cfg, scores)
     return best
   end
   local d = cfg.d_model
-  fold.qk, fold.vo = choose(cfg.dk, keys_allowed(cfg)), choose(cfg.dv, true)
+  fold.qk, fold.vo = choose(cfg.dk, shifts and keys_allowed(cfg)), choose(cfg.dv, true)
   fold.query = fold.qk == "merge" and d or cfg.dk
   fold.depth = fold.qk == "project" and cfg.dk or d
   fold.breadth = fold.vo == "project" and cfg.dv or d

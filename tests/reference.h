@@ -10,6 +10,10 @@
  * data: 32 rows of weights, and 64 columns of y and of the contexts, at least. */
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
 
+/* The keys first .. end - 1 that a row of a batch entry sees. kv_len is read where the options say so. */
+void mhagen_keys_seen(const mhagen_kernel *shape, const int *kv_len, size_t entry, size_t row,
+                      size_t *first, size_t *end);
+
 /* Computes what a run of a kernel of this shape should. Of `shape` only the integers and the
  * options are read, of `args` only q, k, v and kv_len.
  *   y          [batch][seq][d_model]

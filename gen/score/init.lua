@@ -58,8 +58,9 @@ local function keyless(scores)
   return false
 end
 
--- The rows of a config: { rows, reads = of all of them, bounds = { first =, last = } where the interval has
--- that end, masked = where it has any, biases and changes = the rows with one, keyless = whether a query
+-- The rows of a config: { rows, reads = of all of them, masked = where one bounds the interval, bounds =
+-- { first =, last = } where that end is not the one of all keys; behind a mask the last tile is as high as the
+-- others, so that its last key is always one, biases and changes = the rows with one, keyless = whether a query
 -- may see no key }.
 function M.of(cfg)
   local scores = { cfg = cfg, rows = {}, reads = {}, bounds = {}, biases = {}, changes = {} }
@@ -69,7 +70,7 @@ function M.of(cfg)
       scores.rows[#scores.rows + 1] = row
       for _, read in ipairs(row.reads or {}) do scores.reads[#scores.reads + 1] = read end
       for _, bound in ipairs { "first", "last" } do
-        if row[bound] then scores.bounds[bound], scores.masked = true, true end
+        if row[bound] then scores.masked, scores.bounds.last, scores.bounds[bound] = true, true, true end
       end
       if row.bias then scores.biases[#scores.biases + 1] = row end
       if row.change then scores.changes[#scores.changes + 1] = row end
@@ -191,11 +192,16 @@ function M.lane_bound(scores, t, group, which, c, values)
       local rises = key(1) - key(0) == 1
       local vector = t:op("index", w, name "of", key(0))
       if rises then vector = t:op("add", w, name "lanes", t:op("iota", w, name "lane"), vector) end
+      local rest = group.used - (c - 1) * group.lanes
+      if rises and which == "first" and rest < w.lanes then -- lanes without a query see what the last one sees
+        vector = t:op("min", w, name "used", t:op("index", w, name "final", key(rest - 1)), vector)
+      end
       join(vector)
       bounded = bounded or not rises
     end
   end
-  if which == "last" and not bounded then join(t:op("index", w, name "key", scores.cfg.seq_kv - 1)) end
+  -- What does not rise with the query is a key.
+  if not bounded then join(t:op("index", w, name "key", which == "last" and scores.cfg.seq_kv - 1 or 0)) end
   return bound
 end
 
