@@ -108,7 +108,7 @@ M.rows = {
                  { "key_block=256", "whisper_tiny 2 % slower" } } },
   { "tiles by a cost model",
     "FMAs, loads, latency and, in long sums, cache lines; what the schedule keys do not give",
-    rejected = { { "most rows that fit the registers", "4 to 490 spills; isa.tiles has what both " ..
+    rejected = { { "most rows that fit the registers", "4 to 490 spills; the ISA's product has what both " ..
                    "compilers keep" },
                  { "on avx2 the costs of avx512, one FMA a cycle",
                    "2x32 tiles; slower: kwt3 by 20 %, micro by 13 %, berttiny by 9 %, minilm by 2 %" },

@@ -14,8 +14,12 @@ function M.float(x)
   return text .. "f"
 end
 
--- A literal of type double.
-function M.double(x) return (("%.17g"):format(x):gsub("^%-?%d+$", "%0.0")) end
+-- A literal of type double: the shortest that reads back as the same.
+function M.double(x)
+  local text = ("%.15g"):format(x)
+  if tonumber(text) ~= x then text = ("%.17g"):format(x) end
+  return (text:gsub("^%-?%d+$", "%0.0"))
+end
 
 local function address(p)
   if p.off == 0 then return p.base end

@@ -2,6 +2,8 @@
 
 local choices = require "choices"
 local config = require "config"
+local options = require "options.init"
+local show = require "options.show"
 local tape = require "tape"
 
 local M = {}
@@ -11,22 +13,6 @@ local function number(n)
   local text = ("%.0f"):format(n)
   local grouped = text:reverse():gsub("(%d%d%d)", "%1,"):reverse()
   return (grouped:gsub("^,", ""))
-end
-
--- In one line, or with `newline` before the options.
-function M.shape(cfg, newline)
-  local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
-  if cfg.attention == "cross" then
-    inputs = ("q[%d][%d], k and v[%d][%d]"):format(cfg.seq, cfg.d_model, cfg.seq_kv, cfg.d_model)
-  end
-  local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
-  local more = {}
-  if cfg.batch > 1 then more[#more + 1] = "batch " .. cfg.batch end
-  if cfg.causal then more[#more + 1] = "causal" end
-  if cfg.kv_len then more[#more + 1] = "kv_len" end
-  if cfg.probs then more[#more + 1] = "probs" end
-  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.d_model, cfg.h,
-    cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
 end
 
 local function tiles(runs, width)
@@ -125,7 +111,7 @@ function M.explain(recorded)
   local function line(...) lines[#lines + 1] = string.format(...) end
   line("%s", cfg.name)
   line("  command    mhagen gen %s", config.canonical(cfg))
-  line("  shape      %s", M.shape(cfg))
+  line("  shape      %s", show.shape(cfg))
   line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
     number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
@@ -135,10 +121,7 @@ function M.explain(recorded)
   end
   line("  model      %s cycles of tiles for a batch entry, exponentials apart",
     number(math.ceil(plan.cost / plan.cpu.fmas)))
-  if cfg.strassen and not plan.sums[1] then
-    line("  strassen   not here: rows and d_model must be even, and heads together a multiple of %d columns",
-      2 * plan.isa.lanes)
-  end
+  for _, idle in ipairs(options.idle(plan)) do line("  %-10s %s", idle[1].key, idle[2]) end
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
     plan.straight) or ""
   line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,

@@ -3,9 +3,11 @@
 local config = require "config"
 local cprint = require "cprint"
 local describe = require "describe"
+local options = require "options.init"
 local pack = require "pack"
 local record = require "record"
 local self_test = require "emit.self_test"
+local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
 local tiles = require "tiles"
@@ -14,11 +16,6 @@ local version = require "version"
 -- The version as mhagen.h has it, MHAGEN_VERSION.
 local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
 local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
-
-local option_names = {
-  { "attention", "MHAGEN_CROSS", "cross" }, { "causal", "MHAGEN_CAUSAL", true },
-  { "kv_len", "MHAGEN_KV_LEN", true }, { "probs", "MHAGEN_PROBS", true },
-}
 
 -- Rounds of at most `resident` batch entries, each with all phases.
 local function phase_rows(phases, plan)
@@ -47,6 +44,17 @@ local function test_values(rows)
   for i, x in ipairs(self_test.inputs) do inputs[i] = cprint.float(x) end
   for i, row in ipairs(rows) do bits[i] = ("{ 0x%08X, 0x%08X }"):format(row[1], row[2]) end
   return cprint.list(inputs, "    "), cprint.list(bits, "    ")
+end
+
+-- The table of the pointers that a config needs, as initializers; and which of them are inputs.
+local function needs_text(cfg, of)
+  local lines, inputs = {}, {}
+  for i, need in ipairs(options.needs(cfg, of)) do
+    lines[i] = ("  { offsetof(mhagen_%s, %s), %s, %d },"):format(of, need.pointer,
+      need.aligned and "MHAGEN_ALIGN" or "1", need.most or -1)
+    if need.input then inputs[#inputs + 1] = need.pointer end
+  end
+  return table.concat(lines, "\n"), table.concat(inputs, ", ")
 end
 
 -- A matrix as mhagen.h names it.
@@ -83,16 +91,12 @@ return function(cfg)
   local testing = tape.new(isa, recorded.tape)
   local test_rows = self_test.emit(testing)
 
-  local options = {}
-  for _, option in ipairs(option_names) do
-    if cfg[option[1]] == option[3] then options[#options + 1] = option[2] end
-  end
-  if plan.sums[1] then options[#options + 1] = "MHAGEN_STRASSEN" end
-
+  local bits, weight_needs = options.bits(plan), needs_text(cfg, "weights")
+  local needs, inputs = needs_text(cfg, "args")
   local common = {
     name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
     version_number = version_number,
-    shape = describe.shape(cfg, "\n *             "), isa = cfg.isa,
+    shape = show.shape(cfg, "\n *             "), isa = cfg.isa,
     h = tostring(cfg.h), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk), dv = tostring(cfg.dv),
     seq = tostring(cfg.seq), seq_kv = tostring(cfg.seq_kv), batch = tostring(cfg.batch),
   }
@@ -105,7 +109,7 @@ return function(cfg)
   local header_values = with {
     packed_bytes = ("%d"):format(plan.packed.total * 4),
     workspace_bytes = ("%d"):format(plan.workspace * 4),
-    stack = tostring(stack(plan)), inputs = cfg.attention == "self" and "q" or "q, k, v",
+    stack = tostring(stack(plan)), inputs = inputs,
   }
   local test_inputs, test_bits = test_values(test_rows)
   local source_values = with {
@@ -115,7 +119,8 @@ return function(cfg)
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
-    options = #options > 0 and table.concat(options, " | ") or "0",
+    error = cprint.double(plan.error), unit = ("%a"):format(plan.product.a.unit),
+    options = #bits > 0 and table.concat(bits, " | ") or "0", needs = needs, weight_needs = weight_needs,
   }
   return {
     { name = cfg.name .. ".h", text = template.file("kernel.h.in", header_values) },

@@ -10,7 +10,8 @@ local version = require "version"
 local commands = {
   require "command.gen", require "command.explain", require "command.check", require "command.bench",
   require "command.tune", require "command.sweep", require "command.sweep_step",
-  require "command.sweep_shard", require "command.isas", require "command.report",
+  require "command.sweep_shard", require "command.isas", require "command.schema",
+  require "command.report",
 }
 local command_of = {}
 for _, command in ipairs(commands) do command_of[command.name] = command end

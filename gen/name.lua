@@ -1,74 +1,58 @@
 -- The grammar of default names:
 --
---   mha_f32_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
+--   mha_<dtype>_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
 --          [_cross][_causal][_len][_probs][_strassen][_u<unroll>]_<isa>
 --
--- A part in brackets is there when its key differs from its default. The schedule keys are not part
--- of a name: configs that differ in speed alone share one; set the key `name` to have both.
+-- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
+-- in brackets is there when its key differs from its default. The schedule keys are not part of a name:
+-- configs that differ in speed alone share one; set the key `name` to have both.
+
+local kinds = require "options.kinds"
+local options = require "options.init"
+local types = require "types"
 
 local M = {}
 
-local PREFIX = "mha_f32"
+local PREFIX, LEAD = "mha_", "dtype" -- and the key behind it
 
--- In the order of a name: key, how it is written (the value in parentheses), default, or the key
--- with the same value by default. Where the default is false, the word stands for true.
-local parts = {
-  { "h", "_h(%d+)" },
-  { "d_model", "_d(%d+)" },
-  { "dk", "_k(%d+)" },
-  { "dv", "_v(%d+)", same_as = "dk" },
-  { "seq", "_s(%d+)" },
-  { "seq_kv", "_t(%d+)", same_as = "seq" },
-  { "batch", "_b(%d+)", 1 },
-  { "attention", "_(cross)", "self" },
-  { "causal", "_(causal)", false },
-  { "kv_len", "_(len)", false },
-  { "probs", "_(probs)", false },
-  { "strassen", "_(strassen)", false },
-  { "unroll", "_u(%l+)", "auto" },
-  { "isa", "_(%w+)" },
-}
-
-local function default_of(part, cfg)
-  if part.same_as then return cfg[part.same_as] end
-  return part[3]
-end
-
-function M.build(cfg)
-  local words = { PREFIX }
-  for _, part in ipairs(parts) do
-    local key, pattern = part[1], part[2]
-    if cfg[key] ~= default_of(part, cfg) then
-      local value = cfg[key] == true and pattern:match("%((.*)%)") or tostring(cfg[key])
-      words[#words + 1] = pattern:gsub("%b()", value)
+-- The parts of a name, in order.
+local function words_of(cfg)
+  local words = {}
+  for _, row in ipairs(options.told("name")) do
+    if options.on(row, cfg) then
+      words[#words + 1] = row.name .. kinds[row.kind].in_name(row, cfg[row.key])
     end
   end
-  return table.concat(words)
+  return words
 end
 
+function M.build(cfg) return PREFIX .. cfg[LEAD] .. table.concat(words_of(cfg)) end
+
 -- What a name says between prefix and ISA.
-function M.shape(cfg) return M.build(cfg):match("^%a+_%w+_(.*)_%w+$") end
+function M.shape(cfg)
+  local words = words_of(cfg)
+  return table.concat(words, "", 1, #words - 1):sub(2)
+end
 
 -- The keys that a name stands for, or nil for a text that build does not make.
 function M.parse(name)
-  local cfg, rest = {}, name:sub(#PREFIX + 1)
-  for _, part in ipairs(parts) do
-    local key, pattern = part[1], part[2]
-    local text, after = rest:match("^" .. pattern .. "(.*)$")
-    if text then
-      rest = after
-      if part[3] == false then
-        cfg[key] = true
-      else
-        cfg[key] = pattern:find("%d", 1, true) and tonumber(text) or text
-      end
-    else
-      cfg[key] = default_of(part, cfg)
+  local lead, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
+  if not types.by_name[lead] then return nil end
+  local cfg = { [LEAD] = lead }
+  for _, row in ipairs(options.told("name")) do
+    local value, after
+    if rest:sub(1, #row.name) == row.name then
+      value, after = kinds[row.kind].parse(row, rest:sub(#row.name + 1))
     end
-    if cfg[key] == nil then return nil end
+    if value == nil then
+      cfg[row.key] = options.default(row, cfg)
+    else
+      cfg[row.key], rest = value, after
+    end
+    if cfg[row.key] == nil then return nil end
   end
-  if cfg.attention == "self" and cfg.seq_kv ~= cfg.seq then return nil end
-  return rest == "" and M.build(cfg) == name and cfg or nil
+  if rest ~= "" or options.conflict(cfg) then return nil end
+  return M.build(cfg) == name and cfg or nil
 end
 
 return M

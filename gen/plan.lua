@@ -19,6 +19,7 @@ local stages = require "stage.init"
 local stats = require "emit.stats"
 local strassen = require "strassen"
 local tiles = require "tiles"
+local types = require "types"
 local walk = require "walk"
 
 local ceil_div, round_up, refuse = tiles.ceil_div, tiles.round_up, tiles.refuse
@@ -322,11 +323,15 @@ local function summed_inputs(plan)
   return list, tasks
 end
 
+-- What the ISA multiplies the operands of a config with.
+function M.product(cfg) return isas.product(isas.list[cfg.isa], types.by_name[cfg.dtype]) end
+
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local scores = score.of(cfg)
   local f = fold.choose(cfg, scores)
   local plan = { cfg = cfg, isa = isa, scores = scores, fold = f, cpu = cpu.facts(cfg.cpu, isa) }
+  plan.product = M.product(cfg)
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   local n, m, d = cfg.seq, cfg.seq_kv, cfg.d_model
   check_size(cfg, "seq", "q", cfg.batch * n * d)
@@ -393,6 +398,7 @@ function M.build(cfg)
   entry.add("xt", plan.transposed and xt or 0)
   entry.add("o", o)
   plan.sums, plan.sum_tasks = summed_inputs(plan)
+  plan.error = plan.product.a.error * (plan.sums[1] and strassen.error or 1)
   for _, input in ipairs(plan.sums) do
     if input.at == 0 then entry.add("sums_" .. input.name, input.rows * d) end
   end

@@ -11,6 +11,9 @@
 
 local M = {}
 
+-- Errors are larger by this factor: rows and columns of a quadrant share sums.
+M.error = 2
+
 -- M1 to M7: the quadrant { row, column } of A, or of S1 S2 / S3 S4 where `sums`, and the signs of B11, B12,
 -- B21, B22.
 M.products = {

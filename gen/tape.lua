@@ -14,6 +14,7 @@
 local expr = require "expr"
 local ops = require "isa.ops"
 local derived = require "isa.derived"
+local types = require "types"
 
 local M = {}
 local Tape = {}
@@ -22,14 +23,12 @@ Tape.__index = Tape
 local Pointer = {}
 Pointer.__index = Pointer
 
--- A pointer to floats: `base` is a C name, `off` an expression in floats.
-function M.pointer(base, off)
-  return setmetatable({ base = base, off = off or 0 }, Pointer)
+-- A pointer to numbers of a type, float32 if none is said: `base` is a C name, `off` an expression in numbers.
+function M.pointer(base, off, type)
+  return setmetatable({ base = base, off = off or 0, type = type or types.f32 }, Pointer)
 end
 
-function Pointer:at(off)
-  return setmetatable({ base = self.base, off = self.off + off }, Pointer)
-end
+function Pointer:at(off) return M.pointer(self.base, self.off + off, self.type) end
 
 -- before: a tape that is printed before this one; its functions are known.
 function M.new(isa, before)
@@ -187,6 +186,13 @@ function Tape:op(name, w, dst, ...)
   if op.result ~= "-" then value = { name = dst, kind = op.result, w = w } end
   self:push { kind = "op", op = op, w = w, dst = value, args = args }
   return value
+end
+
+-- An operand of a product, read by `name` from the pointer p: a number of `type`, to which it is rounded where
+-- memory holds more.
+function Tape:operand(type, name, w, dst, p)
+  if type == p.type then return self:op(name, w, dst, p) end
+  return type.round(self, w, dst, self:op(name, w, dst .. "_exact", p))
 end
 
 -- The same, but the value can be updated later: an accumulator.

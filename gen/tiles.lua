@@ -3,7 +3,7 @@
 
 local isas = require "isa.init"
 
--- `target` in what follows is { isa, cfg, cpu }, such as a plan has them.
+-- `target` in what follows is { isa, cfg, cpu, product }, such as a plan has them.
 
 local M = {}
 
@@ -81,7 +81,7 @@ function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and row
 function M.cost(target, rows, vecs, steps, a_order)
   local fma, isa, cpu = 0, target.isa, target.cpu
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local bytes = 4 * isa.lanes * #vecs
+  local bytes = target.product.b.bytes * isa.lanes * #vecs
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
   local step = math.max(rows * fma, #vecs + rows * cpu.fmas / 2, latency, far * cpu.fmas)
@@ -101,13 +101,13 @@ end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
-local function most_rows(isa, vectors, a_order) return isa.tiles[a_order][vectors] or 0 end
+local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
 
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
 -- keys: { schedule key, order of A } each.
 local function fits(target, vectors, keys)
   for _, key in ipairs(keys) do
-    if most_rows(target.isa, vectors, key[2]) < (target.cfg[key[1]] or 1) then return false end
+    if most_rows(target, vectors, key[2]) < (target.cfg[key[1]] or 1) then return false end
   end
   return true
 end
@@ -122,7 +122,7 @@ function M.vector_counts(target, vectors_key, keys)
   end
   if counts[1] then return counts end
   for _, key in ipairs(keys) do
-    local most = most_rows(isa, from, key[2])
+    local most = most_rows(target, from, key[2])
     if cfg[key[1]] and cfg[key[1]] > most then
       M.refuse(key[1], cfg[key[1]], ("%s keeps at most %d rows of %d vectors in its %d registers"):format(
         isa.name, most, from, isa.registers))
@@ -135,7 +135,7 @@ end
 -- Rows of a tile: the schedule key if it is set, else the cheapest.
 function M.choose_rows(target, key, n, vectors, a_order, cost)
   if target.cfg[key] then return target.cfg[key] end
-  local most = most_rows(target.isa, vectors, a_order)
+  local most = most_rows(target, vectors, a_order)
   local best, best_cost
   for rows = math.max(1, most // 3), most do
     local c = cost(rows)

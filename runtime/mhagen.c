@@ -35,30 +35,50 @@ int mhagen_cpu_has(mhagen_cpu isa) {
   return isa == MHAGEN_CPU_ANY;
 }
 
-static int misaligned(const void *p) { return (uintptr_t)p % MHAGEN_ALIGN != 0; }
-
-mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
-  const unsigned options = kernel->options;
-  if (!args || !args->q || !args->y || !args->packed || !args->workspace) return MHAGEN_ERR_NULL;
-  if ((options & MHAGEN_CROSS) && (!args->k || !args->v)) return MHAGEN_ERR_NULL;
-  if ((options & MHAGEN_KV_LEN) && !args->kv_len) return MHAGEN_ERR_NULL;
-  if ((options & MHAGEN_PROBS) && !args->probs) return MHAGEN_ERR_NULL;
-  if (misaligned(args->packed) || misaligned(args->workspace)) return MHAGEN_ERR_ALIGN;
-  if (options & MHAGEN_KV_LEN) {
-    for (int b = 0; b < kernel->batch; ++b) {
-      if (args->kv_len[b] < 0 || args->kv_len[b] > kernel->seq_kv) return MHAGEN_ERR_LENGTH;
-    }
+/* Whether each of the ints is one of 0..most. */
+static int in_range(const int *ints, int count, int most) {
+  for (int i = 0; i < count; ++i) {
+    if (ints[i] < 0 || ints[i] > most) return 0;
   }
-  if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
-  return kernel->supported() ? MHAGEN_OK : MHAGEN_ERR_CPU;
+  return 1;
 }
 
-mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed) {
-  if (!weights || !packed) return MHAGEN_ERR_NULL;
-  if (!weights->wq || !weights->wk || !weights->wv || !weights->wo) return MHAGEN_ERR_NULL;
-  if (misaligned(packed)) return MHAGEN_ERR_ALIGN;
+/* What is wrong with one pointer of a struct; `batch` is the number of ints behind it. */
+static mhagen_status check_need(const mhagen_need *need, const void *given, int batch) {
+  const void *pointer;
+  memcpy(&pointer, (const char *)given + need->at, sizeof pointer);
+  if (!pointer) return MHAGEN_ERR_NULL;
+  if ((uintptr_t)pointer & (uintptr_t)(need->align - 1)) return MHAGEN_ERR_ALIGN;
+  if (need->most >= 0 && !in_range(pointer, batch, need->most)) return MHAGEN_ERR_LENGTH;
+  return MHAGEN_OK;
+}
+
+/* The first status of all that is wrong, in the order of mhagen_status. */
+static mhagen_status check_needs(const mhagen_need *needs, int count, const void *given,
+                                 int batch) {
+  mhagen_status first = MHAGEN_OK;
+  if (!given) return MHAGEN_ERR_NULL;
+  for (int i = 0; i < count; ++i) {
+    const mhagen_status status = check_need(&needs[i], given, batch);
+    if (first == MHAGEN_OK || (status != MHAGEN_OK && status < first)) first = status;
+  }
+  return first;
+}
+
+mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_status status = check_needs(kernel->needs, kernel->need_count, args, kernel->batch);
+  if (status == MHAGEN_OK && kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
+  if (status == MHAGEN_OK && !kernel->supported()) return MHAGEN_ERR_CPU;
+  return status;
+}
+
+mhagen_status mhagen_check_weights(const mhagen_packing *packing, const mhagen_weights *weights,
+                                   const void *packed) {
+  const mhagen_status status = check_needs(packing->needs, packing->need_count, weights, 0);
+  if (status == MHAGEN_ERR_NULL || !packed) return MHAGEN_ERR_NULL;
+  if ((uintptr_t)packed % MHAGEN_ALIGN != 0) return MHAGEN_ERR_ALIGN;
   const int known = weights->layout == MHAGEN_IN_OUT || weights->layout == MHAGEN_OUT_IN;
-  return known ? MHAGEN_OK : MHAGEN_ERR_LAYOUT;
+  return known ? status : MHAGEN_ERR_LAYOUT;
 }
 
 mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int rows, int lanes) {

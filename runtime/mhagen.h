@@ -13,10 +13,11 @@
  *
  * Errors against float64, s being the largest |score|:
  *
- *   ||y - ref|| <= 1e-6 * max(1, s/16) * ||ref||    norms of at least 32 rows of attention weights
+ *   ||y - ref|| <= error * max(1, s/16) * ||ref||   norms of at least 32 rows of attention weights
  *                                                   and 64 columns, where results do not cancel
- *   ||y - ref|| <= n * 2^-24 * (1 + S) * ||size||   each row, of any data
+ *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
+ * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24.
  * n = 16 + d_model + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but the
  * true attention weights; S is the largest score computed so, of the keys that the row sees.
  */
@@ -109,6 +110,13 @@ typedef struct mhagen_phase {
   double cycles; /* an estimate for all of its tasks, on one core */
 } mhagen_phase;
 
+/* A pointer that must be given. */
+typedef struct mhagen_need {
+  size_t at; /* its offset in mhagen_args or mhagen_weights */
+  int align; /* in bytes, a power of two */
+  int most;  /* it is to an int for each batch entry, from 0 to this; -1: to anything else */
+} mhagen_need;
+
 /* A kernel as data: what <name>.h declares, for callers that choose kernels at run time. */
 typedef struct mhagen_kernel {
   const char *name;
@@ -122,6 +130,10 @@ typedef struct mhagen_kernel {
   const mhagen_phase *phases; /* what a scheduler runs after mhagen_check_args returned MHAGEN_OK */
   int phase_count; /* 0 where the kernel was compiled for another architecture */
   mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
+  const mhagen_need *needs; /* what a run needs of mhagen_args */
+  int need_count;
+  double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
+  double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
 } mhagen_kernel;
 
 /* The status that kernel->run would return: for callers who run the phases themselves. */
@@ -150,9 +162,6 @@ MHAGEN_API void mhagen_pool_destroy(mhagen_pool *pool);
 MHAGEN_API
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);
-
-/* For generated code: the status that packing starts with. */
-MHAGEN_API mhagen_status mhagen_check_weights(const mhagen_weights *weights, const void *packed);
 
 /* For generated code: how packed weights are made of the given ones, as a list of fills. A fill
  * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and
@@ -196,7 +205,13 @@ typedef struct mhagen_packing {
   const mhagen_pack_term *terms;
   const mhagen_pack_fill *fills;
   int fill_count;
+  const mhagen_need *needs; /* of mhagen_weights */
+  int need_count;
 } mhagen_packing;
+
+/* For generated code: the status that packing starts with. */
+MHAGEN_API mhagen_status mhagen_check_weights(const mhagen_packing *packing,
+                                              const mhagen_weights *weights, const void *packed);
 
 /* For generated code: carries the list out. */
 MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights,

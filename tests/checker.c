@@ -22,6 +22,10 @@
 
 enum { Q, K, V, KV_LEN, WQ, WK, WV, WO, BQ, BK, BV, BO, PACKED, WORKSPACE, Y, PROBS, BUFFERS };
 
+static const char *const names[BUFFERS] = {
+    "q",  "k",  "v",  "kv_len", "wq",     "wk",        "wv", "wo",
+    "bq", "bk", "bv", "bo",     "packed", "workspace", "y",  "probs"};
+
 typedef struct buffer {
   const char *name;
   size_t bytes; /* 0: this kernel does not use it */
@@ -98,6 +102,29 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 
 static int has(const checker *c, unsigned option) { return (c->kernel->options & option) != 0; }
 
+/* Where mhagen_args has the pointers to buffers. */
+static const struct argument {
+  int id;
+  size_t at;
+} arguments[] = {
+    {Q, offsetof(mhagen_args, q)}, {K, offsetof(mhagen_args, k)}, {V, offsetof(mhagen_args, v)},
+    {Y, offsetof(mhagen_args, y)}, {PACKED, offsetof(mhagen_args, packed)},
+    {WORKSPACE, offsetof(mhagen_args, workspace)}, {KV_LEN, offsetof(mhagen_args, kv_len)},
+    {PROBS, offsetof(mhagen_args, probs)},
+};
+enum { ARGUMENTS = sizeof arguments / sizeof *arguments };
+
+/* What the kernel's table says of the pointer to a buffer, or null. */
+static const mhagen_need *need_of(const checker *c, int id) {
+  for (int i = 0; i < c->kernel->need_count; i++) {
+    for (int j = 0; j < ARGUMENTS; j++) {
+      if (arguments[j].id == id && arguments[j].at == c->kernel->needs[i].at)
+        return &c->kernel->needs[i];
+    }
+  }
+  return NULL;
+}
+
 /* ---- random numbers ------------------------------------------------------------------------ */
 
 static uint64_t bits(checker *c) { /* splitmix64 */
@@ -131,24 +158,20 @@ static void *allocate(const checker *c, size_t bytes) {
 }
 
 static void make_buffers(checker *c) {
-  static const char *const names[BUFFERS] = {
-      "q",  "k",  "v",  "kv_len", "wq", "wk",     "wv",        "wo",
-      "bq", "bk", "bv", "bo",     "packed", "workspace", "y", "probs"};
   const mhagen_kernel *kernel = c->kernel;
   const size_t d = (size_t)kernel->d_model, n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv,
                batch = (size_t)kernel->batch, h = (size_t)kernel->h, hk = h * (size_t)kernel->dk,
-               hv = h * (size_t)kernel->dv, cross = has(c, MHAGEN_CROSS) ? 1 : 0,
-               f = sizeof(float);
+               hv = h * (size_t)kernel->dv, f = sizeof(float);
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * f,
-      [K] = cross * batch * m * d * f,
-      [V] = cross * batch * m * d * f,
-      [KV_LEN] = has(c, MHAGEN_KV_LEN) ? batch * sizeof(int) : 0,
+      [K] = need_of(c, K) ? batch * m * d * f : 0,
+      [V] = need_of(c, V) ? batch * m * d * f : 0,
+      [KV_LEN] = need_of(c, KV_LEN) ? batch * sizeof(int) : 0,
       [WQ] = d * hk * f, [WK] = d * hk * f, [WV] = d * hv * f, [WO] = hv * d * f,
       [BQ] = hk * f, [BK] = hk * f, [BV] = hv * f, [BO] = d * f,
       [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,
       [Y] = batch * n * d * f,
-      [PROBS] = has(c, MHAGEN_PROBS) ? batch * h * n * m * f : 0,
+      [PROBS] = need_of(c, PROBS) ? batch * h * n * m * f : 0,
   };
   c->page = (size_t)sysconf(_SC_PAGESIZE);
   for (int i = 0; i < BUFFERS; i++) {
@@ -277,6 +300,10 @@ static void pack(checker *c, enum place where, int fill, mhagen_layout layout, i
   memcpy(b[PACKED].master, b[PACKED].at, b[PACKED].bytes);
 }
 
+static void set_arg(mhagen_args *args, size_t at, const void *pointer) {
+  memcpy((char *)args + at, &pointer, sizeof pointer);
+}
+
 /* Places everything a run needs. What the kernel must not look at is null. */
 static mhagen_args place_args(checker *c, enum place where, int fill) {
   buffer *b = c->buffers;
@@ -285,10 +312,11 @@ static mhagen_args place_args(checker *c, enum place where, int fill) {
   place(c, WORKSPACE, where, fill);
   place(c, Y, where, 0xFF);
   place(c, PROBS, where, 0xFF);
-  void *at[BUFFERS];
-  for (int i = 0; i < BUFFERS; i++) at[i] = b[i].bytes || i == WORKSPACE ? b[i].at : NULL;
-  return (mhagen_args){.q = at[Q], .k = at[K], .v = at[V], .y = at[Y], .packed = at[PACKED],
-                       .workspace = at[WORKSPACE], .kv_len = at[KV_LEN], .probs = at[PROBS]};
+  mhagen_args args = {.q = NULL};
+  for (int i = 0; i < ARGUMENTS; i++) {
+    if (need_of(c, arguments[i].id)) set_arg(&args, arguments[i].at, b[arguments[i].id].at);
+  }
+  return args;
 }
 
 /* Runs the table of tasks as a foreign scheduler might: each phase in a random order. */
@@ -499,9 +527,10 @@ static void draw(checker *c, const data_set *set) {
       for (int j = 0; j < d && rise > 0; j++) row[j] *= (float)(rise * (r % n + 1) / n);
     }
   }
+  const mhagen_need *need = need_of(c, KV_LEN);
   int *lengths = c->buffers[KV_LEN].master;
-  for (int b = 0; b < kernel->batch && has(c, MHAGEN_KV_LEN); b++)
-    lengths[b] = below(c, 3) ? below(c, kernel->seq_kv + 1) : kernel->seq_kv;
+  for (int b = 0; b < kernel->batch && need; b++)
+    lengths[b] = below(c, 3) ? below(c, need->most + 1) : need->most;
 }
 
 static void draw_and_pack(checker *c, const data_set *set) {
@@ -853,32 +882,29 @@ static void check_bad_args(checker *c) {
   const mhagen_args good = place_args(c, AFTER_GUARD, 0xFF);
   mhagen_args bad = good;
   expect(c, NULL, MHAGEN_ERR_NULL, "no arguments");
-#define EXPECT(field, value, status) \
-  bad.field = (value), expect(c, &bad, MHAGEN_ERR_##status, #field " = " #value), bad = good
-  EXPECT(q, NULL, NULL);
-  EXPECT(y, NULL, NULL);
-  EXPECT(packed, NULL, NULL);
-  EXPECT(packed, (const char *)good.packed + 4, ALIGN);
-  EXPECT(packed, (const char *)good.packed + MHAGEN_ALIGN / 2, ALIGN);
-  EXPECT(workspace, (char *)good.workspace + 4, ALIGN);
-  EXPECT(workspace, (char *)good.workspace + MHAGEN_ALIGN / 2, ALIGN);
-  if (c->kernel->workspace_bytes) EXPECT(workspace, NULL, NULL);
-  if (has(c, MHAGEN_CROSS)) EXPECT(k, NULL, NULL);
-  if (has(c, MHAGEN_CROSS)) EXPECT(v, NULL, NULL);
-  if (has(c, MHAGEN_PROBS)) EXPECT(probs, NULL, NULL);
-  if (has(c, MHAGEN_KV_LEN)) {
-    const int m = c->kernel->seq_kv, lengths[] = {-1, m + 1, INT_MIN, INT_MAX};
-    EXPECT(kv_len, NULL, NULL);
+  for (int i = 0; i < c->kernel->need_count; i++) {
+    const mhagen_need *need = &c->kernel->needs[i];
+    const char *at;
+    memcpy(&at, (const char *)&good + need->at, sizeof at);
+    set_arg(&bad, need->at, NULL);
+    expect(c, &bad, MHAGEN_ERR_NULL, "a null pointer");
+    for (int off = 4; need->align > 1 && off < need->align; off *= 2) {
+      set_arg(&bad, need->at, at + off);
+      expect(c, &bad, MHAGEN_ERR_ALIGN, "a misaligned pointer");
+    }
+    bad = good;
+  }
+  if (need_of(c, KV_LEN)) {
+    const int m = need_of(c, KV_LEN)->most, lengths[] = {-1, m + 1, INT_MIN, INT_MAX};
     for (int i = 0; i < 4; i++) {
       int *valid = (int *)c->buffers[KV_LEN].master + below(c, c->kernel->batch), before = *valid;
       *valid = lengths[i];
       place_input(c, KV_LEN, AFTER_GUARD); /* where it was */
-      expect(c, &good, MHAGEN_ERR_LENGTH, "kv_len outside 0..seq_kv");
+      expect(c, &good, MHAGEN_ERR_LENGTH, "a length out of range");
       *valid = before;
       place_input(c, KV_LEN, AFTER_GUARD);
     }
   }
-#undef EXPECT
 
   for (int i = WQ; i <= BO; i++) place_input(c, i, AFTER_GUARD);
   place(c, PACKED, BEFORE_GUARD, 0xFF);
@@ -901,6 +927,29 @@ static void check_bad_args(checker *c) {
   note(c, "give their status, and nothing is written");
 }
 
+/* The kernel's table has a pointer, so aligned and to ints up to `most`, just where mhagen.h says so. */
+static void require_need(checker *c, int id, int needed, int align, int most) {
+  const mhagen_need *need = need_of(c, id);
+  const int as_said = need ? needed && need->align == align && need->most == most : !needed;
+  if (!as_said) fail(c, "%s is not needed as the options say", names[id]);
+}
+
+/* Of an option that is new here, only the kernel's table knows. */
+static void check_needs(checker *c) {
+  const unsigned known =
+      MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS | MHAGEN_STRASSEN;
+  const int cross = has(c, MHAGEN_CROSS);
+  require_need(c, Q, 1, 1, -1);
+  require_need(c, Y, 1, 1, -1);
+  require_need(c, PACKED, 1, MHAGEN_ALIGN, -1);
+  require_need(c, WORKSPACE, 1, MHAGEN_ALIGN, -1);
+  if (c->kernel->options & ~known) return;
+  require_need(c, K, cross, 1, -1);
+  require_need(c, V, cross, 1, -1);
+  require_need(c, KV_LEN, has(c, MHAGEN_KV_LEN), 1, c->kernel->seq_kv);
+  require_need(c, PROBS, has(c, MHAGEN_PROBS), 1, -1);
+}
+
 /* The table of phases, and the numbers in it. */
 static void check_table(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
@@ -911,6 +960,7 @@ static void check_table(checker *c) {
     const mhagen_phase *phase = &kernel->phases[p];
     if (!phase->name || !phase->task || phase->tasks < 1 || !(phase->cycles > 0)) fail(c, "phase %d is incomplete", p);
   }
+  check_needs(c);
 }
 
 static void check_self_test(checker *c) {

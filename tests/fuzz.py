@@ -30,12 +30,6 @@ import unittest
 import tools
 from tools import COMPILERS, ISAS, ROOT, WARNINGS
 
-OPTIONS = {"attention": "cross", "causal": "true", "kv_len": "true", "probs": "true"}
-SCHEDULE = {"query_vectors": 4, "key_rows": 16, "context_rows": 16, "q_rows": 16, "kv_rows": 16,
-            "kv_vectors": 4, "out_rows": 16, "out_vectors": 4, "out_block": 64, "key_block": 64, "k_block": 64,
-            "k_unroll": 8, "head_block": 0}  # the largest to try; head_block divides h
-CPUS = {"zen4": ("scalar", "avx2", "avx512"), "sapphirerapids": ("scalar", "avx2", "avx512"),
-        "neoverse_v1": ("scalar", "neon"), "neoverse_v2": ("scalar", "neon"), "apple_m1": ("scalar", "neon")}
 BATCH = 8  # kernels in one executable
 
 
@@ -52,46 +46,52 @@ def flops(config):
     return 2 * batch * h * (dk + dv) * (d * (n + m) + n * m)
 
 
-def random_config(rng):
+def text_of(value):
+    """As key=value has it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def draw_value(rng, row, config, tiny):
+    draw = row["draw"]
+    if "small" in draw:  # an extent: rather small; now and then up to `large`
+        return rng.randint(1, 4) if tiny else round(draw["large" if rng.random() < 0.06 else "small"] ** rng.random())
+    if "from" in draw:
+        multiple = config[row["divides"]] if "divides" in row else 0
+        return rng.choice([value for value in range(draw["from"], draw["to"] + 1) if multiple % value == 0])
+    if tiny and "tiny" in draw:
+        return draw["tiny"]
+    return rng.choice(draw.get("of") or [choice for choice in row.get("choices", ["true"])
+                                         if choice != row.get("default")])
+
+
+def breaks_rule(row, config, rows):
+    """Whether a key cannot stand beside the others."""
+    values = {other["key"]: text_of(config.get(other["key"], other.get("default"))) for other in rows}
+    return (any(values[other["key"]] == text_of(other["is"]) for other in row.get("excludes", ()))
+            or "divides" in row and config[row["divides"]] % config[row["key"]] != 0)
+
+
+def random_config(rng, rows):
+    """As the rows of `mhagen schema --json` say; small, so that many can be checked."""
     while True:
-        micro = rng.random() < 0.08
-
-        def extent(small, large):  # rather small; now and then up to `large`
-            if micro:
-                return rng.randint(1, 4)
-            return round((large if rng.random() < 0.06 else small) ** rng.random())
-
-        config = {"h": extent(8, 16), "d_model": extent(64, 300), "dk": extent(32, 128),
-                  "seq": extent(64, 200)}
-        if rng.random() < 0.3:
-            config["dv"] = extent(32, 128)
-        for key, value in OPTIONS.items():
-            if rng.random() < 0.35:
-                config[key] = value
-        if "attention" in config and rng.random() < 0.7:
-            config["seq_kv"] = extent(64, 200)
-        if rng.random() < 0.2:
-            config["fold"] = "off"
-        if rng.random() < 0.15:
-            config["q_lanes"] = rng.choice(["queries", "columns"])
-        if rng.random() < 0.1:
-            config["cpu"] = rng.choice(sorted(CPUS))
-        if rng.random() < 0.15 and not {"causal", "kv_len"} & set(config):
-            config.update(strassen="true", d_model=2 * config["d_model"], seq=2 * config["seq"], dk=32,
-                          fold=rng.choice(["auto", "off"]))
-        if rng.random() < 0.3:
-            config["batch"] = rng.randint(2, 4)
-        unroll = rng.choice(["full"] if micro else ["auto", "auto", "tile", "k"])
-        if unroll == "k" and max(config["d_model"], config["seq"], config["h"] * config["dk"]) > 64:
-            unroll = "tile"  # straight code of long sums takes most of the time, and shows no more
-        if unroll != "auto":
-            config["unroll"] = unroll
-        if rng.random() < 0.3:
-            for key, most in SCHEDULE.items():
-                if rng.random() < 0.3:
-                    config[key] = rng.randint(16 if key == "k_block" else 1, most or config["h"])
-            if config["h"] % config.get("head_block", 1):
-                del config["head_block"]
+        tiny, scheduled, config = rng.random() < 0.08, rng.random() < 0.3, {}
+        for row in rows:
+            draw = row.get("draw")
+            if not draw or row["planned"] and not scheduled:
+                continue
+            if rng.random() < draw.get("chance", 0.3 if row["planned"] else 1):
+                value = draw_value(rng, row, config, tiny)
+                if value != row.get("default"):
+                    config[row["key"]] = value
+        for row in rows:
+            if row["key"] in config and breaks_rule(row, config, rows):
+                del config[row["key"]]
+        for row in rows:
+            if row["key"] in config:  # what else it takes to have an effect
+                config.update({key: 2 * config[key] for key in row["draw"].get("twice", ())})
+                config.update(row["draw"].get("with", {}))
+        if config.get("unroll") == "k" and max(config["d_model"], config["seq"], config["h"] * config["dk"]) > 64:
+            config["unroll"] = "tile"  # straight code of long sums takes most of the time, and shows no more
         if flops(config) <= 8e6:
             return config
 
@@ -102,16 +102,19 @@ def few_rows(config, rng):
     return {**config, "seq": few} if rng.random() < 0.8 else config
 
 
-def grid():
-    """The awkward corners, always in the same order."""
+def grid(rows):
+    """The awkward corners, always in the same order. In them are all options that go with each other."""
+    switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
+                for row in rows if "bit" in row and "excludes" not in row}
+
     def base(**changes):
         return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}
 
     def options(seq_kv, dv):  # each alone, each pair, all together
-        single = [{key: value} for key, value in OPTIONS.items()] + [{"batch": 3}, {"dv": dv}]
-        single[0]["seq_kv"] = seq_kv
+        single = [{key: value} for key, value in switches.items()] + [{"batch": 3}, {"dv": dv}]
+        single[list(switches).index("attention")]["seq_kv"] = seq_kv
         pairs = [a | b for a, b in itertools.combinations(single, 2)]
-        return [{}, *single, *pairs, {**OPTIONS, "seq_kv": seq_kv, "batch": 3, "dv": dv}]
+        return [{}, *single, *pairs, {**switches, "seq_kv": seq_kv, "batch": 3, "dv": dv}]
 
     ones, micro = dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=3, dk=2, seq=3)
     configs = [base(**extra) for extra in options(23, 9)]
@@ -121,11 +124,11 @@ def grid():
         configs += [base(**extra, unroll=unroll) for extra in options(23, 9)]
     configs += [dict(h=3, d_model=7, dk=5, dv=11, seq=13),
                 dict(h=7, d_model=31, dk=3, dv=2, seq=29),
-                dict(h=5, d_model=37, dk=13, seq=17, **OPTIONS, seq_kv=41, batch=2)]
+                dict(h=5, d_model=37, dk=13, seq=17, **switches, seq_kv=41, batch=2)]
     for n in 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49:  # around whole vectors
         configs += [base(seq=n), base(seq=n, causal="true", probs="true")]
         configs += [base(d_model=n, dk=5, dv=3), base(dk=n), base(dv=n, kv_len="true")]
-        configs += [base(seq=5, seq_kv=n, **OPTIONS), base(seq=n, seq_kv=3, attention="cross")]
+        configs += [base(seq=5, seq_kv=n, **switches), base(seq=n, seq_kv=3, attention="cross")]
     configs += [dict(h=64, d_model=8, dk=1, seq=5), dict(h=64, d_model=64, dk=4, seq=18),
                 dict(h=1, d_model=16, dk=256, seq=17), dict(h=1, d_model=9, dk=2, dv=256, seq=6),
                 dict(h=1, d_model=1, dk=1, seq=512), dict(h=1, d_model=4096, dk=3, seq=1),
@@ -267,9 +270,10 @@ class Item:
                 break
         else:
             return True
-        # Only the budget of the unrolling and a schedule's tiles may be refused, and cleanly.
+        # Only the budget of the unrolling and keys of the schedule may be refused, and cleanly.
         key = re.search(r"config: (\w+) = ", output)
-        allowed = "code_limit" in output or (key and key[1] in self.config and key[1] in SCHEDULE)
+        scheduled = {row["key"] for row in run.rows if row["schedule"]}
+        allowed = "code_limit" in output or (key and key[1] in self.config and key[1] in scheduled)
         clean = not directory.exists() or not list(directory.iterdir())
         self.settle("refused" if code == 2 and allowed and clean else "gen",
                     f"exit status {code}: {output}")
@@ -303,6 +307,7 @@ class Run:
 
     def __init__(self, mhagen, directory, seed, precompile, draws=None):
         self.mhagen, self.directory, self.seed, self.draws = mhagen, directory, seed, draws
+        self.rows = tools.schema(mhagen)
         self.precompile = precompile  # would hide a forgotten #include; the warning tests would not
         self.serial = itertools.count()
         self.runtimes, self.lock = {}, threading.Lock()
@@ -381,9 +386,9 @@ class Run:
 # ---- shrinking ----------------------------------------------------------------------------------
 
 
-def smaller(config):
+def smaller(config, rows):
     """Simpler neighbours of a config, the boldest first."""
-    required = ("h", "d_model", "dk", "seq")
+    required = {row["key"] for row in rows if row.get("required")}
     for key in reversed(config):
         if key not in required and not (key == "attention" and "seq_kv" in config):
             yield {other: value for other, value in config.items() if other != key}
@@ -396,7 +401,7 @@ def smaller(config):
 def shrink(run, item, trials=150):
     best, seen = item, set()
     while True:
-        for config in smaller(best.config):
+        for config in smaller(best.config, run.rows):
             if text(config) in seen:
                 continue
             if len(seen) >= trials:
@@ -461,7 +466,7 @@ def batches(options, isa, chains):
     if options.replay:
         configs = [parse_config(options.replay)]
     elif options.grid:
-        configs = grid()
+        configs = grid(tools.schema(options.mhagen))
         configs = random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
     else:
         configs = [None] * options.count
@@ -480,9 +485,7 @@ def run_batch(options, run, items):
     for attempt in range(20):
         for item in todo:
             rng = random.Random(f"{options.seed} {item.name} {attempt}")
-            item.config, item.kind = random_config(rng), None
-            if item.isa not in CPUS.get(item.config.get("cpu"), ()):
-                item.config.pop("cpu", None)
+            item.config, item.kind = random_config(rng, run.rows), None
             if options.draws:
                 item.config = few_rows(item.config, rng)
         run.check(todo)

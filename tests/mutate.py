@@ -138,7 +138,7 @@ MUTATIONS = [
     ("the workspace written after an error on a pool", RUNTIME, REFUSE,
      "if (status != MHAGEN_OK && args && args->workspace) *(char *)args->workspace = 0; " + REFUSE),
     ("a length that is corrected", RUNTIME, "return MHAGEN_ERR_LENGTH;",
-     "return *(int *)&args->kv_len[b] = 0, MHAGEN_ERR_LENGTH;"),
+     "return *(int *)(uintptr_t)pointer = 0, MHAGEN_ERR_LENGTH;"),
     ("packed written after an error of packing", KERNEL, PACK,
      "if (status != MHAGEN_OK && packed) *(char *)packed = 0; " + PACK),
     ("a bias written after an error of packing", KERNEL, PACK,

@@ -39,8 +39,10 @@ static mhagen_status run_alone(const mhagen_args *args);
 static const mhagen_phase phases[PHASES] = {
     {"a", task, 0, 7, 1e6}, {"b", task, 100, 1, 1e6}, {"c", task, 200, MOST_TASKS, 1e6},
     {"d", task, 300, 3, 1e6}};
+static const mhagen_need needs[] = {{offsetof(mhagen_args, y), 1, -1}};
 static const mhagen_kernel kernel = {
-    .name = "toy", .supported = supported, .run = run_alone, .phases = phases, .phase_count = PHASES};
+    .name = "toy", .supported = supported, .run = run_alone, .phases = phases, .phase_count = PHASES,
+    .needs = needs, .need_count = 1};
 
 static mhagen_status run_alone(const mhagen_args *args) {
   const mhagen_status status = mhagen_check_args(&kernel, args);
@@ -94,9 +96,16 @@ static const mhagen_phase writing[] = {{"large", write_all, 0, FLOATS, 1e6},
 static mhagen_status run_writer(const mhagen_args *args);
 static int cpu_is_right = 1;
 static int right_cpu(void) { return cpu_is_right; }
+static const mhagen_need everything[] = {
+    {offsetof(mhagen_args, kv_len), sizeof(int), KEYS}, /* first: its status comes last */
+    {offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1},
+    {offsetof(mhagen_args, workspace), MHAGEN_ALIGN, -1},
+    {offsetof(mhagen_args, q), 1, -1}, {offsetof(mhagen_args, k), 1, -1},
+    {offsetof(mhagen_args, v), 1, -1}, {offsetof(mhagen_args, y), 1, -1},
+    {offsetof(mhagen_args, probs), 1, -1}};
 static const mhagen_kernel writer = {
-    .batch = BATCH, .seq_kv = KEYS, .options = MHAGEN_CROSS | MHAGEN_KV_LEN | MHAGEN_PROBS,
-    .supported = right_cpu, .run = run_writer, .phases = writing, .phase_count = 2};
+    .batch = BATCH, .supported = right_cpu, .run = run_writer, .phases = writing, .phase_count = 2,
+    .needs = everything, .need_count = sizeof everything / sizeof everything[0]};
 
 static mhagen_status run_writer(const mhagen_args *args) {
   const mhagen_status status = mhagen_check_args(&writer, args);
@@ -135,6 +144,13 @@ static void test_bad_args(mhagen_pool *pool) {
   }
   cpu_is_right = 0;
   refuse(&good, MHAGEN_ERR_CPU, pool);
+  const int too_long[BATCH] = {0, KEYS + 1}; /* of several mistakes the first status is told */
+  bad = good, bad.kv_len = too_long;
+  refuse(&bad, MHAGEN_ERR_LENGTH, pool);
+  bad.workspace = memory.workspace + 1;
+  refuse(&bad, MHAGEN_ERR_ALIGN, pool);
+  bad.probs = NULL;
+  refuse(&bad, MHAGEN_ERR_NULL, pool);
   cpu_is_right = 1;
   REQUIRE(mhagen_run_parallel(&writer, &good, pool) == MHAGEN_OK);
   REQUIRE(memory.y[FLOATS - 1] == 1 && memory.probs[0] == 1 && memory.workspace[0] == 1);

@@ -136,14 +136,14 @@ static float *make_magnitudes(numbers *to, const numbers *from, const extents *e
 }
 
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
-  return (shape->options & MHAGEN_STRASSEN ? 2e-6 : 1e-6) * fmax(1, max_score / 16);
+  return shape->error * fmax(1, max_score / 16);
 }
 
 /* The roundings on the way from an input to y, one for each step of a sum and some more, each of at
- * most 2^-24 of the sizes; those of a score reach its weight times the score's size. */
+ * most a unit of the sizes; those of a score reach its weight times the score's size. */
 static double row_error(const mhagen_kernel *shape, double score_size) {
   const int steps = shape->d_model + shape->dk + shape->seq_kv + shape->h * shape->dv;
-  return (16 + steps) * 0x1p-24 * (1 + score_size);
+  return (16 + steps) * shape->unit * (1 + score_size);
 }
 
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,

@@ -14,8 +14,8 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
 void mhagen_keys_seen(const mhagen_kernel *shape, const int *kv_len, size_t entry, size_t row,
                       size_t *first, size_t *end);
 
-/* Computes what a run of a kernel of this shape should. Of `shape` only the integers and the
- * options are read, of `args` only q, k, v and kv_len.
+/* Computes what a run of a kernel of this shape should. Of `shape` only the integers, the
+ * options and what it states of errors are read, of `args` only q, k, v and kv_len.
  *   y          [batch][seq][d_model]
  *   probs      [batch][h][seq][seq_kv], zero for keys that a row does not see; may be null
  *   max_score  the largest finite |q k / sqrt(dk)| over the visible pairs; may be null
@@ -28,7 +28,7 @@ int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
 /* The same, and the promise for each row, whatever the data: the largest ||got - reference|| of a
  * row of y, y_bounds[batch][seq], and of a row of weights, probs_bounds[batch][h][seq] or null. They are
  *
- *   (16 + d_model + dk + seq_kv + h*dv) * 2^-24 * (1 + S) * ||size||
+ *   (16 + d_model + dk + seq_kv + h*dv) * unit * (1 + S) * ||size||
  *
  * where size is the row computed with the magnitudes of x, W and b, but the weights of attention as they
  * are, and S the largest score so computed, |q| |k| / sqrt(dk), of the keys that the row sees; of a row of

@@ -20,14 +20,14 @@ import sys
 import tempfile
 
 import fuzz
-from tools import COVER, ISAS, MHAGEN, ROOT, SUITE
+from tools import COVER, ISAS, MHAGEN, ROOT, SUITE, schema
 
 
 def configs(count, seed):
     rng = random.Random(seed)
     golden = [line.split(" isa=")[0] for line in (ROOT / "tests/golden/configs").read_text().splitlines()]
     unnamed = [" ".join(word for word in line.split() if not word.startswith("name=")) for line in golden]
-    drawn = [fuzz.text(fuzz.random_config(rng)) for _ in range(count)]
+    drawn = [fuzz.text(fuzz.random_config(rng, schema())) for _ in range(count)]
     return list(dict.fromkeys([*unnamed, *COVER, *(config for _, config in SUITE), *drawn]))
 
 

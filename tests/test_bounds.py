@@ -3,38 +3,14 @@ of tied large scores float32 itself, with any code, breaks the promise that hold
 import ctypes
 import math
 import random
-import subprocess
 
 import pytest
 
-from tools import ROOT
-
-CROSS, CAUSAL, KV_LEN, STRASSEN = 1, 2, 4, 16
-SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
-
-
-class Kernel(ctypes.Structure):  # the start of mhagen_kernel: all that the reference reads
-    _fields_ = [("name", ctypes.c_char_p), ("isa", ctypes.c_char_p),
-                *[(key, ctypes.c_int) for key in SHAPE], ("options", ctypes.c_uint)]
-
-
-class Weights(ctypes.Structure):
-    _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int)]
-
-
-class Args(ctypes.Structure):
-    _fields_ = [(key, ctypes.c_void_p) for key in "q k v y packed workspace kv_len probs".split()]
-
+from reference_lib import CAUSAL, CROSS, KV_LEN, SHAPE, STRASSEN, Args, Weights, build, shape_of
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    out = tmp_path_factory.mktemp("bounds") / "reference.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime", ROOT / "tests/reference.c", "-o", out,
-                    "-lm"], check=True)
-    found = ctypes.CDLL(out)
-    found.mhagen_promised_error.restype = ctypes.c_double
-    found.mhagen_promised_error.argtypes = [ctypes.c_void_p, ctypes.c_double]
-    return found
+    return build(tmp_path_factory.mktemp("bounds") / "reference.so")
 
 
 def float32(x):
@@ -82,7 +58,7 @@ class Case:
         length = ctypes.c_int(kv_len or 0)
         weights = Weights(*[array(self.w[key]) for key in "qkvo"], *[array([self.b[key]]) for key in "qkvo"], 0)
         args = Args(q=array(self.q), k=array(self.k), v=array(self.v), kv_len=ctypes.addressof(length))
-        kernel = Kernel(b"", b"", *[shape[key] for key in SHAPE], options)
+        kernel = shape_of(options, **{key: shape[key] for key in SHAPE})
         y, bounds = (ctypes.c_double * (n * d))(), (ctypes.c_double * n)()
         probs_bounds, score = (ctypes.c_double * (h * n))(), ctypes.c_double()
         assert library.mhagen_reference_and_bounds(

@@ -58,7 +58,7 @@ def test_help():
     general = run("--help")
     assert_done(general)
     commands = re.findall(r"^   (\w+)  ", general.stdout.split("Commands:")[1], re.M)
-    assert commands == ["gen", "explain", "check", "bench", "tune", "sweep", "isas", "report"]
+    assert commands == ["gen", "explain", "check", "bench", "tune", "sweep", "isas", "schema", "report"]
     for command in commands:
         result = run(command, "--help")
         assert_done(result)

@@ -78,7 +78,7 @@ INT = "must be an integer from"
     ("rope=true", "rope = true: is not supported yet: there are no positions"),
     ("sliding_window=8", "is not supported yet: there are causal=true, and kv_len=true"),
     ("mask=causal", "mask = causal: is not supported yet: there are causal=true, and kv_len=true"),
-    ("dtype=bf16", "is not supported yet: all numbers are float32"),
+    ("bf16=true", "is not supported yet: all numbers are float32"),
     ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),
     ("zzzzzz=3", "zzzzzz = 3: unknown key\n"),
     ("=3", "unknown key"),

@@ -104,5 +104,20 @@ def test_toy_isa_is_small():
     assert len((ROOT / "tests/toy.lua").read_text().splitlines()) <= 130
 
 
+@pytest.mark.parametrize("isa", ISAS[:3])
+@pytest.mark.parametrize("config", [
+    "h=3 d_model=37 dk=5 seq=37",
+    "h=2 d_model=9 dk=4 seq=7 dv=3 batch=2 attention=cross seq_kv=5 kv_len=true probs=true",
+])
+def test_toy_type(config, isa):
+    """Its error is above what float32 may have, and below what it states itself."""
+    report = passes("build/mhagen-toy", "check", *config.split(), "dtype=f32r12", f"isa={isa}")
+    assert float(re.search(r"worst error ([0-9.e-]+) of an allowed 0.001", report)[1]) > 1e-5
+
+
+def test_toy_type_is_small():
+    assert len((ROOT / "tests/toy_type.lua").read_text().splitlines()) <= 15
+
+
 def test_toy_isa_random():
     passes("python3", "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "8")

@@ -1,38 +1,15 @@
 """The reference in double against PyTorch in double."""
 import ctypes
-import pathlib
-import subprocess
 
 import pytest
 
+from reference_lib import CAUSAL, CROSS, KV_LEN, PROBS, Args, Weights, build, shape_of
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-CROSS, CAUSAL, KV_LEN, PROBS = 1, 2, 4, 8
-SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
-
-
-class Kernel(ctypes.Structure):  # the start of mhagen_kernel: all that the reference reads
-    _fields_ = [("name", ctypes.c_char_p), ("isa", ctypes.c_char_p),
-                *[(key, ctypes.c_int) for key in SHAPE], ("options", ctypes.c_uint)]
-
-
-class Weights(ctypes.Structure):
-    _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()],
-                ("layout", ctypes.c_int)]
-
-
-class Args(ctypes.Structure):
-    _fields_ = [(key, ctypes.c_void_p)
-                for key in "q k v y packed workspace kv_len probs".split()]
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    out = tmp_path_factory.mktemp("reference") / "reference.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime",
-                    ROOT / "tests/reference.c", "-o", out, "-lm"], check=True)
-    return ctypes.CDLL(out)
+    return build(tmp_path_factory.mktemp("reference") / "reference.so")
 
 
 class Case:
@@ -59,7 +36,7 @@ class Case:
         args = Args(q=self.q.data_ptr(), kv_len=self.kv_len.data_ptr())
         if options & CROSS:
             args.k, args.v = self.k.data_ptr(), self.v.data_ptr()
-        kernel = Kernel(b"", b"", h, d_model, dk, dv, seq, seq_kv, batch, options)
+        kernel = shape_of(options, h=h, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch)
         self.y = torch.full((batch, seq, d_model), torch.nan, dtype=torch.double)
         self.probs = torch.full((batch, h, seq, seq_kv), torch.nan, dtype=torch.double)
         score = ctypes.c_double()

@@ -1,5 +1,7 @@
 """What several test files share: where things are, and how to call them."""
+import functools
 import itertools
+import json
 import os
 import pathlib
 import platform
@@ -93,6 +95,12 @@ def toolchains(isas=ISAS, compilers=COMPILERS):
     versions = [f"{program} {re.search(r'[0-9]+[.][0-9.]+|$', run(program, '--version'))[0]}"
                 for program in used]
     return ["toolchains: " + (", ".join(versions) or "none"), *(f"skipped: {reason}" for reason in missing)]
+
+
+@functools.cache
+def schema(program=MHAGEN):
+    """The rows of the options."""
+    return json.loads(run(program, "schema", "--json"))["options"]
 
 
 def generate(out, config, isa, name="kernel"):

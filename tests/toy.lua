@@ -7,7 +7,7 @@ return {
   guard = "1",
   headers = "",
   registers = 12,
-  tiles = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } },
+  products = { ["f32 f32"] = { way = "outer", rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } } },
   fused = false,
   prelude = [[
 typedef struct toy { float at[2]; } toy;

@@ -1,7 +1,9 @@
 -- Unit tests of the generator's pure modules: build/unit is the host with this file as its program.
 
 local config = require "config"
+local kinds = require "options.kinds"
 local name = require "name"
+local options = require "options.init"
 local tape = require "tape"
 local template = require "template"
 
@@ -25,7 +27,8 @@ end
 
 local function load(text) return config.load(nil, split(text)) end
 
-local BASE = "h=2 d_model=32 dk=16 seq=16 isa=avx2"
+local SIZES = "h=2 d_model=32 dk=16 seq=16"
+local BASE = SIZES .. " isa=avx2"
 
 -- The canonical command makes the same config, and lists no default.
 local function canonical()
@@ -58,30 +61,45 @@ local function frozen()
   check(not pcall(function() return cfg.d_mode end), "an unknown key can be read")
 end
 
--- build and parse are inverse on every combination of the optional parts.
-local function names()
-  local choices = { -- key = value, both ways
-    { "dv=16", "dv=3" }, { "batch=1", "batch=7" }, { "causal=false", "causal=true" },
-    { "kv_len=false", "kv_len=true" }, { "probs=false", "probs=true" },
-    { "attention=self", "attention=cross", "attention=cross seq_kv=99" },
-    { "unroll=auto", "unroll=tile", "unroll=k", "unroll=full" },
-    { "isa=scalar", "isa=avx2", "isa=avx512", "isa=neon" },
-  }
-  local seen = {}
-  local function try(i, text)
-    if choices[i] then
-      for _, choice in ipairs(choices[i]) do try(i + 1, text .. " " .. choice) end
-      return
+-- Values that the rows of the options may put into a name, as key=value; without those of required keys.
+local function name_parts()
+  local parts = {}
+  for _, row in ipairs(options.list) do
+    if row.name and not row.required then
+      for _, value in ipairs(row.choices or { row.kind == "integer" and 7 or true }) do
+        if value ~= row.default then parts[#parts + 1] = { row.key, ("%s=%s"):format(row.key, value) } end
+      end
     end
-    local cfg = load(text)
+  end
+  return parts
+end
+
+-- build and parse are inverse on every three of the optional parts, and no two configs have one name.
+local function names()
+  local parts, seen, count = name_parts(), {}, 0
+  local function try(text)
+    local ok, cfg = pcall(load, text)
+    if not ok then return check(cfg.rule:match("^must .* with "), text .. ": " .. tostring(cfg.rule)) end
     local parsed = name.parse(cfg.name)
     check(not seen[cfg.name], "two configs are named " .. cfg.name)
-    seen[cfg.name] = true
+    seen[cfg.name], count = true, count + 1
     check(parsed, "no parse of " .. cfg.name)
     for key, value in pairs(parsed or {}) do same(value, cfg[key], cfg.name .. " " .. key) end
     same(name.build(parsed or cfg), cfg.name, "rebuilt")
   end
-  try(1, "h=2 d_model=32 dk=16 seq=16")
+  local function add(text, used, from, left)
+    try(text)
+    for i = from, left > 0 and #parts or 0 do
+      local key, word = table.unpack(parts[i])
+      if not used[key] then
+        used[key] = true
+        add(text .. " " .. word, used, i + 1, left - 1)
+        used[key] = nil
+      end
+    end
+  end
+  for _, isa in ipairs { "scalar", "avx2", "avx512", "neon" } do add(SIZES .. " isa=" .. isa, {}, 1, 3) end
+  check(count > 400, "few names")
   same(load(BASE .. " dv=3 probs=true unroll=full").name,
        "mha_f32_h2_d32_k16_v3_s16_probs_ufull_avx2", "a name")
   local longest = load("h=1024 d_model=16384 dk=1024 dv=1023 seq=65536 seq_kv=65535 batch=65536 " ..
@@ -97,6 +115,30 @@ local function names()
   } do
     same(name.parse(text), nil, "parse " .. text)
   end
+end
+
+-- A row that lacks something, or has too much, is refused by name.
+local function rows()
+  for message, row in pairs {
+    ["option x: no kind nil"] = { key = "x", doc = "" },
+    ["option x: missing max"] = { key = "x", kind = "integer", doc = "", min = 1 },
+    ["option x: unknown field word_"] = { key = "x", kind = "flag", doc = "", default = false, word_ = "x" },
+    ["option x: missing doc"] = { key = "x", kind = "flag", default = false },
+    ["option h is there already"] = { key = "h", kind = "flag", doc = "", default = false },
+  } do
+    local ok, told = pcall(options.add, row)
+    check(not ok and told:find(message, 1, true), message .. ": got " .. tostring(told))
+  end
+end
+
+-- In a name the longest choice counts, as long as it ends where the name or a word ends.
+local function choices_in_names()
+  local row = { choices = { "avx512", "avx512_bf16" } }
+  for text, want in pairs { avx512 = "avx512|", avx512_bf16 = "avx512_bf16|", avx512_x = "avx512|_x" } do
+    local value, rest = kinds.choice.parse(row, text)
+    same(("%s|%s"):format(value, rest), want, "choice in " .. text)
+  end
+  same(kinds.choice.parse(row, "avx5123"), nil, "choice in avx5123")
 end
 
 local function templates()
@@ -135,7 +177,7 @@ local function sandbox()
 end
 
 return function()
-  for _, test in ipairs { canonical, frozen, names, templates, sandbox } do test() end
+  for _, test in ipairs { canonical, frozen, names, rows, choices_in_names, templates, sandbox } do test() end
   require "tests.unit_tape"(check, same)
   if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end
   return 0

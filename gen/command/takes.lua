@@ -1,8 +1,8 @@
 -- What the options of several commands have in common.
 
 local host = require "host"
-local config = require "config"
 local errors = require "command.errors"
+local show = require "options.show"
 
 local M = {}
 
@@ -80,7 +80,7 @@ end
 function M.config(cmd)
   cmd:argument("config", "CONFIG.lua (at most one) and key=value, which win over the file")
     :args("*"):argname("<CONFIG.lua or key=value>")
-  cmd:epilog(config.help() .. "\n\n" .. [[
+  cmd:epilog(show.help() .. "\n\n" .. [[
 A CONFIG.lua is one table: return { h = 12, d_model = 384, dk = 32, seq = 128, isa = "avx2" }
 Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong.]])
 end

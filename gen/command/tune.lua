@@ -10,6 +10,7 @@ local isas = require "isa.init"
 local json = require "json"
 local kernel = require "command.kernel"
 local name = require "name"
+local options = require "options.init"
 local takes = require "command.takes"
 local template = require "template"
 local tune = require "lab.tune"
@@ -323,7 +324,7 @@ end
 local function schedule_words(words)
   local schedule = {}
   for _, word in ipairs(words) do
-    if config.is_schedule(word:match("^[^=]*")) then schedule[#schedule + 1] = word end
+    if options.list[word:match("^[^=]*")].schedule then schedule[#schedule + 1] = word end
   end
   return schedule
 end
@@ -357,8 +358,9 @@ local function run(args)
   build.version_of { "ninja" }
   local folder, file = (args.output or "tuned/"):match("^(.-)([^/]*)$")
   if folder == "" then folder = "./" end
-  if args.output and not config.base(args.output) then
-    error({ message = ("option '--output': '%s': %s"):format(errors.show(args.output), config.FILE_RULE) }, 0)
+  local tuned = options.list.tuned -- what is written must be a value of this key
+  if args.output and not options.accept(tuned, args.output) then
+    error({ message = ("option '--output': '%s': %s"):format(errors.show(args.output), options.rule(tuned)) }, 0)
   end
   local function records(path) return takes.made(path, nil, tuning.MARK) and kernel.read_records(path) or {} end
   if file ~= "" then -- what is no tuning file is refused before the work

@@ -14,7 +14,11 @@ function M.new(t, plan)
   return setmetatable({ t = t, plan = plan, full = plan.cfg.unroll == "full" }, Code)
 end
 
-local ctype = { ["in"] = "const float *", out = "float *", int = "ptrdiff_t" }
+-- The type in C of a parameter "in", "out" or "int" that gets `value`.
+local function ctype(kind, value)
+  if kind == "int" then return "ptrdiff_t" end
+  return (kind == "in" and "const " or "") .. value.type.c .. " *"
+end
 
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
@@ -33,9 +37,9 @@ function Code:part(name, doc, params, build, kind)
   end
   local list, args = {}, {}
   for i, p in ipairs(params) do
-    list[i] = { kind = ctype[p[2]], name = p[1] }
+    list[i] = { kind = ctype(p[2], p[3]), name = p[1] }
     args[i] = p[3]
-    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1])
+    values[p[1]] = p[2] == "int" and expr.var(p[1]) or tape.pointer(p[1], 0, p[3].type)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",
                         reuse = self.cold, role = self.role },
@@ -61,8 +65,8 @@ end
 -- sum is short enough that straight-line code pays. With chains few: one step for each, for clang spills
 -- at more, or those that one vector by lane is for.
 function Code:unroll(steps, accumulators, chains)
-  local level, loop, isa = self.plan.cfg.unroll, self.plan.k_unroll, self.plan.isa
-  if (chains or 1) > 1 then loop = math.max(chains, isa.rows.fma_lane and isa.lanes or 1) end
+  local level, loop, plan = self.plan.cfg.unroll, self.plan.k_unroll, self.plan
+  if (chains or 1) > 1 then loop = math.max(chains, plan.product.way == "lane" and plan.isa.lanes or 1) end
   if self.cold then return loop end
   if level == "k" or self.full then return steps end
   if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end

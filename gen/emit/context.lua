@@ -1,5 +1,6 @@
 -- The context of a head for one group of queries, O^T[dv][width] = V^T P, block by block of keys.
 
+local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
@@ -21,26 +22,6 @@ local function filter(t, scores, group, stats, first_key)
       value = t:op("zero_if", w, "seen_" .. hidden[2], hidden[1], value)
     end
     return value
-  end
-end
-
--- Divides by the sums, and tests whether all is finite.
-local function finish(t, group, p, rows, acc, added)
-  for c, v in ipairs(group.vecs) do
-    local test_at = stat(group, p.stats, "test", c)
-    local inverse = t:op("load", v.w, ("inverse_c%d"):format(c - 1), stat(group, p.stats, "inverse", c))
-    local test = t:start("load", v.w, ("test_c%d"):format(c - 1), test_at)
-    local zero = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
-    for r = 0, rows - 1 do
-      local name = ("r%d_c%d"):format(r, c - 1)
-      local at = p.o:at(r * group.width + (c - 1) * group.lanes)
-      local sum = acc[r][c]
-      if added then sum = t:op("add", v.w, "sum_" .. name, t:op("load", v.w, "old_" .. name, at), sum) end
-      local o = t:op("mul", v.w, "o_" .. name, sum, inverse)
-      t:op("store", v.w, nil, at, o)
-      t:update(test, "fma", o, zero, test) -- stays 0 while all is finite
-    end
-    t:op("store", v.w, nil, test_at, test)
   end
 end
 
@@ -72,14 +53,21 @@ function M.block(K, group, ptrs, block)
           blocks = p.tiles * (group.keys.rows // unroll)
         end
         local tile = {
-          rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
+          product = plan.product, rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
           unroll = unroll or K:unroll(block.steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t), filter = p.key and filter(t, plan.scores, group, p.stats, p.key),
         }
-        local acc = gemm.tile(t, tile)
-        if block.final then return finish(t, group, p, run.size, acc, block.add) end
-        gemm.store(t, tile, acc, p.o, group.width, block.add)
+        local function row(name)
+          return function(c) return stat(group, p.stats, name, c) end
+        end
+        local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
+        local target, steps = { p = p.o, row = group.width }, {}
+        if block.add then steps[#steps + 1] = epilogue.add(t, target) end
+        if block.final then steps[#steps + 1] = epilogue.scale(t, "o", inverse) end
+        steps[#steps + 1] = epilogue.store(t, target)
+        if block.final then steps[#steps + 1] = epilogue.finite(t, row "test") end
+        epilogue.run(tile, gemm.tile(t, tile), steps)
       end)
     end)
   end

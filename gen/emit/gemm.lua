@@ -1,67 +1,31 @@
 -- Register tiles of a matrix product, and the loops that cover a matrix with them.
 --
 -- A tile computes acc[r][c] = init + sum over k of A[r][k] * B[k][c], where c counts vectors:
--- B is loaded as vectors, A is broadcast element by element, or multiplied by lane where the ISA
--- can. All accumulators stay in registers; K runs in steps of a literal block.
+-- B is loaded as vectors; how an element of A meets them is the way of the ISA's product. All accumulators
+-- stay in registers; K runs in steps of a literal block.
 
 local tiles = require "tiles"
+local ways = require "way.init"
 
 local M = {}
 
 -- One block of n K steps at offset k0 from the pointers of A and B; `base` is the number of the
 -- step at the pointers. Step k adds to sums[k % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
-  local isa, a, b = t.isa, tile.a, tile.b
-  local by_lane = isa.rows.fma_lane and not tile.filter and isa.lanes
-  local full = isa.full
-  local load = tiles.kept(isa, tile.rows) and "load_kept" or "load"
-  local rows_by_lane = by_lane and a.row == 1 and tile.rows - tile.rows % by_lane or 0
-  local k_by_lane = by_lane and a.step == 1 and a.row ~= 1 and n - n % by_lane or 0
-
-  local a_block -- rows of A, by_lane K steps each
+  local b, product = tile.b, tile.product
+  -- A filter works on broadcasts.
+  local way = ways[tile.filter and "outer" or product.way](t, tile, { first = k0, count = n, base = base })
+  local load = tiles.kept(t.isa, tile.rows) and "load_kept" or "load"
   for k = k0, k0 + n - 1 do
     t:note("k = " .. k)
-    local acc = sums[k % #sums + 1]
-    local in_k_block = k - k0 < k_by_lane
-    if in_k_block and (k - k0) % by_lane == 0 then
-      a_block = {}
-      for r = 0, tile.rows - 1 do
-        a_block[r] = t:op("load", full, ("a_r%d_k%d"):format(r, k), a.p:at(r * a.row + k))
-      end
-    end
+    way.begin(k)
     local bv = {}
     for c, v in ipairs(tile.vecs) do
-      bv[c] = t:op(load, v.w, ("b_k%d_c%d"):format(k, c - 1), b.p:at(k * b.step + (c - 1) * isa.lanes))
+      local at = b.p:at(k * b.step + (c - 1) * t.isa.lanes)
+      bv[c] = t:operand(product.b, load, v.w, ("b_k%d_c%d"):format(k, c - 1), at)
     end
-    local a_rows
-    for r = 0, tile.rows - 1 do
-      if in_k_block then
-        for c = 1, #tile.vecs do
-          t:update(acc[r][c], "fma_lane", bv[c], a_block[r], acc[r][c], (k - k0) % by_lane)
-        end
-      elseif r < rows_by_lane then
-        if r % by_lane == 0 then
-          a_rows = t:op("load", full, ("a_r%d_k%d"):format(r, k), a.p:at(r + k * a.step))
-        end
-        for c = 1, #tile.vecs do
-          t:update(acc[r][c], "fma_lane", bv[c], a_rows, acc[r][c], r % by_lane)
-        end
-      else
-        local dups = {} -- one broadcast, for a narrower width the low part of it
-        for c, v in ipairs(tile.vecs) do
-          if not dups[v.w] then
-            local name = ("a_r%d_k%d%s"):format(r, k, v.w == tile.vecs[1].w and "" or "_tail")
-            dups[v.w] = dups[full] and isa.rows.low and t:op("low", v.w, name, dups[full])
-              or t:op("dup", v.w, name, a.p:at(r * a.row + k * a.step))
-          end
-          local factor = dups[v.w]
-          if tile.filter then
-            factor = tile.filter(c, v.w, base + k, factor, ("r%d_k%d_c%d"):format(r, k, c - 1))
-          end
-          t:update(acc[r][c], "fma", factor, bv[c], acc[r][c])
-        end
-      end
-    end
+    local acc = sums[k % #sums + 1]
+    for r = 0, tile.rows - 1 do way.multiply(r, k, bv, acc[r]) end
   end
 end
 
@@ -81,7 +45,7 @@ local function joined(t, tile, sums)
   return sums[1]
 end
 
--- tile: rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
+-- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
 -- b { p, step }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
 -- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
@@ -125,29 +89,6 @@ end
 
 function M.from_columns(t, bias) -- one value a column
   return function(_, c, w, name) return t:start("load", w, name, bias:at((c - 1) * t.isa.lanes)) end
-end
-
--- Stores a tile: out has `row` floats from row to row; vectors lie `lanes` apart. `add` adds what
--- is there (the partial sum of earlier K chunks); `exact` keeps off floats that a vector does not use.
-function M.store(t, tile, acc, out, row, add, exact)
-  for r = 0, tile.rows - 1 do
-    for c, v in ipairs(tile.vecs) do
-      local p = out:at(r * row + (c - 1) * t.isa.lanes)
-      local partial = exact and v.used < v.w.lanes
-      local value = acc[r][c]
-      if add then
-        local name = ("r%d_c%d"):format(r, c - 1)
-        local old = partial and t:op("load_n", v.w, "old_" .. name, p, v.used)
-          or t:op("load", v.w, "old_" .. name, p)
-        value = t:op("add", v.w, "sum_" .. name, old, value)
-      end
-      if partial then
-        t:op("store_n", v.w, nil, p, value, v.used)
-      else
-        t:op("store", v.w, nil, p, value)
-      end
-    end
-  end
 end
 
 return M

@@ -36,7 +36,7 @@ local function score_tile(K, group, ptrs, tile)
     -- A maximum is of scores with the roundings that they have in a tile of weights.
     local unroll, chains = K:summing(pass.weighs and rows or group.keys.rows, #group.vecs, depth)
     softmax.tile(K.t, {
-      group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
+      product = plan.product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
       test = plan.fold.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
       a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
       out = p.p, stats = p.stats,
@@ -92,7 +92,7 @@ local function lead_tile(K, group, ptrs, head)
     score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge })
   end
   if head.again then return tile(passes.again, K.plan.scores.masked) end
-  K.t:when(span.lead, span.opened, function() tile(passes.first) end, function()
+  K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
     if K.plan.scores.bounds.first then
       M.raise(K, group, ptrs, span)
       tile(passes.again, true)

@@ -1,5 +1,6 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
+local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
 
@@ -7,7 +8,7 @@ local M = {}
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
 -- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact }
--- as gemm.store. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+-- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function chunk_tile(K, tile)
   local t, next_chunk, steps, bias = K.t, tile.mode == "next", tile.steps, tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
@@ -16,11 +17,13 @@ local function chunk_tile(K, tile)
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
     local unroll, chains = K:summing(tile.rows, #tile.vecs, steps)
     local inner = {
-      rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
+      product = K.plan.product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
     }
-    gemm.store(t, inner, gemm.tile(t, inner), p.c, tile.c.row, next_chunk, tile.c.exact)
+    local target = { p = p.c, row = tile.c.row, exact = tile.c.exact }
+    local store = epilogue.store(t, target)
+    epilogue.run(inner, gemm.tile(t, inner), next_chunk and { epilogue.add(t, target), store } or { store })
   end)
 end
 

@@ -109,7 +109,7 @@ end
 -- Where a vector of scores is, for the rows that bias or change it.
 function M.place(tile, r, c) return setmetatable({ key = tile.key + r, c = c }, { __index = tile.reads }) end
 
--- tile: group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
+-- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
 -- gen/score read); out (weights), stats.
 function M.tile(t, tile)

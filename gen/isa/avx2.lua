@@ -12,7 +12,9 @@ return {
   begin = x86.begin "avx2,fma",
   finish = x86.finish,
   registers = 16,
-  tiles = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } },
+  products = {
+    ["f32 f32"] = { way = "outer", rows = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } } },
+  },
   fused = true,
   helpers = x86.helpers,
   widths = {

@@ -12,7 +12,9 @@ return {
   begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma",
   finish = x86.finish,
   registers = 32,
-  tiles = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } },
+  products = {
+    ["f32 f32"] = { way = "outer", rows = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } } },
+  },
   fused = true,
   saturates = true,
   helpers = x86.helpers,

@@ -25,14 +25,14 @@ local function check_row(isa, name, row, arity)
 end
 
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
--- tiles (the most rows of a tile of 1, 2, .. vectors that the compilers keep in registers, measured:
--- one row more spills; by the order of the matrix that is broadcast, which differs where FMAs are
--- by lane), widths (the full one first), rows. Optional: fused (fma
+-- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
+-- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
+-- FMAs are by lane), widths (the full one first), rows. Optional: fused (fma
 -- rounds once), saturates (scale2 takes any exponent), arch, headers, helpers (C functions that rows
 -- call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before and after
 -- the functions that need the ISA).
 function M.define(isa)
-  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "tiles", "widths", "rows" } do
+  for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
   end
   for name, row in pairs(isa.rows) do
@@ -55,6 +55,13 @@ function M.define(isa)
     w.isa = isa
   end
   return isa
+end
+
+-- The product of an ISA for operands of a type: { a, b = types, way, rows }. Where the ISA has none of its own,
+-- operands become float32 as they are read, and the product is that of float32.
+function M.product(isa, type)
+  local row = isa.products[type.name .. " " .. type.name] or isa.products["f32 f32"]
+  return { a = type, b = type, way = row.way, rows = row.rows }
 end
 
 -- A row for one width and literal, cut into texts and operands.

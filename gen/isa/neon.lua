@@ -20,7 +20,9 @@ return {
     "#endif",
   }, "\n"),
   registers = 32,
-  tiles = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } },
+  products = {
+    ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
+  },
   fused = true,
   widths = {
     { lanes = 4, t = "float32x4_t", m = "uint32x4_t", i = "int32x4_t", cost = 1 },

@@ -8,7 +8,9 @@ return {
   guard = "1",
   headers = "",
   registers = 16,
-  tiles = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } },
+  products = {
+    ["f32 f32"] = { way = "outer", rows = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } } },
+  },
   fused = false,
   saturates = true,
   prelude = [[

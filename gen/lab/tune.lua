@@ -8,7 +8,6 @@
 
 local config = require "config"
 local generate = require "generate"
-local isas = require "isa.init"
 local plan_of = require "plan"
 local same = require "lab.same"
 
@@ -18,17 +17,20 @@ local M = {}
 
 -- The keys that are searched, and their values: a list, or a function of the config. What would cost
 -- accuracy (longer chains and key blocks, see choices.lua) is not here.
+local function tile_rows(cfg, order)
+  return plan_of.product(cfg).rows[order]
+end
 local function rows_of(order)
   return function(cfg)
     local values = {}
-    for rows = 1, isas.list[cfg.isa].tiles[order][1] do values[rows] = rows end
+    for rows = 1, tile_rows(cfg, order)[1] do values[rows] = rows end
     return values
   end
 end
 local function vectors_of(order)
   return function(cfg)
     local values = {}
-    for vectors = 1, #isas.list[cfg.isa].tiles[order] do values[vectors] = vectors end
+    for vectors = 1, #tile_rows(cfg, order) do values[vectors] = vectors end
     return values
   end
 end

@@ -125,7 +125,7 @@ local function tile_numbers(scores, group, s)
 end
 
 -- The tiles of keys of a group of queries: some lane sees a key of those from `begin` to finish - 1, all lanes
--- see all keys of those from `lead` to opened - 1; lead is a tile in any case. most: what opened and finish are at
+-- see all keys of those from `clear` to opened - 1; lead is `clear` if that is a tile, and a tile in any case. most: what opened and finish are at
 -- most. s: as rows have it, its query the first of the group. straight: no number of tiles may depend on what
 -- is read.
 function M.span(scores, group, s, straight)
@@ -152,6 +152,7 @@ function M.span(scores, group, s, straight)
     if all then span[name] = least == most and most or bounded and all or join(limit, all) end
     span.most[name] = most
   end
+  span.clear = span.lead
   if scores.bounds.first then
     span.begin = expr.min(span.begin, tiles - 1)
     span.lead = expr.min(span.lead, expr.max(span.finish - 1, span.begin))

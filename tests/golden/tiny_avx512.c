@@ -49,6 +49,14 @@ static const mhagen_pack_fill pack_fills[] = {
   { 480, 1, 8, 16, 1.0, 6, 1, { { 0 } } }, /* bo */
 };
 
+/* offset, alignment, most */
+static const mhagen_need weight_needs[] = {
+  { offsetof(mhagen_weights, wq), 1, -1 },
+  { offsetof(mhagen_weights, wk), 1, -1 },
+  { offsetof(mhagen_weights, wv), 1, -1 },
+  { offsetof(mhagen_weights, wo), 1, -1 },
+};
+
 static const mhagen_packing packing = {
   .bytes = TINY_AVX512_PACKED_BYTES,
   .sizes = {
@@ -57,10 +65,12 @@ static const mhagen_packing packing = {
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+  .needs = weight_needs,
+  .need_count = sizeof weight_needs / sizeof weight_needs[0],
 };
 
 mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(weights, packed);
+  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
   if (status == MHAGEN_OK && tiny_avx512_supported()) status = tiny_avx512_self_test();
   if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
   return status;
@@ -1539,6 +1549,15 @@ mhagen_status tiny_avx512_self_test(void) { return MHAGEN_ERR_TARGET; }
 
 #endif
 
+/* offset, alignment, most */
+static const mhagen_need needs[] = {
+  { offsetof(mhagen_args, q), 1, -1 },
+  { offsetof(mhagen_args, y), 1, -1 },
+  { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
+  { offsetof(mhagen_args, workspace), MHAGEN_ALIGN, -1 },
+  { offsetof(mhagen_args, kv_len), 1, 5 },
+};
+
 mhagen_status tiny_avx512_run(const mhagen_args *args) {
   const mhagen_status status = mhagen_check_args(&tiny_avx512_kernel, args);
   if (status == MHAGEN_OK) run_all(args);
@@ -1564,4 +1583,8 @@ const mhagen_kernel tiny_avx512_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_avx512_self_test,
+  .needs = needs,
+  .need_count = sizeof needs / sizeof needs[0],
+  .error = 1e-06,
+  .unit = 0x1p-24,
 };

@@ -108,6 +108,14 @@ static const mhagen_pack_fill pack_fills[] = {
   { 224, 1, 10, 10, 1.0, 46, 1, { { 0 } } }, /* bo */
 };
 
+/* offset, alignment, most */
+static const mhagen_need weight_needs[] = {
+  { offsetof(mhagen_weights, wq), 1, -1 },
+  { offsetof(mhagen_weights, wk), 1, -1 },
+  { offsetof(mhagen_weights, wv), 1, -1 },
+  { offsetof(mhagen_weights, wo), 1, -1 },
+};
+
 static const mhagen_packing packing = {
   .bytes = TINY_STRASSEN_PACKED_BYTES,
   .sizes = {
@@ -116,10 +124,12 @@ static const mhagen_packing packing = {
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+  .needs = weight_needs,
+  .need_count = sizeof weight_needs / sizeof weight_needs[0],
 };
 
 mhagen_status tiny_strassen_pack(const mhagen_weights *weights, void *packed) {
-  mhagen_status status = mhagen_check_weights(weights, packed);
+  mhagen_status status = mhagen_check_weights(&packing, weights, packed);
   if (status == MHAGEN_OK && tiny_strassen_supported()) status = tiny_strassen_self_test();
   if (status == MHAGEN_OK) mhagen_pack(&packing, weights, packed);
   return status;
@@ -1194,6 +1204,14 @@ mhagen_status tiny_strassen_self_test(void) { return MHAGEN_ERR_TARGET; }
 
 #endif
 
+/* offset, alignment, most */
+static const mhagen_need needs[] = {
+  { offsetof(mhagen_args, q), 1, -1 },
+  { offsetof(mhagen_args, y), 1, -1 },
+  { offsetof(mhagen_args, packed), MHAGEN_ALIGN, -1 },
+  { offsetof(mhagen_args, workspace), MHAGEN_ALIGN, -1 },
+};
+
 mhagen_status tiny_strassen_run(const mhagen_args *args) {
   const mhagen_status status = mhagen_check_args(&tiny_strassen_kernel, args);
   if (status == MHAGEN_OK) run_all(args);
@@ -1219,4 +1237,8 @@ const mhagen_kernel tiny_strassen_kernel = {
   .phases = phases,
   .phase_count = PHASES,
   .self_test = tiny_strassen_self_test,
+  .needs = needs,
+  .need_count = sizeof needs / sizeof needs[0],
+  .error = 2e-06,
+  .unit = 0x1p-24,
 };

@@ -1,0 +1,88 @@
+-- How a tile ends: what becomes of its sums. An epilogue is a list of steps that every sum goes through in turn.
+--
+-- A step is { start, apply, finish }. apply(value, at) returns the value for the next step; at = { r, c, v, name }
+-- says which sum it is of, v being its vector and name a suffix for the values of the text. start(c, v) and
+-- finish(c, v), if they are there, stand around the sums of a column of vectors.
+
+local M = {}
+
+local function place(target, lanes, at) return target.p:at(at.r * target.row + (at.c - 1) * lanes) end
+
+-- Only the floats that a vector uses are touched, where the target asks for it.
+local function partial(target, v) return target.exact and v.used < v.w.lanes end
+
+-- target: p, row (numbers from row to row; vectors lie `lanes` apart), exact (there is something else between).
+
+-- Adds what is there: the partial sum of earlier K steps.
+function M.add(t, target)
+  return { apply = function(value, at)
+    local w, p, name = at.v.w, place(target, t.isa.lanes, at), "old_" .. at.name
+    local old = partial(target, at.v) and t:op("load_n", w, name, p, at.v.used) or t:op("load", w, name, p)
+    return t:op("add", w, "sum_" .. at.name, old, value)
+  end }
+end
+
+function M.store(t, target)
+  return { apply = function(value, at)
+    local w, p = at.v.w, place(target, t.isa.lanes, at)
+    if partial(target, at.v) then
+      t:op("store_n", w, nil, p, value, at.v.used)
+    else
+      t:op("store", w, nil, p, value)
+    end
+    return value
+  end }
+end
+
+-- Times a factor of each lane, which read(c, v) records.
+function M.scale(t, name, read)
+  local factors = {}
+  return {
+    start = function(c, v) factors[c] = read(c, v) end,
+    apply = function(value, at) return t:op("mul", at.v.w, name .. "_" .. at.name, value, factors[at.c]) end,
+  }
+end
+
+-- Keeps in memory, at place(c), what stays 0 while all values are finite.
+function M.finite(t, place_of)
+  local tests, zeros = {}, {}
+  return {
+    start = function(c, v)
+      tests[c] = t:start("load", v.w, ("test_c%d"):format(c - 1), place_of(c))
+      zeros[c] = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
+    end,
+    apply = function(value, at)
+      t:update(tests[at.c], "fma", value, zeros[at.c], tests[at.c])
+      return value
+    end,
+    finish = function(c, v) t:op("store", v.w, nil, place_of(c), tests[c]) end,
+  }
+end
+
+-- Records the steps for the sums acc[r][c] of a tile: column by column where a step has something around these,
+-- else row by row, which is the order of memory.
+function M.run(tile, acc, steps)
+  local function apply(r, c, v)
+    local value, at = acc[r][c], { r = r, c = c, v = v, name = ("r%d_c%d"):format(r, c - 1) }
+    for _, step in ipairs(steps) do value = step.apply(value, at) end
+  end
+  local by_columns
+  for _, step in ipairs(steps) do by_columns = by_columns or step.start or step.finish end
+  if not by_columns then
+    for r = 0, tile.rows - 1 do
+      for c, v in ipairs(tile.vecs) do apply(r, c, v) end
+    end
+    return
+  end
+  for c, v in ipairs(tile.vecs) do
+    for _, step in ipairs(steps) do
+      if step.start then step.start(c, v) end
+    end
+    for r = 0, tile.rows - 1 do apply(r, c, v) end
+    for _, step in ipairs(steps) do
+      if step.finish then step.finish(c, v) end
+    end
+  end
+end
+
+return M

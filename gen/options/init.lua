@@ -1,0 +1,134 @@
+-- The options, in order and by key, and what a config's options amount to: the header bits, the words of
+-- its description, the pointers that it needs, what it must not combine.
+
+local kinds = require "options.kinds"
+local rows = require "options.rows"
+
+local M = { list = {}, always = rows.always, elsewhere = rows.elsewhere }
+
+local known = {} -- the fields of a row
+for field in ([[key kind min max choices doc default same_as required example computed also divides excludes
+                name word bit args weights idle draw schedule planned]]):gmatch("%S+") do
+  known[field] = true
+end
+
+-- Adds a row. planned: what is not given is the plan's choice; such a row is of the schedule.
+function M.add(row, planned)
+  local kind = kinds[row.kind] or error(("option %s: no kind %s"):format(row.key, tostring(row.kind)))
+  for field in pairs(row) do
+    if not known[field] then error(("option %s: unknown field %s"):format(row.key, field)) end
+  end
+  for _, field in ipairs(kind.fields) do
+    if row[field] == nil then error(("option %s: missing %s"):format(row.key, field)) end
+  end
+  if not row.doc then error(("option %s: missing doc"):format(row.key)) end
+  if M.list[row.key] then error(("option %s is there already"):format(row.key)) end
+  row.planned = planned or false
+  if row.schedule == nil then row.schedule = row.planned end
+  M.list[#M.list + 1], M.list[row.key] = row, row
+end
+
+for _, row in ipairs(rows.options) do M.add(row) end
+for _, row in ipairs(rows.schedule) do M.add(row, true) end
+
+function M.rule(row) return kinds[row.kind].rule(row) end
+function M.values(row) return kinds[row.kind].values(row) end
+function M.from_text(row, text) return kinds[row.kind].from_text(row, text) end
+function M.accept(row, value) return kinds[row.kind].accept(row, value) end
+
+-- What a missing key stands for; but the name's default is computed from the others.
+function M.default(row, values)
+  if row.same_as then return values[row.same_as] end
+  return row.default
+end
+
+-- Whether the option has another value than its default.
+function M.on(row, values)
+  local value = values[row.key]
+  return value ~= nil and value ~= M.default(row, values)
+end
+
+local function each_on(cfg)
+  local on = {}
+  for _, row in ipairs(M.list) do
+    if M.on(row, cfg) then on[#on + 1] = row end
+  end
+  return ipairs(on)
+end
+
+-- The first rule between keys that the values break, { key =, value =, rule = }, or nil.
+function M.conflict(values)
+  for _, row in each_on(values) do
+    local value = values[row.key]
+    for _, other in ipairs(row.excludes or {}) do
+      if values[other.key] == other.is then
+        local must = row.same_as and ("equal %s = %s"):format(row.same_as, M.default(row, values))
+          or "be " .. tostring(M.default(row, values))
+        local with = other.is == true and other.key or ("%s = %s"):format(other.key, other.is)
+        return { key = row.key, value = value, rule = ("must %s with %s, %s"):format(must, with, other.why) }
+      end
+    end
+    if row.divides and values[row.divides] % value ~= 0 then
+      return { key = row.key, value = value,
+               rule = ("must divide %s = %d"):format(row.divides, values[row.divides]) }
+    end
+  end
+end
+
+-- The rows that are part of a name or of a description, in their order: sizes come first, the ISA last.
+function M.told(field)
+  local list = {}
+  local function place(row)
+    if row.kind == "integer" then return 1 end
+    return row.required and 3 or 2
+  end
+  for at = 1, 3 do
+    for _, row in ipairs(M.list) do
+      if row[field] and place(row) == at then list[#list + 1] = row end
+    end
+  end
+  return list
+end
+
+-- The words of a config's description.
+function M.words(cfg)
+  local words = {}
+  for _, row in ipairs(M.told("word")) do
+    if M.on(row, cfg) then words[#words + 1] = row.word:format(cfg[row.key]) end
+  end
+  return words
+end
+
+-- What the plan could not do: rows and why.
+function M.idle(plan)
+  local list = {}
+  for _, row in each_on(plan.cfg) do
+    local why = row.idle and row.idle(plan)
+    if why then list[#list + 1] = { row, why } end
+  end
+  return list
+end
+
+-- The bits of mhagen_kernel.options, by their names in mhagen.h.
+function M.bits(plan)
+  local bits = {}
+  for _, row in each_on(plan.cfg) do
+    if row.bit and not (row.idle and row.idle(plan)) then bits[#bits + 1] = row.bit end
+  end
+  return bits
+end
+
+-- The pointers that a config needs, of `args` or of `weights`: { pointer =, aligned =, input =, most = }, the
+-- last a number.
+function M.needs(cfg, of)
+  local list = table.move(M.always[of], 1, #M.always[of], 1, {})
+  for _, row in each_on(cfg) do
+    for _, need in ipairs(row[of] or {}) do
+      list[#list + 1] = { pointer = need.pointer, aligned = need.aligned, input = need.input,
+                          most = need.most and cfg[need.most] }
+    end
+  end
+  return list
+end
+
+return M

@@ -1,0 +1,102 @@
+-- The options for people and for tools: the tables of --help and of the README, what `schema` prints, and
+-- a config in words.
+
+local json = require "json"
+local options = require "options.init"
+
+local M = {}
+
+-- What stands for a missing key, as a word; nil where the plan chooses.
+local function default_of(row)
+  if row.required then return "required" end
+  local default = row.same_as or row.computed or row.kind == "file" and "none" or row.default
+  return default ~= nil and tostring(default) or nil
+end
+
+local HEAD = "| key | values | default | meaning |\n|---|---|---|---|"
+local PLANNED = "Schedule keys (speed, and the last bits; what is not given, the plan chooses):"
+
+-- The keys as a table for --help; more(row): lines that follow a row's.
+local function listing(more)
+  local lines, planned = { "Config keys:" }, false
+  for _, row in ipairs(options.list) do
+    if row.planned and not planned then lines[#lines + 1], planned = "\n" .. PLANNED, true end
+    local default = default_of(row)
+    local note = row.required and " (required)" or default and (" (default: %s)"):format(default) or ""
+    lines[#lines + 1] = ("  %-14s %-27s  %s%s"):format(row.key, options.values(row), row.doc, note)
+    for _, line in ipairs(more and more(row) or {}) do lines[#lines + 1] = (" "):rep(17) .. line end
+  end
+  return table.concat(lines, "\n")
+end
+
+function M.help() return listing() end
+
+local function names_of(list, field)
+  local names = {}
+  for i, item in ipairs(list) do names[i] = item[field] end
+  return table.concat(names, ", ")
+end
+
+-- The same with all that a row says beyond that.
+function M.text()
+  return listing(function(row)
+    local lines = {}
+    local function line(label, text) lines[#lines + 1] = ("%-9s %s"):format(label, text) end
+    if row.also then line("also", table.concat(row.also, ", ")) end
+    if row.name then line("in names", row.name .. (row.kind == "flag" and "" or "<value>")) end
+    if row.bit then line("bit", row.bit) end
+    if row.args then line("needs", "args: " .. names_of(row.args, "pointer")) end
+    if row.weights then line("needs", "weights: " .. names_of(row.weights, "pointer")) end
+    if row.divides then line("divides", row.divides) end
+    for _, other in ipairs(row.excludes or {}) do
+      line("not with", ("%s=%s, %s"):format(other.key, other.is, other.why))
+    end
+    return lines
+  end) .. "\n"
+end
+
+-- The tables of the README: the keys, and the schedule keys.
+function M.markdown()
+  local lines, planned = {}, nil
+  for _, row in ipairs(options.list) do
+    if row.planned ~= planned then
+      planned = row.planned
+      lines[#lines + 1] = (#lines > 0 and "\n" or "") .. HEAD
+    end
+    local default = default_of(row) or "the plan's"
+    if default_of(row) and not row.required and not row.computed then default = ("`%s`"):format(default) end
+    lines[#lines + 1] = ("| `%s` | %s | %s | %s |"):format(row.key, options.values(row), default, row.doc)
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+-- An object has its keys in this order; idle is a function.
+local order = { "key", "kind", "is", "why", "doc", "min", "max", "choices", "required", "example", "default",
+                "same_as", "computed", "also", "divides", "excludes", "schedule", "planned", "name", "word",
+                "bit", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
+
+-- The rows as they are, as one JSON object: { options = list, always = what every kernel needs }.
+function M.json()
+  local list = {}
+  for i, row in ipairs(options.list) do
+    list[i] = {}
+    for field, value in pairs(row) do
+      if field ~= "idle" then list[i][field] = value end
+    end
+  end
+  return json.encode({ options = list, always = options.always }, { keyorder = order }) .. "\n"
+end
+
+-- A config in words: in one line, or with `newline` before the options.
+function M.shape(cfg, newline)
+  local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
+  if cfg.attention == "cross" then
+    inputs = ("q[%d][%d], k and v[%d][%d]"):format(cfg.seq, cfg.d_model, cfg.seq_kv, cfg.d_model)
+  end
+  local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
+  local more = options.words(cfg)
+  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.d_model, cfg.h,
+    cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
+end
+
+return M

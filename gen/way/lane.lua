@@ -1,0 +1,38 @@
+-- Vectors of B times a lane of a vector of A, where A is contiguous from row to row or from step to step. What is
+-- left over of a vector's lanes goes the way of every ISA.
+
+local outer = require "way.outer"
+
+local function nothing() end
+
+return function(t, tile, block)
+  local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer(t, tile, block)
+  local held -- vectors of A
+  local function read(r, k)
+    return t:operand(tile.product.a, "load", full, ("a_r%d_k%d"):format(r, k), a.p:at(r * a.row + k * a.step))
+  end
+  local function fma(b, acc, vector, lane)
+    for c = 1, #tile.vecs do t:update(acc[c], "fma_lane", b[c], vector, acc[c], lane) end
+  end
+
+  if a.row == 1 then
+    local whole = tile.rows - tile.rows % lanes
+    return { begin = nothing, multiply = function(r, k, b, acc)
+      if r >= whole then return rest.multiply(r, k, b, acc) end
+      if r % lanes == 0 then held = read(r, k) end
+      fma(b, acc, held, r % lanes)
+    end }
+  elseif a.step == 1 then
+    local whole = block.first + block.count - block.count % lanes
+    local function begin(k)
+      if k >= whole or (k - block.first) % lanes > 0 then return end
+      held = {}
+      for r = 0, tile.rows - 1 do held[r] = read(r, k) end
+    end
+    return { begin = begin, multiply = function(r, k, b, acc)
+      if k >= whole then return rest.multiply(r, k, b, acc) end
+      fma(b, acc, held[r], (k - block.first) % lanes)
+    end }
+  end
+  return rest
+end
