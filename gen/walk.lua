@@ -6,7 +6,8 @@
 -- it, one if that is missing. emit(K, place, item, i, ...) records the work at one place: an item and the
 -- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each other.
 --
--- `place` has the pointers of a batch entry (entry_pointers), what the rows of gen/score read, hb (the number of the head block), and
+-- `place` has the pointers of a batch entry (entry_pointers), what the rows of gen/score read,
+-- hb (the number of the head block), and
 -- heads_slot and scratch_slot, the parts of the workspace for what is projected and for a task.
 
 local code = require "emit.code"

@@ -44,7 +44,8 @@ local function score_tile(K, group, ptrs, tile)
   end)
 end
 
--- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start. keep: the m of the first attempt is kept.
+-- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
+-- keep: the m of the first attempt is kept.
 function M.raise(K, group, ptrs, span, keep)
   local t, scores = K.t, K.plan.scores
   t:block(function()
@@ -103,7 +104,8 @@ local function lead_tile(K, group, ptrs, head)
 end
 
 -- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.
--- open: whether some of them are seen by all lanes. first, last: whether the context starts, and ends, with it.
+-- open, edge: whether there may be some that all lanes see, or not all. first, last: whether the context
+-- starts, and ends, with it.
 local function block(K, group, ptrs, head, part)
   local t, plan, span = K.t, K.plan, head.span
   local masked, probs, rows = plan.scores.masked, plan.cfg.probs, group.keys.rows
@@ -116,7 +118,8 @@ local function block(K, group, ptrs, head, part)
   end
   -- Without a mask the tile at the edge, if there is one, is a shorter one.
   local edge = masked and { edge = true } or { rows = group.keys.rest }
-  for _, run in ipairs { { from = start, to = bound, tile = {} }, { from = bound, to = stop, tile = edge } } do
+  local runs = { { from = start, to = bound, tile = {} }, part.edge and { from = bound, to = stop, tile = edge } or nil }
+  for _, run in ipairs(runs) do
     K:each("tile", run.to - run.from, function(i)
       local at, tile = run.from + i, run.tile
       score_tile(K, group, ptrs, { pass = softmax.passes.next, key = at * rows, rows = tile.rows, edge = tile.edge,
@@ -150,12 +153,14 @@ function M.pass(K, group, ptrs, head)
   lead_tile(K, group, ptrs, head)
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)
-    if expr.is_const(part.from) and span.most.opened <= part.from + 1 then open = false end
+    local from = expr.is_const(part.from) and part.from + part.lead
+    if from and span.most.opened <= from then open = false end
+    local edge = not from or span.most.finish > from
     local function known(b, is_last)
       local from = part.from + b * most
       block(K, group, ptrs, head, {
         from = from, start = b == 0 and from + part.lead or from, stop = is_last and part.to or from + most,
-        open = open, first = b == 0 and n == 1, last = is_last and n == #parts,
+        open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts,
       })
     end
     for b = 0, (count or 0) - 1 do -- the blocks in the middle are a loop
@@ -169,7 +174,7 @@ function M.pass(K, group, ptrs, head)
         local from = part.from + b * most
         block(K, group, ptrs, head, {
           from = from, start = K.t:int("start", expr.max(from, part.from + part.lead)),
-          stop = K.t:int("stop", expr.min(part.to, from + most)), open = open,
+          stop = K.t:int("stop", expr.min(part.to, from + most)), open = open, edge = edge,
         })
       end)
     end

@@ -17,10 +17,13 @@ local tape = require "tape"
 
 local M = {}
 
-M.rows = {
-  require "score.kv_len",
-  require "score.causal",
-}
+M.rows = {}
+
+function M.add(row) M.rows[#M.rows + 1] = row end
+
+-- One line to add for a new row.
+M.add(require "score.kv_len")
+M.add(require "score.causal")
 
 -- The interval of keys of a query. s: cfg, query and the integers that rows read.
 local function first_key(rows, s)
@@ -125,9 +128,9 @@ local function tile_numbers(scores, group, s)
 end
 
 -- The tiles of keys of a group of queries: some lane sees a key of those from `begin` to finish - 1, all lanes
--- see all keys of those from `clear` to opened - 1; lead is `clear` if that is a tile, and a tile in any case. most: what opened and finish are at
--- most. s: as rows have it, its query the first of the group. straight: no number of tiles may depend on what
--- is read.
+-- see all keys of those from `clear` to opened - 1; lead is `clear` if that is a tile, and a tile in any
+-- case. most: what opened and finish are at most. s: as rows have it, its query the first of the group.
+-- straight: no number of tiles may depend on what is read.
 function M.span(scores, group, s, straight)
   local rows, tiles = group.keys.rows, group.keys.tiles
   local span = { begin = 0, lead = 0, opened = scores.cfg.seq_kv // rows, finish = tiles }

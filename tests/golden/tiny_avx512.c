@@ -763,98 +763,6 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
-/* Weights exp2(score - maximum) of some keys, added to the sum. */
-static __attribute__((noinline)) void scores_masked_5x5of16(const float *k, const float *q,
-    float *stats, float *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(stats);
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  const __m256 a_r3_k0 = _mm256_set1_ps(k[48]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-  const __m256 a_r4_k0 = _mm256_set1_ps(k[64]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-  const __m256 a_r3_k1 = _mm256_set1_ps(k[49]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0);
-  const __m256 a_r4_k1 = _mm256_set1_ps(k[65]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = _mm256_loadu_ps(q + 32);
-  const __m256 a_r0_k2 = _mm256_set1_ps(k[2]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(k[18]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-  const __m256 a_r2_k2 = _mm256_set1_ps(k[34]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-  const __m256 a_r3_k2 = _mm256_set1_ps(k[50]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k2, b_k2_c0, acc_r3_c0);
-  const __m256 a_r4_k2 = _mm256_set1_ps(k[66]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k2, b_k2_c0, acc_r4_c0);
-  /* k = 3 */
-  const __m256 b_k3_c0 = _mm256_loadu_ps(q + 48);
-  const __m256 a_r0_k3 = _mm256_set1_ps(k[3]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-  const __m256 a_r1_k3 = _mm256_set1_ps(k[19]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-  const __m256 a_r2_k3 = _mm256_set1_ps(k[35]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-  const __m256 a_r3_k3 = _mm256_set1_ps(k[51]);
-  acc_r3_c0 = _mm256_fmadd_ps(a_r3_k3, b_k3_c0, acc_r3_c0);
-  const __m256 a_r4_k3 = _mm256_set1_ps(k[67]);
-  acc_r4_c0 = _mm256_fmadd_ps(a_r4_k3, b_k3_c0, acc_r4_c0);
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
-  const __m256 p_r0_c0 = exp2_8(s_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 p_r1_c0 = exp2_8(s_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 p_r2_c0 = exp2_8(s_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 p_r3_c0 = exp2_8(s_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 p_r4_c0 = exp2_8(s_r4_c0);
-  _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
-}
-
 /* 4 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_4x5of16_final(const float *v, const float *p,
     float *stats, float *o, ptrdiff_t tiles) {
@@ -1112,9 +1020,6 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     _mm256_storeu_ps(stats, m_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
-  for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
-    scores_masked_5x5of16(k + 80 * tile + 80, q, stats, p + 80 * tile + 80, 5 * tile + 5);
-  }
   {
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
@@ -1147,10 +1052,6 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128,
         0);
-    for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
-      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
-          scratch + 80 * tile + 208, 5 * tile + 5);
-    }
     {
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
