@@ -4,7 +4,8 @@
     python3 bench/ab.py --shape micro --a "" --cc-b clang-19
     python3 bench/ab.py h=4 d_model=32 dk=8 seq=16 --mhagen-b ../other/build/mhagen
 
-Other key=value are of both. Each round is a short measurement of A and one of B, in turn first.
+Other key=value are for both sides. A round is a short measurement of A and one of B; they take turns in
+being first.
 """
 import pathlib
 import subprocess

@@ -1,5 +1,5 @@
-/* bench.c: the fixed part of every benchmark of mhagen. Each sample of the kernel lies between two of
- * the FMA peak, so that a slower clock or a neighbour on the core shows in both. */
+/* bench.c: the fixed part of every benchmark of mhagen. It measures the FMA peak before and after each
+ * sample of the kernel, so that a slower clock or a busy neighbour shows in both. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "reference.h"
@@ -71,8 +71,8 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Of sorted values: the smallest that at least this fraction of them does not exceed; of one half
- * it is the lower median. */
+/* The smallest of sorted values that at least this fraction of them does not exceed. For one half it is
+ * the lower median. */
 static double quantile(const double *sorted, int count, double fraction) {
   const int rank = (int)ceil(fraction * count);
   return sorted[rank > 0 ? rank - 1 : 0];
@@ -92,7 +92,7 @@ static const float *numbers(bench *b, size_t count, double deviation) {
   return allocate(b, count * sizeof(float), deviation);
 }
 
-/* Weights keep the variance, so that scores are of the size that they have in use. */
+/* Weights keep the variance, so that scores are as large as they are in models. */
 static void make_data(bench *b) {
   const mhagen_kernel *k = b->kernel;
   const size_t d = (size_t)k->d_model, h = (size_t)k->h, hk = h * (size_t)k->dk,
@@ -137,9 +137,9 @@ static mhagen_status run(const bench *b) {
   return b->pool ? mhagen_run_parallel(b->kernel, &b->args, b->pool) : b->kernel->run(&b->args);
 }
 
-/* The error of kernels that compute the same is that promised of every kernel. A few numbers may
- * cancel: narrow shapes are drawn so often that the norms are over 64, in expensive shapes 8,
- * independent columns. Leaves the errors there, and packed weights; returns what is promised. */
+/* Measures the errors of kernels that compute the same, and packs their weights. Returns the error that
+ * is promised of every kernel. Where there are few numbers they may cancel, so narrow shapes are drawn
+ * several times, until the norms are over 64 independent columns, or 8 in expensive shapes. */
 static double measure_errors(bench *all, int count, double *error) {
   const mhagen_kernel *k = all->kernel;
   const int context = k->h * k->dv, width = context < k->d_model ? context : k->d_model,
@@ -156,7 +156,7 @@ static double measure_errors(bench *all, int count, double *error) {
     for (size_t j = 0; j < numbers; j++) norm += want[j] * want[j];
     for (int i = 0; i < count; i++) {
       pack(&all[i]);
-      /* NaN, so that nothing is right because another kernel has left it there. */
+      /* NaN, so that no result is right only because another kernel has left it there. */
       memset(all[i].args.y, 0xFF, numbers * sizeof(float));
       memset(all[i].args.workspace, 0xFF, all[i].kernel->workspace_bytes);
       const mhagen_status status = run(&all[i]);
@@ -181,8 +181,8 @@ static void check(bench *b) {
 
 /* ---- the machine ---- */
 
-/* Keeps the process to the CPU where the scheduler has put it, an idle one, and for more threads to
- * the next ones that it may use. Returns how many there are. */
+/* Pins the process to the CPU on which the scheduler has put it, which is idle, and for more threads to
+ * the next CPUs that it may use. Returns how many CPUs there are. */
 static int pin(int threads) {
   cpu_set_t all, chosen;
   int count = 0;
@@ -244,7 +244,8 @@ static void fma_task(const mhagen_args *args, int index) {
 
 static int always(void) { return 1; }
 
-/* How much more FMA loops of some milliseconds do on all threads than on one: the median of some turns. */
+/* How many times as much FMA loops of some milliseconds do on all threads as on one: the median of some
+ * rounds. */
 static void measure_speedup(bench *b) {
   enum { TURNS = 15, LONGER = 100 };
   const int threads = b->threads;
@@ -275,9 +276,9 @@ static double warm_up(const bench *b) {
   return (now() - start) / (double)runs;
 }
 
-/* The clock for a timing of about so many seconds. On one thread it stands still while another
- * process has the core, which on a shared machine makes the times repeat; but to read it takes half
- * a microsecond. */
+/* The clock for a timing of about so many seconds. On one thread it stands still while another process
+ * has the core, which makes times repeatable on a shared machine; but reading it takes half a
+ * microsecond. */
 static clockid_t clock_for(const bench *b, double seconds) {
   return b->pool || seconds < SAMPLE ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
 }
@@ -303,7 +304,7 @@ static double measure(const bench *b, int samples) {
     passed += clock_seconds(CLOCK_MONOTONIC) - wall;
     used += time;
     seconds[i] = time / (double)runs;
-    /* The greater one: what disturbs so short a loop only makes it slower. */
+    /* The greater of the two, because a disturbance can only make so short a loop slower. */
     peaks[i] = fmax(before, measure_peak(b->peak, b->rounds));
     fractions[i] = work / seconds[i] / (peaks[i] * b->cores);
   }
@@ -326,8 +327,8 @@ static double measure(const bench *b, int samples) {
 
 /* ---- several kernels in turn ---- */
 
-/* The times of kernels that compute the same, A B C C B A and so on, and the medians of the ratios to
- * that of the first in the same round. */
+/* Times kernels that compute the same in turn, A B C C B A and so on, and takes the medians of the ratios
+ * to the first kernel in the same round. */
 static void compare(const bench *all, int count, int samples) {
   double once = warm_up(all);
   const long runs = once < SAMPLE ? (long)(SAMPLE / once) + 1 : 1;
@@ -364,7 +365,7 @@ static void flush(const void *at, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_ia32_clflush((const char *)at + i);
 }
 
-/* All that the linker has put into this program: code and constants. */
+/* The code and constants that the linker has put into this program. */
 static int flush_program(struct dl_phdr_info *object, size_t size, void *unused) {
   (void)size, (void)unused;
   for (int i = 0; i < object->dlpi_phnum; i++) {
@@ -383,7 +384,7 @@ static void make_cold(const bench *b) {
 
 #else
 
-/* Reads something else, larger than the caches. */
+/* Empties the caches: reads memory that is larger than they are. */
 static void make_cold(const bench *b) {
   static volatile char *other;
   const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -436,7 +437,8 @@ static int load_address(struct dl_phdr_info *object, size_t size, void *address)
   return 1;
 }
 
-/* A profile by a timer that interrupts TICKS / 2 times, in half a second or, if it is longer, a run. */
+/* A profile by a timer that interrupts about TICKS / 2 times in half a second, or in one run if that is
+ * longer. */
 static void profile(const bench *b) {
   const double once = warm_up(b), total = fmax(once, SAMPLING / 2);
   const long period = (long)(total * 1e6 / (TICKS / 2)) | 1; /* odd: out of step with what it sees */

@@ -1,6 +1,6 @@
-/* A plugin of QEMU's user mode emulation: at exit, for every translated block, its address, its
- * number of instructions, and how often it ran. QEMU's header is in no package: what is needed of it
- * is declared here, as of version 1 of the interface (QEMU 5 to 8).
+/* A plugin of QEMU's user mode emulation. At exit it prints for every translated block its address, its
+ * number of instructions, and how often it ran. No package has QEMU's header, so the functions that are
+ * used are declared here, as of version 1 of the interface (QEMU 5 to 8).
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,16 +1,17 @@
-"""What llvm-mca says of the NEON kernels of the suite: FMAs per cycle of their products.
+"""Asks llvm-mca about the NEON kernels of the suite: how many FMAs a cycle do their products reach?
 
     python3 bench/mca.py [--shapes micro,minilm] [--cc "clang-19 --target=aarch64-linux-gnu"]
                          [--cpu neoverse-n1,apple-m1] [key=value ...]
 
-No Arm hardware is measured here. A kernel is compiled with -O2 and run once under QEMU, which counts
-how often each instruction runs. Of the innermost loops and the straight-line blocks that are products,
-llvm-mca tells the cycles of one pass by its model of a CPU: in the steady state, every load from the
-first-level cache, every branch foretold. What is between the products (softmax, starting and
-storing tiles, calls) is counted in instructions, and not in cycles.
+No Arm hardware is measured. A kernel is compiled with -O2 and run once under QEMU, which counts how often
+each instruction runs. For the innermost loops and the straight-line blocks that are products, llvm-mca
+gives the cycles of one pass by its model of a CPU: in the steady state, with every load from the
+first-level cache and every branch predicted. The code between the products (softmax, starting and storing
+tiles, calls) is counted in instructions, not in cycles.
 
-A product's rate is given as a fraction of the vector FMAs that the model can start in a cycle; of a
-shape, the mean weighted by FMAs, which is that of the time. Needs what `scripts/install.sh tests` installs.
+The rate of a product is a fraction of the vector FMAs that the model can start in a cycle. The rate of a
+shape is the mean weighted by FMAs, so that it is the fraction for the whole time. It needs what
+`scripts/install.sh tests` installs.
 """
 import argparse
 import json

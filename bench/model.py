@@ -1,10 +1,10 @@
-"""How well the cost model orders schedules: random ones of some shapes, each timed in a sweep, and the rank
-correlation (Spearman) of the model's cycles with the times, for each shape.
+"""Measures how well the cost model orders schedules. It times random schedules of some shapes in a sweep, and
+prints for each shape the rank correlation (Spearman) of the model's cycles with the times.
 
     python3 bench/model.py [OPTION...] [key=value ...]
 
-The sweep is that of grid.lua in the directory of --out, goes on where it was stopped, and can be looked at with
-`mhagen report`. Schedules that the generator refuses are drawn again.
+The sweep is in the directory of --out, as grid.lua says. It goes on where it was stopped, and `mhagen report`
+shows it. Schedules that the generator refuses are drawn again.
 """
 import json
 import os

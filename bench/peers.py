@@ -2,15 +2,16 @@
 
     bench/peers.py [OPTION...] [key=value ...]      key=value: keys of the config, such as a schedule
 
-Every contestant is a process of its own on the same core, one of which runs at a time. Each must agree
-with float64 first. Of what a peer offers (bench/peers: layouts, blocks, operators, builds) the fastest on
-the shape counts. The ratios are of lower medians of the rounds, peer / ours. The suite takes a quarter of
-an hour.
+Every contestant is a process of its own on the same core, and one of them runs at a time. Each must agree with
+float64 first. A peer has several forms (bench/peers: layouts, blocks, operators, builds); the fastest one on
+the shape counts. A ratio is peer / ours, of the lower medians over the rounds. The suite takes a quarter
+of an hour.
 
-The table and its rows go to OUT.txt and OUT.json. With --random, shapes are drawn instead of taken from the
-suite (log-uniform in d_model 16..1024, h 1..16, dk 4..128, n 1..1024; every second one of odd d_model, dk
-and n, the others of multiples of 16 or 4, for dk of 4; those of more than 1e10 flops are drawn again), and
-listed by ratio. scripts/peers.sh installs the peers; one that cannot run is named with the reason.
+The table and its rows go to OUT.txt and OUT.json. scripts/peers.sh installs the peers; a peer that cannot run
+is named with the reason. With --random, shapes are drawn instead of taken from the suite, and listed by ratio.
+They are log-uniform in d_model 16..1024, h 1..16, dk 4..128 and n 1..1024. Every second shape has odd d_model,
+dk and n; in the others d_model and n are multiples of 16, and dk of 4. Shapes of more than 1e10 flops
+are drawn again.
 """
 import argparse
 import json

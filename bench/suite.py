@@ -2,8 +2,8 @@
 
     python3 bench/suite.py [OPTION...] [key=value ...]
 
-key=value are keys of the config, for every shape. The table and the rows also go to bench.txt and
-bench.json in the directory of --out.
+key=value are keys of the config for every shape. The table and the rows also go to bench.txt and bench.json
+in the directory of --out.
 """
 import argparse
 import json
@@ -28,9 +28,8 @@ def suite():
 
 
 def widest():
-    """The last ISA in the list that this CPU has."""
-    lines = subprocess.run([MHAGEN, "isas"], text=True, capture_output=True, check=True).stdout
-    return re.findall(r"^(\w+) .* yes ", lines, re.M)[-1]
+    """The widest ISA that this CPU has."""
+    return subprocess.run([MHAGEN, "isas", "--widest"], text=True, capture_output=True, check=True).stdout.strip()
 
 
 def bench(config, cc="cc", mhagen=MHAGEN, options=()):

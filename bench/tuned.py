@@ -1,11 +1,11 @@
-"""Tunes the shapes of the suite: what the search finds beyond the plan's own choice, and what a random search
-of the same budget finds on some of them.
+"""Tunes the shapes of the suite, and shows how much faster the found schedules are than the plan's own. On some
+shapes a random search with the same budget runs for comparison.
 
     python3 bench/tuned.py [OPTION...] [key=value ...]
 
-The schedules go to tuned.lua in the directory of --out (and of the random search to random.lua), the table to
-tuned.txt, and how the searches went to tune.jsonl, which `mhagen report` shows beside the results of a sweep
-there. Shapes that the files have are not searched again.
+In the directory of --out are the schedules, tuned.lua (random.lua for the random search), the table, tuned.txt,
+and the course of the searches, tune.jsonl, which `mhagen report` shows beside the results of a sweep there.
+Shapes that are in the files already are not searched again.
 """
 import pathlib
 import re

@@ -1,5 +1,5 @@
--- A grid for `mhagen sweep`, of a quarter of an hour: one shape at every length up to 200, on two
--- instruction sets. The report's plot over seq shows whether some lengths are dearer than their flops.
+-- A grid for `mhagen sweep`: one shape at every length up to 200, on two instruction sets. It takes about a
+-- quarter of an hour. The report's plot over seq shows whether some lengths take longer than their flops say.
 local lengths = {}
 for n = 1, 200 do lengths[n] = n end
 

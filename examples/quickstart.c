@@ -1,5 +1,8 @@
-/* Pack once, run many times; the optional argument is the number of threads. To build it:
- *   build/mhagen gen h=12 d_model=384 dk=32 seq=128 kv_len=true isa=scalar name=minilm -o out
+/* Packs the weights once and runs the kernel ten times; the argument, if there is one, is the number
+ * of threads. To build it:
+ *
+ *   isa=$(build/mhagen isas --widest)
+ *   build/mhagen gen h=12 d_model=384 dk=32 seq=128 kv_len=true isa=$isa name=minilm -o out
  *   cc -O2 -Iout examples/quickstart.c out/minilm.c out/mhagen.c -pthread -o quickstart
  */
 #include <stdio.h>
@@ -8,7 +11,8 @@
 
 enum { D = MINILM_D_MODEL, SEQ = MINILM_SEQ };
 
-/* Static here; from malloc, align them yourself. Two runs at the same time need two workspaces. */
+/* Aligned, because they are static; memory from malloc has to be aligned by the caller. Two runs at
+ * the same time need two workspaces. */
 static _Alignas(MHAGEN_ALIGN) char packed[MINILM_PACKED_BYTES], workspace[MINILM_WORKSPACE_BYTES];
 
 static float *numbers(size_t n, float scale) { /* stands in for your weights and inputs */

@@ -1,5 +1,5 @@
--- A grid for `mhagen sweep`, of a minute or two: every instruction set and amount of unrolling for
--- some shapes. What this CPU does not have is skipped.
+-- A grid for `mhagen sweep`: every instruction set and level of unrolling for some shapes. It takes a minute
+-- or two. Instruction sets that this CPU does not have are skipped.
 return {
   configs = { -- a list of tables is an axis of several keys
     { h = 4, d_model = 32, dk = 8, seq = 16 },
@@ -10,7 +10,7 @@ return {
   unroll = { "auto", "tile", "k", "full" },
   kv_len = { false, true },
 
-  -- Of the product of all axes, these. No library is there, only Lua itself.
+  -- The configs to take of the product of all axes. Lua's library is not available here.
   where = function(c)
     if c.unroll == "full" then return c.seq <= 16 and c.isa ~= "scalar" end -- micro shapes
     return not c.kv_len or c.unroll == "auto"

@@ -2,60 +2,52 @@
 -- is refused at once: the statements of the register tiles, each as often as the unrolling level
 -- writes it. And the exact count of the functions' text afterwards.
 
+local kinds = require "stage.init"
+
 local M = {}
+local Count = {}
+Count.__index = Count
 
--- FMAs, loads and the tile's start and end, for one tile.
-local function tile(rows, vectors, steps, epilogue)
-  return steps * (rows * vectors + rows + vectors + 1) + rows * vectors * epilogue
-end
-
-local SCORE = 5 -- statements of exp2 and the sums, per vector of scores
 local STORE = 4
 local BYTES = 6 -- of machine code for a statement, measured
 
+-- What is written `count` times in straight code, and once in a loop.
+function Count:times(count) return self.straight and count or 1 end
+
+-- Adds `copies` tiles: FMAs, loads and the tile's start and end, `epilogue` statements for a vector.
+function Count:copies(copies, rows, vectors, steps, epilogue)
+  local level = self.plan.cfg.unroll
+  if not self.straight and level ~= "k" then steps = math.min(steps, self.plan.k_unroll * 2) end
+  self.sum = self.sum + copies * (steps * (rows * vectors + rows + vectors + 1) + rows * vectors * epilogue)
+end
+
+-- Adds the code of `count` equal tiles.
+function Count:tiles(count, rows, vectors, steps) self:copies(self:times(count), rows, vectors, steps, STORE) end
+
+-- Adds the code of a product with vectors over columns that is made `repeats` times.
+function Count:columns(product, runs, repeats)
+  for _, block in ipairs(product.blocks) do
+    for _, run in ipairs(runs) do
+      self:tiles(repeats * block.count * run.count, run.size, #block.vecs, product.steps)
+    end
+  end
+end
+
 -- Statements of one execution of everything, or of one copy of every tile.
 function M.statements(plan)
-  local cfg, level = plan.cfg, plan.cfg.unroll
-  local straight = level == "full"
-  local function k_steps(steps)
-    if straight or level == "k" then return steps end
-    return math.min(steps, plan.k_unroll * 2)
+  local count = setmetatable({ plan = plan, straight = plan.cfg.unroll == "full", sum = 0 }, Count)
+  for _, stage in ipairs(plan.stages) do
+    local add = kinds.of(stage).statements
+    if add then add(count, plan, stage) end
   end
-  local function times(count) return straight and count or 1 end
+  return count.sum
+end
 
-  local sum = 0
-  local function columns(product, runs, steps, repeats)
-    for _, block in ipairs(product.blocks) do
-      for _, run in ipairs(runs) do
-        sum = sum + times(repeats * block.count * run.count) * tile(run.size, #block.vecs, k_steps(steps), STORE)
-      end
-    end
-  end
-  for _, product in pairs(plan.projected) do
-    local repeats = plan.head_blocks * (product.quadrants or 1)
-    for _, runs in ipairs(product.runs) do columns(product, runs, product.steps, repeats) end
-  end
-  for i, group in ipairs(plan.groups) do
-    local n, groups = #group.vecs, group.count
-    local heads = groups * cfg.h
-    local function rows(product, repeats)
-      for _, run in ipairs(product and product.runs or {}) do
-        sum = sum + times(repeats * run.count) * tile(run.size, n, k_steps(product.steps), STORE)
-      end
-    end
-    rows(plan.q, groups * plan.head_blocks)
-    rows(plan.kq, heads)
-    rows(plan.vc, heads)
-    -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
-    local kinds = straight and 1 or plan.scores.masked and 6 or 3
-    sum = sum + (times(heads * group.keys.tiles) + kinds - 1)
-      * tile(group.keys.rows, n, k_steps(plan.fold.depth), SCORE)
-    for _, run in ipairs(group.context) do
-      sum = sum + times(heads * run.count) * tile(run.size, n, k_steps(cfg.seq_kv), STORE)
-    end
-    columns(plan.out, plan.out.runs[i], plan.out.steps, groups)
-  end
-  return sum
+-- KB of stack that a kernel needs at most.
+function M.stack(plan)
+  local bytes = 0
+  for _, stage in ipairs(plan.stages) do bytes = bytes + kinds.ask("stack", 0, plan, stage) end
+  return 16 + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
 end
 
 local function refuse(cfg, about, statements)

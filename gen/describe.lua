@@ -1,74 +1,27 @@
 -- A plan in words: the comment on top of a generated file, and what `explain` prints.
 
-local choices = require "choices"
 local config = require "config"
+local kinds = require "stage.init"
+local memory = require "memory"
 local options = require "options.init"
 local show = require "options.show"
 local tape = require "tape"
+local words = require "words"
+
+local number = words.number
 
 local M = {}
 
--- 1234567 -> "1,234,567"
-local function number(n)
-  local text = ("%.0f"):format(n)
-  local grouped = text:reverse():gsub("(%d%d%d)", "%1,"):reverse()
-  return (grouped:gsub("^,", ""))
-end
-
-local function tiles(runs, width)
-  local words = {}
-  for _, run in ipairs(runs) do
-    words[#words + 1] = ("%d of %dx%s"):format(run.count, run.size, tostring(width))
-  end
-  return table.concat(words, " + ")
-end
-
-local function column_tiles(product)
-  local words = {}
-  for _, block in ipairs(product.blocks) do
-    for _, runs in ipairs(product.runs) do
-      for _, run in ipairs(runs) do
-        local word = ("%dx%d"):format(run.size, block.used)
-        if not words[word] then words[#words + 1] = word end
-        words[word] = true
-      end
-    end
-  end
-  return table.concat(words, ", ")
-end
-
--- What stands in the place of a product that fold.lua avoids.
-local ways = {
-  absorbk = "the inputs themselves; Wk is applied to the queries",
-  absorbv = "the inputs themselves; Wv is applied to the context",
-  mergek = "the inputs themselves; the queries' weights are Wq Wk^T",
-  mergev = "the inputs themselves; the output's weights are Wv Wo",
-}
-
--- One line a phase.
+-- The lines of all stages; what an input stands in the place of says so.
 local function phases(plan)
-  local cfg, lines = plan.cfg, {}
-  local function line(name, text) lines[#lines + 1] = ("%-9s %s"):format(name, text) end
-  local function chain(chunks)
-    return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
+  local lines = {}
+  local function add(name, text) lines[#lines + 1] = ("%-9s %s"):format(name, text) end
+  for _, name in ipairs { "keys", "values", "queries", "attend", "output" } do
+    local stage = plan.stage[name]
+    for _, line in ipairs(stage and kinds.ask("describe", {}, plan, stage) or {}) do add(line[1], line[2]) end
+    local instead = not stage and plan.attend.instead[name]
+    if instead then add(name, "the inputs themselves; " .. instead) end
   end
-  local projected = { { "keys", "k", plan.fold.qk }, { "values", "v", plan.fold.vo } }
-  if plan.projected.q then projected[3] = { "queries", "q" } end
-  for _, row in ipairs(projected) do
-    local product = plan.projected[row[2]]
-    local quadrants = product and product.quadrants and ("; %d products of quadrants"):format(product.quadrants)
-    line(row[1], product and ("tiles %s, %s; %d of %d heads together%s"):format(column_tiles(product),
-      chain(product.chunks), plan.hb, cfg.h, quadrants or "") or ways[row[3] .. row[2]])
-  end
-  for _, group in ipairs(plan.groups) do
-    local width = group.width == group.used and group.used or group.used .. " of " .. group.width
-    local first = plan.q or plan.kq
-    line("attend", ("%d x %s queries%s"):format(group.count, width,
-      first and ": Q " .. tiles(first.runs, group.used) or ""))
-    line("", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, plan.fold.depth,
-      tiles(group.context, group.used), math.min(cfg.seq_kv, group.keys.block_tiles * group.keys.rows)))
-  end
-  line("output", ("tiles %s, %s"):format(column_tiles(plan.out), chain(plan.out.chunks)))
   return lines
 end
 
@@ -87,7 +40,7 @@ function M.header(recorded)
     lines[#lines + 1] = (" *   %-9s %s"):format(i == 1 and "plan" or "", text)
   end
   lines[#lines + 1] = (" *   cost      %s flops; %s bytes packed, %s bytes of workspace"):format(
-    number(plan.flops), number(plan.packed.total * 4), number(plan.workspace * 4))
+    number(plan.flops), number(plan.packed_bytes), number(plan.workspace_bytes))
   lines[#lines + 1] = (" *   registers at most %d of %d vectors live at once"):format(
     pressure(recorded.tape), plan.isa.registers)
   lines[#lines + 1] = " *   names     acc_r<row>_c<vector>, a_r<row>_k<step>, b_k<step>_c<vector>"
@@ -99,8 +52,8 @@ function M.written(recorded, paths, bytes, compile)
   local plan, lines = recorded.plan, { table.concat(paths, " ") }
   local function line(label, ...) lines[#lines + 1] = ("  %-10s %s"):format(label, string.format(...)) end
   line("code", "%s bytes of C, %s statements", number(bytes), number(recorded.statements))
-  line("packed", "%s bytes", number(plan.packed.total * 4))
-  line("workspace", "%s bytes", number(plan.workspace * 4))
+  line("packed", "%s bytes", number(plan.packed_bytes))
+  line("workspace", "%s bytes", number(plan.workspace_bytes))
   line("compile", "%s", compile)
   return table.concat(lines, "\n") .. "\n"
 end
@@ -115,9 +68,9 @@ function M.explain(recorded)
   line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
     number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
-  if plan.fold.flops < plan.flops then
-    line("  fold       %s flops are left to do (%.3g of them)", number(plan.fold.flops),
-      plan.fold.flops / plan.flops)
+  if plan.folded_flops < plan.flops then
+    line("  fold       %s flops are left to do (%.3g of them)", number(plan.folded_flops),
+      plan.folded_flops / plan.flops)
   end
   line("  model      %s cycles of tiles for a batch entry, exponentials apart",
     number(math.ceil(plan.cost / plan.cpu.fmas)))
@@ -130,24 +83,22 @@ function M.explain(recorded)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
   line("why")
-  for _, row in ipairs(choices.of(plan)) do
-    line("  %s: %s", row[1], row[2])
-    for _, other in ipairs(row.rejected) do line("    not %s: %s", other[1], other[2]) end
+  for _, list in ipairs { plan.why, recorded.tape.why } do
+    for _, row in ipairs(list) do
+      line("  %s: %s", row.choice, row.reason)
+      for _, other in ipairs(row.rejected) do line("    not %s: %s", other[1], other[2]) end
+    end
   end
-  line("  %d of %d heads projected together: %s", plan.hb, cfg.h,
-    cfg.head_block and "as head_block says" or "the least cost by the model")
   line("buffers (bytes)")
-  local function buffer(name, floats) line("  %-22s %15s", name, number(floats * 4)) end
-  buffer("packed", plan.packed.total)
-  buffer("  a block of heads", plan.head.total)
-  buffer("  Wo", plan.packed.bo - plan.packed.wo)
-  buffer("workspace", plan.workspace)
-  buffer("  X transposed", plan.entry.o - plan.entry.xt)
-  local sums = plan.sums[1] and plan.entry["sums_" .. plan.sums[1].name] or plan.entry.kv
-  buffer("  context of all heads", sums - plan.entry.o)
-  if plan.sums[1] then buffer("  sums of quadrants", plan.entry.kv - sums) end
-  buffer("  what is projected", plan.entry.scratch - plan.entry.kv)
-  buffer("  Q, weights, sums", plan.entry.total - plan.entry.scratch)
+  local function buffer(name, count) line("  %-26s %15s", name, number(count * memory.BYTES)) end
+  for _, space in ipairs {
+    { "packed", "packed" }, { "head", "  a block of heads, of it" },
+    { "entry", "workspace of an entry" }, { "projected", "  a block of heads, of it" }, { "task", "  a task, of it" },
+  } do
+    local sections = plan.memory[space[1]]
+    buffer(space[2], sections.total)
+    for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count) end
+  end
   if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end
   return table.concat(lines, "\n") .. "\n"
 end

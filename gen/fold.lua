@@ -12,20 +12,10 @@
 -- each row of P sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is
 -- zero, and bv stays.
 
-local score = require "score.init"
+local choices = require "choices"
+local graph = require "graph"
 
 local M = {}
-
--- Multiply-adds of the pair that meets over n queries and m keys, inner width `width` of a head, with
--- `pairs` scores a head.
-local function counts(cfg, width, pairs)
-  local n, m, d, h = cfg.seq, cfg.seq_kv, 1.0 * cfg.d_model, cfg.h
-  return {
-    project = h * (d * width * (n + m) + pairs * width),
-    absorb = h * (2 * n * d * width + pairs * d),
-    merge = h * (n * d * d + pairs * d),
-  }
-end
 
 -- An infinite key gives, by the formula, dk products of either sign, and so a score of NaN, but for one
 -- case in 2^(dk - 1): a score of -inf, a weight of zero. A score made from the key itself is -inf in
@@ -36,37 +26,85 @@ local function keys_allowed(cfg)
   return cfg.attention == "self" or cfg.dk >= 16
 end
 
-local ways = { "project", "absorb", "merge" } -- of equals the first
+local function drop_biases(list, cfg, scores)
+  local values, output = graph.find(list, "values"), graph.find(list, "output")
+  if #scores.changes == 0 then -- softmax drops what is added to all scores of a query
+    list = graph.edited(list, { keys = { graph.with(graph.find(list, "keys"), { bias = false }) } })
+  end
+  if scores.keyless then return list end
+  local bias = { text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
+  return graph.edited(list, { values = { graph.with(values, { bias = false }) },
+                              output = { graph.with(output, { bias = bias }) } })
+end
 
--- { qk =, vo = one of `ways` each; without = the biases that are folded away, by the letter of their matrix;
--- query = columns of a head's queries as they are projected; depth = K steps of a score, breadth = columns of a head's
--- context, out = those of its part of the output product; test_scores = whether scores that are not
--- finite must make their row NaN; flops = what is spent, a float }
-function M.choose(cfg, scores)
-  local auto = cfg.fold == "auto"
-  local shifts = #scores.changes == 0 -- softmax drops what is added to all scores of a query
-  local fold = { without = { k = auto and shifts, v = auto and not scores.keyless } }
-  local pairs_seen, formula, spent = score.pairs_seen(scores), 0, 0
-  local function choose(width, allowed)
-    local count, best = counts(cfg, width, pairs_seen), "project"
-    -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
-    if auto and allowed and not scores.masked then
-      for _, way in ipairs(ways) do
-        if count[way] < count[best] then best = way end
-      end
+-- Attention that reads an input in the place of the keys or values that were projected of it, and what is done instead.
+local function reading(list, name, instead, fields)
+  local attend = graph.find(list, "attend")
+  fields.instead = graph.with(attend.instead, { [name] = instead })
+  return graph.with(attend, fields)
+end
+
+local rewrites = {}
+
+function rewrites.absorb_keys(list, cfg)
+  local keys = graph.find(list, "keys")
+  local query = graph.product {
+    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = cfg.d_model,
+    heads = cfg.h, weights = { text = "wk^T", a = "wk", a_flipped = true, along = "row", width = cfg.dk },
+  }
+  local attend = reading(list, "keys", "Wk is applied to the queries", {
+    keys = keys.a, depth = cfg.d_model, test_scores = cfg.attention == "cross" })
+  return graph.edited(list, { keys = {}, attend = { query, attend } })
+end
+
+function rewrites.merge_keys(list, cfg)
+  local keys = graph.find(list, "keys")
+  local function times_wk(a)
+    return { text = a .. " wk^T", a = a, b = "wk", b_flipped = true, inner = cfg.dk, along = "first", width = cfg.dk }
+  end
+  local queries = graph.with(graph.find(list, "queries"), {
+    cols = cfg.d_model, weights = times_wk "wq", bias = times_wk "bq", merged = true })
+  local attend = reading(list, "keys", "the queries' weights are Wq Wk^T", {
+    keys = keys.a, depth = cfg.d_model, test_scores = cfg.attention == "cross" })
+  return graph.edited(list, { queries = { queries }, keys = {}, attend = { attend } })
+end
+
+function rewrites.absorb_values(list, cfg)
+  local values = graph.find(list, "values")
+  local context = graph.product {
+    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = cfg.d_model,
+    cols = cfg.dv, heads = cfg.h, weights = { text = "wv", a = "wv", along = "column", width = cfg.dv },
+  }
+  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = cfg.d_model })
+  return graph.edited(list, { values = {}, attend = { attend, context } })
+end
+
+function rewrites.merge_values(list, cfg)
+  local values, d = graph.find(list, "values"), cfg.d_model
+  local output = graph.with(graph.find(list, "output"), {
+    steps = cfg.h * d, weights = { text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
+  local attend = reading(list, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d })
+  return graph.edited(list, { values = {}, output = { output }, attend = { attend } })
+end
+
+-- The list with the least flops. Of equals the first.
+function M.rewrite(list, plan)
+  local cfg, scores, why = plan.cfg, plan.scores, plan.why
+  if cfg.fold ~= "auto" then return list end
+  choices.add(why, "fold")
+  list = drop_biases(list, cfg, scores)
+  -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
+  if scores.masked then return list end
+  local function least(...)
+    local best = list
+    for _, rewrite in ipairs { ... } do
+      local other = rewrite(list, cfg)
+      if graph.macs(other) < graph.macs(best) then best = other end
     end
-    formula, spent = formula + count.project, spent + count[best]
     return best
   end
-  local d = cfg.d_model
-  fold.qk, fold.vo = choose(cfg.dk, shifts and keys_allowed(cfg)), choose(cfg.dv, true)
-  fold.query = fold.qk == "merge" and d or cfg.dk
-  fold.depth = fold.qk == "project" and cfg.dk or d
-  fold.breadth = fold.vo == "project" and cfg.dv or d
-  fold.test_scores = fold.qk ~= "project" and cfg.attention == "cross"
-  fold.out = fold.vo == "merge" and d or cfg.dv
-  fold.formula, fold.flops = 2.0 * formula * cfg.batch, 2.0 * spent * cfg.batch
-  return fold
+  if #scores.changes == 0 and keys_allowed(cfg) then list = least(rewrites.absorb_keys, rewrites.merge_keys) end
+  return least(rewrites.absorb_values, rewrites.merge_values)
 end
 
 return M

@@ -1,5 +1,6 @@
 -- A checked config -> the texts of <name>.h and <name>.c, and what was recorded for them.
 
+local budget = require "budget"
 local config = require "config"
 local cprint = require "cprint"
 local describe = require "describe"
@@ -10,7 +11,6 @@ local self_test = require "emit.self_test"
 local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
-local tiles = require "tiles"
 local version = require "version"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
@@ -28,14 +28,6 @@ local function phase_rows(phases, plan)
     end
   end
   return table.concat(rows, "\n")
-end
-
--- KB of stack that a kernel needs at most. In straight code compilers keep every broadcast of the keys
--- and values of a head, to use it for the next group of queries.
-local function stack(plan)
-  if plan.cfg.unroll ~= "full" then return 16 end
-  local broadcasts = plan.cfg.seq_kv * (plan.fold.depth + plan.fold.breadth)
-  return 16 + tiles.ceil_div(4 * plan.isa.lanes * broadcasts, 1024)
 end
 
 -- The inputs of the self-test, and the rows of bits that it must give.
@@ -107,9 +99,9 @@ return function(cfg)
     return values
   end
   local header_values = with {
-    packed_bytes = ("%d"):format(plan.packed.total * 4),
-    workspace_bytes = ("%d"):format(plan.workspace * 4),
-    stack = tostring(stack(plan)), inputs = inputs,
+    packed_bytes = ("%d"):format(plan.packed_bytes),
+    workspace_bytes = ("%d"):format(plan.workspace_bytes),
+    stack = tostring(budget.stack(plan)), inputs = inputs,
   }
   local test_inputs, test_bits = test_values(test_rows)
   local source_values = with {

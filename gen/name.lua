@@ -18,7 +18,7 @@ local PREFIX, LEAD = "mha_", "dtype" -- and the key behind it
 -- The parts of a name, in order.
 local function words_of(cfg)
   local words = {}
-  for _, row in ipairs(options.told("name")) do
+  for _, row in ipairs(options.told.name) do
     if options.on(row, cfg) then
       words[#words + 1] = row.name .. kinds[row.kind].in_name(row, cfg[row.key])
     end
@@ -39,7 +39,7 @@ function M.parse(name)
   local lead, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
   if not types.by_name[lead] then return nil end
   local cfg = { [LEAD] = lead }
-  for _, row in ipairs(options.told("name")) do
+  for _, row in ipairs(options.told.name) do
     local value, after
     if rest:sub(1, #row.name) == row.name then
       value, after = kinds[row.kind].parse(row, rest:sub(#row.name + 1))

@@ -30,9 +30,11 @@ end
 
 function Pointer:at(off) return M.pointer(self.base, self.off + off, self.type) end
 
--- before: a tape that is printed before this one; its functions are known.
+-- before: a tape that is printed before this one; its functions are known. why: the choices that were taken while
+-- recording.
 function M.new(isa, before)
-  return setmetatable({ isa = isa, functions = {}, by_name = before and before.by_name or {}, by_content = {} }, Tape)
+  return setmetatable({ isa = isa, functions = {}, by_name = before and before.by_name or {}, by_content = {},
+                         why = {} }, Tape)
 end
 
 function Tape:push(node)

@@ -1,11 +1,15 @@
 -- How products are cut into register tiles: blocks of vectors, runs of rows, chunks of long sums, and
 -- what a tile costs.
 
+local choices = require "choices"
 local isas = require "isa.init"
 
--- `target` in what follows is { isa, cfg, cpu, product }, such as a plan has them.
+-- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them.
 
 local M = {}
+
+-- Sums of more steps than this are long: their panels do not stay in the nearest cache.
+M.LONG = 256
 
 function M.ceil_div(a, b) return (a + b - 1) // b end
 function M.round_up(a, b) return M.ceil_div(a, b) * b end
@@ -32,6 +36,9 @@ function M.chunks(n, most, multiple)
   count = M.ceil_div(n, size)
   return { total = n, size = size, count = count, last = n - (count - 1) * size }
 end
+
+-- Those of a plan's products.
+function M.k_chunks(target, steps) return M.chunks(steps, target.k_block, target.k_unroll) end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
 -- { vecs, count, at = first float, used = floats of one block, width = its slots }.
@@ -99,6 +106,11 @@ function M.runs_cost(target, runs, vecs, steps, a_order)
   return sum * (1 + M.KIND * #runs)
 end
 
+-- The same as a function of a tile's rows, for `total` rows whose lanes are those of a group of queries.
+function M.rows_cost(target, total, vecs, steps)
+  return function(rows) return M.runs_cost(target, M.balanced(total, rows), vecs, steps, "columns") end
+end
+
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
 local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
@@ -135,6 +147,8 @@ end
 -- Rows of a tile: the schedule key if it is set, else the cheapest.
 function M.choose_rows(target, key, n, vectors, a_order, cost)
   if target.cfg[key] then return target.cfg[key] end
+  choices.add(target.why, "model")
+  choices.add(target.why, "one_size")
   local most = most_rows(target, vectors, a_order)
   local best, best_cost
   for rows = math.max(1, most // 3), most do
@@ -146,7 +160,9 @@ function M.choose_rows(target, key, n, vectors, a_order, cost)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, the runs of its tiles. keys: the schedule's for rows and vectors.
+-- `rows` rows, the runs of its tiles; ld = numbers from row to row, steps and their chunks; of the panels of B, each
+-- as wide as a block: panels = their number, floats = their size, and where a block's begin, first and panel. keys:
+-- the schedule's for rows and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
@@ -168,6 +184,13 @@ function M.columns(target, keys, sets, columns, steps, a_order)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
+  best.steps, best.chunks = steps, M.k_chunks(target, steps)
+  best.panels, best.floats = 0, 0
+  for _, block in ipairs(best.blocks) do
+    block.first, block.panel = best.panels, best.floats
+    best.panels = best.panels + block.count
+    best.floats = best.floats + block.count * block.width * steps
+  end
   return best, best_cost
 end
 

@@ -1,17 +1,17 @@
 -- From the list of stages to functions: a run on one thread, and tasks for many.
 --
--- A stage is { phase, title, per, axes, emit }: its work is the product of its axes, outermost first, for each
--- batch entry and, where per = "heads", for each block of heads. An axis is { var, items, total, grain }: its
+-- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua): its work is the product
+-- of its axes, outermost first, for each batch entry and, where per = "heads", for each block of heads. An axis is { var, items, total, grain }: its
 -- places are numbered, an item { first, count } having those from `first` on; a task has `grain` places of
--- it, one if that is missing. emit(K, place, item, i, ...) records the work at one place: an item and the
+-- it, one if that is missing. emit(K, place, stage, item, i, ...) records the work at one place: an item and the
 -- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each other.
 --
--- `place` has the pointers of a batch entry (entry_pointers), what the rows of gen/score read,
--- hb (the number of the head block), and
--- heads_slot and scratch_slot, the parts of the workspace for what is projected and for a task.
+-- `place` has the pointers of a batch entry (entry_pointers), len, hb (the number of the head block), and
+-- heads_slot and task_slot, the parts of the workspace for what is projected and for a task.
 
 local code = require "emit.code"
 local expr = require "expr"
+local kinds = require "stage.init"
 local score = require "score.init"
 local tape = require "tape"
 
@@ -31,7 +31,7 @@ local function entry_pointers(K, b, slot)
     probs = cfg.probs and tape.pointer("args->probs", b * (cfg.h * cfg.seq * cfg.seq_kv)),
   }
   e.packed = tape.pointer("(const float *)args->packed")
-  e.ws = tape.pointer("(float *)args->workspace", slot * plan.entry.total)
+  e.ws = tape.pointer("(float *)args->workspace", slot * plan.memory.entry.total)
   return e
 end
 
@@ -54,13 +54,13 @@ end
 -- All of a batch entry in the order that keeps the caches warm: what is projected of a block of heads is
 -- used at once, in the same place for every block.
 local function forward(K, e)
-  local stages, told = K.plan.stages, nil
+  local stages, told = K.plan.walked, nil
   local function run(stage)
     if stage.title and stage.title ~= told then K.t:note(stage.title) end
     told = stage.title
-    each_place(K, stage.axes, function(...) stage.emit(K, e, ...) end)
+    each_place(K, stage.axes, function(...) K:of(stage.phase, kinds.of(stage).emit, e, stage, ...) end)
   end
-  e.heads_slot, e.scratch_slot = 0, 0
+  e.heads_slot, e.task_slot = 0, 0
   local i = 1
   while stages[i] do
     local last = i
@@ -158,7 +158,7 @@ end
 -- the tasks of a batch entry or block of heads, inner = their number, per_entry, cycles }.
 local function phases_of(plan)
   local list = {}
-  for _, stage in ipairs(plan.stages) do
+  for _, stage in ipairs(plan.walked) do
     local phase = list[#list]
     if not phase or phase.name ~= stage.phase then
       phase = { name = stage.phase, items = {}, inner = 0, cycles = 0 }
@@ -192,9 +192,11 @@ local function phase_tasks(K, phase)
       e.hb = t:int("hb", expr.div(i, inner))
       rest = expr.mod(i, inner)
     end
-    e.heads_slot, e.scratch_slot = e.hb, i
+    e.heads_slot, e.task_slot = e.hb, i
     pick(K, items, rest, function(item, number)
-      task_places(K, item.stage.axes, number, function(...) item.stage.emit(K, e, ...) end)
+      task_places(K, item.stage.axes, number, function(...)
+        K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)
+      end)
     end)
   end)
 end

@@ -1,5 +1,8 @@
 /* mhagen.c: what all generated kernels share: status texts, the CPU check and the optional pool.
- * The contracts of the functions are in mhagen.h. */
+ * mhagen.h says what each function promises.
+ *
+ * This file may be used, changed and shipped without conditions; it comes without warranty
+ * (SPDX-License-Identifier: 0BSD). */
 #include "mhagen.h"
 
 #include <stdint.h>
@@ -92,8 +95,8 @@ mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int
   return good ? MHAGEN_OK : MHAGEN_ERR_ARITHMETIC;
 }
 
-/* A given matrix as it is used: element (row, column) is at[row * row_step + column * column_step],
- * or zero where at is null. */
+/* A given matrix as a term reads it: element (row, column) is at[row * row_step + column *
+ * column_step], or zero if at is null. */
 typedef struct view {
   const float *at;
   ptrdiff_t row_step, column_step;
@@ -145,7 +148,7 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
   }
 }
 
-/* The rounds of a fill from number `round` on, each of which moves the panel and the terms on. */
+/* Runs the rounds of a fill from number `round` on. Each round moves the panel and the terms on. */
 static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *fill,
                          const mhagen_weights *weights, int round, const mhagen_pack_term *at,
                          float *panel) {
@@ -209,11 +212,11 @@ static long cpus(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
 static long process(void) { return (long)getpid(); }
 #endif
 
-/* A thread looks so often whether something has happened, on Zen 4 for a tenth of a millisecond,
- * before it sleeps: the phases of a run follow each other sooner than a thread can be woken. Two
- * threads on minilm are 1.98 times as fast as one; with a quarter of the looks 1.73 times. To look
- * takes no lock, so the number is read and written as an atomic one, by builtins that need no C11;
- * with a compiler that has none, nobody looks. */
+/* Before a thread sleeps it looks this often whether something has happened, which takes a tenth of
+ * a millisecond on Zen 4: the phases of a run follow each other sooner than a thread can be woken.
+ * Two threads on minilm are 1.98 times as fast as one, and 1.73 times with a quarter of the looks.
+ * A look takes no lock, so the number is read and written atomically, by builtins that need no C11.
+ * With a compiler that has no such builtins threads sleep at once. */
 #ifdef __GNUC__
 enum { LOOKS = 200, PAUSES = 25 };
 static unsigned get(const unsigned *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
@@ -225,8 +228,8 @@ static void set(unsigned *number, unsigned to) { *number = to; }
 #endif
 
 /* One mutex guards everything but the constant part. Tasks are handed out under it too: a task is
- * far longer than a lock, and next, end and unfinished then need no memory model to be understood.
- * The phase in hand is over when unfinished is 0, and only then does the caller post another. */
+ * far longer than a lock, and so next, end and unfinished can be understood without a memory model.
+ * The current phase is over when unfinished is 0; only then does the caller post another one. */
 struct mhagen_pool {
   pthread_mutex_t lock;
   pthread_cond_t work; /* there are tasks to hand out, or stop */
@@ -243,7 +246,8 @@ struct mhagen_pool {
   pthread_t worker[];
 };
 
-/* Called with the lock held: unlocks it while a number, which changes under the lock, is this. */
+/* Called with the lock held. Waits, unlocked, as long as a number that changes under the lock has
+ * this value. */
 static void look(mhagen_pool *pool, const unsigned *number, unsigned is) {
   pthread_mutex_unlock(&pool->lock);
   for (int i = 0; i < pool->looks && get(number) == is; i++) {
@@ -258,7 +262,7 @@ static void look(mhagen_pool *pool, const unsigned *number, unsigned is) {
   pthread_mutex_lock(&pool->lock);
 }
 
-/* Called with the lock held; runs tasks, unlocked, until all are handed out. */
+/* Called with the lock held. Runs tasks, unlocked, until all are handed out. */
 static void take_tasks(mhagen_pool *pool) {
   while (pool->next < pool->end) {
     int index = pool->next++;
@@ -330,7 +334,7 @@ void mhagen_pool_destroy(mhagen_pool *pool) {
   free(pool);
 }
 
-/* To wake a sleeping thread takes some 20000 cycles, and its caches are cold. */
+/* Waking a sleeping thread takes some 20000 cycles, and its caches are cold. */
 static const double worth_waking = 100000;
 
 static int worth_forking(const mhagen_pool *pool, const mhagen_phase *phase) {

@@ -1,5 +1,8 @@
 /* mhagen.h: the types that every generated attention kernel shares, and an optional thread pool.
  *
+ * This file may be used, changed and shipped without conditions; it comes without warranty
+ * (SPDX-License-Identifier: 0BSD).
+ *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
  * Nothing here or in a kernel keeps global state. Define MHAGEN_NO_POOL to leave the pool (and with
  * it the dependency on threads) out; mhagen_run_parallel then runs everything on the caller. Where
@@ -35,9 +38,9 @@ extern "C" {
  * compile with this header. */
 #define MHAGEN_VERSION 100
 
-/* Stands before all that other files use: what a shared library exports under -fvisibility=hidden.
- * To export nothing, define it as empty; for a DLL as __declspec(dllexport), and in the program
- * that uses the DLL as __declspec(dllimport). */
+/* MHAGEN_API stands before each declaration that other files use. A shared library that is compiled
+ * with -fvisibility=hidden exports these. Define it as empty to export nothing; for a DLL define it
+ * as __declspec(dllexport), and in the program that uses the DLL as __declspec(dllimport). */
 #ifndef MHAGEN_API
 #if defined(__GNUC__) && !defined(_WIN32)
 #define MHAGEN_API __attribute__((visibility("default")))
@@ -100,8 +103,8 @@ enum {
   MHAGEN_STRASSEN = 16 /* projections by Strassen's algorithm; error up to 2e-6 */
 };
 
-/* Independent tasks: each may run on any thread, in any order. Every task of a phase must have
- * ended before a task of the next phase begins. */
+/* The tasks of a phase are independent: each may run on any thread, in any order. Every task of a
+ * phase must have ended before a task of the next phase begins. */
 typedef struct mhagen_phase {
   const char *name;
   void (*task)(const mhagen_args *args, int index); /* index: first .. first + tasks - 1 */
@@ -117,7 +120,7 @@ typedef struct mhagen_need {
   int most;  /* it is to an int for each batch entry, from 0 to this; -1: to anything else */
 } mhagen_need;
 
-/* A kernel as data: what <name>.h declares, for callers that choose kernels at run time. */
+/* A kernel as data: all that <name>.h declares, for callers that choose kernels at run time. */
 typedef struct mhagen_kernel {
   const char *name;
   const char *isa;
@@ -136,37 +139,37 @@ typedef struct mhagen_kernel {
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
 } mhagen_kernel;
 
-/* The status that kernel->run would return: for callers who run the phases themselves. */
+/* Returns the status that kernel->run would return, for callers who run the phases themselves. */
 MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
 
-/* Worker threads that sleep while there is nothing to do, a short while after the last task. One
- * pool serves any number of kernels, one run at a time: calls from several threads on one pool are
- * not allowed. */
+/* A pool of worker threads. A short while after the last task they sleep until there is a new one.
+ * One pool serves any number of kernels, one run at a time: several threads must not use one pool
+ * at the same time. */
 typedef struct mhagen_pool mhagen_pool;
 
 /* The most threads of a pool. */
 #define MHAGEN_MAX_THREADS 1024
 
-/* A pool of `threads` threads, the caller of mhagen_run_parallel being one of them; allocates. Null
- * when threads is outside 1..MHAGEN_MAX_THREADS, when memory or threads are short, or where there
- * is no pool. A process that comes of fork() has none of the workers: there mhagen_run_parallel
- * runs everything on the caller, and mhagen_pool_destroy only frees the memory. */
+/* Creates a pool of `threads` threads, one of which is the caller of mhagen_run_parallel; it
+ * allocates. Returns null if threads is outside 1..MHAGEN_MAX_THREADS, if memory or threads are
+ * short, or if the runtime has no pool. A process made by fork() has none of the workers: there
+ * mhagen_run_parallel runs everything on the caller, and mhagen_pool_destroy only frees memory. */
 MHAGEN_API mhagen_pool *mhagen_pool_create(int threads);
 
 /* Ends and joins the workers. Null is allowed. */
 MHAGEN_API void mhagen_pool_destroy(mhagen_pool *pool);
 
-/* Runs the kernel on the threads of the pool; a null pool means the caller alone, as does a kernel
- * too small to gain by waking threads. The bits of the result do not depend on the pool. Errors:
- * those of mhagen_check_args; nothing is written then. */
+/* Runs the kernel on the threads of the pool. With a null pool, or a kernel that is too small to
+ * gain from waking threads, the caller runs everything. The bits of the result do not depend on the
+ * pool. Errors: those of mhagen_check_args; nothing is written then. */
 MHAGEN_API
 mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
                                   mhagen_pool *pool);
 
-/* For generated code: how packed weights are made of the given ones, as a list of fills. A fill
+/* For generated code: a list of fills says how packed weights are made of the given ones. A fill
  * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and
- * zeros behind. The matrix is a sum of terms, in double. Rounds, one inside the other, repeat a
- * fill, and move panel and terms on. */
+ * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
+ * repeat a fill, and move the panel and the terms on. */
 enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 
 enum { /* a matrix of mhagen_weights */
@@ -213,7 +216,7 @@ typedef struct mhagen_packing {
 MHAGEN_API mhagen_status mhagen_check_weights(const mhagen_packing *packing,
                                               const mhagen_weights *weights, const void *packed);
 
-/* For generated code: carries the list out. */
+/* For generated code: packs the weights by the list. */
 MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights,
                             void *packed);
 

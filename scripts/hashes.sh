@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes, of each list of what is wanted from PyPI (NAME.in), the whole of what is installed, with versions
-# and the hashes of all files that PyPI has of them (NAME.txt). Versions that are there already stay, unless
-# an option says otherwise: `hashes.sh [--upgrade]`. Takes uv, from PyPI.
+# Makes NAME.txt of each list NAME.in of packages that are wanted from PyPI: all packages that are installed for
+# them, with their versions and the hashes of their files. Versions in NAME.txt stay, but with `hashes.sh
+# --upgrade`. Needs uv, from PyPI.
 set -eu
 cd "$(dirname "$0")/.."
 for list in examples/minilm/requirements tests/requirements bench/peers/requirements bench/peers/openmp; do

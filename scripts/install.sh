@@ -1,8 +1,12 @@
 #!/bin/sh
-# Installs, on Debian or Ubuntu, what is missing: `install.sh` what it takes to build mhagen and to
-# run the example, `install.sh tests` what the tests and `ninja bench-mca` take as well, `install.sh
-# toolchains` compilers for Windows and Cortex-M (1.3 GB), which tests use where they are, `install.sh peers`
-# what `ninja bench-peers` compares with. Needs root or sudo for that; without, it says what to ask for.
+# Installs Debian's or Ubuntu's packages that are missing:
+#
+#   install.sh             to build mhagen and to run the example
+#   install.sh tests       for the tests and `ninja bench-mca` as well
+#   install.sh toolchains  compilers for Windows and Cortex-M (1.3 GB); tests use them if they are there
+#   install.sh peers       libraries that `ninja bench-peers` compares with
+#
+# It needs root or sudo. Without either it prints the packages to ask for.
 set -eu
 
 packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson lua-cjson-dev libjs-chart.js"
@@ -38,8 +42,8 @@ missing() { # of the packages that are named
   done
 }
 
-# The oldest Clang that is supported and the newest, of the installed ones if these are two, with their
-# sanitizers, and the newest's llvm-mca. Older releases have the sanitizers in what Clang depends on.
+# The oldest Clang that is supported and the newest, with their sanitizers, and the llvm-mca of the newest. If two
+# are installed, these are taken. In older releases Clang depends on its sanitizers.
 clangs() {
   [ "$kind" = tests ] || return 0
   versions=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' 'clang-*' 2> /dev/null |
@@ -57,7 +61,7 @@ oldest_and_newest() {
   sed -n "s/^clang-\([0-9]*\)$1\$/\1/p" | awk '$1 >= 14' | sort -n | sed -n '1p;$p' | uniq
 }
 
-ask() { # for what cannot be installed here
+ask() { # the user for packages that cannot be installed here
   echo "install: $1; these packages are missing:" >&2
   echo "install:   apt-get install --no-install-recommends" $needed >&2
   exit 1
@@ -76,9 +80,9 @@ if [ "$(id -u)" != 0 ]; then
   sudo=sudo
 fi
 $sudo apt-get update -q
-needed=$(missing $packages $(clangs)) # of a fresh system, which Clangs there are is known now
+needed=$(missing $packages $(clangs)) # again: on a fresh system it is known only now which Clangs there are
 
-# Debian starts and enables the daemons of a package. The tests start Slurm's themselves, when they want it.
+# Debian starts and enables the daemons of a package. The tests start Slurm's daemons themselves.
 daemons=
 [ "$kind" != tests ] || daemons=$(missing munge slurmctld slurmd)
 if [ -n "$daemons" ] && command -v systemctl > /dev/null; then

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Compares the Lua that build/mhagen is linked with to the known holes, and warns: `lua-check.sh [LUA.H]`. The
-# version is that of the package, which says more than the header; a hole that the package's changelog
-# names has been patched there, whatever the version.
+# Warns if the Lua that build/mhagen is linked with has known holes: `lua-check.sh [LUA.H]`. The version is that of
+# the package, which says more than the header. A hole that the package's changelog names has been patched in
+# it, whatever its version.
 set -eu
 cd "$(dirname "$0")/.."
 version=$(dpkg-query -W -f '${Version}' liblua5.4-dev 2> /dev/null) ||

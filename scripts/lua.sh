@@ -1,7 +1,7 @@
 #!/bin/sh
-# Compiles Lua and lua-cjson from the sources of the distribution's own packages, for another machine, libc or
-# sanitizer: `lua.sh LIBRARY.a COMPILER [FLAG...]`. They are those of build/mhagen, with the same patches. apt
-# checks the sources' signatures; they are kept in build/lua.
+# Compiles Lua and lua-cjson for another machine, C library or sanitizer: `lua.sh LIBRARY.a COMPILER [FLAG...]`. The
+# sources are those of the distribution's packages that build/mhagen is linked with, with the same patches. apt
+# checks their signatures; they are kept in build/lua.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 library=$1
@@ -12,7 +12,7 @@ mkdir -p "$root/build/lua"
 scratch=$(mktemp -d "$root/build/lua/new-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 
-# Where the system's packages are from, as lists of sources.
+# The places that the system's packages are from, as lists of sources.
 source_lists() {
   mkdir lists
   cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2> /dev/null |
@@ -22,7 +22,7 @@ source_lists() {
   done
 }
 
-# The patched source of what a development package is made from, as tree/NAME.
+# Unpacks the patched source of a development package as tree/NAME.
 fetch() {
   $apt source --download-only "$(dpkg-query -W -f '${source:Package}=${source:Version}' "$1")"
   name=$(dpkg-query -W -f '${source:Package}' "$1")
@@ -34,14 +34,14 @@ fetch() {
   done < "tree/$name/debian/patches/series"
 }
 
-# apt gets directories of its own: the system's lists stay as they are.
+# apt gets directories of its own, so that the system's lists stay as they are.
 fetch_all() {
   source_lists
   mkdir -p state/lists/partial cache/archives/partial tree
   apt="apt-get -qq -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=$scratch/lists
     -o Dir::State=$scratch/state -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$scratch/cache
     -o APT::Sandbox::User="
-  $apt update || true # a repository without sources is none that these are from
+  $apt update || true # fails for repositories without sources, which are not needed
   fetch liblua5.4-dev
   fetch lua-cjson-dev
   mv tree/lua5.4/src tree/src
@@ -50,7 +50,7 @@ fetch_all() {
   echo '#define DEB_HOST_MULTIARCH "none"' > tree/src/lua5.4-deb-multiarch.h
   for file in lua_cjson.c strbuf.c strbuf.h fpconv.c fpconv.h; do mv "tree/lua-cjson/$file" tree/src; done
   cp /usr/include/lua5.4/lua-cjson.h tree/src
-  mv -T tree "$source" || [ -d "$source" ] # another process may have been sooner
+  mv -T tree "$source" || [ -d "$source" ] # another process may have been faster
 }
 
 cd "$scratch"

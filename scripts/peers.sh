@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs what `ninja bench-peers` compares with: libraries of Debian's, and PyPI's (3 GB) in
-# build/peers-venv. What cannot be had is left out, and named in the table.
+# Installs the libraries that `ninja bench-peers` compares with: Debian's packages, and PyPI's (3 GB) in
+# build/peers-venv. A library that cannot be installed is left out, and named in the table.
 set -eu
 cd "$(dirname "$0")/.."
 venv=build/peers-venv lists=build/peers-lists
 
 sh scripts/install.sh peers || echo "peers: not all of Debian's packages are there" >&2
-# A list for each package: what is missing does not keep the others out.
+# One list for each package, so that a missing one does not keep the others out.
 rm -rf $lists
 mkdir -p $lists
 awk -v lists=$lists '/^[a-z]/ { file = lists "/" $1 ".txt" } file { print > file }' bench/peers/requirements.txt

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Takes a picture of a report: `picture.sh [DIR [PICTURE.png]]`, of the results of the sweep in DIR or
-# else of made-up ones; the picture is build/report.png if it is not named.
+# Takes a picture of a report: `picture.sh [DIR [PICTURE.png]]`. DIR is that of a sweep; without it the results are
+# made up. The picture is build/report.png if it is not named.
 set -eu
 cd "$(dirname "$0")/.."
 python=build/venv/bin/python

@@ -1,5 +1,5 @@
 #!/bin/sh
-# pytest on the tests, in build/venv where there is one: `pytest.sh [OPTION...]`.
+# Runs the tests with pytest, with the Python of build/venv if it is there: `pytest.sh [OPTION...]`.
 set -eu
 cd "$(dirname "$0")/.."
 python=build/venv/bin/python

@@ -56,7 +56,8 @@ def main():
     system = re.search(r'^ID="?(\w+)', release, re.M)[1]
     components = [component(name, system, found) for name, found in sorted(packages.items())]
     version = re.search(r'"(.*)"', (ROOT / "gen/version.lua").read_text())[1]
-    program = {"type": "application", "bom-ref": "mhagen", "name": "mhagen", "version": version, "hashes": [
+    program = {"type": "application", "bom-ref": "mhagen", "name": "mhagen", "version": version,
+               "licenses": [{"license": {"id": "Apache-2.0"}}], "hashes": [
         {"alg": "SHA-256", "content": hashlib.sha256((ROOT / "build/mhagen").read_bytes()).hexdigest()}]}
     print(json.dumps({
         "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": program},

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes a Python with packages from PyPI: `venv.sh [--debian] DIR LIST...`. A LIST is a file of
-# requirements; one with hashes is complete, so that pip adds nothing to it. With --debian the packages of
-# Debian's Python, such as pytest, are there too. Done again, it installs the LISTs that are not there yet.
-# Names each package as it comes. All that pip says is in DIR.log; where a LIST fails, the last of it is
-# shown, and the status is 1 when the other LISTs are done.
+# Makes a virtual environment with packages from PyPI: `venv.sh [--debian] DIR LIST...`. A LIST is a file of
+# requirements. A LIST with hashes is complete, so pip adds nothing to it. With --debian the packages of Debian's
+# Python, such as pytest, are there too. A second call installs only the LISTs that are not installed yet.
+# It names each package as it comes. All that pip prints is in DIR.log. If a LIST fails, the end of that log is
+# shown, the other LISTs are still installed, and the status is 1.
 set -eu
 python=python3 options=
 if [ "$1" = --debian ]; then
@@ -13,7 +13,7 @@ fi
 venv=$1 log=$1.log
 shift
 
-stamp() { # the copy that says that a list is installed
+stamp() { # the copy of a list by which it is known to be installed
   echo "$venv/installed/$(echo "$1" | tr / _)"
 }
 
@@ -30,7 +30,7 @@ failed() {
 }
 
 [ -d "$venv/installed" ] && fresh=no || fresh=yes
-for list; do # what an older list has installed must not stay
+for list; do # packages of an older version of a list must not stay
   [ ! -e "$(stamp "$list")" ] || cmp -s "$list" "$(stamp "$list")" || fresh=yes
 done
 if [ $fresh = yes ]; then

@@ -1,6 +1,6 @@
-/* checker.c: every buffer of a kernel lies between two inaccessible pages, all memory around and
- * behind the results is NaN, and everything that may only be read is compared afterwards. On this
- * stage the parts below run the kernel on one set of data after the other. */
+/* checker.c: the checks that checker.h describes. Every buffer of a kernel lies between two inaccessible
+ * pages, all memory around and behind the results is NaN, and everything that may only be read is
+ * compared afterwards. So prepared, the parts below run the kernel on one set of data after another. */
 #define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
 #include "checker.h"
 #include "reference.h"

@@ -12,12 +12,12 @@ typedef struct mhagen_check_options {
   int draws;           /* if not 0, only the rows of so many draws of nasty data are checked */
 } mhagen_check_options;
 
-/* Checks one kernel, in a child process of its own: a crash is reported like any other failure.
- * Prints to standard output. Returns 0, also for a kernel that this CPU cannot run, or 1. */
+/* Checks one kernel in a child process, so that a crash is reported like any other failure. Prints to
+ * standard output. Returns 0, also for a kernel that this CPU cannot run, or 1. */
 int mhagen_check(const mhagen_kernel *kernel, const mhagen_check_options *options);
 
-/* Checks that the entries of a kernel's batch get the bits that `alone`, the kernel of the same
- * config without a batch, gives them; prints a failure alone. Returns 0 or 1. */
+/* Checks that each entry of a kernel's batch gets the same bits as from `alone`, the kernel of the same
+ * config without a batch. Prints failures only. Returns 0 or 1. */
 int mhagen_check_alone(const mhagen_kernel *kernel, const mhagen_kernel *alone,
                        unsigned long long seed);
 

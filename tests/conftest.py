@@ -1,4 +1,4 @@
-"""Fixtures of more than one test file, and the clock: what each file costs."""
+"""Fixtures of several test files, and a clock that says how much CPU time each file takes."""
 import collections
 import os
 import pathlib

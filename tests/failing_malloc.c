@@ -1,5 +1,5 @@
-/* failing_malloc.c: memory that runs out. Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc.
- * The allocation of number MHAGEN_FAIL fails, and with MHAGEN_FAIL_ON all after it too. Without
+/* failing_malloc.c: memory that runs out. Link with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc. The
+ * allocation with the number MHAGEN_FAIL fails; with MHAGEN_FAIL_ON all later ones fail too. Without
  * MHAGEN_FAIL the program prints at its end how many allocations there were. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
--- What libFuzzer throws inputs at (tests/host_fuzz.c): the commands of gen/main.lua, in a world where the
--- input is the only file and nothing is run or written.
+-- The program that libFuzzer gives inputs to (tests/host_fuzz.c): the commands of gen/main.lua, with a host in
+-- which the input is the only file, and nothing is run or written.
 
 local host = require "host"
 local errors = require "command.errors"

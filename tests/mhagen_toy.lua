@@ -1,5 +1,5 @@
--- build/mhagen-toy: build/mhagen with a toy ISA, a toy option and a toy type, for the tests that every one must
--- pass, and with the checks that take time.
+-- build/mhagen-toy: build/mhagen with a toy ISA, a toy option and a toy type, which must pass the tests of every
+-- one, and with checks that take too much time for build/mhagen.
 require("tape").verify = true
 require("isa.init").add(require "tests.toy")
 require("types").add(require "tests.toy_type")

@@ -1,5 +1,5 @@
-/* openmp_test.c: a kernel under somebody else's scheduler: OpenMP runs the phases of the table, each
- * phase's tasks in a random order, and y must have the bits of the kernel's own run.
+/* openmp_test.c: a kernel under another scheduler. OpenMP runs the phases of the table, the tasks of each
+ * phase in a random order, and y must have the bits of the kernel's own run.
  * Compile with -DHEADER='"<name>.h"' -DKERNEL=<name>_kernel -fopenmp. */
 #include HEADER
 

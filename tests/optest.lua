@@ -2,9 +2,9 @@
 --
 --   build/optest DIR [NAME ISA [op=row ..]]
 --
--- writes DIR/<isa>.c for every ISA, or DIR/<NAME>.c for one whose rows are replaced as given: the
--- tests of the tests. Each is tests/optest.c.in with one function per op, width and literal n
--- that runs the ISA's row, printed from a tape as in a kernel, and one that has the op's meaning.
+-- writes DIR/<isa>.c for every ISA. With NAME it writes DIR/<NAME>.c for one ISA whose rows are replaced as
+-- given, which tests the tests. Each file is tests/optest.c.in with two functions for each op, width and
+-- literal n: one runs the ISA's row, printed from a tape as in a kernel, and one has the op's meaning.
 
 local cprint = require "cprint"
 local exp = require "emit.exp"

@@ -1,7 +1,7 @@
-/* pool_test.c: the runtime's pool under a toy kernel of four phases, whose tasks only do their work
- * right when each phase has ended before the next begins. Meant to run under ThreadSanitizer too.
- * Link with -Wl,--wrap=pthread_create. Built with MHAGEN_NO_POOL it runs what is left. An argument
- * is the number of forks, in which no child makes threads: ThreadSanitizer and QEMU do not survive it. */
+/* pool_test.c: the runtime's pool under a toy kernel of four phases. Its tasks give right results only if
+ * each phase has ended before the next one begins. It runs under ThreadSanitizer too. Link with
+ * -Wl,--wrap=pthread_create. Built with MHAGEN_NO_POOL it tests what is left. The argument is the number
+ * of forks; then no child makes threads, because ThreadSanitizer and QEMU do not survive that. */
 #define _DEFAULT_SOURCE /* usleep */
 #include "mhagen.h"
 

@@ -1,4 +1,4 @@
-/* reference.c: the reference of reference.h, in double, that mhagen compares with. */
+/* reference.c: the reference of reference.h, with which every kernel is compared. */
 #include "reference.h"
 
 #include <math.h>

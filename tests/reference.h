@@ -1,21 +1,21 @@
-/* reference.h: multi-head attention in double, straight from the formulas on top of mhagen.h. It
- * shares nothing with the generator, so that the two can disagree. */
+/* reference.h: multi-head attention in double, straight from the formulas on top of mhagen.h. The
+ * reference shares nothing with the generator, so that the two can disagree. */
 #ifndef MHAGEN_REFERENCE_H
 #define MHAGEN_REFERENCE_H
 
 #include "mhagen.h"
 
-/* The promise on ||y - reference|| / ||reference||, of probs as well, where the largest |score| is
- * max_score: a score's own rounding is amplified by exp. It is one of norms over many rows of ordinary
- * data: 32 rows of weights, and 64 columns of y and of the contexts, at least. */
+/* The promised bound of ||y - reference|| / ||reference||, and of the same for probs. It depends on
+ * max_score, the largest |score|, because exp amplifies a score's own rounding. It holds for norms over
+ * ordinary data: at least 32 rows of attention weights, and 64 columns of y and of the contexts. */
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
 
 /* The keys first .. end - 1 that a row of a batch entry sees. kv_len is read where the options say so. */
 void mhagen_keys_seen(const mhagen_kernel *shape, const int *kv_len, size_t entry, size_t row,
                       size_t *first, size_t *end);
 
-/* Computes what a run of a kernel of this shape should. Of `shape` only the integers, the
- * options and what it states of errors are read, of `args` only q, k, v and kv_len.
+/* Computes the results that a run of a kernel of this shape should have. Only the integers, the options
+ * and the stated errors of `shape` are read, and only q, k, v and kv_len of `args`.
  *   y          [batch][seq][d_model]
  *   probs      [batch][h][seq][seq_kv], zero for keys that a row does not see; may be null
  *   max_score  the largest finite |q k / sqrt(dk)| over the visible pairs; may be null

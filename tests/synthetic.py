@@ -1,4 +1,4 @@
-"""Makes what a sweep would leave behind, for the tests and the picture of `mhagen report`:
+"""Makes up the results of a sweep, for the tests and the picture of `mhagen report`:
 
     python3 tests/synthetic.py DIR [--rows 400] [--seed 1] [--slower 1.0] [--tune]
 

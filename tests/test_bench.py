@@ -1,5 +1,5 @@
-"""bench: the rows it gives, what it says when something fails, and the scripts around it. Nothing
-here depends on how fast something is."""
+"""bench: the rows that it gives, its messages when something fails, and the scripts around it. No test
+depends on how fast something is."""
 import importlib.util
 import json
 import os
@@ -13,7 +13,6 @@ from test_config import arguments, assert_refused
 from tools import MHAGEN, ROOT, SUITE, generate, need, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
-PHASES = ["projections", "scores+softmax", "context", "output", "other"]
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
 
 
@@ -82,9 +81,11 @@ def test_threads(tmp_path):
 
 def test_phases(tmp_path):
     row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--phases")
-    assert list(row) == FIELDS + ["phases"] and list(row["phases"]) == PHASES
+    assert list(row) == FIELDS + ["phases"]
+    assert {"keys_values", "attend", "scores", "context", "output"} < set("+".join(row["phases"]).split("+"))
+    assert list(row["phases"])[-1] == "other" and row["phases"]["other"] < 0.5
     assert sum(row["phases"].values()) == pytest.approx(1, abs=1e-3)
-    assert all(row["phases"][phase] > 0 for phase in PHASES[:4]) and row["phases"]["other"] < 0.5
+    assert row["phases"]["scores"] > 0 and row["phases"]["context"] > 0
 
 
 def test_phases_of_straight_code(tmp_path):
@@ -92,21 +93,18 @@ def test_phases_of_straight_code(tmp_path):
     assert bench_row(tmp_path, *config, "--phases")["phases"] == {}
 
 
-def test_names_of_phases(tmp_path):
-    """Every start of a name that stands for a phase is in use."""
-    starts = re.findall(r'\{ "(\w+_)", "[\w+]+" \}', (ROOT / "gen/lab/bench.lua").read_text())
-    shapes = (SHAPE + " probs=true q_lanes=queries", "h=2 d_model=38 dk=16 seq=2 strassen=true",
-              "h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross q_lanes=columns",
-              "h=2 d_model=20 dk=6 dv=9 seq=19 kv_len=true")
-    text = "".join(generate(tmp_path, shape, "scalar").read_text() for shape in shapes)
-    functions = re.findall(r"^static .*\bvoid (\w+)\(", text, re.M)
-    assert len(starts) >= 6
-    for start in starts:
-        assert any(function.startswith(start) for function in functions), start
+@pytest.mark.parametrize("shape, parts", [
+    ("h=2 d_model=40 dk=16 seq=35 q_lanes=queries", {"transpose", "query", "scores", "context", "attend"}),
+    ("h=2 d_model=38 dk=16 seq=2 strassen=true", {"sums", "keys_values"}),
+    ("h=2 d_model=40 dk=16 seq=2 seq_kv=33 attention=cross q_lanes=columns", {"key_query", "value_context"})])
+def test_parts_of_phases(shape, parts, tmp_path):
+    """Those of the kernel, with what is done in attention."""
+    row = bench_row(tmp_path, *shape.split(), "isa=scalar", "unroll=tile", "--phases")
+    assert parts <= set("+".join(row["phases"]).split("+"))
 
 
 @pytest.mark.parametrize("unroll, phases", [
-    ("tile", r"projections [\d.]+ %, scores\+softmax .*, other [\d.]+ %"),
+    ("tile", r"\w+ [\d.]+ %, .*scores [\d.]+ %.*, other [\d.]+ %"),
     ("full", "not told apart: at unroll=full a run is one function")])
 def test_text(unroll, phases, tmp_path):
     result = bench(tmp_path, *arguments(seq=2, d_model=3), f"unroll={unroll}", "--phases")

@@ -1,5 +1,5 @@
-"""The two promises on errors: the bound of each row is the formula that README states, and in a single row
-of tied large scores float32 itself, with any code, breaks the promise that holds for norms of many rows."""
+"""The two promises on errors: the bound of each row is the formula that docs/generated-c.md states, and in a
+single row of tied large scores any float32 code breaks the promise that holds for norms of many rows."""
 import ctypes
 import math
 import random

@@ -1,5 +1,5 @@
-"""build.ninja: an edit rebuilds the programs that have the file inside, and no others; what is inside that
-is not ours is told."""
+"""build.ninja: an edit rebuilds the programs that have the file inside, and no others; `ninja sbom` lists what
+others have made."""
 import gzip
 import hashlib
 import json

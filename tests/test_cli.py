@@ -66,7 +66,7 @@ def test_help():
             assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
             assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
             assert "scalar, avx2, avx512, neon" in result.stdout
-        assert ("skipped: it says so, and exits with status 0" in result.stdout) == (command == "check")
+        assert ("skipped: check says so, and exits with status 0" in result.stdout) == (command == "check")
 
 
 def test_version():
@@ -84,6 +84,10 @@ def test_isas():
         assert rows["avx2"][3] == ("yes" if " avx2 " in flags else "no")
         assert rows["avx512"][3] == ("yes" if " avx512vl " in flags else "no")
         assert rows["neon"][3] == "no" and "qemu-aarch64" in rows["neon"]
+    native = [name for name, row in rows.items() if row[3] == "yes"]
+    result = run("isas", "--widest")
+    assert_done(result)
+    assert result.stdout == max(native, key=lambda name: int(rows[name][1])) + "\n"
 
 
 @pytest.mark.parametrize("args", [["isas"], ["--help"], ["gen", "--help"], ["--version"],

@@ -1,4 +1,4 @@
-"""Configs: what is refused, in which words, and that hostile ones neither hang nor write anything."""
+"""Configs: which are refused, and with which words; hostile ones neither hang nor write anything."""
 import os
 import re
 import resource
@@ -119,6 +119,49 @@ def test_columns_of_merged_weights():
     shape = ["h=2", "d_model=24", "dk=24", "seq=16", "isa=avx512", "q_lanes=columns"]
     assert re.search(r"^  queries   tiles .*; 1 of 2 heads together$", run("explain", *shape).stdout, re.M)
     assert_refused(run("explain", *shape, "head_block=2"), "head_block = 2: must be 1 with q_lanes = columns")
+
+
+MERGED = "h=1 d_model=24 dk=32 seq=19 isa=avx2"
+
+
+@pytest.mark.parametrize("words, message", [
+    ("h=2 d_model=24 dk=4 seq=16 isa=avx2 q_lanes=columns q_rows=4",
+     "q_rows = 4: has no effect with q_lanes = columns: no product has lanes over queries"),
+    (f"{MERGED} q_lanes=columns q_rows=1", "q_rows = 1: has no effect with q_lanes = columns"),
+    (f"{MERGED} q_lanes=queries kv_rows=2", "kv_rows = 2: has no effect with q_lanes = queries where neither K nor V"),
+    (f"{MERGED} q_lanes=queries kv_vectors=1", "kv_vectors = 1: has no effect with q_lanes = queries"),
+    (f"{MERGED} q_rows=2 kv_rows=2", "kv_rows = 2: has no effect with q_lanes = queries"),
+])
+def test_schedule_keys_without_effect(words, message):
+    """What nothing obeys is refused; tests/unit_plan.lua tries all keys."""
+    assert_refused(run("explain", *words.split()), "config: " + message)
+
+
+def reasons(words):
+    """The choices that explain tells of."""
+    text = run("explain", *words.split()).stdout
+    return re.findall(r"^  (\S[^:]*): ", text.split("\nwhy\n")[1].split("\nbuffers")[0], re.M)
+
+
+@pytest.mark.parametrize("words, choice, taken", [
+    ("h=4 d_model=32 dk=8 seq=4 isa=avx512", "tiles of four keys", False),
+    ("h=4 d_model=32 dk=8 seq=8 isa=avx512", "tiles of four keys", False),
+    ("h=4 d_model=32 dk=8 seq=9 isa=avx512", "tiles of four keys", True),
+    ("h=4 d_model=32 dk=8 seq=9 isa=avx512 key_rows=4", "tiles of four keys", False),
+    ("h=2 d_model=24 dk=4 seq=80 isa=avx2", "key blocks of 64", True),
+    ("h=2 d_model=24 dk=4 seq=80 isa=avx2 key_block=16", "key blocks of 64", False),
+    ("h=2 d_model=300 dk=4 seq=4 isa=avx2", "sums of up to 256 steps", True),
+    ("h=2 d_model=300 dk=4 seq=4 isa=avx2 k_block=64", "sums of up to 256 steps", False),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "tiles of X in the outer loop", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar strassen=true q_lanes=queries", "tiles of X in the outer loop", False),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar strassen=true", "projections by seven products", True),
+    ("h=1 d_model=16 dk=16 seq=16 isa=avx512", "a lane tail", False),
+    ("h=1 d_model=17 dk=17 seq=17 isa=avx512", "a lane tail", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "straight code", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar unroll=tile", "straight code", False),
+])
+def test_reasons_are_true(words, choice, taken):
+    assert any(told.startswith(choice) for told in reasons(words)) is taken
 
 
 @pytest.mark.parametrize("changes", [

@@ -1,5 +1,5 @@
-"""What goes wrong around the program: no memory, a rename that fails, signals, closed streams. It says so in a
-line, and leaves nothing half-done."""
+"""Faults around the program: no memory, a rename that fails, signals, closed streams. The program reports each in
+one line, and leaves nothing half-done."""
 import os
 import pathlib
 import signal

@@ -1,5 +1,5 @@
-"""Compiler flags that could change results: each build is right, is refused when compiling, or is told of
-by the self-test. None is silently wrong."""
+"""Compiler flags that could change results: each build is right, or is refused when compiling, or fails the
+self-test. None is silently wrong."""
 import collections
 import platform
 import re

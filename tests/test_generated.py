@@ -1,4 +1,4 @@
-"""The generated C as its user compiles it: warnings, spills, sizes, other schedulers."""
+"""The generated C as a user compiles it: warnings, spills, sizes, other schedulers."""
 import re
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The host: the same files from other machines and libcs, and what it does when memory runs out."""
+"""The host: it writes the same files on other machines and C libraries, and survives when memory runs out."""
 import os
 import random
 import re

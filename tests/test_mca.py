@@ -1,4 +1,4 @@
-"""bench/mca.py finds the products of a kernel, and llvm-mca has a number for each."""
+"""bench/mca.py finds the products of a kernel, and llvm-mca gives a number for each."""
 import re
 import sys
 

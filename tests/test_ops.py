@@ -1,5 +1,5 @@
-"""Every op of every ISA against its meaning in gen/isa/ops.lua, exp2 over all floats, tapes run
-without a compiler, and the toy ISA through the checker."""
+"""Ops and tapes: every op of every ISA is compared with its meaning in gen/isa/ops.lua, exp2 is tested over all
+floats, tapes run without a compiler, and the toy ISA passes the checker."""
 import functools
 import os
 import re

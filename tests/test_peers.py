@@ -1,4 +1,4 @@
-"""bench/peers.py: what it measures and how it names what it cannot; nothing about speed."""
+"""bench/peers.py: what it measures, and how it names peers that it cannot measure. No test is about speed."""
 import json
 import math
 import sys

@@ -1,4 +1,5 @@
-"""README.md says what is true: its commands run, its tables and its program are those of the sources."""
+"""README.md and docs/ say what is true: commands run, tables and programs are those of the sources, links lead
+somewhere."""
 import re
 import subprocess
 
@@ -6,18 +7,27 @@ import pytest
 
 from tools import MHAGEN, ROOT, run
 
-README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^```sh\n(.*?)^```$", README, re.M | re.S)
+PAGES = {str(path.relative_to(ROOT)): path.read_text()
+         for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+README, CONTRIBUTING = PAGES["README.md"], PAGES["CONTRIBUTING.md"]
+# What is marked as console is to be read: it takes long, or installs.
+COMMANDS = [(page, commands) for page, text in PAGES.items()
+            for commands in re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)]
 INSTALLING = ["sh scripts/demo.sh\n", "sh scripts/test.sh\n"]
 
 
+def prose(text):
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
 def test_two_commands_install():
-    assert COMMANDS[:2] == INSTALLING and len(COMMANDS) > 3
+    assert [commands for page, commands in COMMANDS if page == "README.md"][:2] == INSTALLING
     for command in INSTALLING:
         run("sh", "-n", ROOT / command.split()[1])
 
 
-@pytest.mark.parametrize("commands", COMMANDS[2:])
+@pytest.mark.parametrize("commands", [commands for _, commands in COMMANDS if commands not in INSTALLING])
 def test_commands(commands, tmp_path):
     """In a directory that looks like this one, but is not written to."""
     for name in "build", "examples":
@@ -31,37 +41,123 @@ def test_quickstart_is_the_example():
         (ROOT / "examples/quickstart.c").read_text()]
 
 
+@pytest.mark.parametrize("page, table", [
+    (page, table) for page, text in PAGES.items()
+    for table in re.findall(r"^```lua\n(.*?)^```$", text, re.M | re.S)])
+def test_tables_of_lua(page, table, tmp_path):
+    """A config, a grid or a tuning file of a page is accepted."""
+    path = tmp_path / "table.lua"
+    path.write_text(table)
+    if page == "docs/sweep.md":
+        run(MHAGEN, "sweep", path, "-o", tmp_path / "out", "--dry-run")
+    elif page == "docs/format.md":
+        run(MHAGEN, "explain", *re.search(r'\["(.*)"\]', table)[1].split(), f"tuned={path}")
+    else:
+        run(MHAGEN, "explain", path)
+
+
+def test_readme_is_short():
+    assert README.count("\n") <= 220
+
+
+def test_rows_of_speed():
+    """The rows in README are those of the whole table."""
+    rows = re.findall(r"^\| \w+ \| [\d.]+ \| \d+ % \|.*$", README, re.M)
+    assert len(rows) == 3 and set(rows) < set(PAGES["docs/bench.md"].splitlines())
+
+
 def test_config_keys():
     """The tables of the keys are those that `mhagen schema --markdown` prints."""
     wanted = re.findall(r"^\| `.*\|$", run(MHAGEN, "schema", "--markdown"), re.M)
-    tables = README[README.index("## Config keys"):]
+    tables = PAGES["docs/config.md"].split("## Unrolling")[0]
     assert len(wanted) > 20 and re.findall(r"^\| `.*\|$", tables, re.M) == wanted
 
 
 def test_options_of_report():
     options = set(re.findall(r"(?:^| )(--?[a-z][-a-z]*)", run(MHAGEN, "report", "--help")))
-    table = README.split("### Look at a sweep")[1].split("\n## ")[0]
-    assert options - set(re.findall(r"`(--?[a-z-]+)", table)) == {"-h", "--help", "--output"}
+    assert options - set(re.findall(r"`(--?[a-z-]+)", PAGES["docs/report.md"])) == {"-h", "--help", "--output"}
 
 
-def test_links_and_names():
-    """Every file that is linked or named exists."""
-    names = re.findall(r"\]\(([^)#]+)\)", README)
-    names += re.findall(r"`((?:gen|runtime|tests|examples|scripts|templates)/[\w./]*)`", README)
-    assert len(names) > 15
-    missing = [name for name in names if not name.startswith("http") and not (ROOT / name).exists()]
-    assert not missing
+def test_commands_are_listed():
+    commands = re.findall(r"^   (\w+)  ", run(MHAGEN, "--help").split("Commands:")[1], re.M)
+    table = README.split("## The commands")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)`", table, re.M)) == sorted(commands)
+
+
+def test_fields_of_results():
+    """The table is that of gen/lab/results.lua."""
+    source = re.sub(r'" \.\.\s*"', "", (ROOT / "gen/lab/results.lua").read_text())
+    fields = re.findall(r'^  \{ "(\w+)", "([^"]*)", "([^"]*)"', source, re.M)
+    wanted = [f"| `{key}` | {unit} | {meaning} |" for key, unit, meaning in fields]
+    page = PAGES["docs/format.md"].split("## Results")[1].split("\n## ")[0]
+    assert len(wanted) > 20 and re.findall(r"^\| `.*\|$", page, re.M) == wanted
+
+
+def test_statuses():
+    header = (ROOT / "runtime/mhagen.h").read_text()
+    wanted = re.findall(r"^  (MHAGEN_\w+) = \d+", header.split("enum mhagen_status")[1].split("}")[0], re.M)
+    table = PAGES["docs/generated-c.md"].split("## Statuses")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.M) == wanted
+
+
+def anchors(page):
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(PAGES[page]), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(pages):
+    """Relative links that lead nowhere: to no file, or to no heading of a page."""
+    broken = []
+    for page, text in pages.items():
+        for link in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+            if re.match(r"\w+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / path if path else ROOT / page
+            name = str(target.resolve().relative_to(ROOT))
+            if not target.exists() or anchor and (name not in PAGES or anchor not in anchors(name)):
+                broken.append((page, link))
+    return broken
+
+
+def test_links():
+    assert sum(text.count("](") for text in PAGES.values()) > 40 and not broken_links(PAGES)
+
+
+@pytest.mark.parametrize("link", ["docs/none.md", "docs/bench.md#none", "#none", "gen/main.lua#none"])
+def test_broken_links_are_found(link):
+    assert broken_links({"README.md": f"[a]({link})"}) == [("README.md", link)]
+
+
+def test_every_page_is_linked():
+    linked = {str((ROOT / page).parent.joinpath(link).resolve().relative_to(ROOT))
+              for page, text in PAGES.items() for link in re.findall(r"\]\(([^):#\s]+)", prose(text))}
+    assert set(PAGES) <= linked
+
+
+def test_names():
+    """Every file that is named exists, and every folder of the generator is in the listing."""
+    folders = "gen|runtime|tests|examples|scripts|templates|bench|docs"
+    names = [name for text in PAGES.values() for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text)]
+    assert len(names) > 30
+    assert not [name for name in names if not (ROOT / name).exists()]
+    listing = PAGES["docs/design.md"].split("## The folders")[1].split("\n## ")[0]
+    listed = re.findall(r"^    (?:  )?([\w.]+)/? {2,}", listing, re.M)
+    here = [path.name for path in [*ROOT.iterdir(), *(ROOT / "gen").iterdir()] if path.is_dir()]
+    assert {name for name in here if name not in ("build", ".git", "__pycache__")} <= set(listed)
 
 
 def test_packages_have_reasons():
-    """What install.sh installs is in the table of dependencies, but for headers and runtimes."""
+    """What install.sh installs is in a table of dependencies, but for headers and runtimes."""
     script = (ROOT / "scripts/install.sh").read_text()
     packages = " ".join(re.findall(r'packages="(?:\$packages )?([a-z0-9][^"]*)"', script)).split()
-    table = README[README.index("## Dependencies"):]
+    tables = (README.split("## What it depends on")[1] + CONTRIBUTING.split("## What the tests install")[1]
+              + PAGES["docs/bench.md"].split("## Other libraries")[1])
     implied = {"gcc", "libc6-dev", "binutils", "libc6-dev-arm64-cross", "libc6-dev-armhf-cross",
                "libc6-dev-s390x-cross", "$(gcc32)"}  # lib32gcc of the version of gcc
     assert len(packages) > 15
-    assert not [name for name in packages if name not in implied and name not in table]
+    assert not [name for name in packages if name not in implied and name not in tables]
 
 
 def test_picture_is_well_formed():
@@ -73,7 +169,7 @@ def test_outputs_are_ignored():
     """What the commands write is not a change of the repository."""
     if not (ROOT / ".git").exists():
         pytest.skip("no repository")
-    outputs = set(re.findall(r" -o (\S+)", "".join(COMMANDS)))
+    outputs = set(re.findall(r" -o (\S+)", "".join(commands for _, commands in COMMANDS)))
     assert {"out", "quickstart", "sweep", "tuned/mine.lua"} <= outputs
     for output in outputs:
         folder = "" if output == "quickstart" or "." in output else "/"

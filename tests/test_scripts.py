@@ -1,6 +1,6 @@
-"""scripts/: which packages install.sh asks for on which system, and what venv.sh makes of its lists.
+"""scripts/: the packages that install.sh asks for on each system, and what venv.sh makes of its lists.
 
-Programs of Debian's are scripts here, which know the packages of a release; nothing is installed.
+Scripts that know the packages of a release replace Debian's programs; nothing is installed.
 """
 import hashlib
 import os

@@ -1,7 +1,7 @@
 """sweep --slurm: the array jobs, what goes on after a kill, and what goes wrong.
 
-Most tests have scripts for Slurm's programs, and for a compiler as in test_sweep.py. One has a real
-Slurm of one node, whose daemons it starts and stops itself.
+In most tests scripts replace Slurm's programs, and a compiler as in test_sweep.py. One test has a real Slurm of
+one node, whose daemons it starts and stops itself.
 """
 import json
 import os

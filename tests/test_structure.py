@@ -1,4 +1,4 @@
-"""What holds for the sources and for every generated text; each is little more than a grep."""
+"""Rules for the sources and for every generated text; each test is little more than a grep."""
 import platform
 import re
 
@@ -91,6 +91,14 @@ def test_figures_have_no_signs():
     assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
 
 
+def test_choices_are_named():
+    """Each row of choices.lua where it is taken."""
+    rows = re.findall(r'^  \{ "(\w+)", ', (GEN / "choices.lua").read_text(), re.M)
+    named = [match for path in PURE for match in re.findall(r"choices\.add\(([^\n]*)\)", code(path))]
+    named = {word for match in named for word in re.findall(r'"(\w+)"', match)}
+    assert len(rows) > 20 and named == set(rows)
+
+
 def test_lines_of_sources():
     paths = [path for folder in ("gen", "runtime", "templates", "tests", "scripts", "examples")
              for path in (ROOT / folder).rglob("*")
@@ -131,6 +139,18 @@ def test_nothing_of_this_machine(texts):
     pattern = "|".join(re.escape(word) for word in words if len(word) > 2)
     for name, text in texts.items():
         assert not re.search(rf"{pattern}|\b20\d\d-\d\d-\d\d\b|__(DATE|TIME|FILE)__", text), name
+
+
+def test_license(texts):
+    """All that is copied into a product may be used without conditions, and says so at its top."""
+    for name in "mhagen.h", "mhagen.c":
+        texts = {**texts, name: (ROOT / "runtime" / name).read_text()}
+    for name, text in texts.items():
+        head = " ".join(text.split("*/")[0].replace("*", "").split())
+        assert "may be used, changed and shipped without conditions" in head, name
+        assert "SPDX-License-Identifier: 0BSD" in head, name
+    assert "Apache License Version 2.0" in " ".join((ROOT / "LICENSE").read_text().split())
+    assert "BSD Zero Clause License" in (ROOT / "runtime/LICENSE").read_text()
 
 
 def test_literals_only(texts):

@@ -1,6 +1,6 @@
-"""sweep: the grid, the plan, what goes on after a failure or a kill, and the results.
+"""sweep: the grid, the plan, how it goes on after a failure or a kill, and the results.
 
-Most tests replace the compiler by one whose programs are scripts: they tell what was run, how often.
+In most tests a script replaces the compiler; the programs that it makes note what was run, and how often.
 """
 import csv
 import fcntl

@@ -1,5 +1,5 @@
-"""The compilers and targets of docs/toolchains.md: kernels and runtime compile as C99 without a warning, link
-and compute; exports; versions that do not fit."""
+"""The compilers and targets of docs/toolchains.md: kernels and runtime compile as C99 without a warning, link and
+compute. Also exports, and versions that do not fit together."""
 import os
 import re
 import shutil

@@ -1,6 +1,6 @@
-"""tune: the search, what it leaves, and what `tuned=FILE` makes of it.
+"""tune: the search, the files that it leaves, and the key `tuned` that reads them.
 
-Most tests replace the compiler by one whose programs are scripts, with figures that the test chooses.
+In most tests a script replaces the compiler; the programs that it makes print figures that the test chooses.
 """
 import json
 import os

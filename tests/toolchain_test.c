@@ -1,5 +1,6 @@
-/* toolchain_test.c: a kernel called "kernel" in a program that takes C99 and libc alone: its result
- * against the reference in double, and the pool's against its own. Prints whether there is a pool. */
+/* toolchain_test.c: a program that needs only C99 and libc. It compares the result of a kernel called
+ * "kernel" with the reference in double, and that of the pool with the kernel's own. It prints whether
+ * there is a pool. */
 #include "kernel.h"
 #include "reference.h"
 

@@ -1,4 +1,4 @@
-"""What several test files share: where things are, and how to call them."""
+"""Helpers of several test files: where things are, and how to call them."""
 import functools
 import itertools
 import json

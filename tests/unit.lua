@@ -178,6 +178,7 @@ end
 
 return function()
   for _, test in ipairs { canonical, frozen, names, rows, choices_in_names, templates, sandbox } do test() end
+  require "tests.unit_plan"(check)
   require "tests.unit_tape"(check, same)
   if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end
   return 0

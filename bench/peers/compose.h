@@ -1,5 +1,5 @@
-/* What a library of GEMMs lacks for attention: softmax and transposition in AVX-512, and constants
- * folded into the weights. The compositions share it; each calls what suits it. */
+/* The parts of attention that a library of GEMMs lacks: softmax and transposition in AVX-512, and constants
+ * folded into the weights. The contestants share them; each calls what suits it. */
 #ifndef PEER_COMPOSE_H
 #define PEER_COMPOSE_H
 

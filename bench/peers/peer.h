@@ -1,4 +1,4 @@
-/* What bench/peers/worker.c needs of a contestant: each is one C file that defines these. */
+/* The functions that bench/peers/worker.c calls. A contestant is one C file that defines them. */
 #ifndef PEER_H
 #define PEER_H
 

@@ -1,6 +1,6 @@
-/* Plain C as one writes it who knows what compilers vectorize: the innermost loops run along rows, and none
- * is a reduction but the softmax's. Built with -O3 -march=native, and with -ffast-math, which vectorizes
- * exp. */
+/* Plain C by somebody who knows what compilers vectorize: the innermost loops run along rows, and only the
+ * softmax has reductions. It is built with -O3 -march=native, and again with -ffast-math, with which exp is
+ * vectorized. */
 #include <math.h>
 #include "peer.h"
 

@@ -1,4 +1,4 @@
-/* Runs one contestant on one problem as its standard input says; bench/peers.py is at the other end.
+/* Runs one contestant on one problem. bench/peers.py writes commands to its standard input:
  *
  *   form NAME   sets the form up (the first time), runs it once, writes y to its file   -> ok, or why not
  *   run MS      runs that form for about so many ms         -> us per run, lower median of the samples

@@ -1,6 +1,6 @@
-"""Runs one contestant in Python; the arguments and the conversation are those of worker.c, but for the
-module, which comes first. A module has version() and FORMS = {name: function of a problem -> (run, y)}:
-run() computes once, y() is what it computed; the function raises NotImplementedError if it cannot."""
+"""Runs one contestant in Python. The first argument is its module; the other arguments and the commands are
+those of worker.c. A module has version() and FORMS = {name: function of a problem -> (run, y)}: run()
+computes once, y() is the result, and the function raises NotImplementedError if it cannot."""
 import importlib
 import os
 import sys

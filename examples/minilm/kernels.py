@@ -84,10 +84,8 @@ class Kernel:
 
 
 def best_isa(mhagen):
-    """The widest ISA of this CPU. A row of `mhagen isas`: name, lanes, registers, whether this CPU has it."""
-    table = subprocess.run([mhagen, "isas"], check=True, capture_output=True, text=True).stdout
-    rows = [line.split() for line in table.splitlines()[1:]]
-    return max((row for row in rows if row[3] == "yes"), key=lambda row: int(row[1]))[0]
+    """The widest ISA that this CPU has."""
+    return subprocess.run([mhagen, "isas", "--widest"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def build(mhagen, folder, **config):

@@ -1,4 +1,4 @@
-"""The options of run.sh, which reads them before anything is installed: Python's own library alone."""
+"""The options of run.sh. It reads them before anything is installed, so only Python's own library is used."""
 import argparse
 from pathlib import Path
 

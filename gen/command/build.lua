@@ -1,4 +1,4 @@
--- Compilers and programs: which ones an ISA needs, and how they are called.
+-- Compilers and programs: which ones an ISA needs, and how to call them.
 
 local host = require "host"
 local errors = require "command.errors"
@@ -6,7 +6,7 @@ local isas = require "isa.init"
 
 local M = {}
 
--- How code for another architecture is compiled and run (Debian's cross compilers and emulators).
+-- How to compile and run code for another architecture, with Debian's cross compilers and emulators.
 M.foreign = {
   aarch64 = { cc = "aarch64-linux-gnu-gcc",
               run = { "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu" } },
@@ -16,7 +16,7 @@ M.foreign = {
 
 function M.arch_of(cfg) return isas.list[cfg.isa].arch or host.arch end
 
--- Why this machine can not run an ISA's code itself, or nil.
+-- Why this machine cannot run an ISA's code itself, or nil if it can.
 function M.obstacle(isa)
   if isa.arch and isa.arch ~= host.arch then return "it is code for " .. isa.arch end
   if not host.cpu_has(isa.cpu) then return "this CPU does not have it" end
@@ -34,7 +34,7 @@ function M.joined(...)
   return all
 end
 
--- A word for the shell: in quotes where it needs them.
+-- A word for the shell, in quotes where it needs them.
 function M.quoted(word)
   return word:find("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
 end
@@ -45,14 +45,14 @@ function M.command_line(words)
   return table.concat(all, " ")
 end
 
--- The words that compile, for $CC or a cross compiler: with -std=c11 and -O2, unless they say others.
+-- The words that start $CC or a cross compiler. -std=c11 and -O2 are added unless $CC names others.
 function M.compiler(cc)
   return M.joined(M.words_of(cc), cc:find("%f[%S]%-std=") and {} or { "-std=c11" },
                   cc:find("%f[%S]%-O") and {} or { "-O2" })
 end
 
--- Runs a program that may take so many seconds; if it fails, `why` says how it ended. keep: what it
--- prints is the output. -> status, output, why; nil and a message where it can not be started.
+-- Runs a program for at most so many seconds. keep: returns what it prints. Returns status, output and, if it
+-- failed, how it ended; or nil and a message if it cannot be started.
 function M.run(words, seconds, keep)
   local status, output, late = host.run(words, keep and M.OUTPUT_BYTES or nil, tonumber(seconds))
   if not status then return nil, output end
@@ -63,7 +63,7 @@ end
 
 local VERSION_SECONDS = 60
 
--- The first line of a program's --version; an error where it can not be started.
+-- The first line of a program's --version; an error if it cannot be started.
 function M.version_of(words)
   local status, output, why = M.run(M.joined(words, { "--version" }), VERSION_SECONDS, true)
   errors.must(status, output)
@@ -94,7 +94,7 @@ function M.sources(dir, files, wanted)
   return paths
 end
 
--- work(dir, ...); without a directory in a new one, which is removed afterwards.
+-- Calls work(dir, ...). Without a directory it makes a new one, and removes it afterwards.
 function M.in_dir(dir, work, ...)
   local new = not dir and errors.must(host.temp_dir())
   local results = table.pack(xpcall(work, errors.on_error, dir or new, ...))
@@ -105,7 +105,7 @@ end
 
 M.OUTPUT_BYTES = 1 << 20 -- the most that is read of a program
 
--- The line that says most about a failure.
+-- The line of an output that says most about a failure.
 function M.telling_line(output)
   local last = ""
   for line in output:gmatch("[^\n]+") do

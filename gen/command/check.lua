@@ -10,8 +10,8 @@ local template = require "template"
 
 local must = errors.must
 
--- Compiles and runs the check, with these arguments, in `dir`, each for so many seconds: true, false and
--- what failed, or nil and why it is skipped.
+-- Compiles and runs the check in `dir` with these arguments, each for at most so many seconds. Returns true,
+-- or false and what failed, or nil and why it is skipped.
 local function check_in(dir, cfg, seconds, arguments)
   local files = kernel.files_of(cfg)
   local isa = isas.list[cfg.isa]
@@ -53,6 +53,6 @@ end
 return {
   name = "check", run = run, options = options, check_in = check_in,
   summary = "Generate, compile, run against the reference in double.",
-  about = "Uses $CC (default cc); another architecture's code runs under QEMU.\n" ..
-    "What can not run here is skipped: it says so, and exits with status 0.",
+  about = "It compiles with $CC (default: cc). Code for another architecture runs under QEMU.\n" ..
+    "A kernel that cannot run here is skipped: check says so, and exits with status 0.",
 }

@@ -1,6 +1,6 @@
--- Errors are raised as tables: { key, value, rule } for a config, { message } for anything else of the
--- user's making, { status } to end, or both; `more`: a list of others. A text is a mistake in the
--- generator, and gets its traceback.
+-- Errors are raised as tables: { key, value, rule } for a mistake in a config, { message } for any other
+-- mistake of the user, { status } to end with that status; `more` is a list of further errors. An error
+-- that is a text is a mistake in the generator, and gets its traceback.
 
 local host = require "host"
 

@@ -15,5 +15,5 @@ end
 return {
   name = "explain", run = run, options = takes.config,
   summary = "Print the plan: phases, tiles, buffers, cost, and why.",
-  about = "Writes nothing.",
+  about = "It writes no file.",
 }

@@ -8,7 +8,7 @@ local isas = require "isa.init"
 local kernel = require "command.kernel"
 local takes = require "command.takes"
 
--- All that is wrong at once: there is no directory, and the config may be wrong too.
+-- Raises all mistakes at once: -o is missing, and the config may be wrong too.
 local function refuse_no_output(args)
   local ok, e = pcall(kernel.load_config, args.config)
   if not ok and type(e) ~= "table" then error(e, 0) end

@@ -5,7 +5,20 @@ local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"
 
-local function run()
+-- The ISA of this CPU with the most lanes; of several the last in the list.
+local function widest()
+  local best
+  for _, isa in ipairs(isas.list) do
+    if not build.obstacle(isa) and (not best or isa.lanes >= best.lanes) then best = isa end
+  end
+  return best.name
+end
+
+local function run(args)
+  if args.widest then
+    errors.must(host.print(widest() .. "\n"))
+    return 0
+  end
   local lines = { ("%-8s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
                                                      "what it is") }
   for _, isa in ipairs(isas.list) do
@@ -22,7 +35,8 @@ local function run()
 end
 
 return {
-  name = "isas", run = run, options = function() end,
+  name = "isas", run = run,
+  options = function(cmd) cmd:flag("--widest", "print only the name of the widest that this CPU has") end,
   summary = "List the instruction sets, and whether this CPU has each.",
-  about = "Code for another architecture is checked with a cross compiler and QEMU, if installed.",
+  about = "Code for another architecture is checked with a cross compiler and QEMU, if they are installed.",
 }

@@ -1,4 +1,4 @@
--- The config of a command line, and the files of its kernel.
+-- From a command line to its config, and to the files of its kernel.
 
 local host = require "host"
 local config = require "config"
@@ -37,7 +37,7 @@ function M.load_config(arguments)
   return config.load(entries, assignments, read_schedules)
 end
 
--- The files of a kernel, with the runtime; and what was recorded for them.
+-- The files of a kernel and of the runtime, and what was recorded for them.
 function M.files_of(cfg)
   local files, recorded = generate(cfg)
   for _, name in ipairs { "mhagen.h", "mhagen.c" } do

@@ -8,8 +8,8 @@ local must = errors.must
 
 local M = {}
 
--- The processes that have a lock's file open, in words, and whether one of them is mhagen, which ends
--- what it runs.
+-- The processes that have the file of a lock open, in words, and whether one of them is mhagen. (An mhagen
+-- ends the programs that it runs.)
 local function holders(path)
   local words, watched = {}, false
   for i, process in ipairs(host.holders(path)) do
@@ -19,10 +19,10 @@ local function holders(path)
   return #words > 0 and "process " .. table.concat(words, ", ") or "a process of another machine", watched
 end
 
--- One Ninja at a time in `place`, the directory of a sweep or of a shard of it. Two locks: `.sweep` is
--- that of the process that runs Ninja, without which steps do not start; `.steps` passes to Ninja and
--- all that it starts, and outlives a kill. It is waited for; but where no mhagen is left that would end
--- the program it runs, no longer than a program may take.
+-- Takes the two locks of `place`, the directory of a sweep or of a shard, in which one Ninja runs at a time.
+-- The process that runs Ninja holds `.sweep`; steps do not start without it. `.steps` passes to Ninja and to
+-- all that Ninja starts, and so outlives a kill. This waits for `.steps`; if no mhagen is left that would
+-- end the running program, it waits no longer than a program may take.
 function M.lock(place, seconds, say)
   must(host.write_files(place, {}))
   local steps, start = place .. "/.steps", host.clock()
@@ -43,16 +43,16 @@ function M.lock(place, seconds, say)
   must(host.lock(place .. "/.sweep", false, false, true))
 end
 
--- Whether Ninja can tell how long it will take; an error where there is none.
+-- Whether this Ninja can print how long it will take; an error if there is no Ninja.
 function M.eta()
   local major, minor = build.version_of({ "ninja" }):match("^(%d+)%.(%d+)")
   return major and tonumber(major) * 1000 + tonumber(minor) >= 1012
 end
 
--- What a step or a shard says of its failure, in what was printed.
+-- The line in a printed text by which a step or a shard tells of its failure.
 function M.complaint(output) return output:match("mhagen: ([^\n]*)") end
 
--- Runs Ninja in the directory of a sweep; raises why it could not do all. options: jobs, quiet, eta.
+-- Runs Ninja in the directory of a sweep; raises an error if it could not do all. options: jobs, quiet, eta.
 function M.run(dir, arguments, options)
   local command = build.joined({ "env", "NINJA_STATUS=[%f/%t, %es" .. (options.eta and ", %Es left] " or "] "),
                                  "ninja", "-C", dir }, arguments)

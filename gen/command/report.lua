@@ -44,22 +44,22 @@ local function run(args)
 end
 
 local function options(cmd)
-  cmd:argument("dir", "directory of results.jsonl and, if there was tuning, tune.jsonl")
+  cmd:argument("dir", "directory with results.jsonl and, after tuning, tune.jsonl")
     :argname("<DIR>")
-  cmd:option("-o --output", "the page"):argname("<FILE>")
+  cmd:option("-o --output", "write the page there (default: DIR/report.html)"):argname("<FILE>")
   takes.force(cmd)
-  cmd:option("--filter", "keep the rows with one of these values in a column or config key")
+  cmd:option("--filter", "show only rows that have one of these values in a column or config key")
     :argname("<KEY=VALUE,...>"):count("*")
   cmd:option("--sort", "column or config key to order the first table by", "shape")
     :argname("<KEY>")
-  cmd:flag("--reverse", "from the greatest")
-  cmd:option("--limit", "lines of a table here; 0: all", "20"):argname("<N>")
+  cmd:flag("--reverse", "order it from the greatest value to the least")
+  cmd:option("--limit", "the most lines of a table on the terminal; 0 for all", "20"):argname("<N>")
     :convert(takes.number("--limit", "^%d+$", "an integer from 0"))
-  cmd:option("--compare", "a second sweep: its times over those of DIR, config by config")
+  cmd:option("--compare", "also show how the times of a second sweep compare with DIR, config by config")
     :argname("<DIR2>")
-  cmd:option("--band", "differences within so many percent are noise", "3")
+  cmd:option("--band", "count differences within this many percent as noise", "3")
     :argname("<PERCENT>"):convert(takes.number("--band", "^%d+%.?%d*$", "a number from 0"))
-  cmd:option("--fail-on", "exit status 1 if a config is slower in DIR2, or fails only there")
+  cmd:option("--fail-on", "exit with status 1 if a config is slower in DIR2, or fails only there")
     :choices { "regression" }
   cmd:epilog(
     "Exit status: 0 done, 1 a regression, 2 the command line or the results are wrong.")
@@ -68,5 +68,5 @@ end
 return {
   name = "report", run = run, options = options,
   summary = "Show the results of a sweep: tables here, and a page.",
-  about = "Writes DIR/report.html, one file that a browser opens offline.",
+  about = "It writes DIR/report.html, one file that a browser opens offline.",
 }

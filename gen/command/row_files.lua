@@ -8,7 +8,7 @@ local sweep = require "lab.sweep"
 
 local M = {}
 
--- What settings.json says, where all of it is there; else nil and why not.
+-- The settings in settings.json; nil and the reason if the file is not whole.
 function M.read_settings(dir)
   local text, message = host.read_file(dir .. "/settings.json")
   if not text then return nil, message end
@@ -19,13 +19,13 @@ end
 
 function M.settings(dir) return must(M.read_settings(dir)) end
 
--- The settings that a step depends on: with others it is made again.
+-- The settings that a step depends on. When they change, the step runs again.
 local depends = {
   compile = { "cc", "compiler", "launch_compile" }, check = { "launcher", "stage" },
   time = { "threads", "samples" },
 }
 
--- The hash of what the row of a step is made of; before: that of the step before it.
+-- The hash of what the row of a step is made of; before: the hash of the step before it.
 function M.key(step, before, settings, built)
   local parts = { before }
   for _, setting in ipairs(depends[step.name]) do parts[#parts + 1] = tostring(settings[setting]) end
@@ -35,14 +35,14 @@ end
 
 function M.path(dir, id, step) return ("%s/configs/%s/%s.row"):format(dir, id, step) end
 
--- The text of a row file, "" where there is none.
+-- The text of a row file, "" if there is none.
 function M.read(dir, id, step) return host.read_file(M.path(dir, id, step)) or "" end
 
--- What the programs for an architecture share, as compiled; nil where it is not.
+-- The compiled files that programs for an architecture share; nil if they are not compiled yet.
 function M.built(dir, arch) return host.read_file(("%s/common/%s/built"):format(dir, arch)) end
 
--- Removes what a crash of the machine or another hand has broken, which Ninja would take for done: row
--- files that are cut short or empty, and word of what programs share. Returns how many.
+-- Removes files that a crash of the machine or another hand has broken and that Ninja would take for done:
+-- row files that are cut short or empty, and the file that says what programs share. Returns how many.
 function M.mend(dir, configs)
   local count, archs = 0, {}
   local function remove(path)
@@ -65,7 +65,7 @@ function M.mend(dir, configs)
   return count
 end
 
--- Of the configs to be measured, those without the result of what was generated and of the settings.
+-- The configs that lack the result of what was generated with these settings.
 function M.lacking(dir, configs, settings)
   local list = {}
   for _, one in ipairs(configs) do
@@ -85,8 +85,8 @@ function M.lacking(dir, configs, settings)
   return list
 end
 
--- Says of each config which other one has the same code and is measured for both, if any has; returns
--- of how many.
+-- Notes for each config which other config has the same code and is measured for both, if there is one.
+-- Returns for how many there is.
 function M.share(dir, configs)
   for _, one in ipairs(configs) do
     local _, code = sweep.read_key(M.read(dir, one.id, sweep.steps[1].name))
@@ -95,7 +95,7 @@ function M.share(dir, configs)
   return sweep.share(configs)
 end
 
--- Of how many configs there is a result, from whatever make.
+-- The number of configs that have a result, with whatever settings it was made.
 function M.count(dir, configs)
   local count = 0
   for _, one in ipairs(configs) do
@@ -104,7 +104,7 @@ function M.count(dir, configs)
   return count
 end
 
--- The rows that there are, in the order of the configs, and the configs that have none.
+-- The rows that are there, in the order of the configs, and the configs that have none.
 function M.all(dir, configs)
   M.share(dir, configs)
   local rows, without = {}, {}

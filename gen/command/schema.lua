@@ -11,7 +11,7 @@ end
 
 local function options(cmd)
   cmd:mutex(cmd:flag("--json", "print one JSON object, for tools"),
-            cmd:flag("--markdown", "print the tables of the README"))
+            cmd:flag("--markdown", "print the tables of docs/config.md"))
 end
 
 return {

@@ -1,11 +1,11 @@
 -- Sweeps on a cluster: an array job whose tasks each run Ninja for a shard of the configs on a node.
 --
---   slurm.job           the name of the array job that may be at work here, and its number if it got one
+--   slurm.job           the name of the array job that may be at work here, and its number if it has one
 --   shards/N/           build.ninja of the shard N, Ninja's log, the locks
 --   shards/JOB_N.log    what the task has printed
 --
--- The rows of configs/ alone say what is done. So whatever happens to a job: once it has left the queue,
--- what lacks a row that is up to date is dealt out anew, to another job.
+-- The rows in configs/ alone say what is done. So it does not matter how a job ends: when it has left the queue,
+-- all configs without an up-to-date row are dealt out anew, to another job.
 
 local host = require "host"
 local build = require "command.build"
@@ -23,7 +23,7 @@ local MOST_FRUITLESS = 4 -- jobs in a row that bring no result
 local MOST_ASKED = 4 -- times in a row that squeue fails; a controller may be restarting
 local INTERRUPTED = 130
 
--- Refuses where Slurm's programs are not.
+-- Raises an error if Slurm's programs are not installed.
 function M.need()
   for _, program in ipairs { "sbatch", "squeue", "sinfo" } do
     if must(host.run({ "/bin/sh", "-c", "command -v " .. program }, build.OUTPUT_BYTES)) ~= 0 then
@@ -45,7 +45,7 @@ local function interrupted()
   error({ message = "interrupted; the job goes on, and the same command waits for it again" }, 0)
 end
 
--- What a program of Slurm's prints; nil and why if it fails.
+-- What one of Slurm's programs prints; nil and the reason if it fails.
 local function ask(words)
   local command = build.joined({ "/bin/sh", "-c", 'exec 2>&1; exec "$@"', "sh" }, words)
   local status, output = host.run(command, build.OUTPUT_BYTES)
@@ -72,7 +72,7 @@ local function tasks_of(name)
   end
 end
 
--- Until the job has left the queue.
+-- Waits until the job has left the queue.
 local function wait(dir, name, configs, say)
   local start, said = host.clock(), nil
   for tasks in tasks_of, name do
@@ -89,7 +89,7 @@ local function wait(dir, name, configs, say)
   end
 end
 
--- Before anything is written: no job is at work in the directory; one that is is waited for, or refused.
+-- Runs before anything is written. If a job is at work in the directory, waits for it, or refuses.
 function M.settle(dir, configs, refused, say)
   local name, number = M.noted(dir)
   if not name then return end
@@ -112,7 +112,7 @@ function M.settle(dir, configs, refused, say)
 end
 
 -- at: { dir, configs, settings, options, shards, jobs, say }; left: the configs without results.
--- Returns the job's name, its number, and of how many shards it is.
+-- Returns the job's name, its number, and how many shards it has.
 local function submit(at, left)
   local options, count = build.words_of(at.options), tonumber(at.shards)
   if not count then
@@ -127,7 +127,8 @@ local function submit(at, left)
       { name = "build.ninja", text = sweep.ninja(configs, host.program, build.arch_of, place) },
     }))
   end
-  -- A name that no other job has, noted first: a kill does not leave a job that nobody knows.
+  -- The job's name is its own, and is noted before the job is submitted: so a kill cannot leave a job that
+  -- nobody knows.
   local name = "mhagen-" .. host.hash(("%s %.9f"):format(at.dir, host.clock()))
   note(at.dir, name)
   local task = build.command_line { host.program, "sweep-shard", name } .. ' "$SLURM_ARRAY_TASK_ID"'
@@ -143,7 +144,7 @@ local function submit(at, left)
   return name, number, #parts
 end
 
--- What the tasks of a job say of their failure.
+-- The words by which the tasks of a job tell of their failure.
 local function complaint(dir, number, count)
   local line
   for i = 1, count do
@@ -153,7 +154,7 @@ local function complaint(dir, number, count)
   return line or "its tasks have left no log; do the nodes share this directory?"
 end
 
--- Has all configs without results measured; raises why if that cannot be.
+-- Measures all configs that lack results; raises an error that says why it cannot.
 function M.run(at)
   local left, fruitless = row_files.lacking(at.dir, at.configs, at.settings), 0
   while #left > 0 do

@@ -12,11 +12,11 @@ local takes = require "command.takes"
 
 local must = errors.must
 
--- What says that a directory is that of a sweep, and the files that have no room to say it.
+-- The file by which the directory of a sweep is known, and the files that have no room for a mark.
 local MARK = "# Written by mhagen"
 local unmarked = { "configs.txt", "invalid.txt", "settings.json", "results.jsonl", "results.csv" }
 
--- Refuses a directory that holds something else than a part of this sweep.
+-- Refuses a directory that holds anything but a part of this sweep.
 local function refuse_others(dir, configs, settings, force)
   local ours = takes.made(dir .. "/build.ninja", nil, MARK) or row_files.read_settings(dir) -- one may be broken
   if not ours then
@@ -36,7 +36,8 @@ local function reason(one)
   return errors.one_line { message = one.command .. ": " .. errors.one_line(one.broken) }
 end
 
--- Writes build.ninja by what is known now of configs that have the same code; returns how many others do.
+-- Writes build.ninja, with what is known by now of configs that have the same code. Returns how many configs
+-- have the code of another one.
 local function write_graph(dir, configs)
   local shared = row_files.share(dir, configs)
   local text = sweep.ninja(configs, host.program, build.arch_of, ".")
@@ -59,7 +60,7 @@ local function write_plan(dir, configs, invalid, settings)
   }, true))
 end
 
--- Removes what failing steps have left, so that they run again; returns the other rows.
+-- Removes the rows of steps that failed, so that these run again; returns the other rows.
 local function forget_failures(dir, rows)
   local kept = {}
   for _, row in ipairs(rows) do
@@ -82,7 +83,7 @@ local function duration(seconds)
   return ("%.1f h"):format(seconds / 3600)
 end
 
--- Has all configs measured that lack results; raises why that cannot be.
+-- Measures all configs that lack results; raises an error that says why it cannot.
 local function measure(args, configs, settings, options, say)
   ninja.run(args.output, { "prepared" }, options)
   local shared = write_graph(args.output, configs)
@@ -161,42 +162,43 @@ local function options(cmd)
   local function number(option, text, default)
     return cmd:option(option, text, default):argname("<N>"):convert(takes.count(option:match("%S+$")))
   end
-  cmd:argument("grid", "the axes: return { h = { 1, 2 }, d_model = 64, isa = \"avx2\", ... }")
+  cmd:argument("grid", "file with the axes: return { h = { 1, 2 }, d_model = 64, isa = \"avx2\", ... }")
     :argname("<GRID.lua>")
   cmd:option("-o --output", "directory; the results of an earlier run in it are kept")
     :argname("<DIR>"):count(1):overwrite(false)
   cmd:flag("--dry-run", "check the grid; write nothing")
   cmd:flag("--plan-only", "write DIR/build.ninja; run nothing")
   cmd:flag("--force", "replace another sweep in DIR, and files that mhagen has not made")
-  cmd:flag("--retry", "run again what has failed; it may have been the machine")
+  cmd:flag("--retry", "run failed configs again, in case the machine was the reason")
   cmd:flag("--quiet", "say nothing but errors")
   number("--limit", "the most configs of a grid", "10000")
   takes.jobs(cmd)
   takes.timeout(cmd)
   number("--threads", "threads of the kernels (default: 1)")
-  number("--samples", "timed samples (default: what a second allows, 5 to 400)")
-  cmd:option("--launcher", "shell command that runs a program, which takes the place of {}, " ..
-    "as 'taskset -c 1 {}', 'ssh board {}'"):argname("<CMD>")
+  number("--samples", "number of timed samples (default: as many as a second has room for, 5 to 400)")
+  cmd:option("--launcher", "shell command that runs a program, whose path replaces {}, such as " ..
+    "'taskset -c 1 {}' or 'ssh board {}'"):argname("<CMD>")
     :convert(function(text)
       if text:find("{}", 1, true) then return text end
       return nil, ("option '--launcher': '%s' has no {}"):format(errors.show(text))
     end)
-  cmd:option("--launch", "use the launcher also for these"):choices { "compile" }
-  cmd:option("--slurm", "measure on the nodes of a cluster, with these options of sbatch, as " ..
-    "'--partition=short --time=1:00:00', or ''"):argname("<OPTIONS>")
-  number("--shards", "tasks of the array job (default: the idle nodes of the partition, or all)")
-  cmd:option("--stage", "shell command before that, as 'scp {src} board:{dst}'"):argname("<CMD>")
+  cmd:option("--launch", "also use the launcher for compilers"):choices { "compile" }
+  cmd:option("--slurm", "measure on the nodes of a cluster, with these options of sbatch, such as " ..
+    "'--partition=short --time=1:00:00'; '' for none"):argname("<OPTIONS>")
+  number("--shards", "number of tasks of the array job (default: the idle nodes, or all)")
+  cmd:option("--stage", "shell command that copies a program before it runs, " ..
+    "such as 'scp {src} board:{dst}'"):argname("<CMD>")
   cmd:epilog([[
-A GRID.lua is one table. Each config key may be an axis: a list of values, or one. `configs`: a list
-of tables, an axis of several keys. `where`: a function of a config, or a list of patterns such as
-{ isa = "avx2", seq = { 16, 32 } } of which one must match.
+A GRID.lua is one table. Each config key may be an axis: a list of values, or one value. `configs` is a
+list of tables, an axis of several keys. `where` chooses configs: it is a function of a config, or a list of
+patterns such as { isa = "avx2", seq = { 16, 32 } } of which one must match.
 With --slurm the nodes share DIR, mhagen, Ninja and the compiler. Each task of the array job has a node
-for itself. What a killed mhagen has left running the same command finds again.
+for itself. If mhagen is killed, the same command finds the job that it has left running.
 Exit status: 0 done, 1 a config failed, 2 the grid is wrong or the sweep could not go on.]])
 end
 
 return {
   name = "sweep", run = run, options = options,
   summary = "Check and time every config of a grid; goes on where it was stopped.",
-  about = "Example: mhagen sweep examples/sweep.lua -o out. $CC is the compiler and its options.",
+  about = "Example: mhagen sweep examples/sweep.lua -o out. $CC is the compiler with its options (default: cc -O2).",
 }

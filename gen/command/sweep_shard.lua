@@ -11,7 +11,7 @@ local takes = require "command.takes"
 local must = errors.must
 
 local function run(args)
-  -- Slurm starts a task once at a time; and of two jobs, that which the directory names does the work.
+  -- Slurm runs a task once at a time. Of two jobs only the one that the directory names does the work.
   if slurm.noted(".") ~= args.job then
     error({ message = "sweep-shard: the sweep waits for another job; this one has nothing to do" }, 0)
   end

@@ -1,4 +1,4 @@
--- The steps of a sweep: what the edges of its build.ninja call, in its directory. Not for people.
+-- The steps of a sweep, which the edges of its build.ninja call in its directory. Not for people.
 
 local host = require "host"
 local bench = require "lab.bench"
@@ -13,7 +13,7 @@ local sweep = require "lab.sweep"
 
 local must = errors.must
 
--- What the programs for one architecture share: the runtime, the check, the benchmark.
+-- The files that all programs for one architecture share: the runtime, the check, the benchmark.
 local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
                        "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
 
@@ -24,8 +24,8 @@ end
 
 local INTERRUPTED = 128 + 2
 
--- Runs a command of a step, through the launcher if there is one, for so many seconds; returns its
--- output. If it fails, the row says so, and is raised.
+-- Runs a command of a step for at most so many seconds, through the launcher if there is one, and returns its
+-- output. If the command fails, the row says so, and is raised as the error.
 local function shell_step(row, name, seconds, words, launcher)
   local text = build.command_line(words)
   if launcher then text = put(launcher, { [""] = text }) end
@@ -47,13 +47,13 @@ local function skip(row, why)
   error({ failed = row }, 0)
 end
 
--- How programs for an architecture are compiled.
+-- How to compile programs for an architecture.
 local function compiler_for(arch, settings)
   return build.compiler(arch == host.arch and settings.cc or build.foreign[arch].cc)
 end
 
--- Compiles what programs for one architecture share. The file that it leaves says what it is made
--- of, or why it can not be made, which only another architecture's may not.
+-- Compiles what programs for one architecture share. It leaves a file that says what they are made of, or why
+-- they cannot be made; the latter is allowed for another architecture only.
 local function build_common(arch, settings)
   local dir, files = "common/" .. arch, { { name = "mhagen_peak.c", text = bench.peak() } }
   build.add_embedded(files, { name = "" }, "sweep", shared_files)
@@ -77,7 +77,7 @@ local function build_common(arch, settings)
   must(host.write_files(dir, { { name = "built", text = key } }, true))
 end
 
--- What each step after the first adds to the row. at: { id, dir, cfg, settings, arch }.
+-- The fields that each step after the first adds to the row. at: { id, dir, cfg, settings, arch }.
 local steps = {}
 
 function steps.compile(at, row)
@@ -104,7 +104,7 @@ function steps.compile(at, row)
   must(host.sync_file(program)) -- an empty one would be a script that succeeds
 end
 
--- Runs the program of a config where the settings say.
+-- Runs the program of a config on the machine that the settings name.
 local function run_program(at, row, step, arguments)
   local program, settings = { at.dir .. "/program" }, at.settings
   if settings.stage then
@@ -149,7 +149,7 @@ function steps.time(at, row)
   end
 end
 
--- The first step of a config: the hash of its texts, that of its code, the row, the files.
+-- The first step of a config. Returns the hash of its texts, the hash of its code, the row, and the files.
 local function generate_in(at)
   local start, cfg = host.clock(), at.cfg
   local ok, files, recorded = pcall(function()
@@ -173,13 +173,13 @@ local function generate_in(at)
   return host.hash(table.concat(texts, "\0")), code, row, files
 end
 
--- Makes DIR/configs/ID/STEP.row, unless it is made of the same: then nothing is touched, so that
--- Ninja goes no further. What is there of another make is removed first: a kill leaves no mixture.
+-- Makes DIR/configs/ID/STEP.row. If the row there is made of the same inputs, nothing is touched, so that Ninja
+-- goes no further. Otherwise the old files are removed first, so that a kill leaves no mixture.
 local function make_row(path)
   local dir, id, step = path:match("^(configs/([^/]+))/(%l+)%.row$")
   local settings = row_files.settings(".")
   local cfg = config.load(must(host.eval_config(dir .. "/config.lua")), {})
-  -- What a killed job has left running on this node may be at work on the config, from another shard.
+  -- A program that a killed job has left running here may be at work on the config, in another shard.
   must(host.lock(dir .. "/.step", false, true, true))
   local at = { id = id, dir = dir, cfg = cfg, settings = settings, arch = build.arch_of(cfg) }
   local this, before = sweep.step(step)

@@ -1,4 +1,4 @@
--- What the options of several commands have in common.
+-- Options that several commands have.
 
 local host = require "host"
 local errors = require "command.errors"
@@ -6,7 +6,7 @@ local show = require "options.show"
 
 local M = {}
 
--- Converts the value of an option that is a number; `what` says which ones the pattern matches.
+-- Checks that the value of an option is a number that the pattern matches; `what` says which these are.
 function M.number(option, pattern, what)
   return function(text)
     if text:match(pattern) then return text end
@@ -19,30 +19,30 @@ function M.count(option)
 end
 
 function M.jobs(cmd)
-  cmd:option("--jobs", "steps at a time, but for timing (default: Ninja's)"):argname("<N>")
+  cmd:option("--jobs", "number of steps at a time, of which one at most is timing (default: Ninja's)"):argname("<N>")
     :convert(M.count("--jobs"))
 end
 
-function M.force(cmd) cmd:flag("--force", "replace files that mhagen has not made, too") end
+function M.force(cmd) cmd:flag("--force", "also replace files that mhagen has not made") end
 
 function M.timeout(cmd)
-  cmd:option("--timeout", "seconds that a compiler or a program may take", "600"):argname("<SECONDS>")
+  cmd:option("--timeout", "seconds after which a compiler or a program is ended", "600"):argname("<SECONDS>")
     :convert(M.count("--timeout"))
 end
 
 -- ---- files that a user may have made ----
 
--- What only a file of mhagen's begins with: its text up to the first word with mhagen in it.
+-- The mark with which only files of mhagen begin: the text up to the first word with mhagen in it.
 local function mark_of(text) return text:match("^.-mhagen[%w_.]*") end
 
--- Whether a file begins with the mark, by default that of the text.
+-- Whether a file begins with the mark, which is that of the text if it is not given.
 function M.made(path, text, mark)
   mark = mark or mark_of(text)
   return errors.must(host.head(path)):sub(1, #mark) == mark
 end
 
--- Refuses to replace files { name =, text = and perhaps mark = } that somebody else has made, and those
--- of formats that have no room for a mark. What is empty may be replaced.
+-- Refuses to replace files { name =, text =, mark = or nil } that somebody else has made. So it does with
+-- files of a format that has no room for a mark. Empty files may be replaced.
 function M.refuse_foreign(dir, files, force)
   local foreign = {}
   for _, file in ipairs(force and {} or files) do
@@ -57,7 +57,7 @@ function M.refuse_foreign(dir, files, force)
   end
 end
 
--- Writes files, but not over those that somebody else has made.
+-- Writes files, unless one would replace a file that somebody else has made.
 function M.write_files(dir, files, force)
   M.refuse_foreign(dir, files, force)
   errors.must(host.write_files(dir, files))
@@ -70,7 +70,7 @@ function M.split(path)
   return dir == "" and "." or dir, name
 end
 
--- Writes this one; mark: where the text has none.
+-- Writes one file; mark: for a text that has none.
 function M.write_file(path, text, force, mark)
   local dir, name = M.split(path)
   M.write_files(dir, { { name = name, text = text, mark = mark } }, force)
@@ -78,7 +78,7 @@ end
 
 -- The config of a command.
 function M.config(cmd)
-  cmd:argument("config", "CONFIG.lua (at most one) and key=value, which win over the file")
+  cmd:argument("config", "one CONFIG.lua or none, and any number of key=value, which win over it")
     :args("*"):argname("<CONFIG.lua or key=value>")
   cmd:epilog(show.help() .. "\n\n" .. [[
 A CONFIG.lua is one table: return { h = 12, d_model = 384, dk = 32, seq = 128, isa = "avx2" }

@@ -23,16 +23,16 @@ local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", 
                        "tests/reference.c", "tests/reference.h" }
 local MOST = 63 -- candidates of a generation: mhagen_compare_main takes the default and so many
 local MOST_BYTES = 4 << 30 -- of the buffers of all of them
--- Of the budget: for the search and the winner's check, at most for one generation, and for a paired run.
+-- Parts of the budget: for the search and the winner's check, for one generation at most, for a paired run.
 local SEARCH, GENERATION, PAIR = 0.8, 0.3, 0.015
 
--- A mistake of ours, which the user is asked to report.
+-- Prints a bug of mhagen, which the user is asked to report.
 local function bug(candidate, what, ...)
   error({ status = 1, message = ("tune: a schedule failed, please report it as a bug: %s; mhagen check %s")
     :format(what:format(...):sub(1, 120), table.concat(candidate.arguments, " ")) }, 0)
 end
 
--- Runs a command for so many seconds: its output, or how it failed, and the output.
+-- Runs a command for at most so many seconds. Returns its output, or how it failed, and the output.
 local function output_of(words, seconds)
   local status, output, why = build.run(words, seconds, true)
   must(status, output)
@@ -134,7 +134,7 @@ local function new_lab(dir, args)
     for _, candidate in ipairs(list) do candidate.program = program end
   end
 
-  -- A row of the log is of a candidate's code.
+  -- A row of the log belongs to the code of a candidate.
   local function key_of(key, candidate) return key .. candidate.words .. " " .. candidate.code end
 
   -- For each candidate the row of the log with that key; where there is none, row_of(candidate, output)
@@ -163,7 +163,7 @@ local function new_lab(dir, args)
     return rows
   end
 
-  -- Which candidates are right, float64 tells.
+  -- Candidates are compared with the reference in double.
   local function check_all(list)
     return measure(list, "check ", {}, function(candidate, output)
       local verdict, error_, bound = output:match(("(%%l+) %s (%%S+) (%%S+)\n"):format(candidate.cfg.name))
@@ -275,8 +275,8 @@ end
 -- What a CPU's tuning file is called: its model, as the system names it.
 local function file_of(cpu) return cpu:lower():gsub("%(.-%)", ""):gsub("[^%w]+", "_"):gsub("_*$", "") .. ".lua" end
 
--- The words that tell the config to tune: without its name, and with the schedule keys that are given,
--- even if they are given their defaults.
+-- The words of the config to tune, without its name. Schedule keys that are given are among them, even with
+-- their default values.
 local function base_of(cfg, given)
   local words, told = {}, {}
   for word in config.canonical(cfg):gmatch("%S+") do
@@ -303,7 +303,7 @@ local function append(path, rows, force)
   takes.write_file(path, (host.read_file(path) or "") .. table.concat(lines), force, TRACE_MARK)
 end
 
--- The best ratio so far and when it was found, for the report.
+-- The rows of the trace: the best ratio so far, and when it was found.
 local function trace_rows(lab, cfg, way, default)
   local rows = {}
   local shape = name.shape(cfg)
@@ -329,7 +329,7 @@ local function schedule_words(words)
   return schedule
 end
 
--- Tunes in `dir`: the record for the tuning file.
+-- Tunes in `dir`; returns the record for the tuning file.
 local function tune_in(dir, cfg, base, args)
   local lab = new_lab(dir, args)
   local default, winner, ratios, tried = tune.search(base, args.search, lab)
@@ -373,7 +373,7 @@ local function run(args)
   end
   local work = folder .. ".tune"
   must(host.write_files(work, {}))
-  -- Inherited: what a killed tune has left running keeps it.
+  -- The lock is inherited: programs that a killed tune has left running hold it.
   if not must(host.lock(work .. "/lock", false, true)) then
     error({ message = work .. ": a tune is running here" }, 0)
   end
@@ -397,12 +397,12 @@ end
 
 local function options(cmd)
   takes.config(cmd)
-  cmd:option("--budget", "time for all of it, as 60s, 5m, 1h", "60s"):argname("<TIME>"):convert(seconds)
+  cmd:option("--budget", "time for the whole search, such as 60s, 5m or 1h", "60s"):argname("<TIME>"):convert(seconds)
   cmd:option("-o --output", "tuning file; its other shapes stay (default: tuned/<cpu>.lua)"):argname("<FILE>")
     :overwrite(false)
-  cmd:option("--search", "how candidates are found; random is there to compare with", "model")
+  cmd:option("--search", "how schedules are found; random is there for comparison", "model")
     :choices { "model", "random" }
-  cmd:option("--trace", "append what was found when, for `report`: DIR/tune.jsonl"):argname("<FILE>")
+  cmd:option("--trace", "append each improvement to FILE; `report` reads DIR/tune.jsonl"):argname("<FILE>")
   takes.force(cmd)
   takes.timeout(cmd)
   cmd:flag("--quiet", "say nothing but errors")
@@ -412,6 +412,6 @@ return {
   name = "tune", run = run, options = options,
   summary = "Search the schedule for one shape on this machine.",
   about = "Example: mhagen tune h=12 d_model=384 dk=32 seq=128 isa=avx2 --budget 2m\n" ..
-    "Measures schedules that the cost model ranks, with the default in turn; a schedule wins if it is\n" ..
-    "faster by more than 1 % in 4 of 5 paired runs. A search that was killed goes on where it was.",
+    "It times schedules in turn with the default, those first that the cost model ranks first. A schedule\n" ..
+    "wins if it is faster by more than 1 % in 4 of 5 paired runs. A killed search goes on with the same command.",
 }

@@ -1,6 +1,7 @@
 -- How the text of a kernel is cut into functions and loops: the one place that knows the unrolling
 -- levels. An emitter describes its work once; at the level `full` it comes out as straight code.
 
+local choices = require "choices"
 local expr = require "expr"
 local tape = require "tape"
 local tiles = require "tiles"
@@ -23,6 +24,7 @@ end
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as
 -- short as can be.
+-- K.phase: what it is a part of; equal functions may be parts of several.
 -- K.role: a word of the names that tells what the part is for, of which the same may serve others.
 -- params: { name, "in" | "out" | "int", value } each; build gets the values by name.
 function Code:part(name, doc, params, build, kind)
@@ -49,7 +51,19 @@ function Code:part(name, doc, params, build, kind)
       build(values)
       self.full, self.cold = full, cold
     end)
+  fn.phases = fn.phases or {}
+  if self.phase and not fn.phases[self.phase] then
+    fn.phases[self.phase], fn.phases[#fn.phases + 1] = true, self.phase
+  end
   t:call(fn, args)
+end
+
+-- What is recorded by record(K, ...) is of a phase: its functions have it among their `phases`.
+function Code:of(phase, record, ...)
+  local outer = self.phase
+  self.phase = phase
+  record(self, ...)
+  self.phase = outer
 end
 
 -- build(i) for i = 0 .. count-1: a loop, or straight when there is one round or at level full.
@@ -69,19 +83,24 @@ function Code:unroll(steps, accumulators, chains)
   if (chains or 1) > 1 then loop = math.max(chains, plan.product.way == "lane" and plan.isa.lanes or 1) end
   if self.cold then return loop end
   if level == "k" or self.full then return steps end
-  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then return steps end
+  if level == "auto" and steps <= 32 and steps * accumulators <= self.plan.straight then
+    choices.add(self.t.why, "straight")
+    return steps
+  end
   return loop
 end
 
 -- The same for a tile whose sums may be in chains; returns the number of chains as well.
 function Code:summing(rows, vectors, steps)
   local chains = tiles.chains(self.plan, rows, vectors, steps)
+  if chains > 1 then choices.add(self.t.why, "chains") end
   return self:unroll(steps, rows * vectors, chains), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".
 function Code:chunks(chunks, run)
   if chunks.count == 1 then return run("only", 0, chunks.last) end
+  if not self.plan.cfg.k_block then choices.add(self.t.why, "k_block") end
   run("first", 0, chunks.size)
   self:each("chunk", chunks.count - 2, function(i) run("next", (i + 1) * chunks.size, chunks.size) end)
   run("next", (chunks.count - 1) * chunks.size, chunks.last)

@@ -31,7 +31,7 @@ end
 function M.block(K, group, ptrs, block)
   local t, plan = K.t, K.plan
   -- With the filter time is no matter: the smallest tiles.
-  local runs = block.filtered and { { size = 1, count = plan.fold.breadth, at = 0 } } or group.context
+  local runs = block.filtered and { { size = 1, count = plan.attend.breadth, at = 0 } } or group.context
   for _, run in ipairs(runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
@@ -55,7 +55,7 @@ function M.block(K, group, ptrs, block)
         local tile = {
           product = plan.product, rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
           unroll = unroll or K:unroll(block.steps, run.size * #group.vecs),
-          a = { p = p.v, row = 1, step = plan.values.row }, b = { p = p.p, step = group.width },
+          a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t), filter = p.key and filter(t, plan.scores, group, p.stats, p.key),
         }
         local function row(name)
@@ -76,7 +76,7 @@ end
 -- Zeros, to which blocks are added.
 function M.clear(K, group, o)
   local t = K.t
-  K:each("row", K.plan.fold.breadth, function(r)
+  K:each("row", K.plan.attend.breadth, function(r)
     for c, v in ipairs(group.vecs) do
       t:block(function()
         t:op("store", v.w, nil, o:at(r * group.width + (c - 1) * group.lanes), t:op("zero", v.w, "zero_c" .. c - 1))

@@ -5,6 +5,8 @@
 -- Error at most 1 ulp for x in [-126, 127]; below -126 an exact zero (so no subnormal appears); above
 -- 127 something of at least 2^126, or NaN; NaN stays NaN.
 
+local choices = require "choices"
+
 local M = {}
 
 -- Minimax for the relative error on [-1/2, 1/2] with constant term 1, then moved by single float32
@@ -64,6 +66,7 @@ local function define(t, w)
     params = { { kind = w.t, name = "x" } }, keep = true,
     doc = "2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN.",
   }, function()
+    if t.isa.rows.root then choices.add(t.why, "exp2_table") end
     local scaled = (t.isa.rows.root and by_table or by_polynomial)(t, w, x)
     local tiny = t:op("lt", w, "tiny", x, t:op("set", w, "lowest", M.lowest))
     t:result(t:op("zero_if", w, "result", tiny, scaled))

@@ -4,6 +4,7 @@
 -- B is loaded as vectors; how an element of A meets them is the way of the ISA's product. All accumulators
 -- stay in registers; K runs in steps of a literal block.
 
+local choices = require "choices"
 local tiles = require "tiles"
 local ways = require "way.init"
 
@@ -15,7 +16,11 @@ local function steps(t, tile, sums, k0, n, base)
   local b, product = tile.b, tile.product
   -- A filter works on broadcasts.
   local way = ways[tile.filter and "outer" or product.way](t, tile, { first = k0, count = n, base = base })
-  local load = tiles.kept(t.isa, tile.rows) and "load_kept" or "load"
+  local load = "load"
+  if tiles.kept(t.isa, tile.rows) then
+    load = "load_kept"
+    choices.add(t.why, "kept")
+  end
   for k = k0, k0 + n - 1 do
     t:note("k = " .. k)
     way.begin(k)
@@ -66,6 +71,8 @@ function M.tile(t, tile)
     steps(t, tile, sums, 0, tile.steps, 0)
     return joined(t, tile, sums)
   end
+  choices.add(t.why, "loops")
+  choices.add(t.why, "prefetch")
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
     steps(t, tile, sums, 0, tile.unroll, step * tile.unroll)

@@ -23,10 +23,10 @@ end
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
 -- p_at, where its weights go; edge, whether some lanes do not see some of its keys.
 local function score_tile(K, group, ptrs, tile)
-  local plan, pass, depth = K.plan, tile.pass, K.plan.fold.depth
+  local plan, pass, depth = K.plan, tile.pass, K.plan.attend.depth
   local rows = tile.rows or group.keys.rows
   local params = {
-    { "k", "in", ptrs.k:at(tile.key * plan.keys.row) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats },
+    { "k", "in", ptrs.k:at(tile.key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats },
   }
   if pass.weighs then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
@@ -37,8 +37,8 @@ local function score_tile(K, group, ptrs, tile)
     local unroll, chains = K:summing(pass.weighs and rows or group.keys.rows, #group.vecs, depth)
     softmax.tile(K.t, {
       product = plan.product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
-      test = plan.fold.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
-      a = { p = p.k, row = plan.keys.row, step = 1 }, b = { p = p.q, step = group.width },
+      test = plan.attend.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
+      a = { p = p.k, row = plan.attend.keys.row, step = 1 }, b = { p = p.q, step = group.width },
       out = p.p, stats = p.stats,
     })
   end)
@@ -131,7 +131,7 @@ local function block(K, group, ptrs, head, part)
   local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
   context.block(K, group, ptrs, {
-    v_at = from * (rows * plan.values.row), p_at = probs and from * p_tile or 0, key = from * rows,
+    v_at = from * (rows * plan.attend.values.row), p_at = probs and from * p_tile or 0, key = from * rows,
     steps = literal and keys or nil, tiles = not literal and tiles or nil,
     add = not part.first, final = part.last, filtered = masked and head.again,
   })

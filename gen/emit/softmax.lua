@@ -6,6 +6,7 @@
 -- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
 -- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
 
+local choices = require "choices"
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
 local stat = require "emit.stats".at
@@ -113,6 +114,7 @@ function M.place(tile, r, c) return setmetatable({ key = tile.key + r, c = c }, 
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
 -- gen/score read); out (weights), stats.
 function M.tile(t, tile)
+  choices.add(t.why, "short_chains")
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
   -- Behind a change of a score -m is subtracted, as in the first tile.
   local from_m = pass.from_m and #scores.changes == 0

@@ -1,5 +1,5 @@
--- Benchmarks: the files of one besides the kernel's, what its output means, and a row of results as
--- text or JSON.
+-- Benchmarks: the files of a benchmark besides those of the kernel, the meaning of its output, and a row of
+-- results as text or JSON.
 
 local config = require "config"
 local cprint = require "cprint"
@@ -15,13 +15,13 @@ local M = {}
 
 -- ---- the files ----
 
--- The program of one kernel: bench/bench.c does the work.
+-- The program that times one kernel; bench/bench.c does the work.
 function M.main(recorded)
   local plan = recorded.plan
   return template.file("bench.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
 end
 
--- The FMA loops of all ISAs, the same for every kernel: the program takes the fastest that runs.
+-- The FMA loops of all ISAs, the same for every kernel. The program takes the fastest that runs.
 function M.peak()
   local loops, names = {}, {}
   for i, isa in ipairs(isas.list) do
@@ -39,17 +39,6 @@ end
 
 -- ---- phases ----
 
--- Which phase the functions of a kernel belong to, by the start of their names; what has none is
--- "other": transposition, control, and the second attempt at a head.
-local phases = { "projections", "scores+softmax", "context", "output", "other" }
-local phase_of = {
-  { "sums_", "projections" }, { "query_", "projections" }, { "keys_", "projections" }, { "values_", "projections" },
-  { "rows_", "projections" },
-  { "queries_lanes_", "other" }, { "queries_", "projections" }, { "key_query_", "projections" },
-  { "value_context_", "projections" },
-  { "scores_", "scores+softmax" }, { "probs_", "scores+softmax" }, { "context_", "context" }, { "output_", "output" },
-}
-
 -- symbols: the output of nm -n, lines "address kind name" in the order of addresses.
 local function symbol_table(symbols)
   local list = {}
@@ -59,31 +48,43 @@ local function symbol_table(symbols)
   return list
 end
 
-local function phase_at(symbols, address)
+-- The name of the function at an address.
+local function function_at(symbols, address)
   local low, high = 0, #symbols -- the last symbol that is not behind the address
   while low < high do
     local middle = (low + high + 1) // 2
     if symbols[middle].at <= address then low = middle else high = middle - 1 end
   end
-  for _, row in ipairs(phase_of) do
-    if low > 0 and symbols[low].name:sub(1, #row[1]) == row[1] then return row[2] end
-  end
-  return "other"
+  return low > 0 and symbols[low].name:match("^[^.]*") or "" -- compilers add .part.0 and the like
 end
 
 local function rounded(fraction) return math.floor(fraction * 1e4 + 0.5) / 1e4 end
 
--- The fraction of time in each phase, from a program's output and symbols.
-function M.phases(output, symbols)
-  local list, count, total = symbol_table(symbols), {}, 0
-  for _, phase in ipairs(phases) do count[phase] = 0 end
+local OTHER = "other" -- control, and what is of no phase
+
+-- The fraction of time in each phase, from a program's output and symbols: { order = names, and the fractions by
+-- them }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done there.
+function M.phases(recorded, output, symbols)
+  local of, order, count, total = {}, {}, {}, 0
+  local function add(phase)
+    if not count[phase] then count[phase], order[#order + 1] = 0, phase end
+  end
+  for _, fn in ipairs(recorded.tape.functions) do
+    if fn.phases and fn.phases[1] then
+      of[fn.name] = table.concat(fn.phases, "+")
+      add(of[fn.name])
+    end
+  end
+  add(OTHER)
+  local list = symbol_table(symbols)
   for address in output:gmatch("pc (%x+)\n") do
-    local phase = phase_at(list, tonumber(address, 16))
+    local phase = of[function_at(list, tonumber(address, 16))] or OTHER
     count[phase] = count[phase] + 1
     total = total + 1
   end
-  for _, phase in ipairs(phases) do count[phase] = rounded(count[phase] / math.max(total, 1)) end
-  return count
+  local fractions = { order = order }
+  for _, phase in ipairs(order) do fractions[phase] = rounded(count[phase] / math.max(total, 1)) end
+  return fractions
 end
 
 -- ---- results ----
@@ -93,10 +94,10 @@ for i, field in ipairs(results.fields) do keys[i] = field[1] end
 
 local LONGEST = 300 -- text of a program in a row
 
--- A text of one printable line.
+-- A text as one printable line.
 function M.plain(text) return (text:sub(1, LONGEST):gsub("[^\32-\126]", "?")) end
 
--- What a word is as a value of a type; nil where it is none.
+-- A word as a value of a type; nil if it is none.
 local value_of = { string = M.plain }
 function value_of.number(text)
   local number = tonumber(text)
@@ -106,7 +107,7 @@ function value_of.boolean(text)
   if text == "true" or text == "false" then return text == "true" end
 end
 
--- What a generator knows of a kernel.
+-- The fields that the generator knows of a kernel.
 function M.row(cfg, recorded)
   return {
     name = cfg.name, config = cfg, command = "mhagen gen " .. config.canonical(cfg), version = version,
@@ -115,12 +116,12 @@ function M.row(cfg, recorded)
   }
 end
 
--- From the output of size, in the format that is its default everywhere.
+-- Bytes of code from the output of `size` in its default format.
 function M.text_bytes(sizes) return math.tointeger(sizes:match("\n%s*(%d+)")) end
 
 local function said(output, key) return ("\n" .. output):match("\n" .. key .. " ([^\n]*)") end
 
--- Adds what a benchmark's program has printed, of the fields that it may say.
+-- Adds the fields that a benchmark's program has printed, if it may say them.
 function M.add(row, output)
   for _, field in ipairs(results.fields) do
     local word = field.from_program and said(output, field[1])
@@ -129,7 +130,7 @@ function M.add(row, output)
   end
 end
 
--- The same of one that has ended well, and whether it is a result.
+-- Does so for a program that has ended well; returns whether its output is a result.
 function M.add_result(row, output)
   M.add(row, output)
   row.status = "time"
@@ -142,7 +143,7 @@ function M.add_result(row, output)
   end
 end
 
--- The same of one that has failed, and in which of its steps and why, if it says so.
+-- Does so for a program that has failed, with the step that failed and the reason if it says them.
 function M.add_failure(row, output)
   M.add(row, output)
   local step, message = said(output, "status"), said(output, "message")
@@ -156,7 +157,7 @@ local function ordered(values, order)
   return all
 end
 
--- The row with all fields, null where there is nothing; and its phases, if it has them.
+-- The row with all fields, null where nothing is known, and with its phases if it has them.
 function M.json(row)
   local order = table.move(keys, 1, #keys, 1, {})
   local config_keys = {}
@@ -168,7 +169,7 @@ function M.json(row)
   all.config = ordered(row.config, config_keys)
   if row.phases then
     order[#order + 1] = "phases"
-    all.phases = ordered(row.phases, phases)
+    all.phases = ordered(row.phases, row.phases.order)
   end
   return json.encode(all) .. "\n"
 end
@@ -203,11 +204,11 @@ function M.text(row)
   line("error", "%.2g against float64", row.error)
   line("size", "%s of code, %s packed, %s workspace", bytes(row.text_bytes), bytes(row.packed_bytes),
     bytes(row.workspace_bytes))
-  if row.phases and not row.phases.other then
+  if row.phases and not row.phases[OTHER] then
     line("phases", "not told apart: at unroll=full a run is one function")
   elseif row.phases then
     local parts = {}
-    for i, phase in ipairs(phases) do
+    for i, phase in ipairs(row.phases.order) do
       parts[i] = ("%s %.1f %%"):format(phase, 100 * row.phases[phase])
     end
     line("phases", "%s", table.concat(parts, ", "))

@@ -1,5 +1,5 @@
--- The configs of a sweep's grid. Runs in the state of the GRID.lua, for `where` is the user's code;
--- the user reads what it raises. grid: the table of the file; axes: the names of its axes, in
+-- The configs of a sweep's grid. This runs in the Lua state of the GRID.lua, because `where` is the user's
+-- code; the user reads the errors that it raises. grid: the table of the file; axes: the names of its axes, in
 -- order; limit: the most configs. Returns the configs that `where` accepts.
 
 local grid, axes, limit = ...
@@ -89,7 +89,7 @@ if size > 100 * limit then -- too many to ask where about
          "the limit of ", limit)
 end
 
--- What where sees: a mistake in a name is an error, for comparing nil may raise none.
+-- The config as `where` sees it. A misspelt name is an error there: comparing nil might raise none.
 local seen = setmetatable({}, { __index = function(_, key)
   if not known[key] then error("where asks for " .. tostring(key) .. ", which no axis gives", 2) end
 end })

@@ -1,5 +1,5 @@
--- Measured configs as data: lines of JSON -> checked rows, their columns, and what may be asked of
--- them: to keep some, to order them, to compare two sweeps. The report shows them.
+-- Measured configs as data: reads lines of JSON as checked rows with columns, filters and orders rows, and
+-- compares two sweeps. The report shows them.
 
 local json = require "json"
 local config = require "config"
@@ -12,7 +12,7 @@ local function refuse(...) error({ message = string.format(...) }, 0) end
 
 -- ---- columns ----
 
--- How a column is called where people read it, if not by its key.
+-- The titles of columns that are not called by their key where people read them.
 local titles = {
   us_min = "fastest", us_median = "time", us_p99 = "p99", us_cold = "cold time", gflops = "speed",
   peak_gflops = "peak", fma_speedup = "FMA speedup", fraction = "of peak", text_bytes = "code",
@@ -22,7 +22,7 @@ local titles = {
 -- unit -> decimals. A fraction is written in percent, an error with an exponent.
 local decimals = { us = 2, ["GFLOP/s"] = 1, ["%"] = 1, s = 2, x = 3 }
 
--- What a comparison adds to a row.
+-- The fields that a comparison adds to a row.
 local verdicts = { "faster", "within", "slower", "fails", "still fails", "fixed", "only here" }
 local compared = {
   { "us_there", "us", "time of the same config in the other sweep" },
@@ -30,8 +30,9 @@ local compared = {
   { "verdict", "", "of the comparison", choices = verdicts },
 }
 
--- In order, and by key: the shape, the fields, a comparison, the keys of the config. `words`: of
--- texts, whose order may be in `choices`; `decimals` may be "e"; `in_shape`: the shape tells it.
+-- The columns in order, and by key: the shape, the fields, those of a comparison, the keys of the config.
+-- `words`: values are texts, whose order may be in `choices`; `decimals` may be "e"; `in_shape`: the shape
+-- tells the value.
 M.columns = {}
 
 local function add(column)
@@ -49,7 +50,7 @@ for _, fields in ipairs { results.fields, compared } do
           decimals = key == "error" and "e" or decimals[unit] }
   end
 end
--- A shape is what a default name tells, without ISA and unroll.
+-- A shape is all that a default name tells, but for ISA and unroll.
 local in_name = grammar.parse("mha_f32_h1_d1_k1_s1_scalar")
 in_name.isa, in_name.unroll = nil, nil
 for _, rule in ipairs(config.schema) do
@@ -61,8 +62,8 @@ end
 
 -- ---- rows ----
 
--- Rows are many, and have many columns, most of which are the same in all of them. So a value that all
--- rows have is kept once, the others in a list for each column, and a row finds them by its number.
+-- There are many rows with many columns, and most columns have one value in all rows. So a value that all
+-- rows have is kept once. The other columns are lists, in which a row finds its value by its number.
 local function new_rows()
   local rows, count, same, lists = {}, 0, {}, {}
   local meta = { same = same, lists = lists }
@@ -97,7 +98,8 @@ local function new_rows()
   return rows, add
 end
 
--- Whether all rows of a sweep have the same value in a column, and that; a part of them may have, too.
+-- Whether all rows of a sweep have the same value in a column, and the value. (Some of the rows may have one
+-- value in a column in which the whole sweep has several.)
 function M.constant(rows, key)
   local meta = getmetatable(rows[1])
   return not meta.lists[key], meta.same[key]
@@ -107,10 +109,10 @@ end
 
 local EXAMPLES = 3 -- of what is wrong with lines
 
--- The lines of JSON objects that next_line returns, each through check(object); what is wrong with one,
--- check raises. Such lines are left out, and the notes tell of them: how many, and why the first ones
--- are. The last one may be cut short: a sweep can be killed while it writes. Returns how many are left
--- out, and an error where nothing else is there.
+-- Passes each JSON object of the lines that next_line returns to check(object), which raises an error if the
+-- object is wrong. Wrong lines are left out; the notes say how many there are, and why the first ones were
+-- left out. The last line may be cut short, since a sweep can be killed while it writes. Returns how many
+-- lines are left out; raises an error if no other line is there.
 local function read_lines(next_line, path, check, notes)
   local number, taken, wrong = 0, 0, {}
   for line in next_line do
@@ -137,14 +139,14 @@ local function read_lines(next_line, path, check, notes)
   return #wrong, taken == 0 and (wrong[1] or path .. ": no results") or nil
 end
 
--- A value as one of that type; nil where it is none. What is meant as text may look like a number.
+-- A value as one of a type; nil if it is none. A text may look like a number.
 local function as(kind, value)
   if kind == "string" and type(value) == "number" then return tostring(value) end
   if type(value) ~= kind or kind == "number" and value - value ~= 0 then return nil end
   return value
 end
 
--- Whether a value of a config can be one of that key.
+-- Whether a value is possible for a key of a config.
 local function is_of(rule, value)
   if rule.min then return math.type(value) == "integer" and value >= rule.min end
   if rule.default == false then return type(value) == "boolean" end
@@ -158,8 +160,8 @@ local function is_choice(rule, value)
   return false
 end
 
--- Moves the config's values to the columns, with their defaults. A key of the schedule that is not given
--- is "plan".
+-- Moves the config's values to the columns, with their defaults. A schedule key that is not given has the
+-- value "plan".
 local function flatten(given, values, shapes)
   local words = {}
   for i, rule in ipairs(config.schema) do
@@ -238,7 +240,7 @@ end
 local tuning_types = { shape = "string", method = "string", second = "number", us = "number",
                        default_us = "number" }
 
--- The lines of a tune.jsonl, which become a part of the sweep.
+-- Reads the lines of a tune.jsonl, which become a part of the sweep.
 function M.read_tuning(sweep, next_line, path)
   sweep.tuning = {}
   local left_out, nothing = read_lines(next_line, path, function(row)
@@ -272,7 +274,7 @@ function M.filter(sweep, filters)
   end
 end
 
--- What a value is ordered by: a choice by its place, a number as it is, numbers in words padded.
+-- The key by which a value is ordered: the place of a choice, a number as it is, a text with padded numbers.
 local function rank(column, value)
   for i, choice in ipairs(column.choices or {}) do
     if choice == value then return i end
@@ -312,9 +314,8 @@ function M.values(rows, column)
   return values
 end
 
--- What varies in a sweep: the columns of the keys of the config, of the circumstances, and of the
--- shape that have more than one value; a list of { column =, values = }. A key that always takes
--- its value from another one says nothing new.
+-- The columns that vary in a sweep, of the keys of the config, of the circumstances and of the shape: a list of
+-- { column =, values = }. A key that always takes its value from another key is left out.
 function M.axes(sweep)
   local axes = {}
   local function try(column)
@@ -348,12 +349,12 @@ end
 -- The rows that were measured.
 function M.succeeded(rows) return kept(rows, function(row) return row.status == "ok" end) end
 
--- The rows that were not skipped, for want of a CPU that could run them.
+-- The rows that were not skipped. (A config is skipped if the CPU cannot run it.)
 function M.tried(rows) return kept(rows, function(row) return row.status ~= "skipped" end) end
 
 -- ---- comparing ----
 
--- The same for two rows if they are of one config; the name does not count.
+-- A text that is the same for two rows if and only if they have the same config; the name does not count.
 local function identity(row)
   local words = { "threads=" .. tostring(row.threads) }
   for i, column in ipairs(M.columns) do
@@ -362,8 +363,8 @@ local function identity(row)
   return table.concat(words, " ")
 end
 
--- Adds to the rows of a sweep how they did in another one. Differences within `band` percent are
--- noise; swapping the sweeps swaps faster and slower.
+-- Adds to the rows of a sweep how they compare with another one. Differences within `band` percent are
+-- noise. Swapping the sweeps swaps faster and slower.
 function M.compare(sweep, other, band)
   local there, here, most = {}, {}, 1 + band / 100
   for _, row in ipairs(M.tried(other.rows)) do there[identity(row)] = row end -- of several the last
@@ -393,7 +394,7 @@ function M.compare(sweep, other, band)
                        mean = timed > 0 and math.exp(logs / timed) or nil, only_there = only_there }
 end
 
--- In what the other sweep is worse, or nil.
+-- A message that says in what the other sweep is worse, or nil.
 function M.regression(sweep)
   local counts, band = sweep.comparison.counts, sweep.comparison.band
   if counts.slower + counts.fails == 0 then return nil end

@@ -1,4 +1,4 @@
--- A sweep for people: tables for a terminal, and one HTML page that opens anywhere.
+-- A sweep as people read it: tables for a terminal, and one HTML page that opens anywhere.
 
 local host = require "host"
 local json = require "json"
@@ -22,8 +22,8 @@ local function show(column, value)
   return math.tointeger(value) and ("%d"):format(value) or ("%g"):format(value)
 end
 
--- heads: { title, unit } or, of words, { title, left = true }; lines: lists of texts. Where the
--- width does not suffice the last column of words gives way, then the one before, and so on.
+-- A table of text. heads: { title, unit }, or { title, left = true } for a column of words; lines: lists of
+-- texts. If the width is too small, the last column of words gets narrower, then the one before, and so on.
 local function table_of(heads, lines)
   local all = { {}, {} }
   for i, head in ipairs(heads) do all[1][i], all[2][i] = head[1], head[2] or "" end
@@ -53,7 +53,7 @@ local function table_of(heads, lines)
   return table.concat(out, "\n")
 end
 
--- The table of some columns of rows; instead of a key { title, of = function(row) -> words }.
+-- The table of some columns of rows. A column is a key, or { title, of = function(row) -> words }.
 local function table_of_rows(keys, rows)
   local heads, lines = {}, {}
   for i, key in ipairs(keys) do
@@ -71,7 +71,7 @@ local function table_of_rows(keys, rows)
   return table_of(heads, lines)
 end
 
--- The first `limit` of a list, of 0 all, and a line about the others.
+-- The first `limit` lines of a list (all if it is 0), and a line about the others.
 local function limited(list, limit)
   if limit == 0 or #list <= limit then return list, "" end
   return table.move(list, 1, limit, 1, {}), ("\n  ... and %d more (--limit)"):format(#list - limit)
@@ -79,7 +79,7 @@ end
 
 -- ---- what the tables show ----
 
--- The fastest row for each text that of(row) returns: a list, and by that text.
+-- The fastest row for each text that of(row) returns: as a list, and by that text.
 local function fastest_by(rows, of)
   local best, order, list = {}, {}, {}
   for _, row in ipairs(rows) do
@@ -91,8 +91,7 @@ local function fastest_by(rows, of)
   return list, best
 end
 
--- What a row chose of the axes that no other column tells, as key=value, but not what it left to
--- the plan.
+-- The values of a row on the axes that no other column tells, as key=value; without those left to the plan.
 local function choices(axes)
   return { title = "with", of = function(row)
     local words = {}
@@ -107,7 +106,7 @@ local function choices(axes)
   end }
 end
 
--- A text without ends of lines; the host makes the rest of it printable.
+-- A text without line ends; the host makes the rest of it printable.
 local function one_line(text) return (text:gsub("%c", "?")) end
 
 local function head(sweep)
@@ -135,9 +134,9 @@ local function best(rows, axes, options)
   return "Fastest config of each shape\n" .. table_of_rows(keys, shown) .. more
 end
 
--- The values of a column against each other: for each group, named by of(row), the time of the
--- fastest config with each value; below, how many times the time of the fastest of all that is, as
--- the geometric mean over the groups that have every value. nil if there is only one value.
+-- Compares the values of a column: for each group, named by of(row), the time of the fastest config with each
+-- value. The last line has these times over that of the fastest value, as the geometric mean over the groups
+-- that have every value. nil if there is only one value.
 local function against(rows, key, title, of, limit)
   local values = measured.values(rows, columns[key])
   if #values < 2 then return nil end
@@ -264,13 +263,13 @@ end
 
 -- ---- the page ----
 
--- Of JSON, what may stand in a script element.
+-- JSON as it may stand in a script element.
 local function embedded(text)
   return (text:gsub("<", "\\u003c"):gsub("\u{2028}", "\\u2028"):gsub("\u{2029}", "\\u2029"))
 end
 
--- The values of rows in a column as JSON: a list, or, where few texts come again and again, { of = them, at
--- = the places in it, from 0 }.
+-- The values of rows in a column as JSON: a list, or, if a few texts come again and again, { of = the texts,
+-- at = the place of each row's text in `of`, from 0 }.
 local function list_of(rows, key)
   local list, texts, place, places = {}, {}, {}, {}
   local most = columns[key].words and #rows // 4 or 0
@@ -291,7 +290,7 @@ local function list_of(rows, key)
   return ('{"of":%s,"at":%s}'):format(json.list(texts, #texts), json.list(places, #rows))
 end
 
--- What is the same in all rows is said once; the other columns are lists, as JSON.
+-- The rows as JSON: a value that all rows have is there once, the other columns are lists.
 local function data_of(sweep)
   local shown, constants, varying, lists, axes = {}, {}, {}, {}, {}
   for _, column in ipairs(columns) do
@@ -321,7 +320,7 @@ local function data_of(sweep)
     lists
 end
 
--- The whole page; everything it needs is in it.
+-- The whole page, with everything that it needs.
 function M.page(sweep)
   local data, lists = data_of(sweep)
   data.dir, data.notes, data.version, data.tuning = sweep.dir, sweep.notes, version, sweep.tuning

@@ -1,11 +1,11 @@
--- What is known of one config after it was generated, compiled, checked and timed: one row of
--- results. `bench --json` prints a row, a sweep keeps one a line, `report` shows them all; the
--- columns of a CSV file and the keys of a JSON object are these, in this order.
+-- A row of results: all that is known of one config after it was generated, compiled, checked and timed.
+-- `bench --json` prints a row, a sweep keeps one row a line, and `report` shows them all. The fields are the
+-- columns of a CSV file and the keys of a JSON object, in this order.
 
 local M = {}
 
--- { key, unit or "", meaning, type =, from_program = }. The type is number where none is given. A program that
--- is run may say the fields that are `from_program`; all others are mhagen's to say.
+-- { key, unit or "", meaning, type = (number by default), from_program = }. The program of a benchmark may print
+-- only the fields that are `from_program`; mhagen fills in all others.
 M.fields = {
   { "name", "", "prefix of the kernel's symbols", type = "string" },
   { "status", "", "ok, skipped, or the step that failed: generate, compile, check, time", type = "string" },
@@ -45,7 +45,7 @@ M.fields = {
     "others had the core for more than 5 % of the time", type = "boolean", from_program = true },
 }
 
--- The column of a key of the config; the field cpu says what machine it was.
+-- The column of a key of the config. The key `cpu` has another column, since the field `cpu` is the machine.
 function M.column_of(key) return key == "cpu" and "for_cpu" or key end
 
 return M

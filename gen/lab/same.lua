@@ -1,5 +1,5 @@
--- What is the same for two kernels if and only if their programs are: their files without the name and
--- the comments. A name that is also a variable's may hide that two are the same, no more.
+-- A text that is the same for two kernels if and only if their programs are: their files without the name and
+-- the comments. If a kernel has the name of a variable, two equal kernels may be taken for different ones.
 
 return function(name, files)
   local code = {}

@@ -1,11 +1,11 @@
--- Sweeps on a cluster: what Slurm's programs print, and how configs are dealt out to its nodes.
+-- Sweeps on a cluster: reads what Slurm's programs print, and deals configs out to the nodes.
 
 local M = {}
 
--- The most of one array where Slurm's settings say nothing else.
+-- The most tasks of one array job, unless Slurm's settings say otherwise.
 local MOST = 1000
 
--- The partitions that options of sbatch ask for, as one word; nil: the default one.
+-- The partitions that options of sbatch ask for, as one word; nil for the default partition.
 function M.partition(options)
   for i, option in ipairs(options) do
     local name = option:match("^%-%-partition=(.+)") or option:match("^%-p(.+)")
@@ -16,9 +16,9 @@ end
 
 local up = { idle = true, mixed = true, allocated = true, completing = true, planned = true }
 
--- From lines "partition nodes state" of sinfo, of the partition that is asked for or of all, with a star
--- at the default one: how many shards for so many configs. One for each idle node; none idle: for each
--- that is up.
+-- How many shards to make for so many configs: one for each idle node or, if none is idle, one for each node
+-- that is up. The lines "partition nodes state" are those of sinfo, for the partition that is asked for or for
+-- all; the default partition has a star.
 function M.count(text, asked, configs)
   local default = not asked and text:find("%S+%* ")
   local nodes = { idle = 0, up = 0 }
@@ -32,7 +32,7 @@ function M.count(text, asked, configs)
   return math.max(1, math.min(wanted, configs, MOST)) -- none is up: they may come
 end
 
--- Parts of a list, about equal. Neighbours in a grid, which people compare, share a node.
+-- Cuts a list into about equal parts. Neighbours in a grid, which people compare, share a node.
 function M.deal(list, count)
   local parts = {}
   for i = 1, count do
@@ -41,7 +41,7 @@ function M.deal(list, count)
   return parts
 end
 
--- Why a task may wait for ever, in Slurm's words.
+-- Slurm's words for reasons why a task may wait for ever.
 local hopeless = {}
 for reason in ([[
   AccountNotAllowed BadConstraints DependencyNeverSatisfied InvalidAccount InvalidQOS JobHeldAdmin
@@ -49,8 +49,8 @@ for reason in ([[
 ]]):gmatch("%S+") do hopeless[reason] = true end
 hopeless["launch failed requeued held"] = true
 
--- From lines "job state reason" of squeue: { job, running, waiting, reason, hopeless }, nil if there is
--- none. hopeless: all tasks that are left wait, and for what does not come.
+-- The state of a job, { job, running, waiting, reason, hopeless }, from lines "job state reason" of squeue; nil
+-- if there is none. hopeless: all tasks that are left wait for something that will not come.
 function M.tasks(text)
   local tasks = { running = 0, waiting = 0, hopeless = true }
   for job, state, reason in text:gmatch("(%d+) +([%u_]+) +([^\n]*)") do

@@ -1,15 +1,15 @@
--- Sweeps: the configs of a grid, the files that Ninja works on, and the results of all as lines of
--- JSON and as CSV. A directory of a sweep:
+-- Sweeps: the configs of a grid, the files that Ninja works on, and the results as lines of JSON and as CSV.
+-- The directory of a sweep has
 --
---   build.ninja      the edges: a step is `mhagen sweep-step FILE`, and makes this file
+--   build.ninja      the edges: a step is `mhagen sweep-step FILE`, which makes FILE
 --   configs.txt      the configs, as key=value
 --   settings.json    what else the results depend on: the compiler, the launcher, ...
---   invalid.txt      configs of the grid that are none, and why
---   common/ARCH/     what all programs for an architecture share, compiled
+--   invalid.txt      configs of the grid that are refused, and why
+--   common/ARCH/     the compiled files that all programs for an architecture share
 --   configs/ID/      config.lua, the C, the program, and after each step STEP.row
 --   results.jsonl, results.csv
 --
--- gen/command/slurm.lua has what is there of a sweep on a cluster.
+-- and for a sweep on a cluster the files that gen/command/slurm.lua names.
 
 local bench = require "lab.bench"
 local config = require "config"
@@ -21,15 +21,15 @@ local version = require "version"
 
 local M = {}
 
--- The steps of a config, in order. `first`: it tells which configs take the others; `common`: its
--- inputs are also what all programs share.
+-- The steps of a config, in order. `first`: it tells which configs need the other steps; `common`: the step
+-- also reads what all programs share.
 M.steps = {
   { name = "generate", first = true }, { name = "compile", common = true }, { name = "check" },
   { name = "time", pool = "one" },
 }
 M.last = M.steps[#M.steps].name
 
--- The step of a name, and the one before it.
+-- The step with a name, and the step before it.
 function M.step(name)
   for i, step in ipairs(M.steps) do
     if step.name == name then return step, M.steps[i - 1] end
@@ -59,7 +59,7 @@ function M.axes(entries)
   return axes
 end
 
--- The name of a config's folder: its own, and what that does not tell.
+-- The name of a config's folder: the config's name, and the keys that the name does not tell.
 local function id_of(cfg, command)
   local told = name.parse(cfg.name) or {}
   local words = { cfg.name }
@@ -106,9 +106,10 @@ end
 
 -- ---- configs with the same code ----
 
--- Gives configs of the same `code` but one the field same_as, that one: the first that is `measured`,
--- which then stays so when the grid grows, or the first of all. One measurement is all there is to
--- know of a program; of two the report would show the noise as a difference. Returns how many got it.
+-- Of the configs with the same `code` one is measured: the first that is `measured` already, so that it stays
+-- the same one when the grid grows, or else the first. The others get the field same_as with that config. A
+-- program is measured once, because the report would show the noise of two measurements as a difference.
+-- Returns how many configs got the field.
 function M.share(configs)
   local first, count = {}, 0
   for _, one in ipairs(configs) do
@@ -123,7 +124,7 @@ function M.share(configs)
   return count
 end
 
--- The row of a config from that of the config with the same code, and its own of the first step.
+-- The row of a config, made of the row of the config with the same code and its own row of the first step.
 function M.shared(row, own, same_as)
   for _, key in ipairs { "name", "config", "command", "version", "generate_seconds" } do
     row[key] = own[key]
@@ -147,7 +148,7 @@ function M.list(configs)
   return table.concat(lines)
 end
 
--- What the list of an earlier sweep has that the configs do not, in words; nil if they hold it all.
+-- A message about configs in the list of an earlier sweep that are not among these; nil if all are.
 function M.missing(list, configs)
   local now, have, gone, reported, words = {}, {}, {}, {}, {}
   for _, one in ipairs(configs) do
@@ -170,7 +171,7 @@ function M.missing(list, configs)
   return ("%d of its %d configs are not in the grid: %s"):format(#gone, #before, which)
 end
 
--- What differs between the settings of an earlier sweep and these, in words, or nil.
+-- A message about the difference between the settings of an earlier sweep and these, or nil.
 function M.changed(before, now)
   local function show(value) return value == nil and "none" or "'" .. tostring(value) .. "'" end
   local keys = { "cc", "compiler", "launcher", "launch_compile", "stage", "threads", "samples" }
@@ -183,7 +184,7 @@ end
 
 -- ---- the files of a plan ----
 
--- config.lua: what makes the config, one key a line.
+-- The text of config.lua: the config, one key a line.
 function M.config_file(cfg)
   local words = {}
   for key, text in config.canonical(cfg):gmatch("(%S-)=(%S+)") do
@@ -193,11 +194,12 @@ function M.config_file(cfg)
   return ("return { %s }\n"):format(table.concat(words, ", "))
 end
 
--- Text for the shell of Ninja.
+-- A text as Ninja's shell takes it.
 local function shell_word(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- program: the path of mhagen; arch_of(cfg): the architecture that its program is for; place: where
--- Ninja's log and the locks are. Of a shard, what comes first and what is common is there already.
+-- The text of build.ninja. program: the path of mhagen; arch_of(cfg): the architecture that a config's program
+-- is for; place: the directory of Ninja's log and the locks. For a shard the first step and the common files
+-- are there already.
 function M.ninja(configs, program, arch_of, place)
   local shard = place ~= "."
   local lines, common, present, outputs = {}, {}, {}, {}
@@ -232,7 +234,7 @@ function M.ninja(configs, program, arch_of, place)
   })
 end
 
--- The program of one config.
+-- The C text of the program of one config.
 function M.main(recorded)
   local plan = recorded.plan
   return template.file("sweep.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
@@ -240,7 +242,7 @@ end
 
 -- ---- results ----
 
--- A row file: what the row was made of, as a hash, and that of the code if it is told; and the row.
+-- The text of a row file: the hash of what the row was made of, the hash of the code if there is one, the row.
 function M.row_file(key, row, code)
   return key .. (code and " " .. code or "") .. "\n" .. bench.json(row)
 end
@@ -251,24 +253,24 @@ function M.refused(cfg, message)
            version = version, status = "generate", message = message }
 end
 
--- -> the two hashes, or nil for what is no row file.
+-- The two hashes in a text; nil if it is no row file.
 function M.read_key(text) return text:match("^(%x+) ?(%x*)\n") end
 
--- -> the row, or nil where it is not there to its last byte.
+-- The row in a text; nil if it is not there to its last byte.
 function M.read_row(text)
   local line = text:match("^%x+ ?%x*\n({[^\n]*})\n$")
   local row = line and json.decode(line)
   return row and row.name and row.config and row or nil
 end
 
--- A cell of CSV. A text that a spreadsheet would take for a formula gets an apostrophe before it.
+-- A cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe.
 local function cell(value)
   local text = value == nil and "" or type(value) == "table" and json.encode(value) or tostring(value)
   if type(value) == "string" and text:find("^[=+@\t\r-]") and not tonumber(text) then text = "'" .. text end
   return text:find('[",\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
 end
 
--- The rows as CSV: the fields, and then the keys of the config, but for the name.
+-- The rows as CSV: first the fields, then the keys of the config without the name.
 function M.csv(rows)
   local function line(of_field, of_key)
     local cells = {}
@@ -296,7 +298,7 @@ function M.jsonl(rows)
   return table.concat(lines)
 end
 
--- Seconds that a step took on average, by Ninja's log: lines of start, end (ms), time, path, hash.
+-- The mean of the seconds that a step took, from Ninja's log: lines of start, end (ms), time, path, hash.
 function M.average(log, step)
   local total, count = 0, 0
   for from, to, path in log:gmatch("\n(%d+)\t(%d+)\t%d+\t([^\t]+)") do
@@ -307,7 +309,7 @@ function M.average(log, step)
   return count > 0 and total / count / 1e3 or nil
 end
 
--- How many rows are ok, skipped, failed, disturbed; by_step: { "compile 2", "time 1" } and so on.
+-- Counts the rows that are ok, skipped, failed, disturbed; by_step: { "compile 2", "time 1" } and so on.
 function M.count(rows)
   local counts = { ok = 0, failed = 0, skipped = 0, disturbed = 0, by_step = {} }
   local steps = {}

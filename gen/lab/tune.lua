@@ -1,5 +1,5 @@
--- The search of `tune`: which schedules are tried, in which order, and which one wins. What is
--- measured comes from outside: this is a function from figures to the next question.
+-- The search of `tune`: which schedules are tried, in which order, and which one wins. It measures nothing
+-- itself: `lab` does, and this module decides from the figures what to ask next.
 --
 -- A schedule is a set of changes to what the plan chooses. A generation of schedules is measured in
 -- turn with the default; the better half is measured again with twice the samples, until few are
@@ -15,11 +15,10 @@ local M = {}
 
 -- ---- the space ----
 
--- The keys that are searched, and their values: a list, or a function of the config. What would cost
--- accuracy (longer chains and key blocks, see choices.lua) is not here.
-local function tile_rows(cfg, order)
-  return plan_of.product(cfg).rows[order]
-end
+local function tile_rows(cfg, order) return plan_of.product(cfg).rows[order] end
+
+-- The keys that are searched, and their values: a list, or a function of the config. Keys that would cost
+-- accuracy (longer chains and key blocks, see choices.lua) are not here.
 local function rows_of(order)
   return function(cfg)
     local values = {}
@@ -54,14 +53,14 @@ M.dimensions = {
 
 -- ---- candidates ----
 
--- What work() returns; false where the generator refuses the config.
+-- The result of work(); false if the generator refuses the config.
 local function unless_refused(work)
   local ok, found = pcall(work)
   if not ok and not (type(found) == "table" and found.rule) then error(found, 0) end
   return ok and found
 end
 
--- Generates a candidate's files, and what its code is known by; false where the generator refuses it.
+-- Generates the files of a candidate, and the hash of its code; false if the generator refuses it.
 local function generate_one(candidate, lab)
   return unless_refused(function()
     local words = table.move(candidate.arguments, 1, #candidate.arguments, 1, {})
@@ -69,14 +68,14 @@ local function generate_one(candidate, lab)
     candidate.cfg = config.load(nil, words)
     local files, recorded = generate(candidate.cfg)
     candidate.files, candidate.flops = files, recorded.plan.flops
-    candidate.bytes = 4 * (recorded.plan.packed.total + recorded.plan.workspace)
+    candidate.bytes = recorded.plan.packed_bytes + recorded.plan.workspace_bytes
     candidate.code = lab.hash(same(candidate.cfg.name, files))
     return true
   end)
 end
 
--- base: the words of the config to tune. Returns make(changes) -> a candidate { words, changes, cfg,
--- cost }, or nil where the generator refuses the schedule; and the dimensions that base leaves open.
+-- base: the words of the config to tune. Returns make(changes), which makes a candidate { words, changes, cfg,
+-- cost }, or nil if the generator refuses the schedule; and the dimensions that base leaves open.
 local function space(base)
   local fixed = {}
   for _, word in ipairs(base) do fixed[word:match("^[^=]*")] = true end
@@ -109,7 +108,7 @@ local function space(base)
   return make, open
 end
 
--- The changes of both; nil where they differ on a key.
+-- The changes of two candidates together; nil if they differ on a key.
 local function joined(a, b)
   local all = {}
   for key, value in pairs(a) do all[key] = value end
@@ -120,8 +119,8 @@ local function joined(a, b)
   return all
 end
 
--- Single changes in the order of trial: of each key the one with the least cost by the model, then of
--- each the second, and so on; in each of these rounds the cheaper ones first.
+-- Single changes in the order of trial. The first round has for each key the change that costs the least by the
+-- model, the second round the second of each key, and so on; within a round the cheaper changes come first.
 local function single_changes(make, open)
   local list = {}
   for place, dimension in ipairs(open) do
@@ -152,8 +151,8 @@ end
 
 M.ways = {}
 
--- By the model, and by what has helped: joins of the best with others that helped, then single changes
--- of the best, then of the default.
+-- By the model and by what has helped: first joins of the best candidate with others that helped, then single
+-- changes of the best, then single changes of the default.
 function M.ways.model(make, open)
   local singles = single_changes(make, open)
   return function(measured, offer)
@@ -176,7 +175,7 @@ function M.ways.model(make, open)
   end
 end
 
--- At random, to compare with: each key with even odds left to the plan.
+-- At random, for comparison: each key is left to the plan with even odds.
 function M.ways.random(make, open)
   local state = 1
   local function draw(count) -- 1..count: the high bits of a linear congruential generator (Knuth, MMIX)

@@ -1,12 +1,12 @@
--- Tuning files: by shape the schedule that was the fastest, with its figures and the machine. A Lua
--- table that people may read and edit.
+-- Tuning files: a Lua table that people may read and edit. For each shape it has the schedule that was the
+-- fastest, with its figures and the machine.
 
 local M = {}
 
--- What a tuning file begins with.
+-- The mark with which a tuning file begins.
 M.MARK = "-- Written by mhagen tune"
 
--- The fields of a record besides its shape, in order: key, type.
+-- The fields of a record besides its shape, in order: key and type.
 local fields = {
   { "schedule", "string" }, { "us", "number" }, { "default_us", "number" }, { "ratios", "string" },
   { "error", "number" }, { "tried", "number" }, { "seconds", "number" }, { "compiler", "string" },
@@ -16,7 +16,7 @@ local fields = {
 local type_of = {}
 for _, field in ipairs(fields) do type_of[field[1]] = field[2] end
 
--- The entries of a file's table -> the records, { shape =, and the fields } each.
+-- The records in the entries of a file's table; each is { shape = } and the fields.
 function M.read(entries, path)
   local function refuse(...) error({ message = path .. ": " .. string.format(...) }, 0) end
   local records = {}
@@ -40,7 +40,7 @@ function M.read(entries, path)
   return records
 end
 
--- Records -> lists of key=value by shape.
+-- The schedules of records by shape, as lists of key=value.
 function M.schedules(records)
   local schedules = {}
   for _, record in ipairs(records) do
@@ -51,7 +51,7 @@ function M.schedules(records)
   return schedules
 end
 
--- The records with this one in the place of another of its shape, as the text of a file.
+-- The text of a file with these records, in which a new record replaces the one of its shape.
 function M.text(records, new)
   local all = { new }
   for _, record in ipairs(records) do

@@ -6,6 +6,15 @@ local rows = require "options.rows"
 
 local M = { list = {}, always = rows.always, elsewhere = rows.elsewhere }
 
+-- The rows that are part of a name, and those of a description, in their order there: sizes come first, the ISA
+-- comes last.
+M.told = { name = {}, word = {} }
+
+local function place(row)
+  if row.kind == "integer" then return 1 end
+  return row.required and 3 or 2
+end
+
 local known = {} -- the fields of a row
 for field in ([[key kind min max choices doc default same_as required example computed also divides excludes
                 name word bit args weights idle draw schedule planned]]):gmatch("%S+") do
@@ -26,6 +35,11 @@ function M.add(row, planned)
   row.planned = planned or false
   if row.schedule == nil then row.schedule = row.planned end
   M.list[#M.list + 1], M.list[row.key] = row, row
+  for field, list in pairs(M.told) do
+    local at = #list
+    while at > 0 and place(list[at]) > place(row) do at = at - 1 end
+    if row[field] then table.insert(list, at + 1, row) end
+  end
 end
 
 for _, row in ipairs(rows.options) do M.add(row) end
@@ -45,7 +59,8 @@ end
 -- Whether the option has another value than its default.
 function M.on(row, values)
   local value = values[row.key]
-  return value ~= nil and value ~= M.default(row, values)
+  if value == nil or value == row.default then return false end
+  return not row.same_as or value ~= values[row.same_as]
 end
 
 local function each_on(cfg)
@@ -56,44 +71,35 @@ local function each_on(cfg)
   return ipairs(on)
 end
 
--- The first rule between keys that the values break, { key =, value =, rule = }, or nil.
-function M.conflict(values)
-  for _, row in each_on(values) do
-    local value = values[row.key]
-    for _, other in ipairs(row.excludes or {}) do
-      if values[other.key] == other.is then
-        local must = row.same_as and ("equal %s = %s"):format(row.same_as, M.default(row, values))
-          or "be " .. tostring(M.default(row, values))
-        local with = other.is == true and other.key or ("%s = %s"):format(other.key, other.is)
-        return { key = row.key, value = value, rule = ("must %s with %s, %s"):format(must, with, other.why) }
-      end
-    end
-    if row.divides and values[row.divides] % value ~= 0 then
-      return { key = row.key, value = value,
-               rule = ("must divide %s = %d"):format(row.divides, values[row.divides]) }
+-- The rule that a row breaks beside the other values, or nil.
+local function broken(row, values)
+  local value = values[row.key]
+  if row.divides and value and values[row.divides] % value ~= 0 then
+    return ("must divide %s = %d"):format(row.divides, values[row.divides])
+  end
+  if not row.excludes or not M.on(row, values) then return nil end
+  for _, other in ipairs(row.excludes) do
+    if values[other.key] == other.is then
+      local must = row.same_as and ("equal %s = %s"):format(row.same_as, M.default(row, values))
+        or "be " .. tostring(M.default(row, values))
+      local with = other.is == true and other.key or ("%s = %s"):format(other.key, other.is)
+      return ("must %s with %s, %s"):format(must, with, other.why)
     end
   end
 end
 
--- The rows that are part of a name or of a description, in their order: sizes come first, the ISA last.
-function M.told(field)
-  local list = {}
-  local function place(row)
-    if row.kind == "integer" then return 1 end
-    return row.required and 3 or 2
+-- The first rule between keys that the values break, { key =, value =, rule = }, or nil.
+function M.conflict(values)
+  for _, row in ipairs(M.list) do
+    local rule = broken(row, values)
+    if rule then return { key = row.key, value = values[row.key], rule = rule } end
   end
-  for at = 1, 3 do
-    for _, row in ipairs(M.list) do
-      if row[field] and place(row) == at then list[#list + 1] = row end
-    end
-  end
-  return list
 end
 
 -- The words of a config's description.
 function M.words(cfg)
   local words = {}
-  for _, row in ipairs(M.told("word")) do
+  for _, row in ipairs(M.told.word) do
     if M.on(row, cfg) then words[#words + 1] = row.word:format(cfg[row.key]) end
   end
   return words

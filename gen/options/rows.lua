@@ -11,11 +11,14 @@
 --   name        what stands in a kernel's name before its value
 --   word        what the description of a kernel says of it; %s is the value
 --   bit         of mhagen_kernel.options
---   args        the pointers of mhagen_args that a run needs then. most: the pointer is to an int for each
---               batch entry, from 0 to the value of this key; aligned: to MHAGEN_ALIGN; input: a matrix
---   weights     the same of mhagen_weights and packing
+--   args        the pointers of mhagen_args that a run then needs: { pointer =, most =, aligned =, input = }.
+--               most: it is to an int for each batch entry, from 0 to the value of this key; aligned: to
+--               MHAGEN_ALIGN; input: it is to a matrix that the formula names
+--   weights     the pointers of mhagen_weights that packing then needs
 --   idle        (plan): why the plan could not do what the option asks, or nil
---   draw        how tests draw it at random, as tests/fuzz.py reads it
+--   draw        how tests/fuzz.py draws it: with this chance, from..to, or one of a list (another choice than
+--               the default), or mostly small and sometimes large. tiny: the value of a tiny shape; twice,
+--               with: keys to double and to set, so that the option has an effect
 
 local cpu = require "cpu"
 local isas = require "isa.init"
@@ -87,7 +90,7 @@ M.options = {
     excludes = { { key = "causal", is = true, why = "for it mixes rows" },
                  { key = "kv_len", is = true, why = "for it mixes rows" } },
     idle = function(plan)
-      if plan.sums[1] then return nil end
+      if plan.stage.sums then return nil end
       return ("not here: rows and d_model must be even, and heads together a multiple of %d columns"):format(
         2 * plan.isa.lanes)
     end,

@@ -1,4 +1,4 @@
--- The options for people and for tools: the tables of --help and of the README, what `schema` prints, and
+-- The options for people and for tools: the tables of --help and of docs/config.md, what `schema` prints, and
 -- a config in words.
 
 local json = require "json"
@@ -55,7 +55,7 @@ function M.text()
   end) .. "\n"
 end
 
--- The tables of the README: the keys, and the schedule keys.
+-- The tables of docs/config.md: the keys, and the schedule keys.
 function M.markdown()
   local lines, planned = {}, nil
   for _, row in ipairs(options.list) do

@@ -1,14 +1,33 @@
--- The stages of a kernel, in the order of the data. Each file gives its own, none where a plan needs none.
+-- The kinds of stages, a file each, which has all about it:
+--
+--   plan(plan, stage)          fills in the tiles; returns their cost
+--   stays_near(plan, width, bytes)   whether several heads may be projected together, if it minds
+--   sections(plan, stage, add) what memory it needs (memory.lua)
+--   fills(pack, stage)         how its weights are packed (pack.lua)
+--   phase, title, per          where it is in the order: phase of tasks, title in the text, per = "heads" if it is
+--                              done for each block of heads; without a phase another stage does it
+--   axes(plan, stage), emit(K, place, stage, item, i, ...)   its tasks and their work (walk.lua)
+--   cycles(plan, stage)        of a batch entry, at one FMA of a full vector a cycle
+--   statements(count, plan, stage)   an estimate of its code (budget.lua)
+--   error                      by how much the error of the result is larger, where it is
+--   stack(plan, stage)         bytes of vectors that straight code keeps on the stack
+--   describe(plan, stage)      lines { name, text }
+--
+-- What a kind does not have it does not need; cycles are those of its multiply-adds then.
 
-local files = {
-  require "stage.transpose", require "stage.sums", require "stage.project", require "stage.attend",
-  require "stage.output",
-}
+local M = {}
 
-return function(plan)
-  local list = {}
-  for _, stages in ipairs(files) do
-    for _, stage in ipairs(stages(plan)) do list[#list + 1] = stage end
-  end
-  return list
+function M.of(stage) return require("stage." .. stage.kind) end
+
+-- What a stage's kind says by the function `name`; `default` if it has none.
+function M.ask(name, default, plan, stage, ...)
+  local answer = M.of(stage)[name]
+  if not answer then return default end
+  return answer(plan, stage, ...)
 end
+
+function M.cycles(plan, stage)
+  return M.ask("cycles", nil, plan, stage) or 2.0 * stage:macs() / plan.per_cycle
+end
+
+return M

@@ -1,13 +1,37 @@
 -- What is projected of a block of heads with lanes over columns: K[key][hb*dk] = X Wk + bk, V likewise, and Q.
 
+local choices = require "choices"
 local expr = require "expr"
 local product_of = require "emit.product"
-local quadrants = require "emit.quadrants"
+local tiles = require "tiles"
+local words = require "words"
+
+local M = { phase = "keys_values", title = "keys and values", per = "heads" }
+
+M.keys = { rows = "kv_rows", vectors = "kv_vectors" }
+
+function M.plan(plan, stage)
+  local cost
+  stage.product, cost = tiles.columns(plan, M.keys, { { rows = stage.rows, count = 1 } }, plan.hb * stage.cols,
+    stage.steps, "rows")
+  stage.c.row = stage.product.ld
+  return cost
+end
+
+-- Rows of what is projected: tiles of keys may touch more than there are.
+local function rows(plan, stage) return stage.letter == "q" and stage.rows or plan.kv_rows end
+
+function M.sections(plan, stage, add)
+  local product = stage.product
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1) })
+  if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
+  add("projected", { name = stage.name, doc = stage.name, count = rows(plan, stage) * product.ld })
+end
 
 -- V rows from `from` on that a key tile may still touch: zeros, so that zero weights stay zeros.
 local function clear_values(K, v, from)
   local t, plan, isa = K.t, K.plan, K.plan.isa
-  local most, ld = 0, plan.values.row
+  local most, ld = 0, plan.attend.values.row
   for _, group in ipairs(plan.groups) do most = math.max(most, group.keys.rows) end
   K:each("row", expr.min(most, plan.kv_rows - from), function(i)
     t:block(function()
@@ -19,47 +43,43 @@ local function clear_values(K, v, from)
   end)
 end
 
--- K, V or Q (which = "k", "v", "q") of a block of heads; run-time `len` (or nil) bounds the keys; sums: of
--- the quadrants of x, where it is made of such.
-local function project(K, which, x, packed, kv, len, sums)
-  local plan, d = K.plan, K.plan.cfg.d_model
-  local product, w = plan.projected[which], packed:at(plan.head["w" .. which])
-  local bias = not plan.fold.without[which] and packed:at(plan.head["b" .. which]) or nil
-  local label = ({ k = "keys", v = "values", q = "queries" })[which]
-  K.role = label
-  local params = { { "x", "in", x }, { "w", "in", w }, { "out", "out", kv:at(plan.kv[which]) } }
-  if bias then params[#params + 1] = { "bias", "in", bias } end
-  if len then params[#params + 1] = { "len", "int", len } end
-  if product.quadrants then
-    params[#params + 1] = { "s", "in", sums }
-    params[#params + 1] = { "m", "out", kv:at(plan.kv["m" .. which]) }
-  end
-  K:part("project_" .. label, ("Projects %s of %d head%s."):format(label, plan.hb, plan.hb > 1 and "s" or ""), params,
-    function(p)
-    if product.quadrants then
-      return quadrants.project(K, label, product, p, function(rows, block, mode, steps, a, panel, c)
-        product_of.column_tile(K, label, rows, block, mode, steps, a, panel, nil, c)
-      end, product_of.each_panel)
+-- All rows by all panels: the panels are the inner loop. Run-time `p.len` (or nil) bounds the keys.
+local function record_tiles(K, stage, p)
+  local product, d = stage.product, K.plan.cfg.d_model
+  choices.add(K.t.why, "project_order")
+  for _, run in ipairs(product.runs[1]) do
+    local count = run.count
+    if p.len and not K.full then
+      count = expr.min(count, expr.ceil_div(p.len - run.at, run.size))
     end
-    -- The panels are the inner loop: they are few, and X may be larger than the cache.
-    for _, run in ipairs(product.runs[1]) do
-      local count = run.count
-      if p.len and not K.full then
-        count = expr.min(count, expr.ceil_div(p.len - run.at, run.size))
-      end
-      K:each("tile", count, function(i)
-        local row = i * run.size + run.at
-        product_of.each_panel(K, product, d, function(block, j, panel)
-          local column = j * block.width + block.at
-          K:chunks(product.chunks, function(mode, k0, steps)
-            product_of.column_tile(K, label, run.size, block, mode, steps,
-              { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
-              p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
-          end)
+    K:each("tile", count, function(i)
+      local row = i * run.size + run.at
+      product_of.each_panel(K, product, d, function(block, j, panel)
+        local column = j * block.width + block.at
+        K:chunks(product.chunks, function(mode, k0, steps)
+          product_of.column_tile(K, stage.name, run.size, block, mode, steps,
+            { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
+            p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
         end)
       end)
-    end
-    if which ~= "v" then return end
+    end)
+  end
+end
+
+-- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to.
+function M.record(K, place, stage, more, record)
+  local plan, memory = K.plan, K.plan.memory
+  local len = stage.letter ~= "q" and place.len or nil
+  K.role = stage.name
+  local params = { { "x", "in", memory:tensor(place, stage.a) }, { "w", "in", memory:at(place, "w" .. stage.letter) },
+                   { "out", "out", memory:at(place, stage.name) } }
+  if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
+  if len then params[#params + 1] = { "len", "int", len } end
+  table.move(more, 1, #more, #params + 1, params)
+  K:part("project_" .. stage.name, ("Projects %s of %d head%s."):format(stage.name, plan.hb, plan.hb > 1 and "s" or ""),
+    params, function(p)
+    record(p)
+    if stage.letter ~= "v" then return end
     if len and not K.full then
       clear_values(K, p.out, p.len)
     elseif plan.kv_rows > plan.cfg.seq_kv then
@@ -69,27 +89,37 @@ local function project(K, which, x, packed, kv, len, sums)
   K.role = nil
 end
 
-local function emit(K, place, item)
-  local plan, which = K.plan, item.which
-  local input = plan.projected[which].input
-  project(K, which, place[which], place.packed:at(plan.packed.heads + place.hb * plan.head.total),
-    place.ws:at(plan.entry.kv + place.heads_slot * plan.kv.total), which ~= "q" and place.len or nil,
-    input and place.ws:at(plan.entry["sums_" .. input]))
+function M.emit(K, place, stage)
+  M.record(K, place, stage, {}, function(p) record_tiles(K, stage, p) end)
 end
 
-return function(plan)
-  local cfg, list = plan.cfg, {}
-  for _, row in ipairs {
-    { "k", cfg.seq_kv, cfg.dk }, { "v", cfg.seq_kv, cfg.dv }, { "q", cfg.seq, plan.fold.query },
-  } do
-    local which, rows, width = table.unpack(row)
-    if plan.projected[which] then
-      list[#list + 1] = {
-        phase = "keys_values", title = "keys and values", per = "heads", emit = emit,
-        axes = { { var = "which", items = { { which = which, first = 0, count = 1 } }, total = 1 } },
-        cycles = 2.0 * cfg.d_model * cfg.h * rows * width / plan.per_cycle,
-      }
-    end
-  end
-  return list
+function M.axes() return { { var = "which", items = { { first = 0, count = 1 } }, total = 1 } } end
+
+function M.statements(count, plan, stage)
+  local product = stage.product
+  for _, runs in ipairs(product.runs) do count:columns(product, runs, plan.head_blocks * (product.parts or 1)) end
 end
+
+function M.describe(plan, stage)
+  local product = stage.product
+  return { { stage.name, ("tiles %s, %s; %d of %d heads together"):format(words.column_tiles(product),
+    words.chain(product.chunks), plan.hb, plan.cfg.h) } }
+end
+
+function M.fill_bias(pack, stage)
+  local bias, product = stage.bias, stage.product
+  if not bias then return end
+  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = pack.plan.hb * stage.cols,
+    width = product.ld, scale = stage.scale, terms = { pack.term(bias, 0) }, rounds = {} })
+end
+
+function M.fills(pack, stage)
+  local weights, product = stage.weights, stage.product
+  pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
+    pack:add_heads(weights, { to = to, steps = product.steps, used = block.used, width = block.width,
+      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
+  end)
+  M.fill_bias(pack, stage)
+end
+
+return M

@@ -1,9 +1,12 @@
--- The sums of the quadrants of X, where projections are made of quadrants (strassen.lua), for some of their
+-- The sums of the quadrants of X, where projections are made of quadrants (quadrants.lua), for some of their
 -- rows: S1 S2 above S3 S4.
 
 local cover = require "isa.init".cover
+local tiles = require "tiles"
 
-local function sums(K, input, x, s)
+local M = { phase = "sums" }
+
+local function record(K, input, x, s)
   local t, plan, d = K.t, K.plan, K.plan.cfg.d_model
   local width, below = d // 2, input.rows // 2 * d
   K:part(("sums_%d_of_%dx%d"):format(input.size, input.rows, d),
@@ -39,16 +42,43 @@ local function sums(K, input, x, s)
   end)
 end
 
-local function emit(K, place, input, i)
+function M.emit(K, place, _, input, i)
   local first = (i * input.size + input.at) * K.plan.cfg.d_model
-  sums(K, input, place[input.name]:at(first), place.ws:at(K.plan.entry["sums_" .. input.name]):at(first))
+  record(K, input, place[input.name]:at(first), K.plan.memory:at(place, "sums_" .. input.name):at(first))
 end
 
-return function(plan)
-  if not plan.sums[1] then return {} end
-  return { {
-    phase = "sums", emit = emit,
-    axes = { { var = "part", items = plan.sums, total = plan.sum_tasks } },
-    cycles = 2.0 * plan.cfg.seq * plan.cfg.d_model / plan.per_cycle,
-  } }
+-- The inputs, each once, its rows in blocks for as many tasks: { name, rows, size and count of the blocks, at = first
+-- row, first = number of the first task }.
+function M.plan(_, stage)
+  local tasks, seen = 0, {}
+  stage.inputs = {}
+  for _, letter in ipairs { "q", "k", "v" } do
+    for _, product in ipairs(stage.of) do
+      local input = product.a
+      if product.letter == letter and not seen[input.name] then
+        seen[input.name] = true
+        for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
+          stage.inputs[#stage.inputs + 1] = { name = input.name, rows = product.rows, size = run.size,
+                                              count = run.count, at = run.at, first = tasks }
+          tasks = tasks + run.count
+        end
+      end
+    end
+  end
+  stage.tasks = tasks
+  return 0
 end
+
+function M.sections(plan, stage, add)
+  for _, input in ipairs(stage.inputs) do
+    if input.at == 0 then
+      add("entry", { name = "sums_" .. input.name, doc = "sums of quadrants", count = input.rows * plan.cfg.d_model })
+    end
+  end
+end
+
+function M.axes(_, stage) return { { var = "part", items = stage.inputs, total = stage.tasks } } end
+
+function M.cycles(plan) return 2.0 * plan.cfg.seq * plan.cfg.d_model / plan.per_cycle end
+
+return M

@@ -1,5 +1,7 @@
 -- An element of A in every lane, times vectors of B: any ISA.
 
+local choices = require "choices"
+
 local function nothing() end
 
 return function(t, tile, block)
@@ -10,8 +12,12 @@ return function(t, tile, block)
     for c, v in ipairs(tile.vecs) do
       if not dups[v.w] then
         local name = ("a_r%d_k%d%s"):format(r, k, v.w == first and "" or "_tail")
-        dups[v.w] = dups[full] and isa.rows.low and t:op("low", v.w, name, dups[full])
-          or t:operand(tile.product.a, "dup", v.w, name, a.p:at(r * a.row + k * a.step))
+        if dups[full] and isa.rows.low then
+          dups[v.w] = t:op("low", v.w, name, dups[full])
+          choices.add(t.why, "tail")
+        else
+          dups[v.w] = t:operand(tile.product.a, "dup", v.w, name, a.p:at(r * a.row + k * a.step))
+        end
       end
       local factor = dups[v.w]
       if tile.filter then

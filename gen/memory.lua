@@ -1,0 +1,95 @@
+-- Where everything lies: named sections in spaces. Packed weights are those of a block of heads (`head`), for each
+-- block, and those of all heads. The workspace of a batch entry has matrices with lanes over queries, group after
+-- group, what belongs to the inputs, then for each block of heads what is projected (`projected`), and for each
+-- task its own (`task`).
+--
+-- A section: name, doc; space; offset in it; count of numbers; with lanes over queries also rows, and in starts where
+-- the groups of each kind begin.
+
+local groups = require "groups"
+local tiles = require "tiles"
+local types = require "types"
+
+local M = {}
+local Memory = {}
+Memory.__index = Memory
+
+M.BYTES = types.f32.bytes -- of a number: all in memory are float32
+local ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
+
+-- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.
+local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
+                 task = { "entry", "task_slot" } }
+local pointers = { packed = "packed", entry = "ws" } -- of a place, to the outer ones
+
+-- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
+function M.check_size(cfg, key, what, count)
+  if count > 2 ^ 45 then
+    tiles.refuse(key, cfg[key], ("%s would have %d floats, at most 2^45 are possible"):format(what, count))
+  end
+end
+
+function Memory:add(space, section)
+  if section.count == 0 then return end
+  local list = self[space]
+  section.space, section.offset = space, list.total
+  list.total = list.total + tiles.round_up(section.count, ALIGN)
+  list[#list + 1], self.sections[section.name] = section, section
+end
+
+-- Lays the sections that the stages of a plan need: sections(plan, stage, add), where add(space, section) has "lanes"
+-- as one more space.
+function M.lay(plan, sections_of)
+  local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, projected = { total = 0 },
+                                task = { total = 0 }, entry = { total = 0 } }, Memory)
+  local outer = { packed = {}, entry = {}, lanes = {} }
+  for _, stage in ipairs(plan.stages) do
+    sections_of(plan, stage, function(space, section)
+      if not outer[space] then return memory:add(space, section) end
+      table.insert(outer[space], section)
+    end)
+  end
+  local function add_all(space, list)
+    for _, section in ipairs(list) do memory:add(space, section) end
+  end
+  local function add_spaces(space, name, doc, count)
+    memory:add(space, { name = name, doc = doc, count = plan.head_blocks * count * memory[name].total })
+  end
+  add_spaces("packed", "head", "weights of the blocks of heads", 1)
+  add_all("packed", outer.packed)
+  for _, section in ipairs(outer.lanes) do section.count, section.starts = groups.lanes(plan, section.rows) end
+  add_all("entry", outer.lanes)
+  add_all("entry", outer.entry)
+  add_spaces("entry", "projected", "what is projected", 1)
+  add_spaces("entry", "task", "what tasks have", plan.attend_tasks)
+  return memory
+end
+
+-- The pointer to a space at a place; see walk.lua.
+function Memory:base(place, space)
+  local outer = within[space]
+  if not outer then return place[pointers[space]] end
+  return self:base(place, outer[1]):at(self.sections[space].offset + place[outer[2]] * self[space].total)
+end
+
+-- The pointer to a section at a place.
+function Memory:at(place, name)
+  local section = self.sections[name]
+  return self:base(place, section.space):at(section.offset)
+end
+
+-- The same of the part of a group, number i of its kind.
+function Memory:of_group(place, name, group, i)
+  local section = self.sections[name]
+  return self:at(place, name):at(section.starts[group.kind] + i * (section.rows * group.width))
+end
+
+-- The pointer to a section, from the pointer to its space.
+function Memory:from(pointer, name) return pointer:at(self.sections[name].offset) end
+
+-- The pointer to a tensor of the graph: an input or a section.
+function Memory:tensor(place, tensor)
+  return tensor.at == "input" and place[tensor.name] or self:at(place, tensor.name)
+end
+
+return M

@@ -1,0 +1,59 @@
+-- Weights that are applied to a group of queries, whose lanes are queries: C[cols][width] = A B + bias, for all heads
+-- of a block at once or (per = "head") for each. The weights are packed in tiles as high as those of C. Attention does
+-- it; groups.lua has the tiles.
+
+local product_of = require "emit.product"
+
+local M = {}
+
+-- The sizes for a block of heads, those of the first group: it has the most vectors, so what fits there fits all.
+local function of(plan, stage) return plan.groups[1].products[stage.name] end
+
+local function heads(plan, stage) return stage.per == "head" and plan.hb or 1 end
+
+function M.sections(plan, stage, add)
+  local product = of(plan, stage)
+  local size = heads(plan, stage) * product.rows
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps })
+  if stage.bias then
+    add("head", { name = "b" .. stage.letter, doc = "bias", count = size })
+  end
+end
+
+-- One head of a block, or all of them. at: group; packed, where the weights of the block begin; head = its number; the
+-- matrices b and c of the group.
+function M.record(K, stage, at)
+  local plan, product = K.plan, of(K.plan, stage)
+  local function packed(letter, size)
+    return plan.memory:from(at.packed, letter .. stage.letter):at(at.head * size)
+  end
+  K:of(stage.name, product_of.rows, stage.name, product, at.group, packed("w", product.rows * product.steps), at.b,
+    stage.bias and packed("b", product.rows) or nil, at.c)
+end
+
+function M.statements(count, plan, stage)
+  local product = of(plan, stage)
+  for _, group in ipairs(plan.groups) do
+    for _, run in ipairs(product.runs) do
+      count:tiles(group.count * plan.head_blocks * heads(plan, stage) * run.count, run.size, #group.vecs, product.steps)
+    end
+  end
+end
+
+function M.fills(pack, stage)
+  local plan, product = pack.plan, of(pack.plan, stage)
+  local each = stage.per == "head"
+  local function rounds(matrix, size, round)
+    return { each and { count = plan.hb, to = size, [matrix.along] = matrix.width } or nil, round }
+  end
+  local weights, bias = stage.weights, stage.bias
+  pack:rows(product, pack:at("w" .. stage.letter), function(run, to, round)
+    pack:add_heads(weights, { to = to, steps = product.steps, used = run.size, width = run.size, scale = stage.scale,
+      terms = { pack.term(weights, run.at) }, rounds = rounds(weights, product.rows * product.steps, round) })
+  end)
+  if not bias then return end
+  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = product.rows, width = product.rows,
+    scale = stage.scale, terms = { pack.term(bias, 0) }, rounds = rounds(bias, product.rows) })
+end
+
+return M

@@ -1,0 +1,41 @@
+-- Tiles and numbers in words, for the comment on top of a generated file and for `explain`.
+
+local M = {}
+
+-- 1234567 -> "1,234,567"
+function M.number(n)
+  local text = ("%.0f"):format(n)
+  local grouped = text:reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (grouped:gsub("^,", ""))
+end
+
+-- Runs of tiles of a width.
+function M.runs(runs, width)
+  local words = {}
+  for _, run in ipairs(runs) do
+    words[#words + 1] = ("%d of %dx%s"):format(run.count, run.size, tostring(width))
+  end
+  return table.concat(words, " + ")
+end
+
+-- The tiles of a product with vectors over columns.
+function M.column_tiles(product)
+  local words = {}
+  for _, block in ipairs(product.blocks) do
+    for _, runs in ipairs(product.runs) do
+      for _, run in ipairs(runs) do
+        local word = ("%dx%d"):format(run.size, block.used)
+        if not words[word] then words[#words + 1] = word end
+        words[word] = true
+      end
+    end
+  end
+  return table.concat(words, ", ")
+end
+
+-- Chunks of a long sum.
+function M.chain(chunks)
+  return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
+end
+
+return M

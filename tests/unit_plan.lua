@@ -1,0 +1,88 @@
+-- Tests of the plan: a schedule key that is given has an effect, or it is refused.
+
+local config = require "config"
+local plan_of = require "plan"
+
+-- Values of which at least one must make another plan than the plan's own choice.
+local values = {
+  key_rows = { 1, 2 }, context_rows = { 1, 2 }, q_lanes = { "queries", "columns" },
+  q_rows = { 1, 2 }, kv_rows = { 1, 2 }, kv_vectors = { 1, 2 }, out_rows = { 1, 2 }, out_vectors = { 1, 2 },
+  out_block = { 1, 512 }, key_block = { 1, 64 }, k_block = { 16, 256 }, k_unroll = { 1, 3 }, head_block = { 1, 2 },
+}
+-- What is projected is of all kinds: K and V or neither or one, weights that are merged, quadrants; lanes of either
+-- kind.
+local shapes = {
+  "h=2 d_model=18 dk=5 seq=13 fold=off", "h=2 d_model=18 dk=5 seq=13 causal=true probs=true q_lanes=columns",
+  "h=2 d_model=9 dk=10 seq=13 q_lanes=queries", "h=2 d_model=9 dk=10 seq=13 q_lanes=columns",
+  "h=2 d_model=18 dk=20 dv=3 seq=13 q_lanes=columns", "h=2 d_model=9 dk=5 dv=10 seq=13 q_lanes=columns",
+  "h=2 d_model=18 dk=17 seq=9 seq_kv=66 attention=cross q_lanes=columns",
+  "h=2 d_model=36 dk=8 seq=14 strassen=true fold=off q_lanes=columns",
+}
+
+local function split(text)
+  local words = {}
+  for word in text:gmatch("%S+") do words[#words + 1] = word end
+  return words
+end
+
+-- What a plan says but for its config and its reasons, as a text; or nil and why the config is refused.
+local function plan_text(words)
+  local ok, plan = pcall(function() return plan_of.build(config.load(nil, split(words))) end)
+  if not ok then
+    if type(plan) ~= "table" then error(plan, 0) end
+    return nil, plan
+  end
+  local out, seen = {}, { [plan.cfg] = true, [plan.isa] = true, [plan.why] = true }
+  local function say(value)
+    if type(value) ~= "table" then
+      out[#out + 1] = type(value) == "function" and "function" or tostring(value)
+    elseif not seen[value] then
+      seen[value] = true
+      for key, inner in pairs(value) do
+        out[#out + 1] = tostring(key)
+        say(inner)
+      end
+      seen[value] = nil
+    end
+  end
+  say(plan)
+  return table.concat(out, " ")
+end
+
+return function(check)
+  local refusals = 0
+  for _, shape in ipairs(shapes) do
+    for key, both in pairs(values) do
+      local base = shape .. " isa=neon query_vectors=1"
+      local given = base:find(key .. "=", 1, true)
+      local texts, refused, kinds = { not given and plan_text(base) or nil }, nil, 1
+      for _, value in ipairs(given and {} or both) do
+        local text, why = plan_text(("%s %s=%s"):format(base, key, value))
+        if text then texts[#texts + 1] = text else refused = why end
+        if text and text ~= texts[1] then kinds = 2 end
+        if kinds > 1 then break end
+      end
+      if refused then
+        refusals = refusals + 1
+        check(refused.key == key and (refused.rule:find "^has no effect with " or refused.rule:find "^must be "),
+              ("%s %s: %s"):format(shape, key, refused.rule))
+      end
+      check(given or kinds > 1 or refused, ("%s: %s has no effect"):format(shape, key))
+    end
+  end
+  check(refusals >= 4, "no key was refused")
+
+  -- Keys leave the plan the ways in which they have an effect.
+  local function lanes(words) return plan_of.build(config.load(nil, split(words))).q_lanes end
+  for _, case in ipairs {
+    { "h=12 d_model=384 dk=32 seq=128 isa=avx512", "columns" },
+    { "h=12 d_model=384 dk=32 seq=128 isa=avx512 q_rows=4", "queries" },
+    { "h=2 d_model=24 dk=32 seq=5 isa=avx512", "columns" },
+    { "h=2 d_model=24 dk=32 seq=5 isa=avx512 head_block=2", "queries" },
+    { "h=2 d_model=24 dk=32 seq=16 isa=avx512", "queries" },
+    { "h=2 d_model=24 dk=32 seq=16 isa=avx512 kv_rows=2", "columns" },
+  } do
+    local got = lanes(case[1])
+    check(got == case[2], ("%s: lanes are %s"):format(case[1], got))
+  end
+end
