@@ -1,7 +1,8 @@
 -- From the list of stages to functions: a run on one thread, and tasks for many.
 --
 -- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua): its work is the product
--- of its axes, outermost first, for each batch entry and, where per = "heads", for each block of heads. An axis is { var, items, total, grain }: its
+-- of its axes, outermost first, for each batch entry and, where per = "heads", for each block of heads. An
+-- axis is { var, items, total, grain }: its
 -- places are numbered, an item { first, count } having those from `first` on; a task has `grain` places of
 -- it, one if that is missing. emit(K, place, stage, item, i, ...) records the work at one place: an item and the
 -- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each other.

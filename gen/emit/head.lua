@@ -118,7 +118,8 @@ local function block(K, group, ptrs, head, part)
   end
   -- Without a mask the tile at the edge, if there is one, is a shorter one.
   local edge = masked and { edge = true } or { rows = group.keys.rest }
-  local runs = { { from = start, to = bound, tile = {} }, part.edge and { from = bound, to = stop, tile = edge } or nil }
+  local runs = { { from = start, to = bound, tile = {} } }
+  if part.edge then runs[2] = { from = bound, to = stop, tile = edge } end
   for _, run in ipairs(runs) do
     K:each("tile", run.to - run.from, function(i)
       local at, tile = run.from + i, run.tile
