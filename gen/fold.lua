@@ -26,10 +26,12 @@ local function keys_allowed(cfg)
   return cfg.attention == "self" or cfg.dk >= 16
 end
 
-local function drop_biases(list, cfg)
+local function drop_biases(list, cfg, scores)
   local values, output = graph.find(list, "values"), graph.find(list, "output")
-  list = graph.edited(list, { keys = { graph.with(graph.find(list, "keys"), { bias = false }) } })
-  if cfg.kv_len then return list end
+  if #scores.changes == 0 then -- softmax drops what is added to all scores of a query
+    list = graph.edited(list, { keys = { graph.with(graph.find(list, "keys"), { bias = false }) } })
+  end
+  if scores.keyless then return list end
   local bias = { text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
   return graph.edited(list, { values = { graph.with(values, { bias = false }) },
                               output = { graph.with(output, { bias = bias }) } })
@@ -86,12 +88,13 @@ function rewrites.merge_values(list, cfg)
 end
 
 -- The list with the least flops. Of equals the first.
-function M.rewrite(list, cfg, why)
+function M.rewrite(list, plan)
+  local cfg, scores, why = plan.cfg, plan.scores, plan.why
   if cfg.fold ~= "auto" then return list end
   choices.add(why, "fold")
-  list = drop_biases(list, cfg)
+  list = drop_biases(list, cfg, scores)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
-  if cfg.causal or cfg.kv_len then return list end
+  if scores.masked then return list end
   local function least(...)
     local best = list
     for _, rewrite in ipairs { ... } do
@@ -100,7 +103,7 @@ function M.rewrite(list, cfg, why)
     end
     return best
   end
-  if keys_allowed(cfg) then list = least(rewrites.absorb_keys, rewrites.merge_keys) end
+  if #scores.changes == 0 and keys_allowed(cfg) then list = least(rewrites.absorb_keys, rewrites.merge_keys) end
   return least(rewrites.absorb_values, rewrites.merge_values)
 end
 

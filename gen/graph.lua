@@ -10,6 +10,8 @@
 --     of a in that product, along = "column", "row" or "first": what moves on by `width` from head to head },
 -- and the scale of both.
 
+local score = require "score.init"
+
 local M = {}
 
 local function input(cfg, name) return { name = name, at = "input", row = cfg.d_model, head = 0 } end
@@ -27,14 +29,6 @@ end
 function M.product(stage)
   stage.kind, stage.macs, stage.scale = stage.kind or "project", macs, stage.scale or 1.0
   return stage
-end
-
--- Pairs of a query and a key that it may see.
-local function pairs_seen(cfg)
-  local n, m = cfg.seq, cfg.seq_kv
-  if not cfg.causal then return n * m end
-  local short = math.min(n, m)
-  return short * (short + 1) // 2 + (n - short) * m
 end
 
 -- A list with other stages in the place of some: edits { [name] = list }.
@@ -62,7 +56,7 @@ function M.find(list, name)
 end
 
 -- log2(e) / sqrt(dk) goes into Wq and bq, so that the weights are exp2 of the plain scores.
-function M.of(cfg)
+function M.of(cfg, scores)
   local d, h = cfg.d_model, cfg.h
   local cross = cfg.attention == "cross"
   local function projection(name, letter, rows, width)
@@ -80,8 +74,8 @@ function M.of(cfg)
   queries.scale = 1.4426950408889634 / math.sqrt(cfg.dk)
   local context = { name = "context", at = "lanes" }
   local attend = {
-    name = "attend", kind = "attend", heads = h, pairs = pairs_seen(cfg), keys = keys.c, values = values.c,
-    depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, keyless = cfg.kv_len, test_scores = false, instead = {},
+    name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
+    depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, test_scores = false, instead = {},
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {

@@ -100,7 +100,7 @@ function M.finish(plan)
     plan.group_count = plan.group_count + group.count
     plan.widest = math.max(plan.widest, group.width)
     plan.weights_floats = math.max(plan.weights_floats, (cfg.probs and count or block_tiles) * rows * group.width)
-    plan.kv_rows = math.max(plan.kv_rows, plan.masked and count * rows or m)
+    plan.kv_rows = math.max(plan.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end
 end

@@ -18,6 +18,7 @@ local groups = require "groups"
 local isas = require "isa.init"
 local kinds = require "stage.init"
 local memory = require "memory"
+local score = require "score.init"
 local quadrants = require "stage.quadrants"
 local tiles = require "tiles"
 local types = require "types"
@@ -203,14 +204,14 @@ function M.product(cfg) return isas.product(isas.list[cfg.isa], types.by_name[cf
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, product = M.product(cfg), why = {}, cpu = cpu.facts(cfg.cpu, isa),
-                 masked = cfg.causal or cfg.kv_len,
+                 scores = score.of(cfg),
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   check_inputs(cfg)
-  local formula = graph.of(cfg)
-  local list = fold.rewrite(formula, cfg, plan.why)
+  local formula = graph.of(cfg, plan.scores)
+  local list = fold.rewrite(formula, plan)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 

@@ -13,6 +13,7 @@
 local code = require "emit.code"
 local expr = require "expr"
 local kinds = require "stage.init"
+local score = require "score.init"
 local sections = require "sections"
 local tape = require "tape"
 
@@ -39,10 +40,6 @@ local function entry_pointers(K, b, slot)
     K.t:places(e.ws)
   end
   return e
-end
-
-local function read_len(K, e)
-  if K.plan.cfg.kv_len then e.len = K.t:int_at("len", "args->kv_len", e.b) end
 end
 
 -- ---- one thread ----
@@ -92,13 +89,14 @@ end
 
 local function run_entry(K, b, slot)
   local e = entry_pointers(K, b, slot)
-  read_len(K, e)
+  score.read(K.plan.scores, K.t, e)
   if not K.full then return forward(K, e) end
   local params = {}
   for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
-                       { "packed", "in" }, { "ws", "out" }, { "len", "int" } } do
+                       { "packed", "in" }, { "ws", "out" } } do
     if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
   end
+  score.add_params(K.plan.scores, params, e)
   K:part("forward", "Everything for one batch entry, without a loop.", params, function(p)
     if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
     forward(K, p)
@@ -198,7 +196,7 @@ local function phase_tasks(K, phase)
       e = entry_pointers(K, b, plan.resident > 1 and expr.mod(b, plan.resident) or 0)
       i = t:int("i", expr.mod(index, per_entry))
     end
-    read_len(K, e)
+    score.read(K.plan.scores, K.t, e)
     local rest = i
     if by_heads then
       e.hb = t:int("hb", expr.div(i, inner))

@@ -421,19 +421,19 @@ static void check_probs(const checker *c) {
   const int m = kernel->seq_kv, *lengths = c->buffers[KV_LEN].master;
   const float *p = c->buffers[PROBS].master;
   for (int b = 0; b < kernel->batch; b++) {
-    int valid = has(c, MHAGEN_KV_LEN) ? lengths[b] : m;
     for (int row = 0; row < kernel->h * kernel->seq; row++, p += m) {
-      int r = row % kernel->seq, keys = has(c, MHAGEN_CAUSAL) && r + 1 < valid ? r + 1 : valid;
+      size_t first, end;
+      mhagen_keys_seen(kernel, lengths, (size_t)b, (size_t)(row % kernel->seq), &first, &end);
       if (!row_is_finite(p, NULL, (size_t)m)) continue;
       double sum = 0;
       for (int j = 0; j < m; j++) {
         sum += (double)p[j];
-        if (j >= keys && p[j] != 0)
+        if (((size_t)j < first || (size_t)j >= end) && p[j] != 0)
           fail(c, "probs: row %d, masked key %d: %g", row, j, (double)p[j]);
         if (p[j] != 0 && !(p[j] >= FLT_MIN))
           fail(c, "probs: row %d, key %d: %g is negative or subnormal", row, j, (double)p[j]);
       }
-      if (keys > 0 && !(fabs(sum - 1) <= 4e-6)) fail(c, "probs: row %d sums to %.9g", row, sum);
+      if (first < end && !(fabs(sum - 1) <= 4e-6)) fail(c, "probs: row %d sums to %.9g", row, sum);
     }
   }
 }

@@ -191,7 +191,8 @@ class Toolchain:
                 for source in "tests/checker.c", "tests/reference.c":
                     objects.append(directory / (pathlib.Path(source).stem + ".o"))
                     code, output = self.compile(ROOT / source, objects[-1], "-O2", *WARNINGS,
-                                                f"-I{ROOT}/runtime", f"-I{ROOT}/tests")
+                                                f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
+                                                *os.environ.get("REFERENCE_FLAGS", "").split())
                     if code:
                         sys.exit(f"fuzz: {output}")
                 self.objects = objects

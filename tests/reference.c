@@ -24,14 +24,36 @@ static double dot(const double *a, const double *b, size_t count) {
   return sum;
 }
 
-/* p[0..keys) = softmax(q k / sqrt(dk)); the rows of k are `stride` apart. */
-static void attend(const double *q, const double *k, size_t keys, size_t dk, size_t stride,
-                   double *p, double *max_score) {
+/* Rows of gen/score that only a test has: it defines these, of shape, row, key and x, the entry's queries. */
+#ifndef MHAGEN_SCORE
+#define MHAGEN_FIRST_KEY 0
+#define MHAGEN_SCORE(s) (s)
+#define MHAGEN_SCORE_SIZE(s) (s) /* the same with magnitudes, and what errors of s are multiplied with */
+#endif
+
+static double changed(const mhagen_kernel *shape, const float *x, size_t key, double s) {
+  (void)shape, (void)x, (void)key;
+  return MHAGEN_SCORE(s);
+}
+
+static double changed_size(const mhagen_kernel *shape, const float *x, size_t key, double s) {
+  (void)shape, (void)x, (void)key;
+  return MHAGEN_SCORE_SIZE(s);
+}
+
+void mhagen_keys_seen(const mhagen_kernel *shape, const int *kv_len, size_t entry, size_t row,
+                      size_t *first, size_t *end) {
+  *first = MHAGEN_FIRST_KEY;
+  *end = shape->options & MHAGEN_KV_LEN ? (size_t)kv_len[entry] : (size_t)shape->seq_kv;
+  if (shape->options & MHAGEN_CAUSAL && row + 1 < *end) *end = row + 1;
+  if (*first > *end) *first = *end;
+}
+
+/* p[0..keys) = softmax of p */
+static void softmax(double *p, size_t keys) {
   double max = -INFINITY, sum = 0;
   for (size_t j = 0; j < keys; j++) {
-    p[j] = dot(q, k + j * stride, dk) / sqrt((double)dk);
     if (p[j] > max) max = p[j];
-    if (isfinite(p[j]) && fabs(p[j]) > *max_score) *max_score = fabs(p[j]);
   }
   for (size_t j = 0; j < keys; j++) sum += p[j] = exp(p[j] - max);
   for (size_t j = 0; j < keys; j++) p[j] /= sum;
@@ -46,6 +68,7 @@ typedef struct numbers {
 
 typedef struct extents {
   size_t h, d, n, m, dk, dv;
+  size_t first, end; /* the keys that a row sees */
 } extents;
 
 static size_t room_of(const extents *e) {
@@ -69,10 +92,10 @@ static void project_inputs(const numbers *x, const extents *e, size_t entry) {
 }
 
 static void add_context(const numbers *x, const extents *e, size_t row, size_t head,
-                        const double *p, size_t keys) {
+                        const double *p) {
   double *sum = x->context + (row * e->h + head) * e->dv;
   memset(sum, 0, e->dv * sizeof *sum);
-  for (size_t j = 0; j < keys; j++) {
+  for (size_t j = e->first; j < e->end; j++) {
     for (size_t c = 0; c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h + head) * e->dv + c];
   }
 }
@@ -126,8 +149,8 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds) {
-  const extents e = {(size_t)shape->h,      (size_t)shape->d_model, (size_t)shape->seq,
-                     (size_t)shape->seq_kv, (size_t)shape->dk,      (size_t)shape->dv};
+  extents e = {(size_t)shape->h,      (size_t)shape->d_model, (size_t)shape->seq,
+               (size_t)shape->seq_kv, (size_t)shape->dk,      (size_t)shape->dv, 0, 0};
   const size_t batch = (size_t)shape->batch;
   const int cross = (shape->options & MHAGEN_CROSS) != 0, bounds = y_bounds != NULL;
   const size_t sides = bounds ? 2 : 1, rows = batch * e.n;
@@ -146,26 +169,34 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
   for (size_t b = 0; b < batch; b++) {
     project_inputs(&x, &e, b);
     if (bounds) project_inputs(&size, &e, b);
-    size_t valid = shape->options & MHAGEN_KV_LEN ? (size_t)args->kv_len[b] : e.m;
+    const float *queries = args->q + b * e.n * e.d;
+    const double root = sqrt((double)e.dk);
     for (size_t r = 0; r < e.n; r++) {
-      size_t keys = shape->options & MHAGEN_CAUSAL && r + 1 < valid ? r + 1 : valid;
       double score_size = 0;
+      mhagen_keys_seen(shape, args->kv_len, b, r, &e.first, &e.end);
       for (size_t i = 0; i < e.h; i++) {
         const size_t stride = e.h * e.dk, q_at = r * stride + i * e.dk, k_at = i * e.dk;
-        const size_t row = (b * e.h + i) * e.n + r;
-        double of_head = 0;
-        attend(x.q + q_at, x.k + k_at, keys, e.dk, stride, p, &largest);
-        add_context(&x, &e, r, i, p, keys);
+        const size_t row = (b * e.h + i) * e.n + r, seen = e.end - e.first;
+        double of_head = 0, *seen_p = p + e.first;
+        for (size_t j = e.first; j < e.end; j++) {
+          const double s = dot(x.q + q_at, x.k + k_at + j * stride, e.dk) / root;
+          p[j] = changed(shape, queries, j, s);
+          if (isfinite(s)) largest = fmax(largest, changed_size(shape, queries, j, fabs(s)));
+        }
+        softmax(seen_p, seen);
+        add_context(&x, &e, r, i, p);
         if (bounds) {
-          for (size_t j = 0; j < keys; j++)
-            of_head = fmax(of_head, dot(size.q + q_at, size.k + k_at + j * stride, e.dk) / sqrt((double)e.dk));
-          add_context(&size, &e, r, i, p, keys);
+          for (size_t j = e.first; j < e.end; j++) {
+            const double s = dot(size.q + q_at, size.k + k_at + j * stride, e.dk) / root;
+            of_head = fmax(of_head, changed_size(shape, queries, j, s));
+          }
+          add_context(&size, &e, r, i, p);
           score_size = fmax(score_size, of_head);
-          if (probs_bounds) probs_bounds[row] = row_error(shape, of_head) * sqrt(dot(p, p, keys));
+          if (probs_bounds) probs_bounds[row] = row_error(shape, of_head) * sqrt(dot(seen_p, seen_p, seen));
         }
         if (!probs) continue;
         memset(probs + row * e.m, 0, e.m * sizeof *p);
-        memcpy(probs + row * e.m, p, keys * sizeof *p);
+        memcpy(probs + row * e.m + e.first, seen_p, seen * sizeof *p);
       }
       if (bounds) y_bounds[b * e.n + r] = row_error(shape, score_size);
     }

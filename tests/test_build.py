@@ -11,10 +11,10 @@ import pytest
 
 from tools import ROOT, need, run
 
-PROGRAMS = ["mhagen", "mhagen-toy", "optest", "unit"]
+PROGRAMS = ["mhagen", "mhagen-toy", "mhagen-toy-scores", "optest", "unit"]
 EDITS = [
-    (["templates/kernel.c.in"], ["mhagen", "mhagen-toy"]),
-    (["templates/a_new_one.in"], ["mhagen", "mhagen-toy"]),
+    (["templates/kernel.c.in"], ["mhagen", "mhagen-toy", "mhagen-toy-scores"]),
+    (["templates/a_new_one.in"], ["mhagen", "mhagen-toy", "mhagen-toy-scores"]),
     (["tests/optest.c.in", "tests/unit.lua"], ["optest", "unit"]),
 ]
 

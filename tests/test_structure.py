@@ -71,6 +71,12 @@ def test_no_isa_by_name_in_emitters():
     assert not hits(by_name, paths)
 
 
+def test_masks_are_rows_of_scores():
+    """What a mask is, the options and the rows of scores know alone."""
+    apart = [path for path in PURE if path.parent.name not in ("options", "score")]
+    assert len(apart) > 30 and not hits(r"\bcfg\.(?:causal|kv_len)\b", apart)
+
+
 def test_no_files_outside_the_host():
     assert not hits(r"\b(?:io|os|debug)\.\w+|\b(?:dofile|loadfile|loadstring)\b", PURE)
     # The host's functions are for the commands, but for the texts that are embedded in the program, and

@@ -1,32 +1,35 @@
 -- The attention weights of a head, for configs that return them.
 
+local score = require "score.init"
 local stat = require "emit.stats".at
 local transpose = require "emit.transpose"
 
 local M = {}
 
 -- probs[query][key] of one head from the weights P[key][lane] and the sums.
-function M.write(K, group, ptrs, tiles)
-  local t, isa, m = K.t, K.plan.isa, K.plan.cfg.seq_kv
+function M.write(K, group, ptrs, span)
+  local t, isa, m, rows = K.t, K.plan.isa, K.plan.cfg.seq_kv, group.keys.rows
   local lanes = isa.lanes
   local params = {
     { "p", "out", ptrs.p }, { "stats", "in", ptrs.stats }, { "probs", "out", ptrs.probs },
   }
-  if tiles then params[#params + 1] = { "tiles", "int", tiles } end
+  score.add_span(params, span)
   K:part("probs_" .. group.name, "Normalizes, transposes and stores the attention weights.", params,
     function(p)
-    if p.tiles then
-      -- Keys that no query of the group sees.
-      K:each("row", m - p.tiles * group.keys.rows, function(i)
+    local own = score.own_span(p, span)
+    -- Keys that no query of the group sees.
+    local function clear(from, count)
+      K:each("row", count, function(i)
         t:block(function()
           for c = 1, #group.vecs do
-            t:op("store", isa.full, nil,
-              p.p:at((p.tiles * group.keys.rows + i) * group.width + (c - 1) * lanes),
+            t:op("store", isa.full, nil, p.p:at((from + i) * group.width + (c - 1) * lanes),
               t:op("zero", isa.full, "none_c" .. c - 1))
           end
         end)
       end)
     end
+    if K.plan.scores.bounds.first then clear(0, own.begin * rows) end
+    if K.plan.scores.masked then clear(own.finish * rows, m - own.finish * rows) end
     local function square(key, count)
       for c, v in ipairs(group.vecs) do
         local inverse = t:op("load", isa.full, ("inverse_c%d"):format(c - 1),

@@ -414,36 +414,20 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r1_c0, acc_r2_c0);
-  const __m256 max_c0_2_4 = _mm256_max_ps(acc_r3_c0, acc_r4_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -503,7 +487,9 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  scores_maximum_5x5of8(k, q, stats);
+  for (ptrdiff_t key = 0; key < 5; ++key) {
+    scores_maximum_1x5of8(k + 8 * key, q, stats);
+  }
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);

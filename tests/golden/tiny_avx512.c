@@ -137,12 +137,6 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 
-/* a, in a register: no use of it reads memory again. */
-static inline __m256 kept8(__m256 a) {
-  __asm__("" : "+v"(a));
-  return a;
-}
-
 /* XT[8][16] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt) {
   {
@@ -385,57 +379,6 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_5x5of16(const float *k, const float *q,
-    float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
-  }
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r2_c0, acc_r3_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_r4_c0);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
-  _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_8_0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_8_0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_8_0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, max_c0_8_0);
-  const __m256 p_r3_c0 = exp2_8(x_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, max_c0_8_0);
-  const __m256 p_r4_c0 = exp2_8(x_r4_c0);
-  _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
-  _mm256_storeu_ps(stats + 16, sum_c0_4_0);
-}
-
-/* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k, const float *q,
     float *stats, float *p, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
@@ -457,24 +400,24 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
     const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
     acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
   }
-  const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_c0, key_r0_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 lowest_c0 = _mm256_set1_ps(-3.40282347e+38f);
   const __m256 least_c0 = _mm256_mask_blend_ps(hide_r0_c0, hidden_c0, lowest_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_c0, key_r1_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
   const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(limit_c0, key_r2_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
   const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
   const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(limit_c0, key_r3_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
   const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
   const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
   const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(least_c0, s_r0_c0);
@@ -504,64 +447,6 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
-}
-
-/* Weights exp2(score - maximum) of some keys, added to the sum. */
-static __attribute__((noinline)) void scores_masked_5x5of16(const float *k, const float *q,
-    float *stats, float *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(stats);
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
-  }
-  const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(limit_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(limit_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
-  const __m256 p_r0_c0 = exp2_8(s_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 p_r1_c0 = exp2_8(s_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 p_r2_c0 = exp2_8(s_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 p_r3_c0 = exp2_8(s_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 p_r4_c0 = exp2_8(s_r4_c0);
-  _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
@@ -606,53 +491,25 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_masked_5x5of16(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float *k, const float *q,
     float *stats, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
   }
-  const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_c0, key_r0_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(limit_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(limit_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, s_r0_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(s_r1_c0, s_r2_c0);
-  const __m256 max_c0_2_4 = _mm256_max_ps(s_r3_c0, s_r4_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -678,22 +535,22 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
     const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
     acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
   }
-  const __m256 limit_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_c0, key_r0_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_c0, key_r1_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
   const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(limit_c0, key_r2_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
   const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
   const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(limit_c0, key_r3_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
   const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
   const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(limit_c0, key_r4_c0, _CMP_LT_OQ);
+  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
   const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -720,25 +577,18 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
-/* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x5of16_final_masked(const float *v, const float *p,
+/* 1 rows of O^T, divided by the sum. */
+static __attribute__((noinline)) void context_1x5of16_final_masked(const float *v, const float *p,
     float *stats, float *o, ptrdiff_t tiles, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 5 * tiles; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+    const __m256 b_c0 = _mm256_loadu_ps(p);
     const __m256 a_r0 = _mm256_set1_ps(v[0]);
-    const __m256 limit_r0_c0 = _mm256_loadu_ps(stats + 64);
+    const __m256 last_r0_c0 = _mm256_loadu_ps(stats + 64);
     const __m256 key_r0_c0 = _mm256_set1_ps((float)(key + step));
-    const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(limit_r0_c0, key_r0_c0, _CMP_LT_OQ);
+    const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_r0_c0, key_r0_c0, _CMP_LT_OQ);
     const __m256 seen_r0_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r0_c0, a_r0);
     acc_r0_c0 = _mm256_fmadd_ps(seen_r0_c0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(v[1]);
-    const __m256 limit_r1_c0 = _mm256_loadu_ps(stats + 64);
-    const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + step));
-    const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(limit_r1_c0, key_r1_c0, _CMP_LT_OQ);
-    const __m256 seen_r1_c0 = _mm256_maskz_mov_ps((__mmask8)~hide_r1_c0, a_r1);
-    acc_r1_c0 = _mm256_fmadd_ps(seen_r1_c0, b_c0, acc_r1_c0);
     v += 16;
     p += 16;
   }
@@ -748,23 +598,20 @@ static __attribute__((noinline)) void context_2x5of16_final_masked(const float *
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   _mm256_storeu_ps(o, o_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  _mm256_storeu_ps(o + 16, o_r1_c0);
-  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
   _mm256_storeu_ps(stats + 32, test_c0);
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
 static __attribute__((noinline)) void again_5of16(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o, ptrdiff_t tiles) {
+    float *p, float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
     _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t tile = 0; tile < tiles; ++tile) {
-    scores_maximum_masked_5x5of16(k + 80 * tile, q, stats, 5 * tile);
+  for (ptrdiff_t key = 0; key < 5 * finish; ++key) {
+    scores_maximum_masked_1x5of16(k + 16 * key, q, stats, key);
   }
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
@@ -776,10 +623,6 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     _mm256_storeu_ps(stats, m_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
-  const ptrdiff_t finish = tiles < 1 ? tiles : 1;
-  for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
-    scores_masked_5x5of16(k + 80 * tile + 80, q, stats, p + 80 * tile + 80, 5 * tile + 5);
-  }
   {
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
@@ -791,37 +634,27 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     const __m256 test_zero_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(stats + 32, test_zero_c0);
   }
-  for (ptrdiff_t tile = 0; tile < 2; ++tile) {
-    context_2x5of16_final_masked(v + 2 * tile, p, stats, o + 32 * tile, finish, 0);
+  for (ptrdiff_t tile = 0; tile < 4; ++tile) {
+    context_1x5of16_final_masked(v + tile, p, stats, o + 16 * tile, finish, 0);
   }
 }
 
 /* Attention of 5 queries, 2 heads. */
 static __attribute__((noinline)) void attend_5of16(const float *xt, const float *packed,
-    const float *keys, const float *values, float *scratch, float *o, ptrdiff_t q0, ptrdiff_t len) {
+    const float *keys, const float *values, float *scratch, float *o, ptrdiff_t len) {
   query_8x5of16_k8(packed, xt, packed + 64, scratch);
-  const ptrdiff_t open = len / 5 < (q0 + 1) / 5 ? len / 5 : (q0 + 1) / 5;
-  const ptrdiff_t tiles = (len + 4) / 5 < (q0 + 9) / 5 ? (len + 4) / 5 : (q0 + 9) / 5;
+  const ptrdiff_t finish = (len + 4) / 5 < 1 ? (len + 4) / 5 : 1;
   {
-    const __m256 last_c0 = _mm256_set1_ps((float)(len - 1));
-    const __m256 lane_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
-    const __m256 first_c0 = _mm256_set1_ps((float)(q0));
-    const __m256 own_c0 = _mm256_add_ps(lane_c0, first_c0);
-    const __m256 limit_c0 = _mm256_min_ps(own_c0, last_c0);
-    _mm256_storeu_ps(scratch + 272, limit_c0);
+    const __m256 last_of0_c0 = _mm256_set1_ps((float)(len - 1));
+    const __m256 last_of1_c0 = _mm256_set1_ps((float)(0));
+    const __m256 last_lane1_c0 = _mm256_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
+    const __m256 last_lanes1_c0 = _mm256_add_ps(last_lane1_c0, last_of1_c0);
+    const __m256 last2_c0 = _mm256_min_ps(last_lanes1_c0, last_of0_c0);
+    _mm256_storeu_ps(scratch + 272, last2_c0);
   }
   for (ptrdiff_t head = 0; head < 2; ++head) {
-    if (0 < open) {
-      scores_first_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128);
-    } else {
-      scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208,
-          scratch + 128, 0);
-    }
-    const ptrdiff_t finish = tiles < 1 ? tiles : 1;
-    for (ptrdiff_t tile = 0; tile < finish - 1; ++tile) {
-      scores_masked_5x5of16(keys + 4 * head + 80 * tile + 80, scratch + 64 * head, scratch + 208,
-          scratch + 80 * tile + 208, 5 * tile + 5);
-    }
+    scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128,
+        0);
     {
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
@@ -843,7 +676,7 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
         again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
-            scratch + 208, o + 64 * head, tiles);
+            scratch + 208, o + 64 * head, finish);
         {
           const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 224);
           const __m256 test2_c0 = _mm256_loadu_ps(scratch + 240);
@@ -856,7 +689,7 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
             const __m256 mark_c0 = _mm256_mask_blend_ps(below2_c0, none_c0, both2_c0);
             _mm256_storeu_ps(scratch + 224, mark_c0);
             again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
-                scratch + 208, o + 64 * head, tiles);
+                scratch + 208, o + 64 * head, finish);
           }
         }
       }
@@ -916,7 +749,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   project_keys(args->q + 40 * b, head + 80, keys, len);
   project_values(args->q + 40 * b, head + 208, values, head + 336, len);
   /* attend */
-  attend_5of16(xt, head, keys, values, task, context, 0, len);
+  attend_5of16(xt, head, keys, values, task, context, len);
   /* output */
   output_1x5of16_8(wo, bo, context, args->y + 40 * b);
 }
@@ -951,7 +784,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[0];
   attend_5of16(xt, head + 352 * index, keys + 160 * index, values + 160 * index, task + 304 * index,
-      context + 128 * index, 0, len);
+      context + 128 * index, len);
 }
 
 static void task_output(const mhagen_args *args, int index) {

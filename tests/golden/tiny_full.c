@@ -162,34 +162,22 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_3x3of16(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_1x3of16(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
   /* k = 0 */
-  const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(q));
+  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
   /* k = 1 */
-  const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(q + 16));
+  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
   const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
   acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 max_c0_2_0 = _mm256_max_ps(m_c0, acc_r0_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r1_c0, acc_r2_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
+  const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
@@ -276,7 +264,9 @@ static __attribute__((noinline)) void again_3of16(const float *q, const float *k
     _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  scores_maximum_3x3of16(k, q, stats);
+  for (ptrdiff_t key = 0; key < 3; ++key) {
+    scores_maximum_1x3of16(k + 16 * key, q, stats);
+  }
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);

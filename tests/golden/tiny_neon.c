@@ -568,94 +568,42 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_5x5of8(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
     float *stats) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
   float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
   /* k = 0 */
   const float32x4_t a_r0_k0 = vld1q_f32(k);
-  const float32x4_t a_r1_k0 = vld1q_f32(k + 8);
-  const float32x4_t a_r2_k0 = vld1q_f32(k + 16);
-  const float32x4_t a_r3_k0 = vld1q_f32(k + 24);
-  const float32x4_t a_r4_k0 = vld1q_f32(k + 32);
   const float32x4_t b_k0_c0 = vld1q_f32(q);
   const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
   acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
   const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
   acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
   const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
   acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
   const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
   acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
   acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c0 = vld1q_f32(stats);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
   const float32x4_t max_c0_2_0 = vmaxq_f32(m_c0, acc_r0_c0);
-  const float32x4_t max_c0_2_2 = vmaxq_f32(acc_r1_c0, acc_r2_c0);
-  const float32x4_t max_c0_2_4 = vmaxq_f32(acc_r3_c0, acc_r4_c0);
-  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_2);
-  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, max_c0_2_4);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_8_0);
+  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_2_0);
   vst1q_f32(stats, minus_m_c0);
   const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
   const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
   const float32x4_t max_c1_2_0 = vmaxq_f32(m_c1, acc_r0_c1);
-  const float32x4_t max_c1_2_2 = vmaxq_f32(acc_r1_c1, acc_r2_c1);
-  const float32x4_t max_c1_2_4 = vmaxq_f32(acc_r3_c1, acc_r4_c1);
-  const float32x4_t max_c1_4_0 = vmaxq_f32(max_c1_2_0, max_c1_2_2);
-  const float32x4_t max_c1_8_0 = vmaxq_f32(max_c1_4_0, max_c1_2_4);
-  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_8_0);
+  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_2_0);
   vst1q_f32(stats + 4, minus_m_c1);
 }
 
@@ -790,7 +738,9 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     vst1q_f32(stats + 44, kept_c1);
     vst1q_f32(stats + 4, none_c1);
   }
-  scores_maximum_5x5of8(k, q, stats);
+  for (ptrdiff_t key = 0; key < 5; ++key) {
+    scores_maximum_1x5of8(k + 8 * key, q, stats);
+  }
   {
     const float32x4_t most_c0 = vdupq_n_f32(4.2949673e+09f);
     const float32x4_t sum_c0 = vld1q_f32(stats + 8);

@@ -305,12 +305,10 @@ static __attribute__((noinline)) void context_3x2_k2_final(const float *v, const
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_2x2(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_1x2(const float *k, const float *q,
     float *stats) {
   float acc_r0_c0 = 0.0f;
   float acc_r0_c1 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const float b_c0 = q[2 * i];
@@ -318,23 +316,18 @@ static __attribute__((noinline)) void scores_maximum_2x2(const float *k, const f
     const float a_r0 = k[i];
     acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
     acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    const float a_r1 = k[i + 3];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
   }
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
   const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
-  const float max_c0_4_0 = max_c0_2_0 > acc_r1_c0 ? max_c0_2_0 : acc_r1_c0;
-  const float minus_m_c0 = zero_c0 - max_c0_4_0;
+  const float minus_m_c0 = zero_c0 - max_c0_2_0;
   stats[0] = minus_m_c0;
   const float zero_c1 = 0.0f;
   const float negmax_c1 = stats[1];
   const float m_c1 = zero_c1 - negmax_c1;
   const float max_c1_2_0 = m_c1 > acc_r0_c1 ? m_c1 : acc_r0_c1;
-  const float max_c1_4_0 = max_c1_2_0 > acc_r1_c1 ? max_c1_2_0 : acc_r1_c1;
-  const float minus_m_c1 = zero_c1 - max_c1_4_0;
+  const float minus_m_c1 = zero_c1 - max_c1_2_0;
   stats[1] = minus_m_c1;
 }
 
@@ -393,7 +386,9 @@ static __attribute__((noinline)) void again_2(const float *q, const float *k, co
     stats[11] = kept_c1;
     stats[1] = none_c1;
   }
-  scores_maximum_2x2(k, q, stats);
+  for (ptrdiff_t key = 0; key < 2; ++key) {
+    scores_maximum_1x2(k + 3 * key, q, stats);
+  }
   {
     const float most_c0 = 4.2949673e+09f;
     const float sum_c0 = stats[2];

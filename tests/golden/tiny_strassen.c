@@ -538,16 +538,12 @@ static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_2x4(const float *k, const float *q,
+static __attribute__((noinline)) void scores_maximum_1x4(const float *k, const float *q,
     float *stats) {
   float acc_r0_c0 = 0.0f;
   float acc_r0_c1 = 0.0f;
   float acc_r0_c2 = 0.0f;
   float acc_r0_c3 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
-  float acc_r1_c2 = 0.0f;
-  float acc_r1_c3 = 0.0f;
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
     const float b_c0 = q[4 * i];
@@ -559,39 +555,30 @@ static __attribute__((noinline)) void scores_maximum_2x4(const float *k, const f
     acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
     acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
     acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
-    const float a_r1 = k[i + 2];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
-    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
   }
   const float zero_c0 = 0.0f;
   const float negmax_c0 = stats[0];
   const float m_c0 = zero_c0 - negmax_c0;
   const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
-  const float max_c0_4_0 = max_c0_2_0 > acc_r1_c0 ? max_c0_2_0 : acc_r1_c0;
-  const float minus_m_c0 = zero_c0 - max_c0_4_0;
+  const float minus_m_c0 = zero_c0 - max_c0_2_0;
   stats[0] = minus_m_c0;
   const float zero_c1 = 0.0f;
   const float negmax_c1 = stats[1];
   const float m_c1 = zero_c1 - negmax_c1;
   const float max_c1_2_0 = m_c1 > acc_r0_c1 ? m_c1 : acc_r0_c1;
-  const float max_c1_4_0 = max_c1_2_0 > acc_r1_c1 ? max_c1_2_0 : acc_r1_c1;
-  const float minus_m_c1 = zero_c1 - max_c1_4_0;
+  const float minus_m_c1 = zero_c1 - max_c1_2_0;
   stats[1] = minus_m_c1;
   const float zero_c2 = 0.0f;
   const float negmax_c2 = stats[2];
   const float m_c2 = zero_c2 - negmax_c2;
   const float max_c2_2_0 = m_c2 > acc_r0_c2 ? m_c2 : acc_r0_c2;
-  const float max_c2_4_0 = max_c2_2_0 > acc_r1_c2 ? max_c2_2_0 : acc_r1_c2;
-  const float minus_m_c2 = zero_c2 - max_c2_4_0;
+  const float minus_m_c2 = zero_c2 - max_c2_2_0;
   stats[2] = minus_m_c2;
   const float zero_c3 = 0.0f;
   const float negmax_c3 = stats[3];
   const float m_c3 = zero_c3 - negmax_c3;
   const float max_c3_2_0 = m_c3 > acc_r0_c3 ? m_c3 : acc_r0_c3;
-  const float max_c3_4_0 = max_c3_2_0 > acc_r1_c3 ? max_c3_2_0 : acc_r1_c3;
-  const float minus_m_c3 = zero_c3 - max_c3_4_0;
+  const float minus_m_c3 = zero_c3 - max_c3_2_0;
   stats[3] = minus_m_c3;
 }
 
@@ -690,8 +677,8 @@ static __attribute__((noinline)) void again_4(const float *q, const float *k, co
     stats[23] = kept_c3;
     stats[3] = none_c3;
   }
-  for (ptrdiff_t tile = 0; tile < 2; ++tile) {
-    scores_maximum_2x4(k + 4 * tile, q, stats);
+  for (ptrdiff_t key = 0; key < 4; ++key) {
+    scores_maximum_1x4(k + 2 * key, q, stats);
   }
   {
     const float most_c0 = 4.2949673e+09f;

@@ -1,0 +1,88 @@
+-- The context of a head for one group of queries, O^T[dv][width] = V^T P, block by block of keys.
+
+local epilogue = require "emit.epilogue"
+local gemm = require "emit.gemm"
+local softmax = require "emit.softmax"
+local stat = require "emit.stats".at
+
+local M = {}
+
+-- The largest divisor of n that suits a block of K steps.
+local function divisor(n)
+  for d = 8, 1, -1 do
+    if n % d == 0 then return d end
+  end
+end
+
+-- Keeps values of hidden keys out, which may be NaN: `first_key` is that of the first step.
+local function filter(t, scores, group, stats, first_key)
+  return function(c, w, k, value, name)
+    local ends = softmax.ends(t, scores, group, stats, c, name)
+    for _, hidden in ipairs(softmax.hidden(t, w, ends, name, first_key + k)) do
+      value = t:op("zero_if", w, "seen_" .. hidden[2], hidden[1], value)
+    end
+    return value
+  end
+end
+
+-- One block of keys. block: v_at and p_at, where its values and weights start; steps, a literal number of
+-- keys, or tiles, a run-time number of their tiles; key, its first; add, to what is there; final, the last one;
+-- filtered, without values of hidden keys.
+function M.block(K, group, ptrs, block)
+  local t, plan = K.t, K.plan
+  -- With the filter time is no matter: the smallest tiles.
+  local runs = block.filtered and { { size = 1, count = plan.attend.breadth, at = 0 } } or group.context
+  for _, run in ipairs(runs) do
+    K:each("tile", run.count, function(i)
+      local row = i * run.size + run.at
+      local params = {
+        { "v", "in", ptrs.v:at(block.v_at + row) }, { "p", "in", ptrs.p:at(block.p_at) },
+        { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o:at(row * group.width) },
+      }
+      if block.tiles then params[#params + 1] = { "tiles", "int", block.tiles } end
+      if block.filtered then params[#params + 1] = { "key", "int", block.key } end
+      local name = ("context_%dx%s%s%s%s%s"):format(run.size, group.name,
+        block.tiles and "" or "_k" .. block.steps, block.add and "_add" or "", block.final and "_final" or "",
+        block.filtered and "_masked" or "")
+      K:part(name, ("%d rows of O^T%s%s."):format(run.size,
+        block.add and ", added to what is there" or "", block.final and ", divided by the sum" or ""), params,
+        function(p)
+        local unroll, blocks
+        if p.tiles then -- the K loop runs over tiles of keys, in whole blocks
+          unroll = block.filtered and 1 or divisor(group.keys.rows)
+          blocks = p.tiles * (group.keys.rows // unroll)
+        end
+        local tile = {
+          product = plan.product, rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
+          unroll = unroll or K:unroll(block.steps, run.size * #group.vecs),
+          a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
+          init = gemm.from_zero(t), filter = p.key and filter(t, plan.scores, group, p.stats, p.key),
+        }
+        local function row(name)
+          return function(c) return stat(group, p.stats, name, c) end
+        end
+        local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
+        local target, steps = { p = p.o, row = group.width }, {}
+        if block.add then steps[#steps + 1] = epilogue.add(t, target) end
+        if block.final then steps[#steps + 1] = epilogue.scale(t, "o", inverse) end
+        steps[#steps + 1] = epilogue.store(t, target)
+        if block.final then steps[#steps + 1] = epilogue.finite(t, row "test") end
+        epilogue.run(tile, gemm.tile(t, tile), steps)
+      end)
+    end)
+  end
+end
+
+-- Zeros, to which blocks are added.
+function M.clear(K, group, o)
+  local t = K.t
+  K:each("row", K.plan.attend.breadth, function(r)
+    for c, v in ipairs(group.vecs) do
+      t:block(function()
+        t:op("store", v.w, nil, o:at(r * group.width + (c - 1) * group.lanes), t:op("zero", v.w, "zero_c" .. c - 1))
+      end)
+    end
+  end)
+end
+
+return M

@@ -1,0 +1,188 @@
+-- One head for one group of queries: scores, softmax and context over the tiles of keys that the group sees.
+
+local context = require "emit.context"
+local expr = require "expr"
+local score = require "score.init"
+local softmax = require "emit.softmax"
+local stat = require "emit.stats".at
+
+local M = {}
+
+-- build(w, name, load, put) for each vector of the group: load(row) and put(row, value) are of its statistics.
+function M.each_stat(K, group, stats, build)
+  local t = K.t
+  for c, v in ipairs(group.vecs) do
+    local function load(row, as)
+      return t:op("load", v.w, ("%s_c%d"):format(as or row, c - 1), stat(group, stats, row, c))
+    end
+    local function put(row, value) t:op("store", v.w, nil, stat(group, stats, row, c), value) end
+    build(v.w, "c" .. c - 1, load, put)
+  end
+end
+
+-- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
+-- p_at, where its weights go; edge, whether some lanes do not see some of its keys.
+local function score_tile(K, group, ptrs, tile)
+  local plan, pass, depth = K.plan, tile.pass, K.plan.attend.depth
+  local rows = tile.rows or group.keys.rows
+  local params = {
+    { "k", "in", ptrs.k:at(tile.key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats },
+  }
+  if pass.weighs then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
+  params[#params + 1] = { "key", "int", tile.key }
+  score.add_params(plan.scores, params, ptrs.reads)
+  K:part(("scores%s%s_%dx%s"):format(pass.word, tile.edge and "_masked" or "", rows, group.name), pass.doc, params,
+    function(p)
+    -- A maximum is of scores with the roundings that they have in a tile of weights.
+    local unroll, chains = K:summing(pass.weighs and rows or group.keys.rows, #group.vecs, depth)
+    softmax.tile(K.t, {
+      product = plan.product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
+      test = plan.attend.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
+      a = { p = p.k, row = plan.attend.keys.row, step = 1 }, b = { p = p.q, step = group.width },
+      out = p.p, stats = p.stats,
+    })
+  end)
+end
+
+-- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
+-- keep: the m of the first attempt is kept.
+function M.raise(K, group, ptrs, span, keep)
+  local t, scores = K.t, K.plan.scores
+  t:block(function()
+    M.each_stat(K, group, ptrs.stats, function(w, name, load, put)
+      local none = t:op("set", w, "none_" .. name, math.huge)
+      if scores.keyless and scores.bounds.first then
+        local blind = t:op("lt", w, "blind_" .. name, load "last", load "first")
+        none = t:op("sel", w, "start_" .. name, blind, t:op("set", w, "highest_" .. name, -softmax.LOWEST), none)
+      end
+      if keep then put("kept", load("negmax", "kept")) end
+      put("negmax", none)
+    end)
+  end)
+  local rows = group.keys.rows
+  local count = scores.masked and (span.finish - span.begin) * rows or K.plan.cfg.seq_kv
+  K:each("key", count, function(i)
+    score_tile(K, group, ptrs, { pass = softmax.passes.maximum, key = span.begin * rows + i, rows = 1,
+                                 edge = scores.masked })
+  end)
+end
+
+local function invert_sums(K, group, stats)
+  local t = K.t
+  t:block(function()
+    M.each_stat(K, group, stats, function(w, name, load, put)
+      local one = t:op("set", w, "one_" .. name, 1.0)
+      local sum = load "sum"
+      local inverse = t:op("div", w, "inverse_" .. name, one, sum)
+      if K.plan.scores.keyless then -- the sum of a row that sees a key is 1 at least
+        local half = t:op("set", w, "half_" .. name, 0.5)
+        inverse = t:op("zero_if", w, "scale_" .. name, t:op("lt", w, "none_" .. name, sum, half), inverse)
+      end
+      put("inverse", inverse)
+    end)
+    M.each_stat(K, group, stats, function(w, name, _, put) put("test", t:op("zero", w, "test_zero_" .. name)) end)
+  end)
+end
+
+-- The first tile: m comes from it. It is one that all lanes see, if there is any; if not, and its keys are not the
+-- first ones of all lanes, m comes from all tiles.
+local function lead_tile(K, group, ptrs, head)
+  local span, passes = head.span, softmax.passes
+  local function tile(pass, edge)
+    local p_at = K.plan.cfg.probs and span.lead * (group.keys.rows * group.width) or 0
+    score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge })
+  end
+  if head.again then return tile(passes.again, K.plan.scores.masked) end
+  K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
+    if K.plan.scores.bounds.first then
+      M.raise(K, group, ptrs, span)
+      tile(passes.again, true)
+    else
+      tile(passes.first, true)
+    end
+  end)
+end
+
+-- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.
+-- open, edge: whether there may be some that all lanes see, or not all. first, last: whether the context
+-- starts, and ends, with it.
+local function block(K, group, ptrs, head, part)
+  local t, plan, span = K.t, K.plan, head.span
+  local masked, probs, rows = plan.scores.masked, plan.cfg.probs, group.keys.rows
+  local p_tile, from = rows * group.width, part.from
+  local start, stop = part.start, part.stop
+  local bound = start
+  if part.open then
+    bound = expr.max(start, (masked or part.last) and expr.min(span.opened, stop) or stop)
+    if masked then bound = t:int("bound", bound) end
+  end
+  -- Without a mask the tile at the edge, if there is one, is a shorter one.
+  local edge = masked and { edge = true } or { rows = group.keys.rest }
+  local runs = { { from = start, to = bound, tile = {} } }
+  if part.edge then runs[2] = { from = bound, to = stop, tile = edge } end
+  for _, run in ipairs(runs) do
+    K:each("tile", run.to - run.from, function(i)
+      local at, tile = run.from + i, run.tile
+      score_tile(K, group, ptrs, { pass = softmax.passes.next, key = at * rows, rows = tile.rows, edge = tile.edge,
+                                   p_at = (probs and at or at - from) * p_tile })
+    end)
+  end
+  if part.last then invert_sums(K, group, ptrs.stats) end
+  local tiles = stop - from
+  local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
+  local literal = expr.is_const(keys)
+  context.block(K, group, ptrs, {
+    v_at = from * (rows * plan.attend.values.row), p_at = probs and from * p_tile or 0, key = from * rows,
+    steps = literal and keys or nil, tiles = not literal and tiles or nil,
+    add = not part.first, final = part.last, filtered = masked and head.again,
+  })
+end
+
+-- Scores, softmax and context of one head. head: span; again, where the maxima are in the statistics already, and
+-- values of hidden keys are kept out of the products.
+--
+-- Tiles are taken from the lead tile on to the last one, then those before it, at which some lanes' first keys are.
+-- A known number of blocks ends in a sum that is divided at once; else blocks are added to zeros.
+function M.pass(K, group, ptrs, head)
+  local plan, span, most = K.plan, head.span, group.keys.block_tiles
+  local masked = plan.scores.masked
+  local count = not masked and group.keys.blocks or span.most.finish <= most and 1 or nil
+  local parts = { { from = span.lead, to = span.finish, lead = 1 } }
+  if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
+
+  if not count then context.clear(K, group, ptrs.o) end
+  lead_tile(K, group, ptrs, head)
+  for n, part in ipairs(parts) do
+    local open = n == 1 and not (masked and head.again)
+    local from = expr.is_const(part.from) and part.from + part.lead
+    if from and span.most.opened <= from then open = false end
+    local edge = not from or span.most.finish > from
+    local function known(b, is_last)
+      local from = part.from + b * most
+      block(K, group, ptrs, head, {
+        from = from, start = b == 0 and from + part.lead or from, stop = is_last and part.to or from + most,
+        open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts,
+      })
+    end
+    for b = 0, (count or 0) - 1 do -- the blocks in the middle are a loop
+      local middle = b > 0 and b < count - 1
+      if not middle or b == 1 then
+        K:each("block", middle and count - 2 or 1, function(j) known(middle and j + 1 or b, b == count - 1) end)
+      end
+    end
+    if not count then
+      K:each("block", expr.ceil_div(part.to - part.from, most), function(b)
+        local from = part.from + b * most
+        block(K, group, ptrs, head, {
+          from = from, start = K.t:int("start", expr.max(from, part.from + part.lead)),
+          stop = K.t:int("stop", expr.min(part.to, from + most)), open = open, edge = edge,
+        })
+      end)
+    end
+  end
+  if count then return end
+  invert_sums(K, group, ptrs.stats)
+  context.block(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
+end
+
+return M

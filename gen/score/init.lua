@@ -1,0 +1,212 @@
+-- What happens to a score between the product and exp2: a list of rows, in the order of the formula.
+--
+-- A row has a `key` of the config, or a function on(cfg), that switches it on, and of these what it needs:
+--
+--   reads    what it reads at run time: { name, kind, from = what C calls it } each. An "int" is one of a batch
+--            entry, from `least` to most(cfg); of a pointer, "in", an entry has floats(cfg).
+--   first, last   of s to the first and the last key that a query sees: sums of s.query, of s.<int> and of
+--            integers. None may fall where one of these rises; with the query they stay or rise by one.
+--   bias     of (t, w, name, at) to what is added to a score: sums start there
+--   change   of (t, w, name, at, score) to another score: sums start at zero then, for -m comes after it
+--
+-- `at` is the place of a vector of scores: at.key, an expression, at.c, the number of the vector, and what the
+-- rows read by name. Scores are in base 2: log2(e) times those of the formula.
+
+local expr = require "expr"
+local tape = require "tape"
+
+local M = {}
+
+M.rows = {}
+
+function M.add(row) M.rows[#M.rows + 1] = row end
+
+-- One line to add for a new row.
+M.add(require "score.kv_len")
+M.add(require "score.causal")
+
+-- The interval of keys of a query. s: cfg, query and the integers that rows read.
+local function first_key(rows, s)
+  local first = 0
+  for _, row in ipairs(rows) do
+    if row.first then first = expr.max(first, row.first(s)) end
+  end
+  return first
+end
+
+local function last_key(rows, s)
+  local last = s.cfg.seq_kv - 1
+  for _, row in ipairs(rows) do
+    if row.last then last = expr.min(row.last(s), last) end
+  end
+  return last
+end
+
+-- s for one query, where each integer is its `least` or its `most`.
+local function extreme(scores, which, query)
+  local s = { cfg = scores.cfg, query = query }
+  for _, read in ipairs(scores.reads) do
+    if read.kind == "int" then s[read.name] = which == "least" and read.least or read.most(scores.cfg) end
+  end
+  return s
+end
+
+-- Whether some query may see no key. From query to query the last key less the first is concave, so that it
+-- is least at one of the ends.
+local function keyless(scores)
+  for _, query in ipairs { 0, scores.cfg.seq - 1 } do
+    local first = first_key(scores.rows, extreme(scores, "most", query))
+    if last_key(scores.rows, extreme(scores, "least", query)) < first then return true end
+  end
+  return false
+end
+
+-- The rows of a config: { rows, reads = of all of them, masked = where one bounds the interval, bounds =
+-- { first =, last = } where that end is not the one of all keys; behind a mask the last tile is as high as the
+-- others, so that its last key is always one, biases and changes = the rows with one, keyless = whether a query
+-- may see no key }.
+function M.of(cfg)
+  local scores = { cfg = cfg, rows = {}, reads = {}, bounds = {}, biases = {}, changes = {} }
+  for _, row in ipairs(M.rows) do
+    local on = row.on
+    if on and on(cfg) or not on and cfg[row.key] then
+      scores.rows[#scores.rows + 1] = row
+      for _, read in ipairs(row.reads or {}) do scores.reads[#scores.reads + 1] = read end
+      for _, bound in ipairs { "first", "last" } do
+        if row[bound] then scores.masked, scores.bounds.last, scores.bounds[bound] = true, true, true end
+      end
+      if row.bias then scores.biases[#scores.biases + 1] = row end
+      if row.change then scores.changes[#scores.changes + 1] = row end
+    end
+  end
+  scores.keyless = keyless(scores)
+  return scores
+end
+
+-- Pairs of a query and a key that it may see.
+function M.pairs_seen(scores)
+  local cfg, pairs_seen = scores.cfg, 0
+  if not scores.masked then return cfg.seq * cfg.seq_kv end
+  for query = 0, cfg.seq - 1 do
+    local most = last_key(scores.rows, extreme(scores, "most", query))
+    pairs_seen = pairs_seen + math.max(0, most + 1 - first_key(scores.rows, extreme(scores, "least", query)))
+  end
+  return pairs_seen
+end
+
+-- Reads what the rows want of batch entry entry.b, into `entry` by name.
+function M.read(scores, t, entry)
+  for _, read in ipairs(scores.reads) do
+    entry[read.name] = read.kind == "int" and t:int_at(read.name, read.from, entry.b)
+      or tape.pointer(read.from, entry.b * read.floats(scores.cfg))
+  end
+end
+
+-- Parameters of a function that takes what the rows read; values: by name.
+function M.add_params(scores, params, values)
+  for _, read in ipairs(scores.reads) do params[#params + 1] = { read.name, read.kind, values[read.name] } end
+end
+
+local ends = { "begin", "lead", "opened", "finish" }
+
+-- By row, the number of tiles that each end of a span would be. s: as rows have it, its query the first of a group.
+local function tile_numbers(scores, group, s)
+  local rows, numbers = group.keys.rows, { begin = {}, lead = {}, opened = {}, finish = {} }
+  local final = setmetatable({ query = s.query + (group.used - 1) }, { __index = s })
+  local function add(name, number) table.insert(numbers[name], number) end
+  for _, row in ipairs(scores.rows) do
+    if row.first then
+      add("begin", expr.div(row.first(s), rows))
+      add("lead", expr.ceil_div(row.first(final), rows))
+    end
+    if row.last then
+      add("opened", expr.div(row.last(s) + 1, rows))
+      add("finish", expr.ceil_div(row.last(final) + 1, rows))
+    end
+  end
+  return numbers
+end
+
+-- The tiles of keys of a group of queries: some lane sees a key of those from `begin` to finish - 1, all lanes
+-- see all keys of those from `clear` to opened - 1; lead is `clear` if that is a tile, and a tile in any
+-- case. most: what opened and finish are at most. s: as rows have it, its query the first of the group.
+-- straight: no number of tiles may depend on what is read.
+function M.span(scores, group, s, straight)
+  local rows, tiles = group.keys.rows, group.keys.tiles
+  local span = { begin = 0, lead = 0, opened = scores.cfg.seq_kv // rows, finish = tiles }
+  local joined = { begin = "max", lead = "max", opened = "min", finish = "min" }
+  local widest = { begin = "least", lead = "most", opened = "least", finish = "most" }
+  local function numbers(which, query) return tile_numbers(scores, group, extreme(scores, which, query)) end
+  local from, to = group.q0, group.q0 + (group.count - 1) * group.used
+  if straight then from, to = s.query, s.query end
+  local extremes = { least = numbers("least", from), most = numbers("most", to) }
+  local run_time = tile_numbers(scores, group, s)
+  span.most = {}
+  for _, name in ipairs(ends) do
+    local join, limit = expr[joined[name]], span[name]
+    local all, bounded, least, most = nil, false, limit, limit
+    for i, number in ipairs(run_time[name]) do
+      local least_i, most_i = extremes.least[name][i], extremes.most[name][i]
+      if straight or least_i == most_i then number = extremes[widest[name]][name][i] end
+      all = all and join(all, number) or number
+      bounded = bounded or joined[name] == "max" and least_i >= limit or joined[name] == "min" and most_i <= limit
+      least, most = join(least, least_i), join(most, most_i)
+    end
+    if all then span[name] = least == most and most or bounded and all or join(limit, all) end
+    span.most[name] = most
+  end
+  span.clear = span.lead
+  if scores.bounds.first then
+    span.begin = expr.min(span.begin, tiles - 1)
+    span.lead = expr.min(span.lead, expr.max(span.finish - 1, span.begin))
+  end
+  return span
+end
+
+-- Gives the numbers of a span names.
+function M.name_span(span, t)
+  for _, name in ipairs(ends) do span[name] = t:int(name, span[name]) end
+end
+
+-- A span as parameters of a function, and in the function; what is known stays a number.
+function M.add_span(params, span)
+  for _, name in ipairs(ends) do params[#params + 1] = { name, "int", span[name] } end
+end
+
+function M.own_span(values, span)
+  local own = { most = span.most }
+  for _, name in ipairs(ends) do own[name] = expr.is_const(span[name]) and span[name] or values[name] end
+  return own
+end
+
+-- The vector of an end of the interval, "first" or "last", for the lanes of vector c of a group.
+function M.lane_bound(scores, t, group, which, c, values)
+  local w, op, found = group.vecs[c].w, which == "last" and "min" or "max", 0
+  local bound, bounded
+  local function join(vector)
+    found = found + 1
+    bound = bound and t:op(op, w, ("%s%d_c%d"):format(which, found, c - 1), vector, bound) or vector
+  end
+  local function name(word) return ("%s_%s%d_c%d"):format(which, word, found, c - 1) end
+  for _, row in ipairs(scores.rows) do
+    if row[which] then
+      local function key(lane)
+        return row[which](setmetatable({ query = values.query + (c - 1) * group.lanes + lane }, { __index = values }))
+      end
+      local rises = key(1) - key(0) == 1
+      local vector = t:op("index", w, name "of", key(0))
+      if rises then vector = t:op("add", w, name "lanes", t:op("iota", w, name "lane"), vector) end
+      local rest = group.used - (c - 1) * group.lanes
+      if rises and which == "first" and rest < w.lanes then -- lanes without a query see what the last one sees
+        vector = t:op("min", w, name "used", t:op("index", w, name "final", key(rest - 1)), vector)
+      end
+      join(vector)
+      bounded = bounded or not rises
+    end
+  end
+  -- What does not rise with the query is a key.
+  if not bounded then join(t:op("index", w, name "key", which == "last" and scores.cfg.seq_kv - 1 or 0)) end
+  return bound
+end
+
+return M

@@ -1,0 +1,61 @@
+"""The rows of gen/score: toy rows in one file go through the whole check, and what rarely runs is short."""
+import os
+import re
+
+import pytest
+
+from tools import COVER, ISAS, ROOT, generate, native, run
+
+TOY = ROOT / "build/mhagen-toy-scores"
+SOURCE = (ROOT / "tests/toy_score.lua").read_text()
+
+# With each toy row alone, with all, with none; lengths and a first key; groups that no tile is open to.
+CONFIGS = ["h=2 d_model=9 dk=3 dv=2 seq=19", "h=2 d_model=9 dk=2 dv=4 seq=19",
+           "h=1 d_model=9 dk=2 dv=3 seq=70 kv_len=true batch=2",
+           "h=3 d_model=6 dk=3 dv=4 seq=130 causal=true kv_len=true probs=true key_rows=3 key_block=16",
+           "h=1 d_model=4 dk=28 dv=27 seq=17 attention=cross seq_kv=12 probs=true fold=off unroll=tile",
+           "h=1 d_model=3 dk=2 dv=3 seq=3 attention=cross seq_kv=4 kv_len=true unroll=full"]
+
+
+@pytest.fixture(scope="module")
+def meaning(tmp_path_factory):
+    """A header with what the toy rows mean, for the reference."""
+    header = tmp_path_factory.mktemp("toy") / "toy_score.h"
+    header.write_text(re.search(r"meaning = \[\[\n(.*)\]\]", SOURCE, re.S)[1])
+    return f"-include {header}"
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_toy_scores(config, meaning):
+    isa = [isa for isa in ISAS if native(isa)][CONFIGS.index(config) % 2]  # the random ones have them all
+    env = {**os.environ, "CC": f"gcc -O1 {meaning}"}
+    assert re.search("^ok: |skipped", run(TOY, "check", *config.split(), f"isa={isa}", env=env), re.M)
+
+
+def test_toy_scores_random(meaning):
+    isas = ",".join(isa for isa in ISAS if native(isa))
+    run("python3", ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 4, "--cc", "gcc",
+        env={**os.environ, "REFERENCE_FLAGS": meaning})
+
+
+def test_toy_scores_are_small():
+    lines = len(SOURCE.splitlines())
+    print(f"tests/toy_score.lua: three rows and their meaning in {lines} lines")
+    assert lines <= 45
+
+
+def test_tiles_that_nobody_sees(tmp_path):
+    """Four keys are one tile, at the edge for every group: there is no code for other tiles of scores."""
+    text = generate(tmp_path, "h=3 d_model=30 dk=10 seq=4 causal=true kv_len=true probs=true", "scalar").read_text()
+    assert set(re.findall(r" scores(\w*)_\d+x\d+\(", text)) == {"_first_masked", "_again_masked", "_maximum_masked"}
+
+
+def test_safe_path_is_short(tmp_path):
+    """What rarely runs is at most a fifth of the tiles of scores and of context, and of what calls them."""
+    for config in COVER[1], COVER[5]:
+        text = generate(tmp_path, config, "avx2").read_text()
+        sizes = {name: body.count("\n") for name, body in re.findall(r"void (\w+)\([^;{]*\) \{\n(.*?)\n\}", text, re.S)}
+        rare = sum(size for name, size in sizes.items() if re.search("maximum|^again|context.*_masked", name))
+        usual = sum(size for name, size in sizes.items() if re.match("scores|context|attend", name))
+        print(f"{config}: {rare} of {usual} lines")
+        assert 0 < rare <= usual / 5
