@@ -194,6 +194,7 @@ function M.fn(isa, fn)
   local attr = fn.attr and fn.attr .. " " or ""
   out[#out + 1] = wrap(("static %s%s %s(%s) {"):format(attr, fn.w and fn.w.t or "void", fn.name,
     table.concat(params, ", ")), "")
+  for _, name in ipairs(fn.idle) do out[#out + 1] = ("  (void)%s;"):format(name) end
   print_body(isa, fn.body, "  ", out)
   out[#out + 1] = "}"
   return table.concat(out, "\n") .. "\n"

@@ -175,9 +175,10 @@ function Tape:define(def, build)
   local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, role = def.role, body = {}, params = {} }
   self:into(fn.body, build)
   local used = prune(fn.body, {})
-  fn.takes = {}
+  fn.takes, fn.idle = {}, {} -- idle: parameters that must be there and have no use
   for i, p in ipairs(def.params) do
     fn.takes[i] = used[p.name] or def.keep or false
+    if def.keep and not used[p.name] then table.insert(fn.idle, p.name) end
     if fn.takes[i] then fn.params[#fn.params + 1] = p end
   end
   local text = content(fn)

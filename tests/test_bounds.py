@@ -6,7 +6,9 @@ import random
 
 import pytest
 
+import tools
 from reference_lib import CAUSAL, CROSS, KV_LEN, SHAPE, STRASSEN, Args, Weights, build, shape_of
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
@@ -140,3 +142,10 @@ def test_float32_itself(library, what):
             worst = max(worst, error / (case.promise * norm(want)))
     print(f"{what}: {beyond} of {rows} rows, at most {worst:.2g} times the promise")
     assert beyond > 0 if what == "all" else worst > 0.4
+
+
+def test_weights_do_not_vanish():
+    """Scores of 1.6e7 whose terms cancel, where the first attempt overflows: the tile that made the maximum and the
+    one that makes weights must round alike, or every weight of a row is zero."""
+    tools.run("python3", "tests/fuzz.py", "--replay", "h=2 d_model=4 dk=3 seq=3 attention=cross kv_len=true probs=true "
+              "seq_kv=34", "--isa", "scalar", "--cc", "gcc", "--seed", "652044684", "--draws", "300", cwd=tools.ROOT)

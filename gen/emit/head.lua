@@ -119,11 +119,12 @@ local function block(K, group, ptrs, head, part)
   -- Without a mask the tile at the edge, if there is one, is a shorter one.
   local edge = masked and { edge = true } or { rows = group.keys.rest }
   local runs = { { from = start, to = bound, tile = {} } }
+  local pass = head.again and softmax.passes.next_again or softmax.passes.next
   if part.edge then runs[2] = { from = bound, to = stop, tile = edge } end
   for _, run in ipairs(runs) do
     K:each("tile", run.to - run.from, function(i)
       local at, tile = run.from + i, run.tile
-      score_tile(K, group, ptrs, { pass = softmax.passes.next, key = at * rows, rows = tile.rows, edge = tile.edge,
+      score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = tile.rows, edge = tile.edge,
                                    p_at = (probs and at or at - from) * p_tile })
     end)
   end

@@ -19,8 +19,8 @@ M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104)
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0
 
--- What is done in a tile. from_m: sums start at the -m of the statistics; else m is subtracted from them: old_m,
--- the m of the statistics, new_m, raised by the scores of this tile. weighs: makes weights; adds: their sum is
+-- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
+-- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile. weighs: makes weights; adds: their sum is
 -- added to that of the tiles before. word: of the function's name.
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true,
@@ -29,6 +29,10 @@ M.passes = {
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
   -- The first tile with a known m, in the operations of `first`.
   again = { word = "_again", old_m = true, weighs = true, doc = "Weights of the first keys with a known maximum." },
+  -- A maximum that was found by sums from zero is subtracted from such: large scores round otherwise behind -m, and
+  -- all weights of a row could be zero.
+  next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true,
+                 doc = "Weights exp2(score - maximum) of some keys, added to the sum; new maxima are subtracted last." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
 
@@ -91,16 +95,21 @@ end
 
 -- What the accumulators start at: biases, and -m.
 local function start(t, tile, from_m)
-  local group, biases = tile.group, tile.scores.biases
+  local group, biases, late = tile.group, tile.scores.biases, tile.pass.late
   if not from_m and #biases == 0 then return gemm.from_zero(t) end
   return function(r, c, w, name)
     local negmax_at = stat(group, tile.stats, "negmax", c)
-    if #biases == 0 then return t:start("load", w, name, negmax_at) end
+    local function early(dst, how) -- of -m
+      if not late then return how(t, "load", w, dst, negmax_at) end
+      return how(t, "sub", w, dst, t:op("load", w, "whole_" .. name, negmax_at),
+        t:op("load", w, "late_" .. name, stat(group, tile.stats, "late", c)))
+    end
+    if #biases == 0 then return early(name, t.start) end
     local terms = {}
     for i, row in ipairs(biases) do
       terms[i] = row.bias(t, w, ("bias%d_%s"):format(i, name), M.place(tile, r, c))
     end
-    terms[#terms + 1] = from_m and t:op("load", w, "negmax_" .. name, negmax_at) or nil
+    terms[#terms + 1] = from_m and early("negmax_" .. name, t.op) or nil
     if #terms == 1 then terms[2] = t:op("zero", w, "zero_" .. name) end
     local last = table.remove(terms)
     return t:start("add", w, name, reduce(t, w, "add", terms, "biases_" .. name .. "_"), last)
@@ -148,11 +157,13 @@ function M.tile(t, tile)
         t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))
       end
     end
+    local late = from_m and pass.late and t:op("load", v.w, ("late_c%d"):format(c - 1), stat(group, stats, "late", c))
     if pass.weighs then
       local sums = {} -- of this tile first: one chain over all keys would round too often
       for r = 0, tile.rows - 1 do
         local name = ("r%d_c%d"):format(r, c - 1)
-        local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m) or acc[r][c]
+        local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m)
+          or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
         local p = exp.exp2(t, "p_" .. name, x)
         t:op("store", v.w, nil, tile.out:at(r * group.width + (c - 1) * group.lanes), p)
         local chain = r % 4 + 1

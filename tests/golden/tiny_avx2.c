@@ -10,7 +10,7 @@
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
+ *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
  *   registers sums and operands of a K step take at most 12 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -297,6 +297,7 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  (void)x;
   const __m256 most = _mm256_set1_ps(127.0f);
   const __m256 top = _mm256_min_ps(most, x);
   const __m256 n = _mm256_round_ps(top, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -498,6 +499,8 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
     _mm256_storeu_ps(stats, m_c0);
+    const __m256 late_c0 = _mm256_andnot_ps(good_c0, m_c0);
+    _mm256_storeu_ps(stats + 48, late_c0);
   }
   scores_again_5x5of8(k, q, stats, p);
   {
@@ -646,11 +649,12 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 112; /* [5][8] */
   float *const queries = (float *)args->workspace + 160; /* [5][8] */
   float *const task = (float *)args->workspace + 208; /* what tasks have */
-  attend_5of8(keys + 144 * index, values + 144 * index, task + 160 * index, context + 64 * index,
+  attend_5of8(keys + 144 * index, values + 144 * index, task + 176 * index, context + 64 * index,
       queries + 144 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
+  (void)index;
   const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 272; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */

@@ -10,7 +10,7 @@
  *             attend    1 x 5 of 16 queries: Q 1 of 8x5
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,040 flops; 1,984 bytes packed, 2,880 bytes of workspace
+ *   cost      3,040 flops; 1,984 bytes packed, 2,944 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -359,6 +359,7 @@ static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const flo
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  (void)x;
   const __m256 magic = _mm256_set1_ps(786432.0f);
   const __m256 shifted = _mm256_add_ps(x, magic);
   const __m256 n = _mm256_sub_ps(shifted, magic);
@@ -621,6 +622,8 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
+    _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
   {
@@ -759,6 +762,7 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_transpose(const mhagen_args *args, int index) {
+  (void)index;
   float *const xt = (float *)args->workspace; /* [8][16] a group */
   transpose_5of16(args->q, xt);
 }
@@ -783,11 +787,12 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 336; /* [5][16] */
   float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[0];
-  attend_5of16(xt, head + 352 * index, keys + 160 * index, values + 160 * index, task + 304 * index,
+  attend_5of16(xt, head + 352 * index, keys + 160 * index, values + 160 * index, task + 320 * index,
       context + 128 * index, len);
 }
 
 static void task_output(const mhagen_args *args, int index) {
+  (void)index;
   const float *const wo = (const float *)args->packed + 352; /* [128], Wo */
   const float *const bo = (const float *)args->packed + 480; /* [16], bias */
   float *const context = (float *)args->workspace + 128; /* [8][16] a group */
@@ -796,6 +801,7 @@ static void task_output(const mhagen_args *args, int index) {
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  (void)x;
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);

@@ -10,7 +10,7 @@
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,152 bytes packed, 1,472 bytes of workspace
+ *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
  *   registers sums and operands of a K step take at most 17 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -354,6 +354,7 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
+  (void)x;
   const float32x4_t most = vdupq_n_f32(127.0f);
   const float32x4_t top = vminq_f32(most, x);
   const float32x4_t n = vrndnq_f32(top);
@@ -749,6 +750,8 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     const float32x4_t negmax_c0 = vld1q_f32(stats);
     const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
     vst1q_f32(stats, m_c0);
+    const float32x4_t late_c0 = vbslq_f32(good_c0, vdupq_n_f32(0.0f), m_c0);
+    vst1q_f32(stats + 48, late_c0);
     const float32x4_t most_c1 = vdupq_n_f32(4.2949673e+09f);
     const float32x4_t sum_c1 = vld1q_f32(stats + 12);
     const uint32x4_t good_c1 = vcltq_f32(sum_c1, most_c1);
@@ -756,6 +759,8 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
     const float32x4_t m_c1 = vbslq_f32(good_c1, kept_c1, negmax_c1);
     vst1q_f32(stats + 4, m_c1);
+    const float32x4_t late_c1 = vbslq_f32(good_c1, vdupq_n_f32(0.0f), m_c1);
+    vst1q_f32(stats + 52, late_c1);
   }
   scores_again_5x5of8(k, q, stats, p);
   {
@@ -915,11 +920,12 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 112; /* [5][8] */
   float *const queries = (float *)args->workspace + 160; /* [5][8] */
   float *const task = (float *)args->workspace + 208; /* what tasks have */
-  attend_5of8(keys + 144 * index, values + 144 * index, task + 160 * index, context + 64 * index,
+  attend_5of8(keys + 144 * index, values + 144 * index, task + 176 * index, context + 64 * index,
       queries + 144 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
+  (void)index;
   const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
   const float *const bo = (const float *)args->packed + 272; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */

@@ -302,6 +302,7 @@ static __attribute__((noinline)) void queries_lanes_4(const float *x, float *xt)
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
+  (void)x;
   const float n = nearest(x);
   const float r = x - n;
   const float c6 = 0.000155957678f;
@@ -656,6 +657,96 @@ static __attribute__((noinline)) void scores_again_2x4(const float *k, const flo
   stats[7] = sum_c3_2_0;
 }
 
+/* Weights exp2(score - maximum) of some keys, added to the sum; new maxima are subtracted last. */
+static __attribute__((noinline)) void scores_next_again_2x4(const float *k, const float *q,
+    float *stats, float *p) {
+  const float whole_acc_r0_c0 = stats[0];
+  const float late_acc_r0_c0 = stats[24];
+  float acc_r0_c0 = whole_acc_r0_c0 - late_acc_r0_c0;
+  const float whole_acc_r0_c1 = stats[1];
+  const float late_acc_r0_c1 = stats[25];
+  float acc_r0_c1 = whole_acc_r0_c1 - late_acc_r0_c1;
+  const float whole_acc_r0_c2 = stats[2];
+  const float late_acc_r0_c2 = stats[26];
+  float acc_r0_c2 = whole_acc_r0_c2 - late_acc_r0_c2;
+  const float whole_acc_r0_c3 = stats[3];
+  const float late_acc_r0_c3 = stats[27];
+  float acc_r0_c3 = whole_acc_r0_c3 - late_acc_r0_c3;
+  const float whole_acc_r1_c0 = stats[0];
+  const float late_acc_r1_c0 = stats[24];
+  float acc_r1_c0 = whole_acc_r1_c0 - late_acc_r1_c0;
+  const float whole_acc_r1_c1 = stats[1];
+  const float late_acc_r1_c1 = stats[25];
+  float acc_r1_c1 = whole_acc_r1_c1 - late_acc_r1_c1;
+  const float whole_acc_r1_c2 = stats[2];
+  const float late_acc_r1_c2 = stats[26];
+  float acc_r1_c2 = whole_acc_r1_c2 - late_acc_r1_c2;
+  const float whole_acc_r1_c3 = stats[3];
+  const float late_acc_r1_c3 = stats[27];
+  float acc_r1_c3 = whole_acc_r1_c3 - late_acc_r1_c3;
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const float b_c0 = q[4 * i];
+    const float b_c1 = q[4 * i + 1];
+    const float b_c2 = q[4 * i + 2];
+    const float b_c3 = q[4 * i + 3];
+    const float a_r0 = k[i];
+    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
+    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
+    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+    const float a_r1 = k[i + 2];
+    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
+    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  }
+  const float late_c0 = stats[24];
+  const float x_r0_c0 = acc_r0_c0 + late_c0;
+  const float p_r0_c0 = exp2_1(x_r0_c0);
+  p[0] = p_r0_c0;
+  const float x_r1_c0 = acc_r1_c0 + late_c0;
+  const float p_r1_c0 = exp2_1(x_r1_c0);
+  p[4] = p_r1_c0;
+  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
+  const float old_sum_c0 = stats[4];
+  const float sum_c0 = old_sum_c0 + sum_c0_2_0;
+  stats[4] = sum_c0;
+  const float late_c1 = stats[25];
+  const float x_r0_c1 = acc_r0_c1 + late_c1;
+  const float p_r0_c1 = exp2_1(x_r0_c1);
+  p[1] = p_r0_c1;
+  const float x_r1_c1 = acc_r1_c1 + late_c1;
+  const float p_r1_c1 = exp2_1(x_r1_c1);
+  p[5] = p_r1_c1;
+  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
+  const float old_sum_c1 = stats[5];
+  const float sum_c1 = old_sum_c1 + sum_c1_2_0;
+  stats[5] = sum_c1;
+  const float late_c2 = stats[26];
+  const float x_r0_c2 = acc_r0_c2 + late_c2;
+  const float p_r0_c2 = exp2_1(x_r0_c2);
+  p[2] = p_r0_c2;
+  const float x_r1_c2 = acc_r1_c2 + late_c2;
+  const float p_r1_c2 = exp2_1(x_r1_c2);
+  p[6] = p_r1_c2;
+  const float sum_c2_2_0 = p_r0_c2 + p_r1_c2;
+  const float old_sum_c2 = stats[6];
+  const float sum_c2 = old_sum_c2 + sum_c2_2_0;
+  stats[6] = sum_c2;
+  const float late_c3 = stats[27];
+  const float x_r0_c3 = acc_r0_c3 + late_c3;
+  const float p_r0_c3 = exp2_1(x_r0_c3);
+  p[3] = p_r0_c3;
+  const float x_r1_c3 = acc_r1_c3 + late_c3;
+  const float p_r1_c3 = exp2_1(x_r1_c3);
+  p[7] = p_r1_c3;
+  const float sum_c3_2_0 = p_r0_c3 + p_r1_c3;
+  const float old_sum_c3 = stats[7];
+  const float sum_c3 = old_sum_c3 + sum_c3_2_0;
+  stats[7] = sum_c3;
+}
+
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
 static __attribute__((noinline)) void again_4(const float *q, const float *k, const float *v,
     float *p, float *stats, float *o) {
@@ -688,6 +779,8 @@ static __attribute__((noinline)) void again_4(const float *q, const float *k, co
     const float negmax_c0 = stats[0];
     const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
     stats[0] = m_c0;
+    const float late_c0 = good_c0 ? 0.0f : m_c0;
+    stats[24] = late_c0;
     const float most_c1 = 4.2949673e+09f;
     const float sum_c1 = stats[5];
     const int good_c1 = sum_c1 < most_c1;
@@ -695,6 +788,8 @@ static __attribute__((noinline)) void again_4(const float *q, const float *k, co
     const float negmax_c1 = stats[1];
     const float m_c1 = good_c1 ? kept_c1 : negmax_c1;
     stats[1] = m_c1;
+    const float late_c1 = good_c1 ? 0.0f : m_c1;
+    stats[25] = late_c1;
     const float most_c2 = 4.2949673e+09f;
     const float sum_c2 = stats[6];
     const int good_c2 = sum_c2 < most_c2;
@@ -702,6 +797,8 @@ static __attribute__((noinline)) void again_4(const float *q, const float *k, co
     const float negmax_c2 = stats[2];
     const float m_c2 = good_c2 ? kept_c2 : negmax_c2;
     stats[2] = m_c2;
+    const float late_c2 = good_c2 ? 0.0f : m_c2;
+    stats[26] = late_c2;
     const float most_c3 = 4.2949673e+09f;
     const float sum_c3 = stats[7];
     const int good_c3 = sum_c3 < most_c3;
@@ -709,9 +806,11 @@ static __attribute__((noinline)) void again_4(const float *q, const float *k, co
     const float negmax_c3 = stats[3];
     const float m_c3 = good_c3 ? kept_c3 : negmax_c3;
     stats[3] = m_c3;
+    const float late_c3 = good_c3 ? 0.0f : m_c3;
+    stats[27] = late_c3;
   }
   scores_again_2x4(k, q, stats, p);
-  scores_2x4(k + 4, q, stats, p + 8);
+  scores_next_again_2x4(k + 4, q, stats, p + 8);
   {
     const float one_c0 = 1.0f;
     const float sum_c0 = stats[4];
@@ -893,6 +992,7 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_sums(const mhagen_args *args, int index) {
+  (void)index;
   float *const sums_q = (float *)args->workspace + 16; /* [4][10] */
   sums_2_of_4x10(args->q, sums_q);
 }
