@@ -50,11 +50,9 @@ PACK = "if (status == MHAGEN_OK) mhagen_pack("
 # what breaks, file below gen/, text, its replacement
 MUTATIONS = [
     ("a stride of K rows", "stage/project.lua", "row * d + k0), row", "row * (d - 1) + k0), row"),
-    ("a K step of A", "emit/gemm.lua", "a.p:at(r * a.row + k * a.step)", "a.p:at(r * a.row + k)"),
-    ("a row of A in a tile", "emit/gemm.lua", "a.p:at(r * a.row + k * a.step)",
-     "a.p:at((r - r % 2) * a.row + k * a.step)"),
-    ("swapped operands of a difference", "emit/softmax.lua", 'x_" .. name, acc[r][c], m)',
-     'x_" .. name, m, acc[r][c])'),
+    ("a K step of A", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)", "a.p:at(step.k + r * a.row)"),
+    ("a row of A in a tile", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)",
+     "a.p:at(step.k * a.step + (r - r % 2) * a.row)"),
     ("the last K steps of a tile", "emit/gemm.lua", "block(t, tile, sums, tile.steps % tile.unroll,",
      "block(t, tile, sums, tile.steps % tile.unroll - 1,"),
     ("an accumulator that starts elsewhere", "emit/gemm.lua", 't:start("load", w, name, bias:at((c - 1)',
@@ -63,40 +61,36 @@ MUTATIONS = [
     ("the bias of columns", "emit/product.lua", "start = gemm.from_columns", "start = gemm.from_zero"),
     ("the bias of every chunk", "emit/product.lua", "(next_chunk or not bias)", "(not bias)"),
     ("partial sums lost between chunks", "emit/product.lua",
-     "tile.c.row, next_chunk, tile.c.exact", "tile.c.row, false, tile.c.exact"),
-    ("a write beyond the row of y", "emit/product.lua", "next_chunk, tile.c.exact", "next_chunk, false"),
+     "next_chunk and { epilogue.add(t, target), store } or { store }", "{ store }"),
+    ("a write beyond the row of y", "emit/product.lua", "exact = tile.c.exact", "exact = false"),
     ("a read beyond the columns of x", "emit/transpose.lua", "elseif columns < lanes then",
      "elseif columns < 0 then"),
-    ("a read of the row after x", "emit/transpose.lua", "if r >= v.used then", "if r > v.used then"),
-    ("a transposition step", "emit/transpose.lua", "rows[i], rows[i + block]", "rows[i + block], rows[i]"),
+    ("a read of the row after x", "emit/transpose.lua", "if r >= used then", "if r > used then"),
     ("the maximum of a tile", "emit/softmax.lua", 'reduce(t, v.w, "max"', 'reduce(t, v.w, "min"'),
     ("the sum of weights", "emit/softmax.lua", 't:op("add", v.w, "sum_" .. name, sums[chain], p)',
      't:op("max", v.w, "sum_" .. name, sums[chain], p)'),
     ("a pair of sums lost", "emit/softmax.lua", "for i = 1, #list - step, 2 * step do",
      "for i = 1, #list - 2 * step, 2 * step do"),
-    ("a dropped causal limit", "stage/attend.lua", "if cfg.causal then\n            local lane",
-     "if false then\n            local lane"),
-    ("a causal limit off by one", "stage/attend.lua", "p.q0 + (c - 1) * group.lanes)",
-     "p.q0 + 1 + (c - 1) * group.lanes)"),
-    ("masked tiles taken for open ones", "stage/attend.lua", "expr.div(p.q0 + 1, rows)",
-     "expr.div(p.q0 + rows, rows)"),
-    ("too few causal tiles", "stage/attend.lua", "expr.ceil_div(p.q0 + group.used, rows)",
-     "expr.div(p.q0 + group.used, rows)"),
-    ("kv_len ignored", "stage/attend.lua", "if cfg.kv_len then seen = p.len end", ""),
-    ("a mask that lets equal keys out", "emit/softmax.lua", '"hide_" .. name, limit, index)',
-     '"hide_" .. name, index, limit)'),
-    ("values of hidden keys that leak", "stage/attend.lua", "local filter = safe and plan.masked",
-     "local filter = false"),
-    ("a row without keys that is not bo", "fold.lua", "if cfg.kv_len then return list end", ""),
-    ("a row without keys divided by its sum", "stage/attend.lua", "none, inverse)", "none, sum)"),
-    ("the maximum of a row without keys", "emit/softmax.lua", "key and tile.keyless and", "false and"),
+    ("a dropped causal limit", "score/causal.lua", "return s.query end", "return s.cfg.seq_kv - 1 end"),
+    ("a causal limit off by one", "score/causal.lua", "return s.query end", "return s.query + 1 end"),
+    ("masked tiles taken for open ones", "score/init.lua", "expr.div(row.last(s) + 1, rows)",
+     "expr.div(row.last(s) + rows, rows)"),
+    ("too few causal tiles", "score/init.lua", "expr.ceil_div(row.last(final) + 1, rows)",
+     "expr.div(row.last(final) + 1, rows)"),
+    ("kv_len ignored", "score/kv_len.lua", "return s.len - 1 end", "return s.cfg.seq_kv - 1 end"),
+    ("values of hidden keys that leak", "emit/head.lua", "filtered = masked and head.again", "filtered = false"),
+    ("a row without keys that is not bo", "fold.lua", "if scores.keyless then return list end", ""),
+    ("a row without keys divided by its sum", "emit/head.lua", "if K.plan.scores.keyless then", "if false then"),
+    ("the maximum of a row without keys", "emit/softmax.lua", "if scores.keyless and not old_m then",
+     "if false then"),
     ("no way back from an overflow", "emit/softmax.lua", "M.accepted = 4294967296.0",
      "M.accepted = math.huge"),
-    ("no test for finite results", "stage/attend.lua", 't:update(test, "fma", o, zero, test)', ""),
-    ("the maximum over the first keys only", "stage/attend.lua",
-     'K:each("tile", p.tiles or full, function(i)', 'K:each("tile", 1, function(i)'),
-    ("a division by the sum left out", "stage/attend.lua", '"o_" .. name_of, sum, inverse)',
-     '"o_" .. name_of, sum, sum)'),
+    ("no test for finite results", "emit/epilogue.lua",
+     't:update(tests[at.c], "fma", value, zeros[at.c], tests[at.c])', ""),
+    ("the maximum over the first keys only", "emit/head.lua", 'K:each("key", count, function(i)',
+     'K:each("key", 1, function(i)'),
+    ("a division by the sum left out", "emit/context.lua",
+     'if block.final then steps[#steps + 1] = epilogue.scale(t, "o", inverse) end', ""),
     ("a chain of a sum left out", "emit/gemm.lua", "while apart < #sums do", "while apart < 1 do"),
     ("merged weights of another column", "stage/project.lua", "pack.term(weights, block.at)",
      "pack.term(weights, 0)"),
@@ -104,18 +98,17 @@ MUTATIONS = [
     ("quadrants with rows that must not mix", "stage/quadrants.lua", "if cfg.probs then return false end", ""),
     ("weights not normalized", "emit/probs.lua", 'weight, inverse)', 'weight, weight)'),
     ("subnormal weights", "emit/probs.lua", "2.0 ^ -126", "0.0"),
-    ("weights of unseen keys", "emit/probs.lua", "m - p.tiles * group.keys.rows", "0"),
+    ("weights of unseen keys", "emit/probs.lua", "if K.plan.scores.masked then clear", "if false then clear"),
     ("a wrong scale of scores", "graph.lua", "1.4426950408889634 / math.sqrt(cfg.dk)",
      "1.4426950408889634 / math.sqrt(cfg.dk + 1)"),
     ("a packed column off by one", "stage/apply.lua", "pack.term(weights, run.at)", "pack.term(weights, run.at + 1)"),
-    ("a coefficient of exp2", "emit/exp.lua", "0.240226477", "0.240526477"),
     ("a root of two", "isa/avx512.lua", "1.04427373f", "1.04428373f"),
     ("exp2 of the lowest numbers", "emit/exp.lua", "M.lowest = -126.0", "M.lowest = -160.0"),
     ("heads that share their values", "stage/attend.lua", "i * plan.attend.values.head", "0"),
     ("keys of tasks in one place", "walk.lua", "e.heads_slot, e.task_slot = e.hb, i",
      "e.heads_slot, e.task_slot = 0, i"),
     ("batch entries in one place", "walk.lua", "slot * plan.memory.entry.total", "0"),
-    ("a workspace one section short", "stage/attend.lua", "statistics.count)", "1)"),
+    ("a workspace one section short", "stage/attend.lua", "statistics.count(plan.scores))", "1)"),
     ("a block of the output left out", "stage/output.lua", "run.at + i * run.size, {}", "run.at, {}"),
     ("the low part of another broadcast", "isa/avx512.lua", 'low = "$low$1)"',
      'low = "$p_setzero_ps()"'),
@@ -166,13 +159,16 @@ def build(directory):
     subprocess.run(["ninja", "-C", directory, "build/mhagen"], check=True, stdout=subprocess.DEVNULL)
 
 
+def stale():
+    """The mutations whose text is not there exactly once."""
+    return [name for name, file, old, _ in MUTATIONS if (fuzz.ROOT / "gen" / file).read_text().count(old) != 1]
+
+
 def survives(directory, mutation, run_directory):
     """None if the checker catches it, else what happened."""
     _, file, old, new = mutation
     source = directory / "gen" / file
     text = source.read_text()
-    if text.count(old) < 1:
-        return f"stale: gen/{file} has no '{old}'"
     source.write_text(text.replace(old, new))
     try:
         build(directory)
@@ -196,6 +192,8 @@ def main():
     parser.add_argument("-k", metavar="WORD", default="", help="only mutations with this word")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
+    if stale():
+        sys.exit(f"mutate: these are stale: {', '.join(stale())}")
     chosen = [mutation for mutation in MUTATIONS if options.k in mutation[0]]
     chosen.insert(0, HEALTHY)
     alive = 0

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import mutate
 from tools import COVER, ISAS, MHAGEN, ROOT, generate, run
 
 GEN = ROOT / "gen"
@@ -98,6 +99,11 @@ def test_choices_are_named():
     named = [match for path in PURE for match in re.findall(r"choices\.add\(([^\n]*)\)", code(path))]
     named = {word for match in named for word in re.findall(r'"(\w+)"', match)}
     assert len(rows) > 20 and named == set(rows)
+
+
+def test_mutations_are_of_this_source():
+    """Each text that tests/mutate.py replaces is there, once."""
+    assert len(mutate.MUTATIONS) > 50 and not mutate.stale()
 
 
 def test_lines_of_sources():
