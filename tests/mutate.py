@@ -146,7 +146,7 @@ MUTATIONS = [
 
 def prepare(directory):
     """A copy of what the generator is built from, already built."""
-    for name in "bench", "gen", "templates", "runtime":
+    for name in "bench", "gen", "scripts", "templates", "runtime":
         shutil.copytree(fuzz.ROOT / name, directory / name)
     (directory / "tests").mkdir()
     for name in "checker.c", "checker.h", "reference.c", "reference.h":
