@@ -65,13 +65,17 @@ end
 -- There are many rows with many columns, and most columns have one value in all rows. So a value that all
 -- rows have is kept once. The other columns are lists, in which a row finds its value by its number.
 local function new_rows()
-  local rows, keys, count, same, lists = {}, {}, 0, {}, {}
+  local rows, count, same, lists = {}, 0, {}, {}
+  local constant, varying = {}, {} -- the keys of either kind
   local meta = { same = same, lists = lists }
-  for i, column in ipairs(M.columns) do keys[i] = column.key end
+  for i, column in ipairs(M.columns) do constant[i] = column.key end
   local function spread(key)
     local list, value = {}, same[key]
     for i = 1, count do list[i] = value end
-    lists[key] = list
+    lists[key], varying[#varying + 1] = list, key
+    for i = #constant, 1, -1 do
+      if constant[i] == key then table.remove(constant, i) end
+    end
     return list
   end
   function meta.__index(row, key)
@@ -85,14 +89,16 @@ local function new_rows()
   end
   local function add(values)
     local number = count + 1
-    for i = 1, #keys do
-      local key = keys[i]
-      local value, list = values[key], lists[key]
-      if list then
-        list[number] = value
-      elseif same[key] ~= value then
-        if count == 0 then same[key] = value else spread(key)[number] = value end
+    for i = #constant, 1, -1 do
+      local key = constant[i]
+      local value = values[key]
+      if same[key] ~= value then
+        if count == 0 then same[key] = value else spread(key) end
       end
+    end
+    for i = 1, #varying do
+      local key = varying[i]
+      lists[key][number] = values[key]
     end
     count, rows[number] = number, setmetatable({ number }, meta)
   end
@@ -164,7 +170,8 @@ local function is_of(rule, value)
   return type(value) == "string"
 end
 
--- What each line asks of a key of the config: its rule, its column, whether the name tells it, its choices.
+-- What each line asks of a key of the config: its rule, its column, whether the name tells it, its choices, and
+-- the value that passed last, for most rows repeat that of the row before.
 local of_config = {}
 for i, rule in ipairs(config.schema) do
   local known = rule.choices and {}
@@ -176,15 +183,18 @@ end
 -- Moves the config's values to the columns, with their defaults. A schedule key that is not given has the
 -- value "plan".
 local function flatten(given, values, shapes)
-  local words = {}
+  local leaf = shapes -- a tree with a level for each key that the name tells
   for i = 1, #of_config do
     local one = of_config[i]
     local rule, key = one.rule, one.key
     local value = given[key]
     if value ~= nil then
       given[key] = nil
-      if not is_of(rule, value) then refuse("config: %s is of the wrong type", key) end
-      if one.known and not one.known[value] then refuse("config: %s = '%s' is not known", key, value) end
+      if value ~= one.passed then
+        if not is_of(rule, value) then refuse("config: %s is of the wrong type", key) end
+        if one.known and not one.known[value] then refuse("config: %s = '%s' is not known", key, value) end
+        one.passed = value
+      end
     else
       value = rule.default
       if value == nil then value = values[rule.same_as] end
@@ -192,35 +202,48 @@ local function flatten(given, values, shapes)
       if value == nil then value = "plan" end
     end
     if one.column then values[one.column] = value end
-    if one.in_name then words[#words + 1] = tostring(value) end
+    if one.in_name then
+      local branch = leaf[value]
+      if not branch then
+        branch = {}
+        leaf[value] = branch
+      end
+      leaf = branch
+    end
   end
   local unknown = next(given)
   if unknown ~= nil then refuse("unknown config key '%s'", unknown) end
-  local all = table.concat(words, " ")
-  if not shapes[all] then
+  if not leaf.shape then
     local unroll = values.unroll
     values.unroll = "auto" -- which the name then does not mention
-    shapes[all] = grammar.shape(values)
+    leaf.shape = grammar.shape(values)
     values.unroll = unroll
   end
-  values.shape = shapes[all]
+  values.shape = leaf.shape
 end
 
--- A line's object -> the values of the columns.
+local needed = { "name", "status", "config" }
+
+-- A line's object -> the values of the columns, which are those of the line before.
 local function check_row(row, values, shapes)
-  for _, field in ipairs(results.fields) do
-    local key, kind = field[1], field.type or "number"
+  local fields = results.fields
+  for i = 1, #fields do
+    local field = fields[i]
+    local key = field[1]
     local value = row[key]
     if value ~= nil then
-      value = as(kind, value)
-      if value == nil then refuse("%s is not a %s", key, kind) end
+      if value ~= values[key] then
+        local kind = field.type or "number"
+        value = as(kind, value)
+        if value == nil then refuse("%s is not a %s", key, kind) end
+      end
       row[key] = nil
     end
     values[key] = value
   end
   local unknown = next(row)
   if unknown ~= nil then refuse("unknown column '%s'", unknown) end
-  for _, key in ipairs { "name", "status", "config" } do
+  for _, key in ipairs(needed) do
     if values[key] == nil then refuse("no %s", key) end
   end
   if values.status == "ok" and (values.us_median or 0) <= 0 then refuse("no us_median") end
@@ -334,6 +357,7 @@ end
 -- The columns that vary in a sweep, of the keys of the config, of the circumstances and of the shape: a list of
 -- { column =, values = }. A key that always takes its value from another key is left out.
 function M.axes(sweep)
+  if sweep.axes then return sweep.axes end
   local axes = {}
   local function try(column)
     local values = M.values(sweep.rows, column)
@@ -353,6 +377,7 @@ function M.axes(sweep)
     try(M.columns[key])
   end
   try(M.columns.shape)
+  sweep.axes = axes
   return axes
 end
 

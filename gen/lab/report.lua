@@ -79,17 +79,18 @@ end
 
 -- ---- what the tables show ----
 
--- The fastest row for each text that of(row) returns: as a list, and by that text.
-local function fastest_by(rows, of)
-  local best, order, list = {}, {}, {}
-  local times, least = #rows > 0 and measured.list(rows, "us_median"), {}
+-- The fastest row for each text, texts[i] being that of rows[i]: as a list, by that text, and the text of each.
+local function fastest_by(rows, texts)
+  local best, order, list, text_of = {}, {}, {}, {}
+  local times, least = measured.list(rows, "us_median"), {}
   for i, row in ipairs(rows) do
-    local key, time = of(row), times[i]
-    if not best[key] then order[#order + 1] = key end
-    if not best[key] or time < least[key] then best[key], least[key] = row, time end
+    local key, time = texts[i], times[i]
+    local most = least[key]
+    if not most then order[#order + 1] = key end
+    if not most or time < most then best[key], least[key] = row, time end
   end
-  for i, key in ipairs(order) do list[i] = best[key] end
-  return list, best
+  for i, key in ipairs(order) do list[i], text_of[best[key]] = best[key], key end
+  return list, best, text_of
 end
 
 -- The values of a row on the axes that no other column tells, as key=value; without those left to the plan.
@@ -127,7 +128,7 @@ local function head(sweep)
 end
 
 local function best(rows, axes, options)
-  local list = fastest_by(rows, function(row) return row.shape end)
+  local list = fastest_by(rows, measured.list(rows, "shape"))
   measured.sort(list, options.sort, options.reverse)
   local shown, more = limited(list, options.limit)
   local keys = { "shape", "isa", "unroll", "us_median", "gflops", "fraction", "text_bytes", "error",
@@ -135,22 +136,24 @@ local function best(rows, axes, options)
   return "Fastest config of each shape\n" .. table_of_rows(keys, shown) .. more
 end
 
--- Compares the values of a column: for each group, named by of(row), the time of the fastest config with each
+-- Compares the values of a column: for each group, texts[i] being that of rows[i], the time of the fastest config with each
 -- value. The last line has these times over that of the fastest value, as the geometric mean over the groups
 -- that have every value. nil if there is only one value.
-local function against(rows, key, title, of, limit)
+local function against(rows, key, title, texts, limit)
   local values = measured.values(rows, columns[key])
   if #values < 2 then return nil end
-  local function place(row, value) return of(row) .. "\0" .. tostring(value) end
-  local groups = fastest_by(rows, of)
-  local _, cells = fastest_by(rows, function(row) return place(row, row[key]) end)
+  local function place(text, value) return text .. "\0" .. tostring(value) end
+  local groups, _, text_of = fastest_by(rows, texts)
+  local places = measured.list(rows, key)
+  for i, value in ipairs(places) do places[i] = place(texts[i], value) end
+  local _, cells = fastest_by(rows, places)
   measured.sort(groups, "shape")
   local heads, lines, logs, complete = { { title, left = true } }, {}, {}, 0
   for i, value in ipairs(values) do heads[i + 1], logs[i] = { tostring(value), "us" }, 0 end
   for n, group in ipairs(groups) do
-    local line, found = { of(group) }, {}
+    local line, found = { text_of[group] }, {}
     for i, value in ipairs(values) do
-      local row = cells[place(group, value)]
+      local row = cells[place(text_of[group], value)]
       line[i + 1] = show(columns.us_median, row and row.us_median)
       found[#found + 1] = row
     end
@@ -248,14 +251,17 @@ end
 -- The tables for a terminal; options: sort, reverse, limit.
 function M.text(sweep, options)
   local rows, axes = measured.succeeded(sweep.rows), measured.axes(sweep)
-  local function shape(row) return row.shape end
-  local function shape_and_isa(row) return row.shape .. ", " .. row.isa end
+  local shapes, with_isa = {}, {}
+  if #rows > 0 then
+    shapes = measured.list(rows, "shape")
+    for i, isa in ipairs(measured.list(rows, "isa")) do with_isa[i] = shapes[i] .. ", " .. isa end
+  end
   local parts = {}
   local function part(text) parts[#parts + 1] = text end -- nil: nothing
   part(head(sweep))
   part(#rows > 0 and best(rows, axes, options) or nil)
-  part(against(rows, "isa", "shape", shape, options.limit))
-  part(against(rows, "unroll", "shape, isa", shape_and_isa, options.limit))
+  part(against(rows, "isa", "shape", shapes, options.limit))
+  part(against(rows, "unroll", "shape, isa", with_isa, options.limit))
   part(failures(sweep.rows, options.limit))
   part(sweep.comparison and comparison(sweep, axes, options.limit))
   part(sweep.tuning and #sweep.tuning > 0 and tuning(sweep.tuning) or nil)
@@ -266,7 +272,11 @@ end
 
 -- JSON as it may stand in a script element.
 local function embedded(text)
-  return (text:gsub("<", "\\u003c"):gsub("\u{2028}", "\\u2028"):gsub("\u{2029}", "\\u2029"))
+  for _, one in ipairs { { "<", "\\u003c" }, { "\u{2028}", "\\u2028" }, { "\u{2029}", "\\u2029" } } do
+    local from, to = table.unpack(one)
+    if text:find(from, 1, true) then text = text:gsub(from, to) end -- long lists of numbers have none
+  end
+  return text
 end
 
 -- The values of rows in a column as JSON: a list, or, if a few texts come again and again, { of = the texts,
