@@ -64,6 +64,8 @@ def commands(directory):
            '"us_median":1.5,"gflops":2}\n')
     (directory / "results.jsonl").write_text(row + row.replace('"a"', '"b"'))
     return {"gen": ["gen", "config.lua", "tuned=tuned.lua", "-o", "out"],
+            "explain": ["explain", "config.lua"],
+            "tuned": ["explain", "config.lua", "tuned=tuned.lua"],
             "refused": ["explain", "config.lua", "kd=3"],
             "wrong": ["gen", "dmodel=3"],
             "help": ["gen", "--help"],
@@ -73,7 +75,7 @@ def commands(directory):
 
 
 @slow
-@pytest.mark.parametrize("name", ["gen", "refused", "wrong", "help", "check", "sweep", "report"])
+@pytest.mark.parametrize("name", ["gen", "explain", "tuned", "refused", "wrong", "help", "check", "sweep", "report"])
 def test_out_of_memory(name, tmp_path):
     """Whichever allocation fails, alone or with all after it: one line and nothing written, or what the
     command does anyway. Sanitizers see that nothing leaks and nothing is used after its end."""
