@@ -78,6 +78,36 @@ def test_masks_are_rows_of_scores():
     assert len(apart) > 30 and not hits(r"\bcfg\.(?:causal|kv_len)\b", apart)
 
 
+def test_types_are_rows():
+    """No number type by name where kernels are recorded. The programs that test ops and measure the peak are of
+    float32 alone."""
+    paths = [path for folder in ("emit", "stage", "score", "way") for path in (GEN / folder).glob("*.lua")
+             if path.name not in ("peak.lua", "self_test.lua")]
+    by_name = r"\b(?:b?f(?:16|32|64)|[iu]8)\b|[\"'](?:float|double|u?int\d+)(?:32|_t)?\b"
+    assert len(paths) > 20 and not hits(by_name, paths)
+    assert hits(by_name, [GEN / "types.lua"]) and hits(by_name, [GEN / "emit/peak.lua"])
+
+
+def test_machines_are_rows():
+    """A fact of a machine has its figure in gen/cpu.lua alone, and other great numbers of the plan have names."""
+    generic = (GEN / "cpu.lua").read_text().split("local generic = {")[1].split("\n}\n")[0]
+    facts = sorted(set(re.findall(r"\b(\w+) = ", generic)) - {"name", "doc", *ISAS, "columns", "rows"})
+    figure = rf"\b(?:{'|'.join(facts)})\s*=\s*[{{\d]"
+    others = [path for path in GEN.rglob("*.lua") if path.name != "cpu.lua"]
+    assert len(facts) >= 8 and len(others) > 50 and not hits(figure, others)
+    assert hits(figure, [GEN / "cpu.lua"])
+    planning = [path for path in PURE if path.parent.name == "stage" or path.parent == GEN
+                and path.stem in ("plan", "tiles", "groups", "memory")]
+    great = r"(?m)^(?! *local [A-Z]).*(?<![\w.])\d{4,}(?![\w.]).*$"
+    assert len(planning) > 8 and not hits(great, planning)
+
+
+def test_strassen_is_a_stage():
+    """Its option, its part of a name, and the file of its stage."""
+    told = {str(path.relative_to(GEN)) for path in GEN.rglob("*.lua") if "strassen" in path.read_text().lower()}
+    assert told == {"options/rows.lua", "name.lua", "stage/quadrants.lua"}
+
+
 def test_no_files_outside_the_host():
     assert not hits(r"\b(?:io|os|debug)\.\w+|\b(?:dofile|loadfile|loadstring)\b", PURE)
     # The host's functions are for the commands, but for the texts that are embedded in the program, and
