@@ -1,10 +1,12 @@
 -- build/mhagen-mutant INDEX ...: build/mhagen with one node of what it records changed, for tests/mutate_tape.py.
 -- The changes are those that no kernel should stand: of a store or an accumulator left out, of two operands
--- exchanged that do not commute, of an address one float further, of a loop one round shorter.
+-- exchanged that do not commute, of an address one float further, of a loop one round shorter, of a literal with
+-- the other sign, of two pointers of a call exchanged, and of a number in the list of packing.
 
 local host = require "host"
 local cprint = require "cprint"
 local errors = require "command.errors"
+local pack = require "pack"
 
 -- Operands that may not change places, by op.
 local ORDERED = { sub = { 1, 2 }, div = { 1, 2 }, lt = { 1, 2 }, sel = { 2, 3 }, fma = { 2, 3 }, trn_lo = { 1, 2 },
@@ -34,6 +36,20 @@ local function changes(functions)
         for k, arg in ipairs(node.args) do
           if type(arg) == "table" and arg.base then
             add(fn, "one float further in " .. title, function() node.args[k] = arg:at(1) end)
+          elseif node.op.args[k] == "s" then
+            add(fn, "the other sign of the literal of " .. title, function() node.args[k] = -arg end)
+          end
+        end
+      elseif node.kind == "call" then
+        local first -- pointer
+        for k, arg in ipairs(node.args) do
+          if type(arg) == "table" and arg.base then
+            if first then
+              local j, other = first, node.args[first]
+              add(fn, ("exchanged arguments %d and %d of %s"):format(j, k, node.fn.name),
+                function() node.args[j], node.args[k] = arg, other end)
+            end
+            first = k
           end
         end
       elseif node.kind == "loop" then
@@ -47,6 +63,29 @@ local function changes(functions)
   return list
 end
 
+-- The same of the fills of a list of packing.
+local function packing_changes(list)
+  local found = {}
+  local function add(fill, what, record, key)
+    found[#found + 1] = { text = ("packing of %s: %s + 1"):format(fill.text, what),
+                          apply = function() record[key] = (record[key] or 0) + 1 end }
+  end
+  for _, fill in ipairs(list.fills) do
+    for _, key in ipairs { "to", "scale" } do add(fill, key, fill, key) end
+    for _, round in ipairs(fill.rounds) do add(fill, "to of a round", round, "to") end
+    for _, term in ipairs(fill.terms) do add(fill, "column of a term", term, "column") end
+  end
+  return found
+end
+
+local function pick(list, index) return list[(index - 1) % #list + 1], (index - 1) % #list + 1 end
+
+local function tell(change, number, count)
+  change.apply()
+  errors.must(host.print(("mutant %d of %d: %s\n"):format(number, count, change.text)))
+end
+
+-- A negative index is of a change of the packing.
 return function(arguments)
   local index = tonumber(table.remove(arguments, 1))
   local print_functions, done = cprint.functions, false
@@ -54,12 +93,21 @@ return function(arguments)
     if done then return print_functions(t) end
     done = true -- the self-test has a tape of its own
     local list = changes(t.functions)
-    local change = index > 0 and list[(index - 1) % #list + 1]
-    if change then
-      change.apply()
-      errors.must(host.print(("mutant %d of %d: %s\n"):format((index - 1) % #list + 1, #list, change.text)))
+    if index > 0 then
+      local change, number = pick(list, index)
+      tell(change, number, #list)
     end
     return print_functions(t)
+  end
+  local list_packing = pack.list
+  function pack.list(plan)
+    local list = list_packing(plan)
+    if index < 0 then
+      local found = packing_changes(list)
+      local change, number = pick(found, -index)
+      tell(change, number, #found)
+    end
+    return list
   end
   return require "main"(arguments)
 end

@@ -3,9 +3,11 @@
 tests/mutate.py this needs no text of the generator's source.
 
   python3 tests/mutate_tape.py --count 200
+  python3 tests/mutate_tape.py --count 20 --packing     changes of the list of packing
   python3 tests/mutate_tape.py --replay 'h=2 d_model=8 dk=4 seq=17' --isa avx2 --index 17
 """
 import argparse
+import collections
 import pathlib
 import random
 import re
@@ -16,6 +18,10 @@ import time
 import fuzz
 from mutate import CONFIGS, ISAS
 from tools import ROOT
+
+
+KINDS = {"left out": ": no ", "operands": "exchanged operands", "arguments": "exchanged arguments",
+         "address": "one float further", "loop": "one round less", "literal": "of the literal", "packing": "packing of "}
 
 
 def outcome(config, isa, index, directory):
@@ -37,20 +43,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--packing", action="store_true")
     parser.add_argument("--replay", metavar="CONFIG")
     parser.add_argument("--isa", default="avx2")
     parser.add_argument("--index", type=int, default=0)
     options = parser.parse_args()
-    rng, caught = random.Random(options.seed), 0
+    rng, caught, kinds = random.Random(options.seed), 0, collections.Counter()
     draws = [(options.replay, options.isa, options.index)] if options.replay else [
-        (rng.choice(CONFIGS), rng.choice(ISAS), rng.randint(1, 10**6)) for _ in range(options.count)]
+        (rng.choice(CONFIGS), rng.choice(ISAS), rng.randint(1, 10**6) * (-1 if options.packing else 1)) for _ in range(options.count)]
     print(f"seed {options.seed}", flush=True)
     for config, isa, index in draws:
         with tempfile.TemporaryDirectory(prefix="mhagen-mutate-") as directory:
             text, failed, detail = outcome(config, isa, index, pathlib.Path(directory))
         caught += failed
+        kind = next((kind for kind, words in KINDS.items() if words in text), "other")
+        kinds[kind, failed] += 1
         print(f"{'caught' if failed else 'MISSED'} {text}  --replay '{config}' --isa {isa} --index {index}"
               + (f"\n  {detail}" if options.replay else ""), flush=True)
+    for kind in [*KINDS, "other"]:
+        if kinds[kind, True] + kinds[kind, False]:
+            print(f"  {kind:20} {kinds[kind, True]} caught, {kinds[kind, False]} missed")
     print(f"{len(draws)} changes, {caught} caught, {len(draws) - caught} missed")
     return caught < len(draws)
 
