@@ -99,7 +99,7 @@ function M.finish(plan)
     group.first, group.q0 = plan.group_count, group.at
     plan.group_count = plan.group_count + group.count
     plan.widest = math.max(plan.widest, group.width)
-    plan.weights_floats = math.max(plan.weights_floats, (cfg.probs and count or block_tiles) * rows * group.width)
+    plan.weights_floats = math.max(plan.weights_floats, (plan.whole_p and count or block_tiles) * rows * group.width)
     plan.kv_rows = math.max(plan.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end

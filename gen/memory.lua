@@ -3,8 +3,8 @@
 -- group, what belongs to the inputs, then for each block of heads what is projected (`projected`), and for each
 -- task its own (`task`).
 --
--- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; with lanes over queries also rows, and in starts where
--- the groups of each kind begin.
+-- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; with lanes
+-- over queries also rows, and in starts where the groups of each kind begin.
 
 local groups = require "groups"
 local tiles = require "tiles"

@@ -205,6 +205,7 @@ function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, product = M.product(cfg), why = {}, cpu = cpu.facts(cfg.cpu, isa),
                  scores = score.of(cfg),
+                 whole_p = cfg.probs, -- the weights of all keys are kept, not of a block
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle

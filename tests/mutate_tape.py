@@ -21,7 +21,8 @@ from tools import ROOT
 
 
 KINDS = {"left out": ": no ", "operands": "exchanged operands", "arguments": "exchanged arguments",
-         "address": "one float further", "loop": "one round less", "literal": "of the literal", "packing": "packing of "}
+         "address": "one float further", "loop": "one round less", "literal": "of the literal",
+         "packing": "packing of "}
 
 
 def outcome(config, isa, index, directory):
@@ -50,7 +51,8 @@ def main():
     options = parser.parse_args()
     rng, caught, kinds = random.Random(options.seed), 0, collections.Counter()
     draws = [(options.replay, options.isa, options.index)] if options.replay else [
-        (rng.choice(CONFIGS), rng.choice(ISAS), rng.randint(1, 10**6) * (-1 if options.packing else 1)) for _ in range(options.count)]
+        (rng.choice(CONFIGS), rng.choice(ISAS), rng.randint(1, 10**6) * (-1 if options.packing else 1))
+        for _ in range(options.count)]
     print(f"seed {options.seed}", flush=True)
     for config, isa, index in draws:
         with tempfile.TemporaryDirectory(prefix="mhagen-mutate-") as directory:

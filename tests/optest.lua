@@ -3,8 +3,8 @@
 --   build/optest DIR [NAME ISA [op=row ..]]
 --
 -- writes DIR/<isa>.c for every ISA. With NAME it writes DIR/<NAME>.c for one ISA whose rows are replaced as
--- given, and tests these rows alone: it tests the tests. Each file is tests/optest.c.in with two functions for each op, width and
--- literal n: one runs the ISA's row, printed from a tape as in a kernel, and one has the op's meaning.
+-- given, and tests these rows alone: it tests the tests. Each file is tests/optest.c.in with two functions for each
+-- op, width and literal n: one runs the ISA's row, printed from a tape as in a kernel, and one has the op's meaning.
 
 local cprint = require "cprint"
 local exp = require "emit.exp"

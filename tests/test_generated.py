@@ -68,7 +68,8 @@ def spills(path, isa):
 @slow
 @pytest.mark.parametrize("shape, config, isa, compiler", [
     (shape, config, isa, compiler) for shape, config in SUITE for isa in ("avx512", "avx2", "neon")
-    for compiler in in_turn(RECENT_COMPILERS, shape, isa) if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
+    for compiler in in_turn(RECENT_COMPILERS, shape, isa)
+    if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
 def test_suite(shape, config, isa, compiler, tmp_path):
     """No spills in FMA loops, at most 128 KB of text; times are only reported (-rP shows them)."""
     command = compiler_for(isa, compiler)

@@ -443,7 +443,7 @@ def test_another_generator(sweep):
     sweep.ran()
     changed_program(sweep, "-- Sweeps: the configs of", "-- Sweeps: The configs of")
     assert sweep.done() == rows and sweep.ran() == []
-    changed_program(sweep, "MHAGEN_CAUSAL\", true", "MHAGEN_PROBS \", true")
+    changed_program(sweep, "MHAGEN_CAUSAL\", also", "MHAGEN_PROBS \", also")
     more = sweep.done()
     assert more[BASE] == rows[BASE]
     assert sweep.ran() == [f"{step} {name(3).replace('_scalar', '_causal_scalar')}"

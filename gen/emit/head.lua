@@ -44,6 +44,13 @@ local function score_tile(K, group, ptrs, tile)
   end)
 end
 
+-- The time of scores and of context is told apart in attention.
+local function part_of_attend(name, record)
+  return function(K, ...) return K:of(name, record, ...) end
+end
+score_tile = part_of_attend("scores", score_tile)
+local context_block = part_of_attend("context", context.block)
+
 -- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
 -- keep: the m of the first attempt is kept.
 function M.raise(K, group, ptrs, span, keep)
@@ -89,7 +96,7 @@ end
 local function lead_tile(K, group, ptrs, head)
   local span, passes = head.span, softmax.passes
   local function tile(pass, edge)
-    local p_at = K.plan.cfg.probs and span.lead * (group.keys.rows * group.width) or 0
+    local p_at = K.plan.whole_p and span.lead * (group.keys.rows * group.width) or 0
     score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge })
   end
   if head.again then return tile(passes.again, K.plan.scores.masked) end
@@ -108,7 +115,7 @@ end
 -- starts, and ends, with it.
 local function block(K, group, ptrs, head, part)
   local t, plan, span = K.t, K.plan, head.span
-  local masked, probs, rows = plan.scores.masked, plan.cfg.probs, group.keys.rows
+  local masked, probs, rows = plan.scores.masked, plan.whole_p, group.keys.rows
   local p_tile, from = rows * group.width, part.from
   local start, stop = part.start, part.stop
   local bound = start
@@ -132,7 +139,7 @@ local function block(K, group, ptrs, head, part)
   local tiles = stop - from
   local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
-  context.block(K, group, ptrs, {
+  context_block(K, group, ptrs, {
     v_at = from * (rows * plan.attend.values.row), p_at = probs and from * p_tile or 0, key = from * rows,
     steps = literal and keys or nil, tiles = not literal and tiles or nil,
     add = not part.first, final = part.last, filtered = masked and head.again,
@@ -183,7 +190,7 @@ function M.pass(K, group, ptrs, head)
   end
   if count then return end
   invert_sums(K, group, ptrs.stats)
-  context.block(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
+  context_block(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
 end
 
 return M

@@ -20,8 +20,8 @@ M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104)
 M.accepted = 4294967296.0
 
 -- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
--- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile. weighs: makes weights; adds: their sum is
--- added to that of the tiles before. word: of the function's name.
+-- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
+-- weighs: makes weights; adds: their sum is added to that of the tiles before. word: of the function's name.
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
@@ -32,7 +32,7 @@ M.passes = {
   -- A maximum that was found by sums from zero is subtracted from such: large scores round otherwise behind -m, and
   -- all weights of a row could be zero.
   next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true,
-                 doc = "Weights exp2(score - maximum) of some keys, added to the sum; new maxima are subtracted last." },
+                 doc = "Weights of some keys, added to the sum; a new maximum is subtracted last." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
 

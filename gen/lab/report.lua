@@ -136,8 +136,8 @@ local function best(rows, axes, options)
   return "Fastest config of each shape\n" .. table_of_rows(keys, shown) .. more
 end
 
--- Compares the values of a column: for each group, texts[i] being that of rows[i], the time of the fastest config with each
--- value. The last line has these times over that of the fastest value, as the geometric mean over the groups
+-- Compares the values of a column: for each group, texts[i] being that of rows[i], the time of the fastest config
+-- with each value. The last line has these times over that of the fastest value, as the geometric mean over the groups
 -- that have every value. nil if there is only one value.
 local function against(rows, key, title, texts, limit)
   local values = measured.values(rows, columns[key])
