@@ -67,7 +67,14 @@ def draw_value(rng, row, config, tiny):
 def breaks_rule(row, config, rows):
     """Whether a key cannot stand beside the others."""
     values = {other["key"]: text_of(config.get(other["key"], other.get("default"))) for other in rows}
-    return (any(values[other["key"]] == text_of(other["is"]) for other in row.get("excludes", ()))
+    defaults = {other["key"]: text_of(other.get("default")) for other in rows}
+
+    def on(key):
+        return values[key] != defaults[key]
+
+    return (any(values[other["key"]] == text_of(other["is"]) if "is" in other else on(other["key"])
+                for other in row.get("excludes", ()))
+            or "beside" in row and not any(map(on, row["beside"]))
             or "divides" in row and config[row["divides"]] % config[row["key"]] != 0)
 
 
@@ -105,7 +112,7 @@ def few_rows(config, rng):
 def grid(rows):
     """The awkward corners, always in the same order. In them are all options that go with each other."""
     switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
-                for row in rows if "bit" in row and "excludes" not in row}
+                for row in rows if "bit" in row and row["kind"] != "integer" and not {"excludes", "beside"} & row.keys()}
 
     def base(**changes):
         return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}
