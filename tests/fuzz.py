@@ -56,8 +56,9 @@ def draw_value(rng, row, config, tiny):
     if "small" in draw:  # an extent: rather small; now and then up to `large`
         return rng.randint(1, 4) if tiny else round(draw["large" if rng.random() < 0.06 else "small"] ** rng.random())
     if "from" in draw:
-        multiple = config[row["divides"]] if "divides" in row else 0
-        return rng.choice([value for value in range(draw["from"], draw["to"] + 1) if multiple % value == 0])
+        multiple = config[row["divides"]] if "divides" in row else None
+        return rng.choice([value for value in range(draw["from"], draw["to"] + 1)
+                           if multiple is None or multiple % value == 0])
     if tiny and "tiny" in draw:
         return draw["tiny"]
     return rng.choice(draw.get("of") or [choice for choice in row.get("choices", ["true"])
