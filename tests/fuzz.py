@@ -113,7 +113,8 @@ def few_rows(config, rng):
 def grid(rows):
     """The awkward corners, always in the same order. In them are all options that go with each other."""
     switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
-                for row in rows if "bit" in row and row["kind"] != "integer" and not {"excludes", "beside"} & row.keys()}
+                for row in rows
+                if "bit" in row and row["kind"] != "integer" and not {"excludes", "beside"} & row.keys()}
 
     def base(**changes):
         return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}

@@ -91,7 +91,8 @@ M.options = {
   { key = "strassen", kind = "flag", default = false, name = "_strassen", bit = "MHAGEN_STRASSEN",
     also = { "winograd" },
     excludes = { { key = "causal", why = "for it mixes rows" }, { key = "kv_len", why = "for it mixes rows" },
-                 { key = "window_left", why = "for it mixes rows" }, { key = "window_right", why = "for it mixes rows" } },
+                 { key = "window_left", why = "for it mixes rows" },
+                 { key = "window_right", why = "for it mixes rows" } },
     idle = function(plan)
       if plan.stage.sums then return nil end
       return ("not here: rows and d_model must be even, and heads together a multiple of %d columns"):format(
@@ -100,7 +101,8 @@ M.options = {
     doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not where rows see different keys",
     draw = { chance = 0.15, twice = { "d_model", "seq" }, with = { dk = 32 } } }, -- where it has an effect
   { key = "window_left", kind = "integer", min = 0, max = 65536, name = "_wl", word = "%s keys to the left",
-    bit = "MHAGEN_WINDOW_LEFT", number = true, also = { "window", "window_size", "sliding_window", "attention_window" },
+    bit = "MHAGEN_WINDOW_LEFT", number = true,
+    also = { "window", "window_size", "sliding_window", "attention_window" },
     doc = "row r sees no key before pos(r) - window_left", draw = { chance = 0.15, from = 0, to = 20 } },
   { key = "window_right", kind = "integer", min = 0, max = 65536, name = "_wr", word = "%s keys to the right",
     bit = "MHAGEN_WINDOW_RIGHT", number = true,
