@@ -79,7 +79,7 @@ INT = "must be an integer from"
     ("sliding_window=8", "sliding_window = 8: unknown key, did you mean window_left?"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
     ("causal_align=bottom_right", "causal_align = bottom_right: must be with one of causal, window_left, window_right"),
-    ("mask=causal", "mask = causal: is not supported yet: there are causal=true, window_left, window_right, and kv_len"),
+    ("mask=causal", "mask = causal: is not supported yet: there are causal=true, window_left, window_right"),
     ("bf16=true", "is not supported yet: all numbers are float32"),
     ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),
     ("zzzzzz=3", "zzzzzz = 3: unknown key\n"),
