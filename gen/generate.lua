@@ -49,6 +49,13 @@ local function needs_text(cfg, of)
   return table.concat(lines, "\n"), table.concat(inputs, ", ")
 end
 
+-- The numbers of options, as initializers.
+local function numbers_text(cfg)
+  local lines = {}
+  for i, row in ipairs(options.numbers(cfg)) do lines[i] = ("\n  .%s = %s,"):format(row.key, cfg[row.key]) end
+  return table.concat(lines)
+end
+
 -- A matrix as mhagen.h names it.
 local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() end
 
@@ -113,6 +120,7 @@ return function(cfg)
     phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
     error = cprint.double(plan.error), unit = ("%a"):format(plan.product.a.unit),
     options = #bits > 0 and table.concat(bits, " | ") or "0", needs = needs, weight_needs = weight_needs,
+    numbers = numbers_text(cfg),
   }
   return {
     { name = cfg.name .. ".h", text = template.file("kernel.h.in", header_values) },

@@ -1,7 +1,7 @@
 -- The grammar of default names:
 --
---   mha_<dtype>_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>]
---          [_cross][_causal][_len][_probs][_strassen][_u<unroll>]_<isa>
+--   mha_<dtype>_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>][_wl<window_left>][_wr<window_right>]
+--          [_cross][_causal][_len][_probs][_strassen][_bottom_right][_u<unroll>]_<isa>
 --
 -- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
 -- in brackets is there when its key differs from its default. The schedule keys are not part of a name:
@@ -14,6 +14,9 @@ local types = require "types"
 local M = {}
 
 local PREFIX, LEAD = "mha_", "dtype" -- and the key behind it
+
+-- Whether names say what the value of a row is.
+function M.tells(row) return row.name ~= nil or row.key == LEAD end
 
 -- The parts of a name, in order.
 local function words_of(cfg)
@@ -49,7 +52,7 @@ function M.parse(name)
     else
       cfg[row.key], rest = value, after
     end
-    if cfg[row.key] == nil then return nil end
+    if row.required and cfg[row.key] == nil then return nil end
   end
   if rest ~= "" or options.conflict(cfg) then return nil end
   return M.build(cfg) == name and cfg or nil

@@ -97,10 +97,13 @@ typedef struct mhagen_args {
 /* The options of a kernel, as bits of mhagen_kernel.options. */
 enum {
   MHAGEN_CROSS = 1,    /* q, k and v are three inputs */
-  MHAGEN_CAUSAL = 2,   /* row r sees keys 0..r */
+  MHAGEN_CAUSAL = 2,   /* row r sees keys 0..pos(r), its place among the keys: r, or see below */
   MHAGEN_KV_LEN = 4,   /* reads args->kv_len */
   MHAGEN_PROBS = 8,    /* writes args->probs */
-  MHAGEN_STRASSEN = 16 /* projections by Strassen's algorithm; error up to 2e-6 */
+  MHAGEN_STRASSEN = 16, /* projections by Strassen's algorithm; error up to 2e-6 */
+  MHAGEN_WINDOW_LEFT = 32,   /* row r sees no key before pos(r) - window_left */
+  MHAGEN_WINDOW_RIGHT = 64,  /* and none behind pos(r) + window_right */
+  MHAGEN_BOTTOM_RIGHT = 128  /* pos(r) = r + seq_kv - seq */
 };
 
 /* The tasks of a phase are independent: each may run on any thread, in any order. Every task of a
@@ -137,6 +140,7 @@ typedef struct mhagen_kernel {
   int need_count;
   double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
+  int window_left, window_right; /* where the options say so */
 } mhagen_kernel;
 
 /* Returns the status that kernel->run would return, for callers who run the phases themselves. */

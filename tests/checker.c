@@ -363,24 +363,27 @@ static void keep_as_base(checker *c) {
   memcpy(c->base_probs, c->buffers[PROBS].master, c->buffers[PROBS].bytes);
 }
 
-/* Rows r < limit of batch entry b have the bits of the base's entry base_b. */
-static void require_bits(const checker *c, int b, int base_b, int limit, const char *what) {
+/* Row r of batch entry b has the bits of the base's entry base_b. */
+static void require_row_bits(const checker *c, int b, int base_b, size_t r, const char *what) {
   const size_t n = (size_t)c->kernel->seq, d = (size_t)c->kernel->d_model, h = (size_t)c->kernel->h,
                m = (size_t)c->kernel->seq_kv, mine = (size_t)b, other = (size_t)base_b;
   const float *y = c->buffers[Y].master, *probs = c->buffers[PROBS].master;
-  for (size_t r = 0; r < (size_t)limit; r++) {
-    if (memcmp(y + (mine * n + r) * d, c->base_y + (other * n + r) * d, d * sizeof *y))
-      fail(c, "%s: other bits in row %zu of y, batch %d", what, r, b);
-    for (size_t i = 0; i < h && has(c, MHAGEN_PROBS); i++) {
-      size_t row = (mine * h + i) * n + r, other_row = (other * h + i) * n + r;
-      if (memcmp(probs + row * m, c->base_probs + other_row * m, m * sizeof *probs))
-        fail(c, "%s: other bits in row %zu of probs, head %zu, batch %d", what, r, i, b);
-    }
+  if (memcmp(y + (mine * n + r) * d, c->base_y + (other * n + r) * d, d * sizeof *y))
+    fail(c, "%s: other bits in row %zu of y, batch %d", what, r, b);
+  for (size_t i = 0; i < h && has(c, MHAGEN_PROBS); i++) {
+    size_t row = (mine * h + i) * n + r, other_row = (other * h + i) * n + r;
+    if (memcmp(probs + row * m, c->base_probs + other_row * m, m * sizeof *probs))
+      fail(c, "%s: other bits in row %zu of probs, head %zu, batch %d", what, r, i, b);
   }
 }
 
+/* The same of all rows. */
+static void require_bits(const checker *c, int b, int base_b, const char *what) {
+  for (int r = 0; r < c->kernel->seq; r++) require_row_bits(c, b, base_b, (size_t)r, what);
+}
+
 static void require_same_bits(const checker *c, const char *what) {
-  for (int b = 0; b < c->kernel->batch; b++) require_bits(c, b, b, c->kernel->seq, what);
+  for (int b = 0; b < c->kernel->batch; b++) require_bits(c, b, b, what);
 }
 
 /* Squared norms, over the rows that are finite in the reference. */
@@ -415,15 +418,36 @@ static void add_errors(checker *c, const char *what, const float *got, const dou
   }
 }
 
+/* What the reference reads. */
+static mhagen_args masters_of_args(const checker *c) {
+  const buffer *b = c->buffers;
+  return (mhagen_args){.q = b[Q].master, .k = b[K].master, .v = b[V].master, .kv_len = b[KV_LEN].master};
+}
+
+/* Without any key y is bo, exactly. */
+static void check_blind_rows(const checker *c, int biases) {
+  const mhagen_kernel *kernel = c->kernel;
+  const mhagen_args args = masters_of_args(c);
+  const float *y = c->buffers[Y].master, *bo = c->buffers[BO].master;
+  for (int row = 0; row < kernel->batch * kernel->seq; row++) {
+    size_t first, end;
+    mhagen_keys_seen(kernel, &args, (size_t)(row / kernel->seq), (size_t)(row % kernel->seq), &first, &end);
+    for (int j = 0; j < kernel->d_model; j++, y++) {
+      if (first == end && *y != (biases ? bo[j] : 0)) fail(c, "row %d sees no key, and y[%d] is not bo", row, j);
+    }
+  }
+}
+
 /* What holds for each row of weights, whatever the scores. */
 static void check_probs(const checker *c) {
   const mhagen_kernel *kernel = c->kernel;
-  const int m = kernel->seq_kv, *lengths = c->buffers[KV_LEN].master;
+  const int m = kernel->seq_kv;
+  const mhagen_args args = masters_of_args(c);
   const float *p = c->buffers[PROBS].master;
   for (int b = 0; b < kernel->batch; b++) {
     for (int row = 0; row < kernel->h * kernel->seq; row++, p += m) {
       size_t first, end;
-      mhagen_keys_seen(kernel, lengths, (size_t)b, (size_t)(row % kernel->seq), &first, &end);
+      mhagen_keys_seen(kernel, &args, (size_t)b, (size_t)(row % kernel->seq), &first, &end);
       if (!row_is_finite(p, NULL, (size_t)m)) continue;
       double sum = 0;
       for (int j = 0; j < m; j++) {
@@ -443,14 +467,14 @@ static void compare(checker *c, int biases, norms *y, norms *probs) {
   const mhagen_kernel *kernel = c->kernel;
   buffer *b = c->buffers;
   mhagen_weights weights = masters_of_weights(c, biases);
-  mhagen_args args = {
-      .q = b[Q].master, .k = b[K].master, .v = b[V].master, .kv_len = b[KV_LEN].master};
+  const mhagen_args args = masters_of_args(c);
   double *want_probs = has(c, MHAGEN_PROBS) ? c->want_probs : NULL;
   if (mhagen_reference_and_bounds(kernel, &weights, &args, c->want_y, want_probs, &c->score,
                                   c->y_bounds, c->probs_bounds))
     fail(c, "out of memory");
   size_t rows = (size_t)kernel->batch * (size_t)kernel->seq, h = (size_t)kernel->h;
   add_errors(c, "y", b[Y].master, c->want_y, c->y_bounds, rows, (size_t)kernel->d_model, y);
+  check_blind_rows(c, biases);
   if (!want_probs) return;
   add_errors(c, "probs", b[PROBS].master, want_probs, c->probs_bounds, rows * h,
              (size_t)kernel->seq_kv, probs);
@@ -496,6 +520,7 @@ enum { NORMAL, LARGE_SCORES }; /* the first two of */
 static const data_set sets[] = {
     {"normal", 1, 1, 1, .5, 0, 0, INFINITY},
     {"large scores", 1, 2500, 1, .5, 0, 0, 2e8},
+    {"huge scores", 1, 1e10, 1, .5, 0, 0, 3e6}, /* behind their roundings, no weight may be left of a row */
     {"no biases", 1, 1, 1, 0, 0, 0, 3e6},
     {"rising keys", 1, 1, 1, .5, 150, 0, 2e8}, /* far above the first tile's maximum */
     {"equal rows", 1, 1, 1, .5, 0, 1, 2e8}, /* equal roundings add up: shows long chains of sums */
@@ -714,7 +739,7 @@ static void check_repeats(checker *c) {
   }
   if (kernel->batch > 1) run(c, AFTER_GUARD, 0xFF, RUN, NULL);
   for (int b = 0; b < kernel->batch; b++)
-    require_bits(c, b, (b + 1) % kernel->batch, kernel->seq, "at another index of the batch");
+    require_bits(c, b, (b + 1) % kernel->batch, "at another index of the batch");
   note(c, "with pools of %s threads and none, tasks in any order, any address, any workspace",
        c->options.threads);
 }
@@ -780,30 +805,34 @@ static void check_poison(checker *c) {
   note(c, "reach exactly the rows that depend on them");
 }
 
-/* Sets the keys from `first` on, of one batch entry, to one value. */
-static void set_keys(checker *c, int b, int first, float value) {
+/* Sets the keys first .. end - 1 of one batch entry to one value. */
+static void set_keys(checker *c, int b, int first, int end, float value) {
   const ptrdiff_t m = c->kernel->seq_kv, d = c->kernel->d_model;
   for (int i = has(c, MHAGEN_CROSS) ? K : Q; i <= (has(c, MHAGEN_CROSS) ? V : Q); i++) {
     float *x = c->buffers[i].master;
-    for (ptrdiff_t j = (b * m + first) * d; j < (b + 1) * m * d; j++) x[j] = value;
+    for (ptrdiff_t j = (b * m + first) * d; j < (b * m + end) * d; j++) x[j] = value;
   }
 }
 
-/* Rows have the same bits whether the keys that they do not see are zeros, NaN or Inf: the keys
- * from `cut` on for the causal rows before, or (cut < 0) the keys beyond kv_len. */
-static void check_mask(checker *c, int cut) {
+/* Rows have the same bits whether keys that they do not see are zeros, NaN or Inf: the keys from `first` on, or
+ * (first < 0) those beyond kv_len, up to `end`. */
+static void check_mask(checker *c, int first, int end) {
   const mhagen_kernel *kernel = c->kernel;
-  const int *lengths = c->buffers[KV_LEN].master;
+  const int *lengths = c->buffers[KV_LEN].master, cross = has(c, MHAGEN_CROSS);
+  const mhagen_args args = masters_of_args(c);
   const float fills[] = {0, NAN, INFINITY};
   draw_and_pack(c, &sets[NORMAL]);
   for (int i = 0; i < 3; i++) {
-    for (int b = 0; b < kernel->batch; b++) set_keys(c, b, cut < 0 ? lengths[b] : cut, fills[i]);
+    for (int b = 0; b < kernel->batch; b++) set_keys(c, b, first < 0 ? lengths[b] : first, end, fills[i]);
     run(c, AFTER_GUARD, 0xFF, RUN, NULL);
     if (i == 0) keep_as_base(c);
-    for (int b = 0; b < kernel->batch; b++) {
-      int blind = cut < 0 ? lengths[b] : cut; /* in self-attention the later rows see themselves */
-      int limit = cut < 0 && has(c, MHAGEN_CROSS) ? kernel->seq : blind;
-      require_bits(c, b, b, limit < kernel->seq ? limit : kernel->seq, "masked keys matter");
+    for (int row = 0; row < kernel->batch * kernel->seq; row++) {
+      const int b = row / kernel->seq, r = row % kernel->seq, from = first < 0 ? lengths[b] : first;
+      size_t seen, seen_end;
+      mhagen_keys_seen(kernel, &args, (size_t)b, (size_t)r, &seen, &seen_end);
+      const int sees = seen < seen_end && (int)seen < end && (int)seen_end > from;
+      const int is = !cross && r >= from && r < end; /* in self-attention such a row is itself set */
+      if (!sees && !is) require_row_bits(c, b, b, (size_t)r, "masked keys matter");
     }
   }
 }
@@ -811,20 +840,18 @@ static void check_mask(checker *c, int cut) {
 static void check_masks(checker *c) {
   const int m = c->kernel->seq_kv, cuts[] = {1, m / 2, m - 1, 1 + below(c, m)};
   const size_t count = c->flops <= 3e5 ? 4 : c->flops <= 1e8 ? 1 : 0;
+  const int window = has(c, MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT), behind = has(c, MHAGEN_CAUSAL);
   c->part = "masked keys";
-  if (has(c, MHAGEN_CAUSAL)) {
-    for (size_t i = 0; i < count; i++) {
-      int cut = cuts[3 - i];
-      if (cut > 0 && cut < m) check_mask(c, cut);
-    }
+  for (size_t i = 0; i < count; i++) {
+    const int cut = cuts[3 - i], end = cut < m ? cut + 1 + below(c, m - cut) : m;
+    if (behind && cut > 0 && cut < m) check_mask(c, cut, m);
+    if (window) check_mask(c, cut < m ? cut : 0, end);
+    if (has(c, MHAGEN_KV_LEN)) check_mask(c, -1, m);
   }
-  if (has(c, MHAGEN_KV_LEN)) {
-    for (size_t i = 0; i < count; i++) check_mask(c, -1);
-  }
-  if (count && (has(c, MHAGEN_CAUSAL) || has(c, MHAGEN_KV_LEN))) note(c, "have no influence");
+  if (count && (behind || window || has(c, MHAGEN_KV_LEN))) note(c, "have no influence");
 }
 
-/* The extreme lengths. Without any key y is bo, exactly. */
+/* The extreme lengths. */
 static void check_lengths(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   const int lengths[] = {0, 1, kernel->seq_kv};
@@ -838,13 +865,6 @@ static void check_lengths(checker *c) {
     run(c, AFTER_GUARD, 0xFF, RUN, NULL);
     compare(c, 1, &y, &probs);
     score = fmax(score, c->score);
-    if (lengths[i] > 0) continue;
-    const float *row = c->buffers[Y].master, *bo = c->buffers[BO].master;
-    for (int r = 0; r < kernel->batch * kernel->seq; r++) {
-      for (int j = 0; j < kernel->d_model; j++, row++) {
-        if (*row != bo[j]) fail(c, "kv_len = 0: y[%d][%d] is not bo", r, j);
-      }
-    }
   }
   require_bound(c, score, y, probs);
 }
@@ -937,7 +957,8 @@ static void require_need(checker *c, int id, int needed, int align, int most) {
 /* Of an option that is new here, only the kernel's table knows. */
 static void check_needs(checker *c) {
   const unsigned known =
-      MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS | MHAGEN_STRASSEN;
+      MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS | MHAGEN_STRASSEN |
+      MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_BOTTOM_RIGHT;
   const int cross = has(c, MHAGEN_CROSS);
   require_need(c, Q, 1, 1, -1);
   require_need(c, Y, 1, 1, -1);

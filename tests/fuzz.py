@@ -56,8 +56,9 @@ def draw_value(rng, row, config, tiny):
     if "small" in draw:  # an extent: rather small; now and then up to `large`
         return rng.randint(1, 4) if tiny else round(draw["large" if rng.random() < 0.06 else "small"] ** rng.random())
     if "from" in draw:
-        multiple = config[row["divides"]] if "divides" in row else 0
-        return rng.choice([value for value in range(draw["from"], draw["to"] + 1) if multiple % value == 0])
+        multiple = config[row["divides"]] if "divides" in row else None
+        return rng.choice([value for value in range(draw["from"], draw["to"] + 1)
+                           if multiple is None or multiple % value == 0])
     if tiny and "tiny" in draw:
         return draw["tiny"]
     return rng.choice(draw.get("of") or [choice for choice in row.get("choices", ["true"])
@@ -67,7 +68,14 @@ def draw_value(rng, row, config, tiny):
 def breaks_rule(row, config, rows):
     """Whether a key cannot stand beside the others."""
     values = {other["key"]: text_of(config.get(other["key"], other.get("default"))) for other in rows}
-    return (any(values[other["key"]] == text_of(other["is"]) for other in row.get("excludes", ()))
+    defaults = {other["key"]: text_of(other.get("default")) for other in rows}
+
+    def on(key):
+        return values[key] != defaults[key]
+
+    return (any(values[other["key"]] == text_of(other["is"]) if "is" in other else on(other["key"])
+                for other in row.get("excludes", ()))
+            or "beside" in row and not any(map(on, row["beside"]))
             or "divides" in row and config[row["divides"]] % config[row["key"]] != 0)
 
 
@@ -105,7 +113,8 @@ def few_rows(config, rng):
 def grid(rows):
     """The awkward corners, always in the same order. In them are all options that go with each other."""
     switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
-                for row in rows if "bit" in row and "excludes" not in row}
+                for row in rows
+                if "bit" in row and row["kind"] != "integer" and not {"excludes", "beside"} & row.keys()}
 
     def base(**changes):
         return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}

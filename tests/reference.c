@@ -24,7 +24,7 @@ static double dot(const double *a, const double *b, size_t count) {
   return sum;
 }
 
-/* Rows of gen/score that only a test has: it defines these, of shape, row, key and x, the entry's queries. */
+/* Rows of gen/score that only a test has: it defines these, of shape, place, key and x, the entry's queries. */
 #ifndef MHAGEN_SCORE
 #define MHAGEN_FIRST_KEY 0
 #define MHAGEN_SCORE(s) (s)
@@ -41,12 +41,20 @@ static double changed_size(const mhagen_kernel *shape, const float *x, size_t ke
   return MHAGEN_SCORE_SIZE(s);
 }
 
-void mhagen_keys_seen(const mhagen_kernel *shape, const int *kv_len, size_t entry, size_t row,
+static ptrdiff_t larger(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
+static ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+
+void mhagen_keys_seen(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, size_t row,
                       size_t *first, size_t *end) {
-  *first = MHAGEN_FIRST_KEY;
-  *end = shape->options & MHAGEN_KV_LEN ? (size_t)kv_len[entry] : (size_t)shape->seq_kv;
-  if (shape->options & MHAGEN_CAUSAL && row + 1 < *end) *end = row + 1;
-  if (*first > *end) *first = *end;
+  const unsigned options = shape->options;
+  const ptrdiff_t place = (ptrdiff_t)row + (options & MHAGEN_BOTTOM_RIGHT ? shape->seq_kv - shape->seq : 0);
+  ptrdiff_t from = MHAGEN_FIRST_KEY, to = shape->seq_kv;
+  if (options & MHAGEN_KV_LEN) to = args->kv_len[entry];
+  if (options & MHAGEN_CAUSAL) to = smaller(to, place + 1);
+  if (options & MHAGEN_WINDOW_LEFT) from = larger(from, place - shape->window_left);
+  if (options & MHAGEN_WINDOW_RIGHT) to = smaller(to, place + shape->window_right + 1);
+  to = larger(to, 0), from = smaller(from, to);
+  *first = (size_t)from, *end = (size_t)to;
 }
 
 /* p[0..keys) = softmax of p */
@@ -173,7 +181,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
     const double root = sqrt((double)e.dk);
     for (size_t r = 0; r < e.n; r++) {
       double score_size = 0;
-      mhagen_keys_seen(shape, args->kv_len, b, r, &e.first, &e.end);
+      mhagen_keys_seen(shape, args, b, r, &e.first, &e.end);
       for (size_t i = 0; i < e.h; i++) {
         const size_t stride = e.h * e.dk, q_at = r * stride + i * e.dk, k_at = i * e.dk;
         const size_t row = (b * e.h + i) * e.n + r, seen = e.end - e.first;

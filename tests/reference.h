@@ -10,8 +10,9 @@
  * ordinary data: at least 32 rows of attention weights, and 64 columns of y and of the contexts. */
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
 
-/* The keys first .. end - 1 that a row of a batch entry sees. kv_len is read where the options say so. */
-void mhagen_keys_seen(const mhagen_kernel *shape, const int *kv_len, size_t entry, size_t row,
+/* The keys first .. end - 1 that a row of a batch entry sees. Of `args` the lengths are read, where the options
+ * say so. */
+void mhagen_keys_seen(const mhagen_kernel *shape, const mhagen_args *args, size_t entry, size_t row,
                       size_t *first, size_t *end);
 
 /* Computes the results that a run of a kernel of this shape should have. Only the integers, the options

@@ -4,7 +4,7 @@ import subprocess
 
 from tools import ROOT
 
-CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN = 1, 2, 4, 8, 16
+CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT = (1 << i for i in range(8))
 SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
 
 
@@ -15,7 +15,8 @@ class Kernel(ctypes.Structure):
                 *[(key, ctypes.c_void_p) for key in "supported pack run phases".split()],
                 ("phase_count", ctypes.c_int), ("self_test", ctypes.c_void_p),
                 ("needs", ctypes.c_void_p), ("need_count", ctypes.c_int),
-                ("error", ctypes.c_double), ("unit", ctypes.c_double)]
+                ("error", ctypes.c_double), ("unit", ctypes.c_double),
+                ("window_left", ctypes.c_int), ("window_right", ctypes.c_int)]
 
 
 class Weights(ctypes.Structure):

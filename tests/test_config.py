@@ -76,8 +76,10 @@ INT = "must be an integer from"
     ("num_key_value_heads=3", "num_key_value_heads = 3: is not supported yet: each head"),
     ("kvheads=3", "unknown key, did you mean kv_heads? It is not supported yet: each head"),
     ("rope=true", "rope = true: is not supported yet: there are no positions"),
-    ("sliding_window=8", "is not supported yet: there are causal=true, and kv_len=true"),
-    ("mask=causal", "mask = causal: is not supported yet: there are causal=true, and kv_len=true"),
+    ("sliding_window=8", "sliding_window = 8: unknown key, did you mean window_left?"),
+    ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
+    ("causal_align=bottom_right", "causal_align = bottom_right: must be with one of causal, window_left, window_right"),
+    ("mask=causal", "mask = causal: is not supported yet: there are causal=true, window_left, window_right"),
     ("bf16=true", "is not supported yet: all numbers are float32"),
     ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),
     ("zzzzzz=3", "zzzzzz = 3: unknown key\n"),
@@ -108,9 +110,9 @@ def test_bad_argument(argument, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mask", ["causal", "kv_len"])
+@pytest.mark.parametrize("mask", ["causal", "kv_len", "window_left", "window_right"])
 def test_strassen_and_masks(mask):
-    assert_refused(run("explain", *arguments(), "strassen=true", f"{mask}=true"),
+    assert_refused(run("explain", *arguments(), "strassen=true", f"{mask}={3 if 'window' in mask else 'true'}"),
                    f"config: strassen = true: must be false with {mask}, for it mixes rows")
 
 

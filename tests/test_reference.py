@@ -3,7 +3,8 @@ import ctypes
 
 import pytest
 
-from reference_lib import CAUSAL, CROSS, KV_LEN, PROBS, Args, Weights, build, shape_of
+from reference_lib import (BOTTOM_RIGHT, CAUSAL, CROSS, KV_LEN, PROBS, WINDOW_LEFT, WINDOW_RIGHT, Args, Weights, build,
+                           shape_of)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -16,11 +17,11 @@ class Case:
     """Random float32 data of one shape, and the reference's results for it."""
 
     def __init__(self, library, h, d_model, dk, seq, dv=None, seq_kv=None, batch=2, options=0,
-                 kv_len=None, biases=True, layout=1, seed=0):
+                 kv_len=None, biases=True, layout=1, seed=0, window_left=0, window_right=0):
         torch.manual_seed(seed)
         dv, seq_kv = dv or dk, seq_kv or seq
         self.h, self.dk, self.seq, self.seq_kv, self.batch = h, dk, seq, seq_kv, batch
-        self.options, self.biases = options, biases
+        self.options, self.biases, self.window = options, biases, (window_left, window_right)
         self.kv_len = torch.tensor(kv_len or [seq_kv] * batch, dtype=torch.int32)
         self.q = torch.randn(batch, seq, d_model)
         self.k, self.v = ((torch.randn(batch, seq_kv, d_model) for _ in "kv") if options & CROSS
@@ -36,7 +37,8 @@ class Case:
         args = Args(q=self.q.data_ptr(), kv_len=self.kv_len.data_ptr())
         if options & CROSS:
             args.k, args.v = self.k.data_ptr(), self.v.data_ptr()
-        kernel = shape_of(options, h=h, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch)
+        kernel = shape_of(options, h=h, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch,
+                          window_left=window_left, window_right=window_right)
         self.y = torch.full((batch, seq, d_model), torch.nan, dtype=torch.double)
         self.probs = torch.full((batch, h, seq, seq_kv), torch.nan, dtype=torch.double)
         score = ctypes.c_double()
@@ -50,8 +52,12 @@ class Case:
         """[batch][1][seq][seq_kv]: true where a row must not see a key."""
         keys = torch.arange(self.seq_kv)
         hidden = (keys >= self.kv_len[:, None]).view(self.batch, 1, 1, self.seq_kv)
-        if self.options & CAUSAL:
-            hidden = hidden | (keys > torch.arange(self.seq)[:, None])
+        left, right = self.window
+        place = torch.arange(self.seq)[:, None] + (self.seq_kv - self.seq if self.options & BOTTOM_RIGHT else 0)
+        for option, hides in (CAUSAL, keys > place), (WINDOW_LEFT, keys < place - left), (
+                WINDOW_RIGHT, keys > place + right):
+            if self.options & option:
+                hidden = hidden | hides
         return hidden.expand(self.batch, 1, self.seq, self.seq_kv)
 
     def expect(self, y, probs=None, rows=slice(None)):
@@ -82,6 +88,25 @@ def test_multihead_attention(library, options, kv_len, biases):
     case.expect(y, probs)
 
 
+def expect_composition(case):
+    """PyTorch's scaled_dot_product_attention between linear maps; rows that see no key, for which it has NaN, have the
+    context zero."""
+    def heads(x, key):
+        x = torch.nn.functional.linear(x.double(), case.w[key].double(), case.b[key].double())
+        return x.unflatten(-1, (case.h, -1)).transpose(1, 2)
+
+    q, k, v = heads(case.q, "q"), heads(case.k, "k"), heads(case.v, "v")
+    blind = case.hidden().all(-1, keepdim=True)
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden())
+    context = context.masked_fill(blind, 0)
+    y = torch.nn.functional.linear(context.transpose(1, 2).flatten(2), case.w["o"].double(),
+                                   case.b["o"].double())
+    scores = (q @ k.transpose(-1, -2) / case.dk**0.5).masked_fill(case.hidden(), -torch.inf)
+    case.expect(y, scores.softmax(-1).masked_fill(blind, 0))
+    largest = scores[scores.isfinite()].abs().max().item()
+    assert case.max_score == pytest.approx(largest, rel=1e-12)
+
+
 @pytest.mark.parametrize("options", range(8))
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("shape", [
@@ -92,19 +117,18 @@ def test_composition(library, shape, options, layout):
     seq_kv = shape["seq"] + 3 if options & CROSS else shape["seq"]
     kv_len = [1 + seq_kv // 2, seq_kv] if options & KV_LEN else None
     case = Case(library, **shape, seq_kv=seq_kv, options=options, kv_len=kv_len, layout=layout)
+    expect_composition(case)
 
-    def heads(x, key):
-        x = torch.nn.functional.linear(x.double(), case.w[key].double(), case.b[key].double())
-        return x.unflatten(-1, (case.h, -1)).transpose(1, 2)
 
-    q, k, v = heads(case.q, "q"), heads(case.k, "k"), heads(case.v, "v")
-    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden())
-    y = torch.nn.functional.linear(context.transpose(1, 2).flatten(2), case.w["o"].double(),
-                                   case.b["o"].double())
-    scores = (q @ k.transpose(-1, -2) / case.dk**0.5).masked_fill(case.hidden(), -torch.inf)
-    case.expect(y, scores.softmax(-1))
-    largest = scores[scores.isfinite()].abs().max().item()
-    assert case.max_score == pytest.approx(largest, rel=1e-12)
+@pytest.mark.parametrize("options", [CAUSAL, WINDOW_LEFT, WINDOW_RIGHT, WINDOW_LEFT | WINDOW_RIGHT,
+                                     CAUSAL | WINDOW_LEFT | KV_LEN])
+@pytest.mark.parametrize("align", [0, BOTTOM_RIGHT])
+@pytest.mark.parametrize("seq, seq_kv", [(9, 9), (4, 11), (11, 4), (1, 6)])
+def test_windows(library, options, align, seq, seq_kv):
+    """An explicit mask for windows and places; with more queries than keys some rows see none."""
+    case = Case(library, h=2, d_model=10, dk=3, seq=seq, seq_kv=seq_kv, options=options | align | CROSS,
+                kv_len=[seq_kv - 1, seq_kv] if options & KV_LEN else None, window_left=2, window_right=1)
+    expect_composition(case)
 
 
 def test_no_visible_key(library):

@@ -26,12 +26,12 @@ return {
       return t:op("fma", w, name, square, factor, score)
     end,
   },
-  { on = on("h", 2), first = function(s) return s.query - 5 end },
+  { on = on("h", 2), first = function(s) return s.place - 5 end },
   meaning = [[
 #define TOY(key, divisor) (shape->key % (divisor) == 1 && !(shape->options & MHAGEN_STRASSEN))
 #define BEND(sign, s) (TOY(dk, 2) ? sign (double)x[0] * (s) * (s) : 0)
 #define SLOPED(s) ((s) + (TOY(dv, 3) ? (double)key / 16 : 0))
-#define MHAGEN_FIRST_KEY (TOY(h, 2) && row > 5 ? row - 5 : 0)
+#define MHAGEN_FIRST_KEY (TOY(h, 2) && place > 5 ? place - 5 : 0)
 #define MHAGEN_SCORE(s) (SLOPED(s) + BEND(-, SLOPED(s)) / 64)
 #define MHAGEN_SCORE_SIZE(s) (SLOPED(s) + fabs(BEND(+, SLOPED(s))) / 32)
 ]],

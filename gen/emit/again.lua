@@ -8,6 +8,20 @@ local stat = require "emit.stats".at
 
 local M = {}
 
+-- The sum of a lane. Of a lane that sees a key it is infinite where it is below 1/2: the maximum was one of sums
+-- from zero, behind which all scores of a row fell by their roundings. Other lanes have a weight of 1 at least.
+local function sum_of(K, w, name, load)
+  local t, scores = K.t, K.plan.scores
+  local sum = load "sum"
+  if not scores.bounds.first then return sum end
+  local none = t:op("set", w, "lacking_" .. name, math.huge)
+  if scores.keyless then
+    none = t:op("sel", w, "mended_" .. name, t:op("lt", w, "blind_" .. name, load "last", load "first"), sum, none)
+  end
+  local low = t:op("lt", w, "low_" .. name, sum, t:op("set", w, "half_" .. name, 0.5))
+  return t:op("sel", w, "counted_" .. name, low, none, sum)
+end
+
 -- Does a head again. Lanes whose sum is good keep their maximum, and so get the same bits as before. Behind a mask
 -- all tiles go the way of those at the edge, which is one copy of the code less.
 local function head_again(K, group, ptrs, span)
@@ -26,7 +40,7 @@ local function head_again(K, group, ptrs, span)
     t:block(function()
       head.each_stat(K, group, p.stats, function(w, name, load, put)
         local most = t:op("set", w, "most_" .. name, softmax.accepted)
-        local good = t:op("lt", w, "good_" .. name, load "sum", most)
+        local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
         put("late", t:op("zero_if", w, "late_" .. name, good, negmax))
@@ -44,7 +58,9 @@ local function unless_good(K, group, stats, attempt, build)
     local both, below, accepted = {}, {}, {}
     for c, v in ipairs(group.vecs) do
       local function name(word) return ("%s%d_c%d"):format(word, attempt, c - 1) end
-      local sum = t:op("load", v.w, name "sum", stat(group, stats, "sum", c))
+      local sum = sum_of(K, v.w, name "of", function(row)
+        return t:op("load", v.w, name(row), stat(group, stats, row, c))
+      end)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))

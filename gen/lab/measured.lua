@@ -51,12 +51,12 @@ for _, fields in ipairs { results.fields, compared } do
   end
 end
 -- A shape is all that a default name tells, but for ISA and unroll.
-local in_name = grammar.parse("mha_f32_h1_d1_k1_s1_scalar")
-in_name.isa, in_name.unroll = nil, nil
+local apart = { isa = true, unroll = true }
+local function in_shape(rule) return grammar.tells(rule) and not apart[rule.key] end
 for _, rule in ipairs(config.schema) do
   if rule.key ~= "name" then -- which is a field
     add { key = results.column_of(rule.key), unit = "", doc = rule.doc, choices = rule.choices, of_config = true,
-          in_shape = in_name[rule.key] ~= nil, same_as = rule.same_as }
+          in_shape = in_shape(rule), same_as = rule.same_as }
   end
 end
 
@@ -177,7 +177,7 @@ for i, rule in ipairs(config.schema) do
   local known = rule.choices and {}
   for _, choice in ipairs(rule.choices or {}) do known[choice] = true end
   of_config[i] = { rule = rule, key = rule.key, column = rule.key ~= "name" and results.column_of(rule.key),
-                   in_name = in_name[rule.key] ~= nil, known = known }
+                   in_name = in_shape(rule), known = known }
 end
 
 -- Moves the config's values to the columns, with their defaults. A schedule key that is not given has the
@@ -199,7 +199,7 @@ local function flatten(given, values, shapes)
       value = rule.default
       if value == nil then value = values[rule.same_as] end
       if value == nil and rule.required then refuse("the config has no %s", key) end
-      if value == nil then value = "plan" end
+      if value == nil and not grammar.tells(rule) then value = "plan" end
     end
     if one.column then values[one.column] = value end
     if one.in_name then

@@ -17,7 +17,7 @@ end
 
 local known = {} -- the fields of a row
 for field in ([[key kind min max choices doc default same_as required example computed also divides excludes
-                name word bit args weights idle draw schedule planned]]):gmatch("%S+") do
+                beside name word bit number args weights idle draw schedule planned]]):gmatch("%S+") do
   known[field] = true
 end
 
@@ -71,18 +71,30 @@ local function each_on(cfg)
   return ipairs(on)
 end
 
+local function any_on(keys, values)
+  for _, key in ipairs(keys) do
+    if M.on(M.list[key], values) then return true end
+  end
+  return false
+end
+
 -- The rule that a row breaks beside the other values, or nil.
 local function broken(row, values)
   local value = values[row.key]
   if row.divides and value and values[row.divides] % value ~= 0 then
     return ("must divide %s = %d"):format(row.divides, values[row.divides])
   end
-  if not row.excludes or not M.on(row, values) then return nil end
-  for _, other in ipairs(row.excludes) do
-    if values[other.key] == other.is then
+  if not M.on(row, values) then return nil end
+  if row.beside and not any_on(row.beside, values) then
+    return ("must be with one of %s, or it has no effect"):format(table.concat(row.beside, ", "))
+  end
+  for _, other in ipairs(row.excludes or {}) do
+    local there = values[other.key] == other.is
+    if other.is == nil then there = M.on(M.list[other.key], values) end
+    if there then
       local must = row.same_as and ("equal %s = %s"):format(row.same_as, M.default(row, values))
         or "be " .. tostring(M.default(row, values))
-      local with = other.is == true and other.key or ("%s = %s"):format(other.key, other.is)
+      local with = (other.is == nil or other.is == true) and other.key or ("%s = %s"):format(other.key, other.is)
       return ("must %s with %s, %s"):format(must, with, other.why)
     end
   end
@@ -122,6 +134,15 @@ function M.bits(plan)
     if row.bit and not (row.idle and row.idle(plan)) then bits[#bits + 1] = row.bit end
   end
   return bits
+end
+
+-- The rows whose values mhagen_kernel has as numbers.
+function M.numbers(cfg)
+  local list = {}
+  for _, row in each_on(cfg) do
+    if row.number then list[#list + 1] = row end
+  end
+  return list
 end
 
 -- The pointers that a config needs, of `args` or of `weights`: { pointer =, aligned =, input =, most = }, the

@@ -7,10 +7,13 @@
 --               which tells from what. Without any of them a missing key stays nil.
 --   also        what other tools call it, for suggestions
 --   divides     a key that must be a multiple of it
---   excludes    what it cannot be combined with unless it has its default: { key, is =, why = }
+--   excludes    what it cannot be combined with unless it has its default: { key, is =, why = }; without `is` any
+--               value but that key's default
+--   beside      keys of which one must be on, or it would have no effect
 --   name        what stands in a kernel's name before its value
 --   word        what the description of a kernel says of it; %s is the value
 --   bit         of mhagen_kernel.options
+--   number      true where mhagen_kernel has the value as a number of the same name
 --   args        the pointers of mhagen_args that a run then needs: { pointer =, most =, aligned =, input = }.
 --               most: it is to an int for each batch entry, from 0 to the value of this key; aligned: to
 --               MHAGEN_ALIGN; input: it is to a matrix that the formula names
@@ -74,7 +77,7 @@ M.options = {
     doc = "one input, or three", draw = { chance = 0.35 } },
   { key = "causal", kind = "flag", default = false, name = "_causal", word = "causal",
     bit = "MHAGEN_CAUSAL", also = { "is_causal" },
-    doc = "row r sees keys 0..r", draw = { chance = 0.35 } },
+    doc = "row r sees keys 0..pos(r); pos(r) is r, but for causal_align", draw = { chance = 0.35 } },
   { key = "kv_len", kind = "flag", default = false, name = "_len", word = "kv_len",
     bit = "MHAGEN_KV_LEN", args = { { pointer = "kv_len", most = "seq_kv" } },
     also = { "key_padding_mask", "lengths" },
@@ -87,15 +90,27 @@ M.options = {
     doc = "also write the attention weights of every head", draw = { chance = 0.35 } },
   { key = "strassen", kind = "flag", default = false, name = "_strassen", bit = "MHAGEN_STRASSEN",
     also = { "winograd" },
-    excludes = { { key = "causal", is = true, why = "for it mixes rows" },
-                 { key = "kv_len", is = true, why = "for it mixes rows" } },
+    excludes = { { key = "causal", why = "for it mixes rows" }, { key = "kv_len", why = "for it mixes rows" },
+                 { key = "window_left", why = "for it mixes rows" },
+                 { key = "window_right", why = "for it mixes rows" } },
     idle = function(plan)
       if plan.stage.sums then return nil end
       return ("not here: rows and d_model must be even, and heads together a multiple of %d columns"):format(
         2 * plan.isa.lanes)
     end,
-    doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not with causal or kv_len",
+    doc = "an eighth fewer multiplications in the projections; error up to 2e-6; not where rows see different keys",
     draw = { chance = 0.15, twice = { "d_model", "seq" }, with = { dk = 32 } } }, -- where it has an effect
+  { key = "window_left", kind = "integer", min = 0, max = 65536, name = "_wl", word = "%s keys to the left",
+    bit = "MHAGEN_WINDOW_LEFT", number = true,
+    also = { "window", "window_size", "sliding_window", "attention_window" },
+    doc = "row r sees no key before pos(r) - window_left", draw = { chance = 0.15, from = 0, to = 20 } },
+  { key = "window_right", kind = "integer", min = 0, max = 65536, name = "_wr", word = "%s keys to the right",
+    bit = "MHAGEN_WINDOW_RIGHT", number = true,
+    doc = "row r sees no key behind pos(r) + window_right", draw = { chance = 0.15, from = 0, to = 20 } },
+  { key = "causal_align", kind = "choice", choices = { "top_left", "bottom_right" }, default = "top_left", name = "_",
+    word = "%s", bit = "MHAGEN_BOTTOM_RIGHT", beside = { "causal", "window_left", "window_right" },
+    doc = "bottom_right: pos(r) is r + seq_kv - seq, so that the last row stands at the last key",
+    draw = { chance = 0.3 } },
   { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
     doc = "number type of the operands of products; leads a name", draw = { chance = 0.2, of = types.names } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
@@ -153,9 +168,8 @@ M.elsewhere = {
   { "is not supported yet: there are no positions in a kernel",
     "rope", "rope_theta", "rope_scaling", "rotary", "rotary_dim", "rotary_emb", "alibi", "position_bias",
     "relative_attention", "rel_pos" },
-  { "is not supported yet: there are causal=true, and kv_len=true for lengths at run time",
-    "mask", "attn_mask", "attention_mask", "additive_mask", "attn_bias", "window", "window_size",
-    "sliding_window", "attention_window" },
+  { "is not supported yet: there are causal=true, window_left, window_right, and kv_len=true for lengths at run time",
+    "mask", "attn_mask", "attention_mask", "additive_mask", "attn_bias" },
   { "is not supported yet: scores are divided by sqrt(dk)",
     "scale", "scaling", "softmax_scale", "attn_scale", "qk_scale", "softcap", "logit_softcap", "qk_norm" },
   { "is not supported yet: each run projects all keys and values",

@@ -9,8 +9,9 @@ local M = {}
 -- What stands for a missing key, as a word; nil where the plan chooses.
 local function default_of(row)
   if row.required then return "required" end
-  local default = row.same_as or row.computed or row.kind == "file" and "none" or row.default
-  return default ~= nil and tostring(default) or nil
+  local default = row.same_as or row.computed or row.default
+  if default == nil then return not row.planned and "none" or nil end
+  return tostring(default)
 end
 
 local HEAD = "| key | values | default | meaning |\n|---|---|---|---|"
@@ -49,8 +50,9 @@ function M.text()
     if row.weights then line("needs", "weights: " .. names_of(row.weights, "pointer")) end
     if row.divides then line("divides", row.divides) end
     for _, other in ipairs(row.excludes or {}) do
-      line("not with", ("%s=%s, %s"):format(other.key, other.is, other.why))
+      line("not with", ("%s, %s"):format(other.is == nil and other.key or other.key .. "=" .. other.is, other.why))
     end
+    if row.beside then line("beside", table.concat(row.beside, ", ")) end
     return lines
   end) .. "\n"
 end
@@ -72,8 +74,8 @@ end
 
 -- An object has its keys in this order; idle is a function.
 local order = { "key", "kind", "is", "why", "doc", "min", "max", "choices", "required", "example", "default",
-                "same_as", "computed", "also", "divides", "excludes", "schedule", "planned", "name", "word",
-                "bit", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
+                "same_as", "computed", "also", "divides", "excludes", "beside", "schedule", "planned", "name", "word",
+                "bit", "number", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
 
 -- The rows as they are, as one JSON object: { options = list, always = what every kernel needs }.
 function M.json()

@@ -1,3 +1,3 @@
--- causal: row r sees keys 0..r.
+-- causal: a row sees the keys up to its place.
 
-return { key = "causal", last = function(s) return s.query end }
+return { key = "causal", last = function(s) return s.place end }

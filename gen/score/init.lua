@@ -4,7 +4,7 @@
 --
 --   reads    what it reads at run time: { name, kind, from = what C calls it } each. An "int" is one of a batch
 --            entry, from `least` to most(cfg); of a pointer, "in", an entry has floats(cfg).
---   first, last   of s to the first and the last key that a query sees: sums of s.query, of s.<int> and of
+--   first, last   of s to the first and the last key that a query sees: sums of s.place, of s.<int> and of
 --            integers. None may fall where one of these rises; with the query they stay or rise by one.
 --   bias     of (t, w, name, at) to what is added to a score: sums start there
 --   change   of (t, w, name, at, score) to another score: sums start at zero then, for -m comes after it
@@ -14,6 +14,7 @@
 
 local expr = require "expr"
 local tape = require "tape"
+local window = require "score.window"
 
 local M = {}
 
@@ -24,8 +25,17 @@ function M.add(row) M.rows[#M.rows + 1] = row end
 -- One line to add for a new row.
 M.add(require "score.kv_len")
 M.add(require "score.causal")
+M.add(window.left)
+M.add(window.right)
 
--- The interval of keys of a query. s: cfg, query and the integers that rows read.
+-- s for one query: what s has, the query, and its place among the keys.
+function M.of_query(s, query)
+  local cfg = s.cfg
+  local offset = cfg.causal_align == "bottom_right" and cfg.seq_kv - cfg.seq or 0
+  return setmetatable({ query = query, place = query + offset }, { __index = s })
+end
+
+-- The interval of keys of a query. s: cfg, query, place and the integers that rows read.
 local function first_key(rows, s)
   local first = 0
   for _, row in ipairs(rows) do
@@ -44,11 +54,11 @@ end
 
 -- s for one query, where each integer is its `least` or its `most`.
 local function extreme(scores, which, query)
-  local s = { cfg = scores.cfg, query = query }
+  local s = { cfg = scores.cfg }
   for _, read in ipairs(scores.reads) do
     if read.kind == "int" then s[read.name] = which == "least" and read.least or read.most(scores.cfg) end
   end
-  return s
+  return M.of_query(s, query)
 end
 
 -- Whether some query may see no key. From query to query the last key less the first is concave, so that it
@@ -112,7 +122,7 @@ local ends = { "begin", "lead", "opened", "finish" }
 -- By row, the number of tiles that each end of a span would be. s: as rows have it, its query the first of a group.
 local function tile_numbers(scores, group, s)
   local rows, numbers = group.keys.rows, { begin = {}, lead = {}, opened = {}, finish = {} }
-  local final = setmetatable({ query = s.query + (group.used - 1) }, { __index = s })
+  local final = M.of_query(s, s.query + (group.used - 1))
   local function add(name, number) table.insert(numbers[name], number) end
   for _, row in ipairs(scores.rows) do
     if row.first then
@@ -151,6 +161,9 @@ function M.span(scores, group, s, straight)
       all = all and join(all, number) or number
       bounded = bounded or joined[name] == "max" and least_i >= limit or joined[name] == "min" and most_i <= limit
       least, most = join(least, least_i), join(most, most_i)
+    end
+    if least < 0 then -- the last key of some query lies before all keys
+      all, least, most = expr.max(all, 0), 0, math.max(most, 0)
     end
     if all then span[name] = least == most and most or bounded and all or join(limit, all) end
     span.most[name] = most
@@ -191,7 +204,7 @@ function M.lane_bound(scores, t, group, which, c, values)
   for _, row in ipairs(scores.rows) do
     if row[which] then
       local function key(lane)
-        return row[which](setmetatable({ query = values.query + (c - 1) * group.lanes + lane }, { __index = values }))
+        return row[which](M.of_query(values, values.query + (c - 1) * group.lanes + lane))
       end
       local rises = key(1) - key(0) == 1
       local vector = t:op("index", w, name "of", key(0))

@@ -41,8 +41,9 @@ local function attend(K, group, a)
     end
 
     -- Lane i of the group sees the keys first[i] .. last[i].
-    local seen = { cfg = cfg, query = group.count == 1 and group.q0 or p.q0 }
-    for _, read in ipairs(plan.scores.reads) do seen[read.name] = p[read.name] end
+    local reads = { cfg = cfg }
+    for _, read in ipairs(plan.scores.reads) do reads[read.name] = p[read.name] end
+    local seen = score.of_query(reads, group.count == 1 and group.q0 or p.q0)
     local span = score.span(plan.scores, group, seen, K.full)
     score.name_span(span, t)
     if plan.scores.masked then

@@ -1,0 +1,6 @@
+-- A window: a row sees so many keys before its place, and so many behind it.
+
+return {
+  left = { key = "window_left", first = function(s) return s.place - s.cfg.window_left end },
+  right = { key = "window_right", last = function(s) return s.place + s.cfg.window_right end },
+}
