@@ -95,13 +95,14 @@ static const float *numbers(bench *b, size_t count, double deviation) {
 /* Weights keep the variance, so that scores are as large as they are in models. */
 static void make_data(bench *b) {
   const mhagen_kernel *k = b->kernel;
-  const size_t d = (size_t)k->d_model, h = (size_t)k->h, hk = h * (size_t)k->dk,
-               hv = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq,
+  const size_t d = (size_t)k->d_model, h = (size_t)k->h, h_kv = (size_t)k->h_kv,
+               hq = h * (size_t)k->dk, hk = h_kv * (size_t)k->dk, hv = h_kv * (size_t)k->dv,
+               ho = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq,
                m = batch * (size_t)k->seq_kv;
-  const double in = 1 / sqrt((double)d), out = 1 / sqrt((double)hv);
+  const double in = 1 / sqrt((double)d), out = 1 / sqrt((double)ho);
   b->weights = (mhagen_weights){
-      .wq = numbers(b, d * hk, in), .wk = numbers(b, d * hk, in), .wv = numbers(b, d * hv, in),
-      .wo = numbers(b, hv * d, out), .bq = numbers(b, hk, 0.1), .bk = numbers(b, hk, 0.1),
+      .wq = numbers(b, d * hq, in), .wk = numbers(b, d * hk, in), .wv = numbers(b, d * hv, in),
+      .wo = numbers(b, ho * d, out), .bq = numbers(b, hq, 0.1), .bk = numbers(b, hk, 0.1),
       .bv = numbers(b, hv, 0.1), .bo = numbers(b, d, 0.1)};
   b->packed = allocate(b, k->packed_bytes, 0);
   b->args = (mhagen_args){.q = numbers(b, n * d, 1), .y = allocate(b, n * d * sizeof(float), 0),

@@ -10,9 +10,12 @@
  *
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
- *   Q_i = Q Wq_i + bq_i     K_i = K Wk_i + bk_i     V_i = V Wv_i + bv_i
- *   head_i = softmax(Q_i K_i^T / sqrt(dk)) V_i
+ *   Q_i = Q Wq_i + bq_i     K_g = K Wk_g + bk_g     V_g = V Wv_g + bv_g
+ *   head_i = softmax(Q_i K_g^T / sqrt(dk)) V_g
  *   Y = concat(head_1 .. head_h) Wo + bo
+ *
+ * where g is i, or with h_kv < h the head of keys and values that h / h_kv heads share, counted
+ * from 0: g = floor(i / (h / h_kv)).
  *
  * Errors against float64, s being the largest |score|:
  *
@@ -73,10 +76,12 @@ typedef enum mhagen_layout {
 } mhagen_layout;
 
 /* The weights of one attention layer, float32. A null bias means zeros. Head i owns the output
- * features i*dk .. i*dk+dk-1 (dv for wv) and the rows i*dv .. of wo. */
+ * features i*dk .. i*dk+dk-1 of wq and the rows i*dv .. of wo, head g of keys and values the
+ * features g*dk .. of wk and g*dv .. of wv. */
 typedef struct mhagen_weights {
-  const float *wq, *wk, *wv, *wo; /* [d_model][h*dk] twice, [d_model][h*dv], [h*dv][d_model] */
-  const float *bq, *bk, *bv, *bo; /* [h*dk] twice, [h*dv], [d_model] */
+  const float *wq, *wk, *wv, *wo; /* [d_model][h*dk], [d_model][h_kv*dk], [d_model][h_kv*dv],
+                                     [h*dv][d_model] */
+  const float *bq, *bk, *bv, *bo; /* [h*dk], [h_kv*dk], [h_kv*dv], [d_model] */
   mhagen_layout layout;
 } mhagen_weights;
 
@@ -137,6 +142,7 @@ typedef struct mhagen_kernel {
   int need_count;
   double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
+  int h_kv; /* heads of keys and values: h, or a divisor where heads share them */
 } mhagen_kernel;
 
 /* Returns the status that kernel->run would return, for callers who run the phases themselves. */

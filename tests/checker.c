@@ -160,15 +160,16 @@ static void *allocate(const checker *c, size_t bytes) {
 static void make_buffers(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   const size_t d = (size_t)kernel->d_model, n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv,
-               batch = (size_t)kernel->batch, h = (size_t)kernel->h, hk = h * (size_t)kernel->dk,
-               hv = h * (size_t)kernel->dv, f = sizeof(float);
+               batch = (size_t)kernel->batch, h = (size_t)kernel->h, hq = h * (size_t)kernel->dk,
+               ho = h * (size_t)kernel->dv, h_kv = (size_t)kernel->h_kv,
+               hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float);
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * f,
       [K] = need_of(c, K) ? batch * m * d * f : 0,
       [V] = need_of(c, V) ? batch * m * d * f : 0,
       [KV_LEN] = need_of(c, KV_LEN) ? batch * sizeof(int) : 0,
-      [WQ] = d * hk * f, [WK] = d * hk * f, [WV] = d * hv * f, [WO] = hv * d * f,
-      [BQ] = hk * f, [BK] = hk * f, [BV] = hv * f, [BO] = d * f,
+      [WQ] = d * hq * f, [WK] = d * hk * f, [WV] = d * hv * f, [WO] = ho * d * f,
+      [BQ] = hq * f, [BK] = hk * f, [BV] = hv * f, [BO] = d * f,
       [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,
       [Y] = batch * n * d * f,
       [PROBS] = need_of(c, PROBS) ? batch * h * n * m * f : 0,
@@ -284,8 +285,8 @@ static void pack(checker *c, enum place where, int fill, mhagen_layout layout, i
   for (int i = WQ; i <= BO; i++) {
     place_input(c, i, where);
     if (i > WO || layout == MHAGEN_IN_OUT) continue;
-    int in = i == WO ? kernel->h * kernel->dv : kernel->d_model;
-    int out = i == WO ? kernel->d_model : kernel->h * (i == WV ? kernel->dv : kernel->dk);
+    const int in = i == WO ? kernel->h * kernel->dv : kernel->d_model;
+    const int out = (int)(b[i].bytes / sizeof(float)) / in;
     transpose(b[i].master, in, out, (float *)(void *)b[i].at);
   }
   place(c, PACKED, where, fill);
@@ -994,7 +995,7 @@ static int supported_elsewhere(checker *c) {
 
 static double flops_of(const mhagen_kernel *k) {
   double h = k->h, n = k->seq, m = k->seq_kv, dk = k->dk, dv = k->dv;
-  return k->batch * h * (2 * k->d_model * (n + m) * (dk + dv) + n * m * (2 * dk + 2 * dv + 20));
+  return k->batch * (2 * k->d_model * (h * n + k->h_kv * m) * (dk + dv) + h * n * m * (2 * dk + 2 * dv + 20));
 }
 
 /* The child process: the whole check or, with a kernel without a batch, what takes both. */

@@ -40,6 +40,11 @@ def text(config):
 # ---- configs ----------------------------------------------------------------------------------
 
 
+def share(config):
+    """Heads that share keys and values."""
+    return config["h"] // config.get("h_kv", config["h"])
+
+
 def flops(config):
     h, d, dk, n = (config[key] for key in ("h", "d_model", "dk", "seq"))
     dv, m, batch = config.get("dv", dk), config.get("seq_kv", n), config.get("batch", 1)
@@ -68,7 +73,8 @@ def breaks_rule(row, config, rows):
     """Whether a key cannot stand beside the others."""
     values = {other["key"]: text_of(config.get(other["key"], other.get("default"))) for other in rows}
     return (any(values[other["key"]] == text_of(other["is"]) for other in row.get("excludes", ()))
-            or "divides" in row and config[row["divides"]] % config[row["key"]] != 0)
+            or "divides" in row and config[row["divides"]] % config[row["key"]] != 0
+            or "multiple" in row and config[row["key"]] % share(config) != 0)
 
 
 def random_config(rng, rows):

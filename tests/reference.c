@@ -67,36 +67,37 @@ typedef struct numbers {
 } numbers;
 
 typedef struct extents {
-  size_t h, d, n, m, dk, dv;
+  size_t h, h_kv, d, n, m, dk, dv;
   size_t first, end; /* the keys that a row sees */
 } extents;
 
 static size_t room_of(const extents *e) {
-  return e->h * (e->n * e->dk + e->m * e->dk + e->m * e->dv + e->n * e->dv);
+  return (e->h * e->n + e->h_kv * e->m) * (e->dk + e->dv);
 }
 
 /* Where the intermediate results lie. */
 static void divide(numbers *x, const extents *e, double *room) {
   x->q = room;
   x->k = x->q + e->n * e->h * e->dk;
-  x->v = x->k + e->m * e->h * e->dk;
-  x->context = x->v + e->m * e->h * e->dv;
+  x->v = x->k + e->m * e->h_kv * e->dk;
+  x->context = x->v + e->m * e->h_kv * e->dv;
 }
 
 static void project_inputs(const numbers *x, const extents *e, size_t entry) {
   const mhagen_weights *w = &x->weights;
   const size_t of_q = entry * e->n * e->d, of_k = entry * e->m * e->d;
   project(x->qx + of_q, NULL, e->n, e->d, w->wq, w->bq, e->h * e->dk, w->layout, x->q);
-  project(x->kx + of_k, NULL, e->m, e->d, w->wk, w->bk, e->h * e->dk, w->layout, x->k);
-  project(x->vx + of_k, NULL, e->m, e->d, w->wv, w->bv, e->h * e->dv, w->layout, x->v);
+  project(x->kx + of_k, NULL, e->m, e->d, w->wk, w->bk, e->h_kv * e->dk, w->layout, x->k);
+  project(x->vx + of_k, NULL, e->m, e->d, w->wv, w->bv, e->h_kv * e->dv, w->layout, x->v);
 }
 
 static void add_context(const numbers *x, const extents *e, size_t row, size_t head,
                         const double *p) {
   double *sum = x->context + (row * e->h + head) * e->dv;
+  const size_t shared = head / (e->h / e->h_kv);
   memset(sum, 0, e->dv * sizeof *sum);
   for (size_t j = e->first; j < e->end; j++) {
-    for (size_t c = 0; c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h + head) * e->dv + c];
+    for (size_t c = 0; c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h_kv + shared) * e->dv + c];
   }
 }
 
@@ -118,19 +119,20 @@ static const float *magnitudes(const float *from, size_t count, int largest, flo
 /* Null when memory is short. */
 static float *make_magnitudes(numbers *to, const numbers *from, const extents *e, size_t batch,
                               int largest) {
-  const size_t qx = batch * e->n * e->d, kx = batch * e->m * e->d, hk = e->h * e->dk,
-               hv = e->h * e->dv;
+  const size_t qx = batch * e->n * e->d, kx = batch * e->m * e->d, hq = e->h * e->dk,
+               hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
   const mhagen_weights *w = &from->weights;
-  float *room = malloc((qx + 2 * kx + 2 * (e->d + 1) * (hk + hv) + e->d) * sizeof *room), *at = room;
+  const size_t of_weights = (e->d + 1) * (hq + hk + hv) + (ho + 1) * e->d;
+  float *room = malloc((qx + 2 * kx + of_weights) * sizeof *room), *at = room;
   if (!room) return NULL;
   to->qx = magnitudes(from->qx, qx, largest, &at);
   to->kx = magnitudes(from->kx, kx, largest, &at);
   to->vx = magnitudes(from->vx, kx, largest, &at);
   to->weights = (mhagen_weights){
-      .wq = magnitudes(w->wq, e->d * hk, largest, &at), .bq = magnitudes(w->bq, hk, 0, &at),
+      .wq = magnitudes(w->wq, e->d * hq, largest, &at), .bq = magnitudes(w->bq, hq, 0, &at),
       .wk = magnitudes(w->wk, e->d * hk, largest, &at), .bk = magnitudes(w->bk, hk, 0, &at),
       .wv = magnitudes(w->wv, e->d * hv, largest, &at), .bv = magnitudes(w->bv, hv, 0, &at),
-      .wo = magnitudes(w->wo, hv * e->d, 0, &at),       .bo = magnitudes(w->bo, e->d, 0, &at),
+      .wo = magnitudes(w->wo, ho * e->d, 0, &at),       .bo = magnitudes(w->bo, e->d, 0, &at),
       .layout = w->layout};
   return room;
 }
@@ -149,8 +151,8 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds) {
-  extents e = {(size_t)shape->h,      (size_t)shape->d_model, (size_t)shape->seq,
-               (size_t)shape->seq_kv, (size_t)shape->dk,      (size_t)shape->dv, 0, 0};
+  extents e = {(size_t)shape->h,      (size_t)shape->h_kv, (size_t)shape->d_model, (size_t)shape->seq,
+               (size_t)shape->seq_kv, (size_t)shape->dk,   (size_t)shape->dv,      0, 0};
   const size_t batch = (size_t)shape->batch;
   const int cross = (shape->options & MHAGEN_CROSS) != 0, bounds = y_bounds != NULL;
   const size_t sides = bounds ? 2 : 1, rows = batch * e.n;
@@ -175,7 +177,8 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
       double score_size = 0;
       mhagen_keys_seen(shape, args->kv_len, b, r, &e.first, &e.end);
       for (size_t i = 0; i < e.h; i++) {
-        const size_t stride = e.h * e.dk, q_at = r * stride + i * e.dk, k_at = i * e.dk;
+        const size_t stride = e.h_kv * e.dk, q_at = (r * e.h + i) * e.dk,
+                     k_at = i / (e.h / e.h_kv) * e.dk;
         const size_t row = (b * e.h + i) * e.n + r, seen = e.end - e.first;
         double of_head = 0, *seen_p = p + e.first;
         for (size_t j = e.first; j < e.end; j++) {

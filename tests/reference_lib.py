@@ -15,7 +15,8 @@ class Kernel(ctypes.Structure):
                 *[(key, ctypes.c_void_p) for key in "supported pack run phases".split()],
                 ("phase_count", ctypes.c_int), ("self_test", ctypes.c_void_p),
                 ("needs", ctypes.c_void_p), ("need_count", ctypes.c_int),
-                ("error", ctypes.c_double), ("unit", ctypes.c_double)]
+                ("error", ctypes.c_double), ("unit", ctypes.c_double),
+                ("h_kv", ctypes.c_int)]
 
 
 class Weights(ctypes.Structure):
@@ -26,9 +27,10 @@ class Args(ctypes.Structure):
     _fields_ = [(key, ctypes.c_void_p) for key in "q k v y packed workspace kv_len probs".split()]
 
 
-def shape_of(options, **shape):
+def shape_of(options, h, h_kv=None, **shape):
     """A float32 kernel as far as the reference reads it."""
-    return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, **shape)
+    return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, h=h,
+                  h_kv=h_kv or h, **shape)
 
 
 def build(out):

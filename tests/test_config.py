@@ -85,6 +85,7 @@ INT = "must be an integer from"
     ("a\x1b[31m\nb=3", "a?[31m?b = 3: unknown key"),
     ("seq_kv=32", "seq_kv = 32: must equal seq = 16 with attention = self"),
     ("head_block=3", "head_block = 3: must divide h = 2"),
+    ("h_kv=3", "h_kv = 3: must divide h = 2"),
     ("name=for", "name = for: must not be a keyword of C or C++"),
     ("name=nullptr", "keyword"),
     ("name=template", "keyword"),
@@ -106,6 +107,13 @@ def test_bad_argument(argument, message, tmp_path):
     result = run("gen", *given, argument, "-o", tmp_path / "out")
     assert_refused(result, message)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_head_block_of_shared_keys():
+    """Heads that share keys and values are projected together."""
+    given = [*arguments(), "h_kv=1"]
+    assert_refused(run("explain", *given, "head_block=1"), "head_block = 1: must be a multiple of h / h_kv = 2\n")
+    assert run("explain", *given, "head_block=2").returncode == 0
 
 
 @pytest.mark.parametrize("mask", ["causal", "kv_len"])

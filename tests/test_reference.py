@@ -16,16 +16,16 @@ class Case:
     """Random float32 data of one shape, and the reference's results for it."""
 
     def __init__(self, library, h, d_model, dk, seq, dv=None, seq_kv=None, batch=2, options=0,
-                 kv_len=None, biases=True, layout=1, seed=0):
+                 kv_len=None, biases=True, layout=1, seed=0, h_kv=None):
         torch.manual_seed(seed)
-        dv, seq_kv = dv or dk, seq_kv or seq
-        self.h, self.dk, self.seq, self.seq_kv, self.batch = h, dk, seq, seq_kv, batch
+        dv, seq_kv, h_kv = dv or dk, seq_kv or seq, h_kv or h
+        self.h, self.h_kv, self.dk, self.seq, self.seq_kv, self.batch = h, h_kv, dk, seq, seq_kv, batch
         self.options, self.biases = options, biases
         self.kv_len = torch.tensor(kv_len or [seq_kv] * batch, dtype=torch.int32)
         self.q = torch.randn(batch, seq, d_model)
         self.k, self.v = ((torch.randn(batch, seq_kv, d_model) for _ in "kv") if options & CROSS
                           else (self.q, self.q))
-        shapes = {"q": (h * dk, d_model), "k": (h * dk, d_model), "v": (h * dv, d_model),
+        shapes = {"q": (h * dk, d_model), "k": (h_kv * dk, d_model), "v": (h_kv * dv, d_model),
                   "o": (d_model, h * dv)}  # as torch.nn.Linear has them
         self.w = {key: torch.randn(shape) for key, shape in shapes.items()}
         self.b = {key: torch.randn(shape[0]) * biases for key, shape in shapes.items()}
@@ -36,7 +36,7 @@ class Case:
         args = Args(q=self.q.data_ptr(), kv_len=self.kv_len.data_ptr())
         if options & CROSS:
             args.k, args.v = self.k.data_ptr(), self.v.data_ptr()
-        kernel = shape_of(options, h=h, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch)
+        kernel = shape_of(options, h=h, h_kv=h_kv, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch)
         self.y = torch.full((batch, seq, d_model), torch.nan, dtype=torch.double)
         self.probs = torch.full((batch, h, seq, seq_kv), torch.nan, dtype=torch.double)
         score = ctypes.c_double()
@@ -86,19 +86,21 @@ def test_multihead_attention(library, options, kv_len, biases):
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("shape", [
     dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=5, dk=3, dv=7, seq=6),
-    dict(h=5, d_model=11, dk=4, dv=2, seq=9), dict(h=2, d_model=16, dk=32, seq=40)])
+    dict(h=5, d_model=11, dk=4, dv=2, seq=9), dict(h=2, d_model=16, dk=32, seq=40),
+    dict(h=6, h_kv=2, d_model=10, dk=4, dv=3, seq=9), dict(h=4, h_kv=1, d_model=8, dk=5, seq=7)])
 def test_composition(library, shape, options, layout):
-    """Any dk, dv and seq_kv: PyTorch's scaled_dot_product_attention between linear maps."""
+    """Any dk, dv, h_kv and seq_kv: PyTorch's scaled_dot_product_attention between linear maps."""
     seq_kv = shape["seq"] + 3 if options & CROSS else shape["seq"]
     kv_len = [1 + seq_kv // 2, seq_kv] if options & KV_LEN else None
     case = Case(library, **shape, seq_kv=seq_kv, options=options, kv_len=kv_len, layout=layout)
 
-    def heads(x, key):
+    def heads(x, key, count):
         x = torch.nn.functional.linear(x.double(), case.w[key].double(), case.b[key].double())
-        return x.unflatten(-1, (case.h, -1)).transpose(1, 2)
+        return x.unflatten(-1, (count, -1)).transpose(1, 2)
 
-    q, k, v = heads(case.q, "q"), heads(case.k, "k"), heads(case.v, "v")
-    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden())
+    q, k, v = heads(case.q, "q", case.h), heads(case.k, "k", case.h_kv), heads(case.v, "v", case.h_kv)
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden(), enable_gqa=True)
+    k = k.repeat_interleave(case.h // case.h_kv, dim=1)
     y = torch.nn.functional.linear(context.transpose(1, 2).flatten(2), case.w["o"].double(),
                                    case.b["o"].double())
     scores = (q @ k.transpose(-1, -2) / case.dk**0.5).masked_fill(case.hidden(), -torch.inf)

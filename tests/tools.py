@@ -174,6 +174,7 @@ COVER = [
     "probs=true batch=2",
     "h=4 d_model=70 dk=8 seq=50 query_vectors=2 key_block=16 k_block=16 k_unroll=3 head_block=2",
     "h=1 d_model=9 dk=2 seq=130 causal=true key_rows=1 context_rows=1",
+    "h=6 h_kv=2 d_model=23 dk=5 dv=7 seq=29 causal=true kv_len=true probs=true batch=2",
     "h=6 d_model=96 dk=16 seq=64 kv_len=true probs=true",
 ]
 

@@ -88,7 +88,7 @@ local function name_parts()
   local parts = {}
   for _, row in ipairs(options.list) do
     if row.name and not row.required then
-      for _, value in ipairs(row.choices or { row.kind == "integer" and 7 or true }) do
+      for _, value in ipairs(row.choices or { row.kind == "integer" and (row.divides and 1 or 7) or true }) do
         if value ~= row.default then parts[#parts + 1] = { row.key, ("%s=%s"):format(row.key, value) } end
       end
     end

@@ -157,12 +157,13 @@ local function reference(cfg, w, q, k, v, seen)
   end
   for head = 0, cfg.h - 1 do
     local Q, K, V = {}, {}, {}
+    local shared = head // (cfg.h // cfg.h_kv)
     for i = 0, cfg.dk - 1 do
       Q[i] = project(q, cfg.seq, w.wq, w.bq, cfg.h * cfg.dk, head * cfg.dk + i, q.off)
-      K[i] = project(k, cfg.seq_kv, w.wk, w.bk, cfg.h * cfg.dk, head * cfg.dk + i, k.off)
+      K[i] = project(k, cfg.seq_kv, w.wk, w.bk, cfg.h_kv * cfg.dk, shared * cfg.dk + i, k.off)
     end
     for i = 0, cfg.dv - 1 do
-      V[i] = project(v, cfg.seq_kv, w.wv, w.bv, cfg.h * cfg.dv, head * cfg.dv + i, v.off)
+      V[i] = project(v, cfg.seq_kv, w.wv, w.bv, cfg.h_kv * cfg.dv, shared * cfg.dv + i, v.off)
     end
     probs[head] = {}
     for r = 0, cfg.seq - 1 do
@@ -207,12 +208,13 @@ local function kernel_of(text, kv_len)
   local function fresh(name, size)
     return evaluate.buffer(name, size, function() return 0.0 / 0.0 end)
   end
-  local d, k_columns, v_columns = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   local weights = {
     layout = 0,
-    wq = input("wq", d * k_columns), wk = input("wk", d * k_columns), wv = input("wv", d * v_columns),
-    wo = input("wo", v_columns * d),
-    bq = input("bq", k_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", d),
+    wq = input("wq", d * q_columns), wk = input("wk", d * k_columns), wv = input("wv", d * v_columns),
+    wo = input("wo", o_rows * d),
+    bq = input("bq", q_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", d),
   }
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
   pack_weights(pack.list(plan), weights, packed)
@@ -283,6 +285,11 @@ local function kernels()
       { "h=3 d_model=5 dk=3 seq=6 q_lanes=columns causal=true" },
       { "h=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed
       { "h=2 d_model=3 dk=4 seq=9 fold=off" },
+      { "h=4 h_kv=2 d_model=5 dk=3 dv=2 seq=6 probs=true causal=true" },
+      { "h=6 h_kv=2 d_model=5 dk=3 seq=3 head_block=3 q_lanes=columns" },
+      { "h=6 h_kv=1 d_model=4 dk=2 seq=5 unroll=full" },
+      { "h=4 h_kv=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed, heads share the matrices
+      { "h=4 h_kv=2 d_model=6 dk=16 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true fold=off", { [0] = 3, 0 } },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..

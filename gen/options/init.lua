@@ -16,7 +16,7 @@ local function place(row)
 end
 
 local known = {} -- the fields of a row
-for field in ([[key kind min max choices doc default same_as required example computed also divides excludes
+for field in ([[key kind min max choices doc default same_as required example computed also divides multiple excludes
                 name word bit args weights idle draw schedule planned]]):gmatch("%S+") do
   known[field] = true
 end
@@ -76,6 +76,10 @@ local function broken(row, values)
   local value = values[row.key]
   if row.divides and value and values[row.divides] % value ~= 0 then
     return ("must divide %s = %d"):format(row.divides, values[row.divides])
+  end
+  local of, by = table.unpack(row.multiple or {})
+  if of and value and value % (values[of] // values[by]) ~= 0 then
+    return ("must be a multiple of %s / %s = %d"):format(of, by, values[of] // values[by])
   end
   if not row.excludes or not M.on(row, values) then return nil end
   for _, other in ipairs(row.excludes) do

@@ -48,6 +48,12 @@ M.options = {
   { key = "h", kind = "integer", min = 1, max = 1024, required = true, example = 12, name = "_h",
     also = { "heads", "num_heads", "n_heads", "num_attention_heads", "n_head", "nhead" },
     doc = "number of heads", draw = { small = 8, large = 16 } },
+  { key = "h_kv", kind = "integer", min = 1, max = 1024, same_as = "h", divides = "h", name = "_g",
+    word = "%s of keys and values",
+    also = { "kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "n_head_kv", "num_query_groups",
+             "gqa", "mqa" },
+    doc = "number of heads of keys and values, each shared by h / h_kv heads; divides h",
+    draw = { chance = 0.3, from = 1, to = 8 } },
   { key = "d_model", kind = "integer", min = 1, max = 16384, required = true, example = 384, name = "_d",
     also = { "embed_dim", "dim", "width", "hidden_size", "hidden_dim", "n_embd" },
     doc = "width of the rows of Q, K, V and Y", draw = { small = 64, large = 300 } },
@@ -139,17 +145,14 @@ M.schedule = {
     doc = "longest accumulation chain", draw = { from = 16, to = 64 } },
   { key = "k_unroll", kind = "integer", min = 1, max = 64,
     doc = "K steps per loop iteration, but in tiles of few sums", draw = { from = 1, to = 8 } },
-  { key = "head_block", kind = "integer", min = 1, max = 64, divides = "h",
-    doc = "heads projected together; divides h", draw = { from = 1, to = 8 } },
+  { key = "head_block", kind = "integer", min = 1, max = 64, divides = "h", multiple = { "h", "h_kv" },
+    doc = "heads projected together; divides h, a multiple of h / h_kv", draw = { from = 1, to = 8 } },
   { key = "code_limit", kind = "integer", min = 1000, max = 10000000, default = 60000, schedule = false,
     doc = "statements of the kernel's functions" },
 }
 
 -- Words of other tools for what is no key here, and what is to be said of them.
 M.elsewhere = {
-  { "is not supported yet: each head has keys and values of its own",
-    "kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "n_head_kv", "num_query_groups",
-    "gqa", "mqa" },
   { "is not supported yet: there are no positions in a kernel",
     "rope", "rope_theta", "rope_scaling", "rotary", "rotary_dim", "rotary_emb", "alibi", "position_bias",
     "relative_attention", "rel_pos" },

@@ -48,6 +48,7 @@ function M.text()
     if row.args then line("needs", "args: " .. names_of(row.args, "pointer")) end
     if row.weights then line("needs", "weights: " .. names_of(row.weights, "pointer")) end
     if row.divides then line("divides", row.divides) end
+    if row.multiple then line("multiple", table.concat(row.multiple, " / ")) end
     for _, other in ipairs(row.excludes or {}) do
       line("not with", ("%s=%s, %s"):format(other.key, other.is, other.why))
     end
@@ -72,7 +73,7 @@ end
 
 -- An object has its keys in this order; idle is a function.
 local order = { "key", "kind", "is", "why", "doc", "min", "max", "choices", "required", "example", "default",
-                "same_as", "computed", "also", "divides", "excludes", "schedule", "planned", "name", "word",
+                "same_as", "computed", "also", "divides", "multiple", "excludes", "schedule", "planned", "name", "word",
                 "bit", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
 
 -- The rows as they are, as one JSON object: { options = list, always = what every kernel needs }.

@@ -53,7 +53,7 @@ M.choice = { "quadrants", "projections by seven products of quadrants",
 local function applies(plan, stage)
   local cfg = plan.cfg
   if stage.kind ~= "project" or stage.merged or stage.rows % 2 > 0 or stage.steps % 2 > 0
-    or plan.hb * stage.cols % (2 * plan.isa.lanes) > 0 then
+    or graph.in_block(plan, stage) * stage.cols % (2 * plan.isa.lanes) > 0 then
     return false
   end
   if stage.letter == "v" then return true end
@@ -84,7 +84,7 @@ end
 function M.plan(plan, stage)
   local row_blocks, sets = tiles.balanced(stage.rows // 2, ROWS), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
-  local columns, steps = plan.hb * stage.cols, stage.steps // 2
+  local columns, steps = graph.in_block(plan, stage) * stage.cols, stage.steps // 2
   local product, cost = tiles.columns(plan, project.keys, sets, columns // 2, steps, "rows")
   product.parts, product.row_blocks, product.ld = #products, row_blocks, columns
   stage.product, stage.c.row = product, columns

@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 #define TINY_AVX2_H 2
+#define TINY_AVX2_H_KV 2
 #define TINY_AVX2_D_MODEL 8
 #define TINY_AVX2_DK 4
 #define TINY_AVX2_DV 4

@@ -21,6 +21,7 @@ extern "C" {
 #endif
 
 #define TINY_AVX512_H 2
+#define TINY_AVX512_H_KV 2
 #define TINY_AVX512_D_MODEL 8
 #define TINY_AVX512_DK 4
 #define TINY_AVX512_DV 4

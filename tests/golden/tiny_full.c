@@ -859,4 +859,5 @@ const mhagen_kernel tiny_full_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
+  .h_kv = 1,
 };

@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 #define TINY_FULL_H 1
+#define TINY_FULL_H_KV 1
 #define TINY_FULL_D_MODEL 4
 #define TINY_FULL_DK 2
 #define TINY_FULL_DV 2

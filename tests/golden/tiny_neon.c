@@ -1126,4 +1126,5 @@ const mhagen_kernel tiny_neon_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
+  .h_kv = 2,
 };

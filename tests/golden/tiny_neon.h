@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 #define TINY_NEON_H 2
+#define TINY_NEON_H_KV 2
 #define TINY_NEON_D_MODEL 8
 #define TINY_NEON_DK 4
 #define TINY_NEON_DV 4

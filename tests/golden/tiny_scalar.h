@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 #define TINY_SCALAR_H 1
+#define TINY_SCALAR_H_KV 1
 #define TINY_SCALAR_D_MODEL 3
 #define TINY_SCALAR_DK 2
 #define TINY_SCALAR_DV 2

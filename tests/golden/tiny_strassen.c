@@ -1225,4 +1225,5 @@ const mhagen_kernel tiny_strassen_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 2e-06,
   .unit = 0x1p-24,
+  .h_kv = 1,
 };

@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 #define TINY_STRASSEN_H 1
+#define TINY_STRASSEN_H_KV 1
 #define TINY_STRASSEN_D_MODEL 10
 #define TINY_STRASSEN_DK 2
 #define TINY_STRASSEN_DV 2
