@@ -52,12 +52,12 @@ local rewrites = {}
 function rewrites.absorb_keys(list, cfg)
   local keys = graph.find(list, "keys")
   local query = graph.product {
-    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = cfg.d_model,
+    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = keys.steps,
     heads = cfg.h, weights = { text = "wk^T", a = "wk", a_flipped = true, along = "row", width = cfg.dk,
                 heads = cfg.h_kv },
   }
   local attend = reading(list, "keys", "Wk is applied to the queries", {
-    keys = keys.a, depth = cfg.d_model, test_scores = cfg.attention == "cross" })
+    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
   return graph.edited(list, { keys = {}, attend = { query, attend } })
 end
 
@@ -68,24 +68,25 @@ function rewrites.merge_keys(list, cfg)
              heads = cfg.h }
   end
   local queries = graph.with(graph.find(list, "queries"), {
-    cols = cfg.d_model, weights = times_wk "wq", bias = times_wk "bq", merged = true })
+    cols = keys.steps, weights = times_wk "wq", bias = times_wk "bq", merged = true })
   local attend = reading(list, "keys", "the queries' weights are Wq Wk^T", {
-    keys = keys.a, depth = cfg.d_model, test_scores = cfg.attention == "cross" })
+    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
   return graph.edited(list, { queries = { queries }, keys = {}, attend = { attend } })
 end
 
 function rewrites.absorb_values(list, cfg)
   local values = graph.find(list, "values")
   local context = graph.product {
-    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = cfg.d_model,
+    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = values.steps,
     cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
   }
-  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = cfg.d_model })
+  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps })
   return graph.edited(list, { values = {}, attend = { attend, context } })
 end
 
 function rewrites.merge_values(list, cfg)
-  local values, d = graph.find(list, "values"), cfg.d_model
+  local values = graph.find(list, "values")
+  local d = values.steps
   local output = graph.with(graph.find(list, "output"), {
     steps = cfg.h * d, weights = { text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
   local attend = reading(list, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d })

@@ -15,7 +15,7 @@ local score = require "score.init"
 
 local M = {}
 
-local function input(cfg, name) return { name = name, at = "input", row = cfg.d_model, head = 0 } end
+local function input(name, width) return { name = name, at = "input", row = width, head = 0 } end
 
 local function macs(stage) return 1.0 * stage.heads * stage.rows * stage.cols * stage.steps end
 
@@ -63,11 +63,12 @@ end
 function M.of(cfg, scores)
   local d, h = cfg.d_model, cfg.h
   local cross = cfg.attention == "cross"
+  local widths = { q = d, k = cfg.k_width, v = cfg.v_width }
   local function projection(name, letter, rows, width)
     local heads = letter == "q" and h or cfg.h_kv
-    local source = input(cfg, cross and letter or "q")
+    local source = input(cross and letter or "q", widths[letter])
     return M.product {
-      name = name, letter = letter, a = source, rows = rows, steps = d, cols = width, heads = heads,
+      name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
       c = { name = name, at = "workspace", head = width },
       weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
       bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
@@ -85,7 +86,7 @@ function M.of(cfg, scores)
   }
   local output = M.product {
     name = "output", kind = "output", letter = "o", a = context, c = { name = "y", at = "input" },
-    rows = cfg.seq, steps = h * cfg.dv, cols = d, heads = 1, weights = { text = "wo", a = "wo", steps = h * cfg.dv },
+    rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1, weights = { text = "wo", a = "wo", steps = h * cfg.dv },
     bias = { text = "bo", terms = { { a = "bo" } } },
   }
   return { queries, keys, values, attend, output }

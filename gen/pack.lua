@@ -20,8 +20,9 @@ local function matrices(cfg)
   local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
   local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   return {
-    { "wq", d, q_columns }, { "wk", d, k_columns }, { "wv", d, v_columns }, { "wo", o_rows, d },
-    { "bq", 1, q_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, d },
+    { "wq", d, q_columns }, { "wk", cfg.k_width, k_columns }, { "wv", cfg.v_width, v_columns },
+    { "wo", o_rows, cfg.y_width },
+    { "bq", 1, q_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, cfg.y_width },
   }
 end
 

@@ -195,7 +195,9 @@ end
 
 local function check_inputs(cfg)
   memory.check_size(cfg, "seq", "q", cfg.batch * cfg.seq * cfg.d_model)
-  memory.check_size(cfg, "seq_kv", "k", cfg.batch * cfg.seq_kv * cfg.d_model)
+  memory.check_size(cfg, "seq_kv", "k", cfg.batch * cfg.seq_kv * cfg.k_width)
+  memory.check_size(cfg, "seq_kv", "v", cfg.batch * cfg.seq_kv * cfg.v_width)
+  memory.check_size(cfg, "seq", "y", cfg.batch * cfg.seq * cfg.y_width)
   if cfg.probs then memory.check_size(cfg, "probs", "probs", cfg.batch * cfg.h * cfg.seq * cfg.seq_kv) end
 end
 

@@ -47,6 +47,7 @@ def share(config):
 
 def flops(config):
     h, d, dk, n = (config[key] for key in ("h", "d_model", "dk", "seq"))
+    d = max(d, *(config.get(key, d) for key in ("k_width", "v_width", "y_width")))
     dv, m, batch = config.get("dv", dk), config.get("seq_kv", n), config.get("batch", 1)
     return 2 * batch * h * (dk + dv) * (d * (n + m) + n * m)
 

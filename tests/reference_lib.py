@@ -5,6 +5,7 @@ import subprocess
 from tools import ROOT
 
 CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN = 1, 2, 4, 8, 16
+WIDTHS = ["h_kv", "k_width", "v_width", "y_width"]
 SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
 
 
@@ -16,7 +17,7 @@ class Kernel(ctypes.Structure):
                 ("phase_count", ctypes.c_int), ("self_test", ctypes.c_void_p),
                 ("needs", ctypes.c_void_p), ("need_count", ctypes.c_int),
                 ("error", ctypes.c_double), ("unit", ctypes.c_double),
-                ("h_kv", ctypes.c_int)]
+                *[(key, ctypes.c_int) for key in WIDTHS]]
 
 
 class Weights(ctypes.Structure):
@@ -27,10 +28,11 @@ class Args(ctypes.Structure):
     _fields_ = [(key, ctypes.c_void_p) for key in "q k v y packed workspace kv_len probs".split()]
 
 
-def shape_of(options, h, h_kv=None, **shape):
+def shape_of(options, **shape):
     """A float32 kernel as far as the reference reads it."""
-    return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, h=h,
-                  h_kv=h_kv or h, **shape)
+    for key in WIDTHS:
+        shape.setdefault(key, shape["h" if key == "h_kv" else "d_model"])
+    return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, **shape)
 
 
 def build(out):

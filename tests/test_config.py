@@ -84,6 +84,7 @@ INT = "must be an integer from"
     ("=3", "unknown key"),
     ("a\x1b[31m\nb=3", "a?[31m?b = 3: unknown key"),
     ("seq_kv=32", "seq_kv = 32: must equal seq = 16 with attention = self"),
+    ("k_width=8", "must equal d_model = 32 with attention = self, which has one input"),
     ("head_block=3", "head_block = 3: must divide h = 2"),
     ("h_kv=3", "h_kv = 3: must divide h = 2"),
     ("name=for", "name = for: must not be a keyword of C or C++"),

@@ -92,11 +92,12 @@ end
 function M.shape(cfg, newline)
   local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
   if cfg.attention == "cross" then
-    inputs = ("q[%d][%d], k and v[%d][%d]"):format(cfg.seq, cfg.d_model, cfg.seq_kv, cfg.d_model)
+    local keys = cfg.k_width == cfg.v_width and "k" or ("k[%d][%d]"):format(cfg.seq_kv, cfg.k_width)
+    inputs = ("q[%d][%d], %s and v[%d][%d]"):format(cfg.seq, cfg.d_model, keys, cfg.seq_kv, cfg.v_width)
   end
   local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
   local more = options.words(cfg)
-  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.d_model, cfg.h,
+  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.y_width, cfg.h,
     cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
 end
 

@@ -47,7 +47,7 @@ end
 
 -- All rows by all panels: the panels are the inner loop. Run-time `p.len` (or nil) bounds the keys.
 local function record_tiles(K, stage, p)
-  local product, d = stage.product, K.plan.cfg.d_model
+  local product, d = stage.product, stage.steps
   choices.add(K.t.why, "project_order")
   for _, run in ipairs(product.runs[1]) do
     local count = run.count

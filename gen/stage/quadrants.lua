@@ -142,7 +142,7 @@ end
 
 -- One product of quadrants for a block of rows of kind `kind`: c = a b.
 local function record_part(K, stage, kind, block, a, b, c)
-  local product, d = stage.product, K.plan.cfg.d_model
+  local product, d = stage.product, stage.steps
   local rows = product.row_blocks[kind].size
   K:part(("%s_quadrant_%dx%d"):format(stage.name, rows, block.used),
     ("%d rows and %d columns of a product of quadrants."):format(rows, block.used),
@@ -162,7 +162,7 @@ end
 
 -- Block of rows by block of rows. p: x, s (its sums), w, m (for the seven products), out, and bias or nil.
 local function record(K, stage, p)
-  local product, d = stage.product, K.plan.cfg.d_model
+  local product, d = stage.product, stage.steps
   local function quadrant(of, which) return of:at(which[1] * (stage.rows // 2 * d) + which[2] * product.steps) end
   for kind, rows in ipairs(product.row_blocks) do
     K:each("part", rows.count, function(part)

@@ -1020,4 +1020,7 @@ const mhagen_kernel tiny_avx512_kernel = {
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 2,
+  .k_width = 8,
+  .v_width = 8,
+  .y_width = 8,
 };

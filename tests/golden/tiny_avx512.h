@@ -28,6 +28,9 @@ extern "C" {
 #define TINY_AVX512_SEQ 5
 #define TINY_AVX512_SEQ_KV 5
 #define TINY_AVX512_BATCH 1
+#define TINY_AVX512_K_WIDTH 8
+#define TINY_AVX512_V_WIDTH 8
+#define TINY_AVX512_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_AVX512_PACKED_BYTES 1984

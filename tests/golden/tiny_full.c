@@ -860,4 +860,7 @@ const mhagen_kernel tiny_full_kernel = {
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
+  .k_width = 4,
+  .v_width = 4,
+  .y_width = 4,
 };

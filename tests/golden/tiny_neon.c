@@ -1127,4 +1127,7 @@ const mhagen_kernel tiny_neon_kernel = {
   .error = 1e-06,
   .unit = 0x1p-24,
   .h_kv = 2,
+  .k_width = 8,
+  .v_width = 8,
+  .y_width = 8,
 };

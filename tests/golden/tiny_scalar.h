@@ -27,6 +27,9 @@ extern "C" {
 #define TINY_SCALAR_SEQ 2
 #define TINY_SCALAR_SEQ_KV 2
 #define TINY_SCALAR_BATCH 1
+#define TINY_SCALAR_K_WIDTH 3
+#define TINY_SCALAR_V_WIDTH 3
+#define TINY_SCALAR_Y_WIDTH 3
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_SCALAR_PACKED_BYTES 256

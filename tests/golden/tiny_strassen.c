@@ -1226,4 +1226,7 @@ const mhagen_kernel tiny_strassen_kernel = {
   .error = 2e-06,
   .unit = 0x1p-24,
   .h_kv = 1,
+  .k_width = 10,
+  .v_width = 10,
+  .y_width = 10,
 };
