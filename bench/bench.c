@@ -95,18 +95,21 @@ static const float *numbers(bench *b, size_t count, double deviation) {
 /* Weights keep the variance, so that scores are as large as they are in models. */
 static void make_data(bench *b) {
   const mhagen_kernel *k = b->kernel;
-  const size_t d = (size_t)k->d_model, h = (size_t)k->h, hk = h * (size_t)k->dk,
-               hv = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq,
+  const size_t d = (size_t)k->d_model, dk = (size_t)k->k_width, dv = (size_t)k->v_width,
+               dy = (size_t)k->y_width, h = (size_t)k->h, h_kv = (size_t)k->h_kv,
+               hq = h * (size_t)k->dk, hk = h_kv * (size_t)k->dk, hv = h_kv * (size_t)k->dv,
+               ho = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq,
                m = batch * (size_t)k->seq_kv;
-  const double in = 1 / sqrt((double)d), out = 1 / sqrt((double)hv);
+  const double in = 1 / sqrt((double)d), out = 1 / sqrt((double)ho);
   b->weights = (mhagen_weights){
-      .wq = numbers(b, d * hk, in), .wk = numbers(b, d * hk, in), .wv = numbers(b, d * hv, in),
-      .wo = numbers(b, hv * d, out), .bq = numbers(b, hk, 0.1), .bk = numbers(b, hk, 0.1),
-      .bv = numbers(b, hv, 0.1), .bo = numbers(b, d, 0.1)};
+      .wq = numbers(b, d * hq, in), .wk = numbers(b, dk * hk, 1 / sqrt((double)dk)),
+      .wv = numbers(b, dv * hv, 1 / sqrt((double)dv)),
+      .wo = numbers(b, ho * dy, out), .bq = numbers(b, hq, 0.1), .bk = numbers(b, hk, 0.1),
+      .bv = numbers(b, hv, 0.1), .bo = numbers(b, dy, 0.1)};
   b->packed = allocate(b, k->packed_bytes, 0);
-  b->args = (mhagen_args){.q = numbers(b, n * d, 1), .y = allocate(b, n * d * sizeof(float), 0),
+  b->args = (mhagen_args){.q = numbers(b, n * d, 1), .y = allocate(b, n * dy * sizeof(float), 0),
                           .packed = b->packed, .workspace = allocate(b, k->workspace_bytes, 0)};
-  if (k->options & MHAGEN_CROSS) b->args.k = numbers(b, m * d, 1), b->args.v = numbers(b, m * d, 1);
+  if (k->options & MHAGEN_CROSS) b->args.k = numbers(b, m * dk, 1), b->args.v = numbers(b, m * dv, 1);
   if (k->options & MHAGEN_PROBS)
     b->args.probs = allocate(b, h * n * (size_t)k->seq_kv * sizeof(float), 0);
   if (k->options & MHAGEN_KV_LEN) {
@@ -142,9 +145,9 @@ static mhagen_status run(const bench *b) {
  * several times, until the norms are over 64 independent columns, or 8 in expensive shapes. */
 static double measure_errors(bench *all, int count, double *error) {
   const mhagen_kernel *k = all->kernel;
-  const int context = k->h * k->dv, width = context < k->d_model ? context : k->d_model,
+  const int context = k->h * k->dv, width = context < k->y_width ? context : k->y_width,
             columns = all->flops < 1e7 ? 64 : 8;
-  const size_t numbers = (size_t)k->batch * (size_t)k->seq * (size_t)k->d_model;
+  const size_t numbers = (size_t)k->batch * (size_t)k->seq * (size_t)k->y_width;
   double *want = malloc(numbers * sizeof *want), norm = 0, largest = 0;
   for (int i = 0; i < count; i++) error[i] = 0;
   for (int drawn = 0; drawn < columns; drawn += width) {

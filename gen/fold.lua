@@ -10,7 +10,8 @@
 --
 -- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them;
 -- each row of P sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is
--- zero, and bv stays.
+-- zero, and bv stays. Where heads share keys and values, matrices of one are not merged with those of another,
+-- and bv stays as well.
 
 local choices = require "choices"
 local graph = require "graph"
@@ -26,12 +27,14 @@ local function keys_allowed(cfg)
   return cfg.attention == "self" or cfg.dk >= 16
 end
 
+local function shared(cfg) return cfg.h_kv < cfg.h end
+
 local function drop_biases(list, cfg, scores)
   local values, output = graph.find(list, "values"), graph.find(list, "output")
   if #scores.changes == 0 then -- softmax drops what is added to all scores of a query
     list = graph.edited(list, { keys = { graph.with(graph.find(list, "keys"), { bias = false }) } })
   end
-  if scores.keyless then return list end
+  if scores.keyless or shared(cfg) then return list end
   local bias = { text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
   return graph.edited(list, { values = { graph.with(values, { bias = false }) },
                               output = { graph.with(output, { bias = bias }) } })
@@ -49,38 +52,41 @@ local rewrites = {}
 function rewrites.absorb_keys(list, cfg)
   local keys = graph.find(list, "keys")
   local query = graph.product {
-    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = cfg.d_model,
-    heads = cfg.h, weights = { text = "wk^T", a = "wk", a_flipped = true, along = "row", width = cfg.dk },
+    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = keys.steps,
+    heads = cfg.h, weights = { text = "wk^T", a = "wk", a_flipped = true, along = "row", width = cfg.dk,
+                heads = cfg.h_kv },
   }
   local attend = reading(list, "keys", "Wk is applied to the queries", {
-    keys = keys.a, depth = cfg.d_model, test_scores = cfg.attention == "cross" })
+    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
   return graph.edited(list, { keys = {}, attend = { query, attend } })
 end
 
 function rewrites.merge_keys(list, cfg)
   local keys = graph.find(list, "keys")
   local function times_wk(a)
-    return { text = a .. " wk^T", a = a, b = "wk", b_flipped = true, inner = cfg.dk, along = "first", width = cfg.dk }
+    return { text = a .. " wk^T", a = a, b = "wk", b_flipped = true, inner = cfg.dk, along = "first", width = cfg.dk,
+             heads = cfg.h }
   end
   local queries = graph.with(graph.find(list, "queries"), {
-    cols = cfg.d_model, weights = times_wk "wq", bias = times_wk "bq", merged = true })
+    cols = keys.steps, weights = times_wk "wq", bias = times_wk "bq", merged = true })
   local attend = reading(list, "keys", "the queries' weights are Wq Wk^T", {
-    keys = keys.a, depth = cfg.d_model, test_scores = cfg.attention == "cross" })
+    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
   return graph.edited(list, { queries = { queries }, keys = {}, attend = { attend } })
 end
 
 function rewrites.absorb_values(list, cfg)
   local values = graph.find(list, "values")
   local context = graph.product {
-    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = cfg.d_model,
-    cols = cfg.dv, heads = cfg.h, weights = { text = "wv", a = "wv", along = "column", width = cfg.dv },
+    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = values.steps,
+    cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
   }
-  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = cfg.d_model })
+  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps })
   return graph.edited(list, { values = {}, attend = { attend, context } })
 end
 
 function rewrites.merge_values(list, cfg)
-  local values, d = graph.find(list, "values"), cfg.d_model
+  local values = graph.find(list, "values")
+  local d = values.steps
   local output = graph.with(graph.find(list, "output"), {
     steps = cfg.h * d, weights = { text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
   local attend = reading(list, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d })
@@ -95,9 +101,9 @@ function M.rewrite(list, plan)
   list = drop_biases(list, cfg, scores)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
   if scores.masked then return list end
-  local function least(...)
+  local function least(absorb, merge)
     local best = list
-    for _, rewrite in ipairs { ... } do
+    for _, rewrite in ipairs { absorb, not shared(cfg) and merge or nil } do
       local other = rewrite(list, cfg)
       if graph.macs(other) < graph.macs(best) then best = other end
     end

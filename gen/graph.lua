@@ -7,14 +7,15 @@
 -- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;
 -- weights and bias, matrices as they are packed:
 --   { text, a, b = a matrix or the product of two, a_flipped and b_flipped where they are transposed, inner = columns
---     of a in that product, along = "column", "row" or "first": what moves on by `width` from head to head },
--- and the scale of both.
+--     of a in that product, along = "column", "row" or "first": what moves on by `width` from one of its `heads`
+--     heads to the next },
+-- and the scale of both. Keys and values have h_kv heads, each of which h / h_kv heads of queries share.
 
 local score = require "score.init"
 
 local M = {}
 
-local function input(cfg, name) return { name = name, at = "input", row = cfg.d_model, head = 0 } end
+local function input(name, width) return { name = name, at = "input", row = width, head = 0 } end
 
 local function macs(stage) return 1.0 * stage.heads * stage.rows * stage.cols * stage.steps end
 
@@ -30,6 +31,9 @@ function M.product(stage)
   stage.kind, stage.macs, stage.scale = stage.kind or "project", macs, stage.scale or 1.0
   return stage
 end
+
+-- Of the heads of a stage or matrix, those in a block of heads.
+function M.in_block(plan, of) return of.heads // plan.head_blocks end
 
 -- A list with other stages in the place of some: edits { [name] = list }.
 function M.edited(list, edits)
@@ -59,13 +63,15 @@ end
 function M.of(cfg, scores)
   local d, h = cfg.d_model, cfg.h
   local cross = cfg.attention == "cross"
+  local widths = { q = d, k = cfg.k_width, v = cfg.v_width }
   local function projection(name, letter, rows, width)
-    local source = input(cfg, cross and letter or "q")
+    local heads = letter == "q" and h or cfg.h_kv
+    local source = input(cross and letter or "q", widths[letter])
     return M.product {
-      name = name, letter = letter, a = source, rows = rows, steps = d, cols = width, heads = h,
+      name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
       c = { name = name, at = "workspace", head = width },
-      weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width },
-      bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width },
+      weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
+      bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
     }
   end
   local queries = projection("queries", "q", cfg.seq, cfg.dk)
@@ -75,12 +81,12 @@ function M.of(cfg, scores)
   local context = { name = "context", at = "lanes" }
   local attend = {
     name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
-    depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, test_scores = false, instead = {},
+    share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, test_scores = false, instead = {},
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {
     name = "output", kind = "output", letter = "o", a = context, c = { name = "y", at = "input" },
-    rows = cfg.seq, steps = h * cfg.dv, cols = d, heads = 1, weights = { text = "wo", a = "wo", steps = h * cfg.dv },
+    rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1, weights = { text = "wo", a = "wo", steps = h * cfg.dv },
     bias = { text = "bo", terms = { { a = "bo" } } },
   }
   return { queries, keys, values, attend, output }

@@ -1,6 +1,7 @@
 -- The grammar of default names:
 --
---   mha_<dtype>_h<h>_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>][_b<batch>][_wl<window_left>][_wr<window_right>]
+--   mha_<dtype>_h<h>[_g<h_kv>]_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>]
+--          [_kw<k_width>][_vw<v_width>][_yw<y_width>][_b<batch>][_wl<window_left>][_wr<window_right>]
 --          [_cross][_causal][_len][_probs][_strassen][_bottom_right][_u<unroll>]_<isa>
 --
 -- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part

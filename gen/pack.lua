@@ -8,6 +8,7 @@
 -- Panels of the weights of Q^T are as wide as a tile of it is high; those of Wk, Wv and Wo are whole vectors.
 -- The kinds of stages say what is packed for them.
 
+local graph = require "graph"
 local kinds = require "stage.init"
 
 local M = {}
@@ -16,10 +17,12 @@ Pack.__index = Pack
 
 -- The given matrices in the order of mhagen_matrix: name, rows, columns.
 local function matrices(cfg)
-  local k_columns, v_columns, d = cfg.h * cfg.dk, cfg.h * cfg.dv, cfg.d_model
+  local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   return {
-    { "wq", d, k_columns }, { "wk", d, k_columns }, { "wv", d, v_columns }, { "wo", v_columns, d },
-    { "bq", 1, k_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, d },
+    { "wq", d, q_columns }, { "wk", cfg.k_width, k_columns }, { "wv", cfg.v_width, v_columns },
+    { "wo", o_rows, cfg.y_width },
+    { "bq", 1, q_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, cfg.y_width },
   }
 end
 
@@ -47,7 +50,8 @@ end
 function Pack:add_heads(matrix, fill)
   local plan, rounds = self.plan, fill.rounds
   fill.to = fill.to + self:at "head"
-  fill.rounds = { { count = plan.head_blocks, to = plan.memory.head.total, [matrix.along] = plan.hb * matrix.width },
+  fill.rounds = { { count = plan.head_blocks, to = plan.memory.head.total,
+                    [matrix.along] = graph.in_block(plan, matrix) * matrix.width },
                   rounds[1] or rounds[2], rounds[1] and rounds[2] }
   self:add(matrix.text, fill)
 end

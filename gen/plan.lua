@@ -51,7 +51,7 @@ end
 -- Fills in the list of stages, for a choice of lanes and of heads together, and the tiles but those of the output.
 -- Returns their cost for a block of heads.
 local function arrange(plan, list, lanes, hb)
-  plan.q_lanes, plan.hb = lanes, hb
+  plan.q_lanes, plan.hb, plan.head_blocks = lanes, hb, plan.cfg.h // hb
   plan.stages = quadrants.rewrite(plan, with_queries(graph.edited(list, {}), lanes))
   local cost = 0
   for _, stage in ipairs(plan.stages) do
@@ -65,8 +65,9 @@ end
 -- Whether what is projected of a block of heads stays in the cache: in half of it, or where it is narrow.
 local function stays_near(plan)
   local cfg = plan.cfg
-  local width = plan.hb * math.max(cfg.dk, cfg.dv)
-  local bytes = memory.BYTES * width * (cfg.seq + 2 * cfg.seq_kv)
+  local widest = math.max(cfg.dk, cfg.dv)
+  local width = plan.hb * widest
+  local bytes = memory.BYTES * widest * (plan.hb * cfg.seq + 2 * (cfg.h_kv // plan.head_blocks) * cfg.seq_kv)
   local near = width <= 256 or bytes <= plan.cpu.cached
   for _, stage in ipairs(plan.stages) do near = near and kinds.ask("stays_near", true, plan, stage, width, bytes) end
   return near
@@ -79,10 +80,11 @@ local function one_head(list, lanes) return lanes == "columns" and graph.find(li
 local function choose_head_block(plan, list, lanes)
   local cfg = plan.cfg
   local best, best_cost
-  for hb = cfg.head_block or 1, cfg.head_block or one_head(list, lanes) and 1 or cfg.h do
+  local least = cfg.h // cfg.h_kv -- heads that share keys and values are together
+  for hb = cfg.head_block or least, cfg.head_block or one_head(list, lanes) and 1 or cfg.h, least do
     if cfg.h % hb == 0 then
       local cost = arrange(plan, list, lanes, hb) * (cfg.h // hb)
-      if (hb == 1 or hb == cfg.head_block or stays_near(plan)) and (not best or cost < best_cost * 0.995) then
+      if (hb == least or hb == cfg.head_block or stays_near(plan)) and (not best or cost < best_cost * 0.995) then
         best, best_cost = hb, cost
       end
     end
@@ -156,7 +158,6 @@ end
 -- Parallel tasks: of a batch entry, head blocks times ranges of groups.
 local function plan_tasks(plan)
   local batch = plan.cfg.batch
-  plan.head_blocks = plan.cfg.h // plan.hb
   plan.resident = math.min(batch, math.max(8, ceil_div(batch, 64)))
   local wanted = ceil_div(16, plan.resident * plan.head_blocks)
   plan.groups_per_task = ceil_div(plan.group_count, math.min(wanted, plan.group_count))
@@ -194,7 +195,9 @@ end
 
 local function check_inputs(cfg)
   memory.check_size(cfg, "seq", "q", cfg.batch * cfg.seq * cfg.d_model)
-  memory.check_size(cfg, "seq_kv", "k", cfg.batch * cfg.seq_kv * cfg.d_model)
+  memory.check_size(cfg, "seq_kv", "k", cfg.batch * cfg.seq_kv * cfg.k_width)
+  memory.check_size(cfg, "seq_kv", "v", cfg.batch * cfg.seq_kv * cfg.v_width)
+  memory.check_size(cfg, "seq", "y", cfg.batch * cfg.seq * cfg.y_width)
   if cfg.probs then memory.check_size(cfg, "probs", "probs", cfg.batch * cfg.h * cfg.seq * cfg.seq_kv) end
 end
 

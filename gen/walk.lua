@@ -22,14 +22,13 @@ local M = {}
 -- Pointers of batch entry b: inputs and results, and its part of the workspace.
 local function entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
-  local q_floats, kv_floats = cfg.seq * cfg.d_model, cfg.seq_kv * cfg.d_model
   local cross = cfg.attention == "cross"
   local e = {
     b = b,
-    q = tape.pointer("args->q", b * q_floats),
-    k = tape.pointer(cross and "args->k" or "args->q", b * kv_floats),
-    v = tape.pointer(cross and "args->v" or "args->q", b * kv_floats),
-    y = tape.pointer("args->y", b * q_floats),
+    q = tape.pointer("args->q", b * (cfg.seq * cfg.d_model)),
+    k = tape.pointer(cross and "args->k" or "args->q", b * (cfg.seq_kv * cfg.k_width)),
+    v = tape.pointer(cross and "args->v" or "args->q", b * (cfg.seq_kv * cfg.v_width)),
+    y = tape.pointer("args->y", b * (cfg.seq * cfg.y_width)),
     probs = cfg.probs and tape.pointer("args->probs", b * (cfg.h * cfg.seq * cfg.seq_kv)),
   }
   e.packed = tape.pointer("(const float *)args->packed")

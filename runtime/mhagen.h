@@ -10,9 +10,12 @@
  *
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
- *   Q_i = Q Wq_i + bq_i     K_i = K Wk_i + bk_i     V_i = V Wv_i + bv_i
- *   head_i = softmax(Q_i K_i^T / sqrt(dk)) V_i
+ *   Q_i = Q Wq_i + bq_i     K_g = K Wk_g + bk_g     V_g = V Wv_g + bv_g
+ *   head_i = softmax(Q_i K_g^T / sqrt(dk)) V_g
  *   Y = concat(head_1 .. head_h) Wo + bo
+ *
+ * where g is i, or with h_kv < h the head of keys and values that h / h_kv heads share, counted
+ * from 0: g = floor(i / (h / h_kv)).
  *
  * Errors against float64, s being the largest |score|:
  *
@@ -21,7 +24,7 @@
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
  * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24.
- * n = 16 + d_model + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but the
+ * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but the
  * true attention weights; S is the largest score computed so, of the keys that the row sees.
  */
 #ifndef MHAGEN_H
@@ -68,23 +71,25 @@ MHAGEN_API const char *mhagen_status_text(mhagen_status status);
 
 /* How the weight matrices are stored. */
 typedef enum mhagen_layout {
-  MHAGEN_IN_OUT = 0, /* y = x W:   wq[d_model][h*dk],  wo[h*dv][d_model] */
-  MHAGEN_OUT_IN = 1  /* y = x W^T: wq[h*dk][d_model],  wo[d_model][h*dv], as torch.nn.Linear */
+  MHAGEN_IN_OUT = 0, /* y = x W:   wq[d_model][h*dk],  wo[h*dv][y_width] */
+  MHAGEN_OUT_IN = 1  /* y = x W^T: wq[h*dk][d_model],  wo[y_width][h*dv], as torch.nn.Linear */
 } mhagen_layout;
 
 /* The weights of one attention layer, float32. A null bias means zeros. Head i owns the output
- * features i*dk .. i*dk+dk-1 (dv for wv) and the rows i*dv .. of wo. */
+ * features i*dk .. i*dk+dk-1 of wq and the rows i*dv .. of wo, head g of keys and values the
+ * features g*dk .. of wk and g*dv .. of wv. */
 typedef struct mhagen_weights {
-  const float *wq, *wk, *wv, *wo; /* [d_model][h*dk] twice, [d_model][h*dv], [h*dv][d_model] */
-  const float *bq, *bk, *bv, *bo; /* [h*dk] twice, [h*dv], [d_model] */
+  const float *wq, *wk, *wv, *wo; /* [d_model][h*dk], [k_width][h_kv*dk], [v_width][h_kv*dv],
+                                     [h*dv][y_width] */
+  const float *bq, *bk, *bv, *bo; /* [h*dk], [h_kv*dk], [h_kv*dv], [y_width] */
   mhagen_layout layout;
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. */
 typedef struct mhagen_args {
-  const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][d_model] twice;
-                             self-attention reads q alone */
-  float *y;               /* [batch][seq][d_model]; must not overlap any other buffer */
+  const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][k_width],
+                             [batch][seq_kv][v_width]; self-attention reads q alone */
+  float *y;               /* [batch][seq][y_width]; must not overlap any other buffer */
   const void *packed;     /* filled by the kernel's pack; aligned to MHAGEN_ALIGN; only read */
   void *workspace;        /* workspace_bytes, aligned to MHAGEN_ALIGN, contents irrelevant;
                              two runs at the same time need two workspaces */
@@ -141,6 +146,8 @@ typedef struct mhagen_kernel {
   double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
   int window_left, window_right; /* where the options say so */
+  int h_kv; /* heads of keys and values: h, or a divisor where heads share them */
+  int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model unless the config says */
 } mhagen_kernel;
 
 /* Returns the status that kernel->run would return, for callers who run the phases themselves. */

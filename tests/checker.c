@@ -157,20 +157,27 @@ static void *allocate(const checker *c, size_t bytes) {
   return memory;
 }
 
+/* The width of the rows of Q, K, V or Y. */
+static size_t width_of(const checker *c, int i) {
+  const mhagen_kernel *k = c->kernel;
+  return (size_t)(i == K ? k->k_width : i == V ? k->v_width : i == Y ? k->y_width : k->d_model);
+}
+
 static void make_buffers(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
-  const size_t d = (size_t)kernel->d_model, n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv,
-               batch = (size_t)kernel->batch, h = (size_t)kernel->h, hk = h * (size_t)kernel->dk,
-               hv = h * (size_t)kernel->dv, f = sizeof(float);
+  const size_t d = width_of(c, Q), kd = width_of(c, K), vd = width_of(c, V), yd = width_of(c, Y),
+               n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv, batch = (size_t)kernel->batch, h = (size_t)kernel->h, hq = h * (size_t)kernel->dk,
+               ho = h * (size_t)kernel->dv, h_kv = (size_t)kernel->h_kv,
+               hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float);
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * f,
-      [K] = need_of(c, K) ? batch * m * d * f : 0,
-      [V] = need_of(c, V) ? batch * m * d * f : 0,
+      [K] = need_of(c, K) ? batch * m * kd * f : 0,
+      [V] = need_of(c, V) ? batch * m * vd * f : 0,
       [KV_LEN] = need_of(c, KV_LEN) ? batch * sizeof(int) : 0,
-      [WQ] = d * hk * f, [WK] = d * hk * f, [WV] = d * hv * f, [WO] = hv * d * f,
-      [BQ] = hk * f, [BK] = hk * f, [BV] = hv * f, [BO] = d * f,
+      [WQ] = d * hq * f, [WK] = kd * hk * f, [WV] = vd * hv * f, [WO] = ho * yd * f,
+      [BQ] = hq * f, [BK] = hk * f, [BV] = hv * f, [BO] = yd * f,
       [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,
-      [Y] = batch * n * d * f,
+      [Y] = batch * n * yd * f,
       [PROBS] = need_of(c, PROBS) ? batch * h * n * m * f : 0,
   };
   c->page = (size_t)sysconf(_SC_PAGESIZE);
@@ -284,8 +291,8 @@ static void pack(checker *c, enum place where, int fill, mhagen_layout layout, i
   for (int i = WQ; i <= BO; i++) {
     place_input(c, i, where);
     if (i > WO || layout == MHAGEN_IN_OUT) continue;
-    int in = i == WO ? kernel->h * kernel->dv : kernel->d_model;
-    int out = i == WO ? kernel->d_model : kernel->h * (i == WV ? kernel->dv : kernel->dk);
+    const int in = i == WO ? kernel->h * kernel->dv : (int)width_of(c, Q + i - WQ);
+    const int out = (int)(b[i].bytes / sizeof(float)) / in;
     transpose(b[i].master, in, out, (float *)(void *)b[i].at);
   }
   place(c, PACKED, where, fill);
@@ -365,7 +372,7 @@ static void keep_as_base(checker *c) {
 
 /* Row r of batch entry b has the bits of the base's entry base_b. */
 static void require_row_bits(const checker *c, int b, int base_b, size_t r, const char *what) {
-  const size_t n = (size_t)c->kernel->seq, d = (size_t)c->kernel->d_model, h = (size_t)c->kernel->h,
+  const size_t n = (size_t)c->kernel->seq, d = width_of(c, Y), h = (size_t)c->kernel->h,
                m = (size_t)c->kernel->seq_kv, mine = (size_t)b, other = (size_t)base_b;
   const float *y = c->buffers[Y].master, *probs = c->buffers[PROBS].master;
   if (memcmp(y + (mine * n + r) * d, c->base_y + (other * n + r) * d, d * sizeof *y))
@@ -432,7 +439,7 @@ static void check_blind_rows(const checker *c, int biases) {
   for (int row = 0; row < kernel->batch * kernel->seq; row++) {
     size_t first, end;
     mhagen_keys_seen(kernel, &args, (size_t)(row / kernel->seq), (size_t)(row % kernel->seq), &first, &end);
-    for (int j = 0; j < kernel->d_model; j++, y++) {
+    for (int j = 0; j < kernel->y_width; j++, y++) {
       if (first == end && *y != (biases ? bo[j] : 0)) fail(c, "row %d sees no key, and y[%d] is not bo", row, j);
     }
   }
@@ -473,7 +480,7 @@ static void compare(checker *c, int biases, norms *y, norms *probs) {
                                   c->y_bounds, c->probs_bounds))
     fail(c, "out of memory");
   size_t rows = (size_t)kernel->batch * (size_t)kernel->seq, h = (size_t)kernel->h;
-  add_errors(c, "y", b[Y].master, c->want_y, c->y_bounds, rows, (size_t)kernel->d_model, y);
+  add_errors(c, "y", b[Y].master, c->want_y, c->y_bounds, rows, width_of(c, Y), y);
   check_blind_rows(c, biases);
   if (!want_probs) return;
   add_errors(c, "probs", b[PROBS].master, want_probs, c->probs_bounds, rows * h,
@@ -485,7 +492,7 @@ static double relative(norms sum) { return sum.error > 0 ? sqrt(sum.error / sum.
 
 /* How many columns of y, or of the contexts, round independently of each other. */
 static int width(const checker *c) {
-  const int y = c->kernel->d_model, context = c->kernel->h * c->kernel->dv;
+  const int y = c->kernel->y_width, context = c->kernel->h * c->kernel->dv;
   return y < context ? y : context;
 }
 
@@ -533,16 +540,17 @@ static const data_set sets[] = {
 /* Fresh weights, inputs and lengths. */
 static void draw(checker *c, const data_set *set) {
   const mhagen_kernel *kernel = c->kernel;
-  const int d = kernel->d_model, cross = has(c, MHAGEN_CROSS);
-  const double in = 1 / sqrt(d), out = 1 / sqrt(kernel->h * kernel->dv);
-  const double scales[] = {[WQ] = in * set->score, [WK] = in, [WV] = in * set->value, [WO] = out,
+  const int cross = has(c, MHAGEN_CROSS);
+  const double in_q = 1 / sqrt(kernel->d_model), in_k = 1 / sqrt(kernel->k_width),
+               in_v = 1 / sqrt(kernel->v_width), out = 1 / sqrt(kernel->h * kernel->dv);
+  const double scales[] = {[WQ] = in_q * set->score, [WK] = in_k, [WV] = in_v * set->value, [WO] = out,
                            [BQ] = set->bias * set->score, [BK] = set->bias,
                            [BV] = set->bias * set->value, [BO] = set->bias * set->value};
   for (int i = WQ; i <= BO; i++) fill_normal(c, i, scales[i]);
   for (int i = Q; i <= V; i++) {
     fill_normal(c, i, set->input);
     float *x = c->buffers[i].master;
-    int n = i == Q ? kernel->seq : kernel->seq_kv;
+    const int n = i == Q ? kernel->seq : kernel->seq_kv, d = (int)width_of(c, i);
     int rows = c->buffers[i].bytes ? kernel->batch * n : 0;
     /* In self-attention queries grow with the keys. */
     double rise = cross ? (i == K ? set->rise : 0) : sqrt(set->rise);
@@ -628,7 +636,7 @@ static void make_constant(checker *c, int i, size_t width) {
 
 /* Rows become nearly the first one. */
 static void make_alike(checker *c, int i, size_t columns, double apart) {
-  const size_t d = (size_t)c->kernel->d_model;
+  const size_t d = width_of(c, i);
   float *x = c->buffers[i].master;
   for (size_t j = d; j < count(c, i); j++) {
     if (j % d < columns) x[j] = x[j % d] * (float)(1 + apart * normal(c));
@@ -637,17 +645,17 @@ static void make_alike(checker *c, int i, size_t columns, double apart) {
 
 /* Queries and keys depend on the first columns of the inputs alone: where those are alike, all scores are
  * nearly tied, and the values are not. */
-static void make_blind(checker *c, size_t columns) {
+static void make_blind(checker *c) {
   for (int i = WQ; i <= WK; i++) {
     float *w = c->buffers[i].master;
-    const size_t from = columns * (count(c, i) / (size_t)c->kernel->d_model);
+    const size_t from = (width_of(c, Q + i - WQ) + 1) / 2 * count(c, i + BQ - WQ);
     memset(w + from, 0, (count(c, i) - from) * sizeof *w);
   }
 }
 
 /* Biases that leave nothing of the first row's queries, keys or values. */
 static void make_cancel(checker *c, int weights, int bias, int input) {
-  const size_t width = count(c, bias), d = (size_t)c->kernel->d_model;
+  const size_t width = count(c, bias), d = width_of(c, input);
   const float *w = c->buffers[weights].master, *x = c->buffers[input].master;
   float *b = c->buffers[bias].master;
   for (size_t o = 0; o < width; o++) {
@@ -660,7 +668,6 @@ static void make_cancel(checker *c, int weights, int bias, int input) {
 /* Scores of any size, ties of large ones, cancellation, constants, rows that rise or are alike. Returns
  * whether there are biases. */
 static int draw_nasty(checker *c) {
-  const size_t d = (size_t)c->kernel->d_model, columns = (d + 1) / 2;
   const double apart = pow(10, uniform(c, -8, 0));
   data_set set = {.same_rows = chance(c, .05)}; /* one call a statement: their order is fixed */
   set.input = pow(10, uniform(c, -3, 1));
@@ -671,10 +678,11 @@ static int draw_nasty(checker *c) {
   const int alike = chance(c, .4), blind = alike && chance(c, .7);
   draw(c, &set);
   for (int i = Q; i <= V; i++) {
+    const size_t d = width_of(c, i);
     if (chance(c, .1)) make_constant(c, i, d);
-    if (alike) make_alike(c, i, blind ? columns : d, apart);
+    if (alike) make_alike(c, i, blind ? (d + 1) / 2 : d, apart);
   }
-  if (blind) make_blind(c, columns);
+  if (blind) make_blind(c);
   for (int i = WQ; i <= BO; i++) {
     if (chance(c, .1)) make_constant(c, i, count(c, i));
   }
@@ -747,11 +755,11 @@ static void check_repeats(checker *c) {
 /* The kernel of the same config without a batch gives each entry the same bits. */
 static void check_alone(checker *c, const mhagen_kernel *alone) {
   const mhagen_kernel *kernel = c->kernel;
-  const size_t q = (size_t)kernel->seq * (size_t)kernel->d_model,
-               kv = (size_t)kernel->seq_kv * (size_t)kernel->d_model,
+  const size_t n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv,
                probs = (size_t)kernel->h * (size_t)kernel->seq * (size_t)kernel->seq_kv;
   const size_t steps[BUFFERS] = {
-      [Q] = q, [K] = kv, [V] = kv, [KV_LEN] = 1, [Y] = q, [PROBS] = probs};
+      [Q] = n * width_of(c, Q), [K] = m * width_of(c, K), [V] = m * width_of(c, V),
+      [KV_LEN] = 1, [Y] = n * width_of(c, Y), [PROBS] = probs};
   c->part = "alone";
   draw_and_pack(c, &sets[NORMAL]);
   run(c, AFTER_GUARD, 0xFF, RUN, NULL);
@@ -780,13 +788,13 @@ static void check_alone(checker *c, const mhagen_kernel *alone) {
 /* One NaN or Inf in one element of one row of one input. */
 static void check_poison(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
-  const int small = c->flops <= 3e5, d = kernel->d_model;
+  const int small = c->flops <= 3e5;
   const float poisons[] = {NAN, INFINITY, -INFINITY};
   const int inputs = has(c, MHAGEN_CROSS) ? 3 : 1;
   if (c->flops > 1e8) return;
   c->part = "NaN and Inf";
   for (int i = Q; i < Q + inputs; i++) {
-    const int n = i == Q ? kernel->seq : kernel->seq_kv;
+    const int n = i == Q ? kernel->seq : kernel->seq_kv, d = (int)width_of(c, i);
     float *x = c->buffers[i].master;
     for (int poison = 0; poison < (small ? 3 : 2); poison++) {
       draw_and_pack(c, &sets[below(c, 2) ? NORMAL : LARGE_SCORES]); /* attention weights may be 0 */
@@ -807,8 +815,9 @@ static void check_poison(checker *c) {
 
 /* Sets the keys first .. end - 1 of one batch entry to one value. */
 static void set_keys(checker *c, int b, int first, int end, float value) {
-  const ptrdiff_t m = c->kernel->seq_kv, d = c->kernel->d_model;
+  const ptrdiff_t m = c->kernel->seq_kv;
   for (int i = has(c, MHAGEN_CROSS) ? K : Q; i <= (has(c, MHAGEN_CROSS) ? V : Q); i++) {
+    const ptrdiff_t d = (ptrdiff_t)width_of(c, i);
     float *x = c->buffers[i].master;
     for (ptrdiff_t j = (b * m + first) * d; j < (b * m + end) * d; j++) x[j] = value;
   }
@@ -1015,7 +1024,9 @@ static int supported_elsewhere(checker *c) {
 
 static double flops_of(const mhagen_kernel *k) {
   double h = k->h, n = k->seq, m = k->seq_kv, dk = k->dk, dv = k->dv;
-  return k->batch * h * (2 * k->d_model * (n + m) * (dk + dv) + n * m * (2 * dk + 2 * dv + 20));
+  const double queries = h * n * (k->d_model * dk + k->y_width * dv),
+               keys = k->h_kv * m * (k->k_width * dk + k->v_width * dv);
+  return k->batch * (2 * (queries + keys) + h * n * m * (2 * dk + 2 * dv + 20));
 }
 
 /* The child process: the whole check or, with a kernel without a batch, what takes both. */
@@ -1042,7 +1053,7 @@ static void check(const mhagen_kernel *kernel, const mhagen_kernel *alone,
   if (supported_elsewhere(c)) return;
   if (!options->terse)
     printf("%s: %s, %d heads, y[%d][%d][%d]\n", kernel->name, kernel->isa, kernel->h, kernel->batch,
-           kernel->seq, kernel->d_model);
+           kernel->seq, kernel->y_width);
   if (options->draws) {
     check_draws(c);
     return;

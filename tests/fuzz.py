@@ -40,8 +40,14 @@ def text(config):
 # ---- configs ----------------------------------------------------------------------------------
 
 
+def share(config):
+    """Heads that share keys and values."""
+    return config["h"] // config.get("h_kv", config["h"])
+
+
 def flops(config):
     h, d, dk, n = (config[key] for key in ("h", "d_model", "dk", "seq"))
+    d = max(d, *(config.get(key, d) for key in ("k_width", "v_width", "y_width")))
     dv, m, batch = config.get("dv", dk), config.get("seq_kv", n), config.get("batch", 1)
     return 2 * batch * h * (dk + dv) * (d * (n + m) + n * m)
 
@@ -76,7 +82,8 @@ def breaks_rule(row, config, rows):
     return (any(values[other["key"]] == text_of(other["is"]) if "is" in other else on(other["key"])
                 for other in row.get("excludes", ()))
             or "beside" in row and not any(map(on, row["beside"]))
-            or "divides" in row and config[row["divides"]] % config[row["key"]] != 0)
+            or "divides" in row and config[row["divides"]] % config[row["key"]] != 0
+            or "multiple" in row and config[row["key"]] % share(config) != 0)
 
 
 def random_config(rng, rows):

@@ -75,42 +75,43 @@ typedef struct numbers {
 } numbers;
 
 typedef struct extents {
-  size_t h, d, n, m, dk, dv;
+  size_t h, h_kv, d, n, m, dk, dv, k_width, v_width, y_width;
   size_t first, end; /* the keys that a row sees */
 } extents;
 
 static size_t room_of(const extents *e) {
-  return e->h * (e->n * e->dk + e->m * e->dk + e->m * e->dv + e->n * e->dv);
+  return (e->h * e->n + e->h_kv * e->m) * (e->dk + e->dv);
 }
 
 /* Where the intermediate results lie. */
 static void divide(numbers *x, const extents *e, double *room) {
   x->q = room;
   x->k = x->q + e->n * e->h * e->dk;
-  x->v = x->k + e->m * e->h * e->dk;
-  x->context = x->v + e->m * e->h * e->dv;
+  x->v = x->k + e->m * e->h_kv * e->dk;
+  x->context = x->v + e->m * e->h_kv * e->dv;
 }
 
 static void project_inputs(const numbers *x, const extents *e, size_t entry) {
   const mhagen_weights *w = &x->weights;
-  const size_t of_q = entry * e->n * e->d, of_k = entry * e->m * e->d;
+  const size_t of_q = entry * e->n * e->d, of_keys = entry * e->m;
   project(x->qx + of_q, NULL, e->n, e->d, w->wq, w->bq, e->h * e->dk, w->layout, x->q);
-  project(x->kx + of_k, NULL, e->m, e->d, w->wk, w->bk, e->h * e->dk, w->layout, x->k);
-  project(x->vx + of_k, NULL, e->m, e->d, w->wv, w->bv, e->h * e->dv, w->layout, x->v);
+  project(x->kx + of_keys * e->k_width, NULL, e->m, e->k_width, w->wk, w->bk, e->h_kv * e->dk, w->layout, x->k);
+  project(x->vx + of_keys * e->v_width, NULL, e->m, e->v_width, w->wv, w->bv, e->h_kv * e->dv, w->layout, x->v);
 }
 
 static void add_context(const numbers *x, const extents *e, size_t row, size_t head,
                         const double *p) {
   double *sum = x->context + (row * e->h + head) * e->dv;
+  const size_t shared = head / (e->h / e->h_kv);
   memset(sum, 0, e->dv * sizeof *sum);
   for (size_t j = e->first; j < e->end; j++) {
-    for (size_t c = 0; c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h + head) * e->dv + c];
+    for (size_t c = 0; c < e->dv; c++) sum[c] += p[j] * x->v[(j * e->h_kv + shared) * e->dv + c];
   }
 }
 
 static void project_output(const numbers *x, const extents *e, size_t entry) {
-  project(NULL, x->context, e->n, e->h * e->dv, x->weights.wo, x->weights.bo, e->d,
-          x->weights.layout, x->y + entry * e->n * e->d);
+  project(NULL, x->context, e->n, e->h * e->dv, x->weights.wo, x->weights.bo, e->y_width,
+          x->weights.layout, x->y + entry * e->n * e->y_width);
 }
 
 /* |from|, or the largest of |from| everywhere. */
@@ -126,19 +127,22 @@ static const float *magnitudes(const float *from, size_t count, int largest, flo
 /* Null when memory is short. */
 static float *make_magnitudes(numbers *to, const numbers *from, const extents *e, size_t batch,
                               int largest) {
-  const size_t qx = batch * e->n * e->d, kx = batch * e->m * e->d, hk = e->h * e->dk,
-               hv = e->h * e->dv;
+  const size_t qx = batch * e->n * e->d, kx = batch * e->m * e->k_width,
+               vx = batch * e->m * e->v_width, hq = e->h * e->dk,
+               hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
   const mhagen_weights *w = &from->weights;
-  float *room = malloc((qx + 2 * kx + 2 * (e->d + 1) * (hk + hv) + e->d) * sizeof *room), *at = room;
+  const size_t of_weights = (e->d + 1) * hq + (e->k_width + 1) * hk + (e->v_width + 1) * hv +
+                            (ho + 1) * e->y_width;
+  float *room = malloc((qx + kx + vx + of_weights) * sizeof *room), *at = room;
   if (!room) return NULL;
   to->qx = magnitudes(from->qx, qx, largest, &at);
   to->kx = magnitudes(from->kx, kx, largest, &at);
-  to->vx = magnitudes(from->vx, kx, largest, &at);
+  to->vx = magnitudes(from->vx, vx, largest, &at);
   to->weights = (mhagen_weights){
-      .wq = magnitudes(w->wq, e->d * hk, largest, &at), .bq = magnitudes(w->bq, hk, 0, &at),
-      .wk = magnitudes(w->wk, e->d * hk, largest, &at), .bk = magnitudes(w->bk, hk, 0, &at),
-      .wv = magnitudes(w->wv, e->d * hv, largest, &at), .bv = magnitudes(w->bv, hv, 0, &at),
-      .wo = magnitudes(w->wo, hv * e->d, 0, &at),       .bo = magnitudes(w->bo, e->d, 0, &at),
+      .wq = magnitudes(w->wq, e->d * hq, largest, &at), .bq = magnitudes(w->bq, hq, 0, &at),
+      .wk = magnitudes(w->wk, e->k_width * hk, largest, &at), .bk = magnitudes(w->bk, hk, 0, &at),
+      .wv = magnitudes(w->wv, e->v_width * hv, largest, &at), .bv = magnitudes(w->bv, hv, 0, &at),
+      .wo = magnitudes(w->wo, ho * e->y_width, 0, &at),       .bo = magnitudes(w->bo, e->y_width, 0, &at),
       .layout = w->layout};
   return room;
 }
@@ -150,21 +154,25 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
 /* The roundings on the way from an input to y, one for each step of a sum and some more, each of at
  * most a unit of the sizes; those of a score reach its weight times the score's size. */
 static double row_error(const mhagen_kernel *shape, double score_size) {
-  const int steps = shape->d_model + shape->dk + shape->seq_kv + shape->h * shape->dv;
+  int widest = shape->d_model;
+  if (shape->k_width > widest) widest = shape->k_width;
+  if (shape->v_width > widest) widest = shape->v_width;
+  const int steps = widest + shape->dk + shape->seq_kv + shape->h * shape->dv;
   return (16 + steps) * shape->unit * (1 + score_size);
 }
 
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds) {
-  extents e = {(size_t)shape->h,      (size_t)shape->d_model, (size_t)shape->seq,
-               (size_t)shape->seq_kv, (size_t)shape->dk,      (size_t)shape->dv, 0, 0};
+  extents e = {(size_t)shape->h,      (size_t)shape->h_kv, (size_t)shape->d_model, (size_t)shape->seq,
+               (size_t)shape->seq_kv, (size_t)shape->dk,   (size_t)shape->dv,
+               (size_t)shape->k_width, (size_t)shape->v_width, (size_t)shape->y_width, 0, 0};
   const size_t batch = (size_t)shape->batch;
   const int cross = (shape->options & MHAGEN_CROSS) != 0, bounds = y_bounds != NULL;
   const size_t sides = bounds ? 2 : 1, rows = batch * e.n;
   numbers x = {.weights = *weights, .qx = args->q, .kx = cross ? args->k : args->q,
                .vx = cross ? args->v : args->q, .y = y}, size = x;
-  double *room = malloc((sides * room_of(&e) + e.m + (sides - 1) * rows * e.d) * sizeof *room);
+  double *room = malloc((sides * room_of(&e) + e.m + (sides - 1) * rows * e.y_width) * sizeof *room);
   float *sizes = bounds ? make_magnitudes(&size, &x, &e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
   if (!room || (bounds && !sizes)) {
     free(room), free(sizes);
@@ -183,7 +191,8 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
       double score_size = 0;
       mhagen_keys_seen(shape, args, b, r, &e.first, &e.end);
       for (size_t i = 0; i < e.h; i++) {
-        const size_t stride = e.h * e.dk, q_at = r * stride + i * e.dk, k_at = i * e.dk;
+        const size_t stride = e.h_kv * e.dk, q_at = (r * e.h + i) * e.dk,
+                     k_at = i / (e.h / e.h_kv) * e.dk;
         const size_t row = (b * e.h + i) * e.n + r, seen = e.end - e.first;
         double of_head = 0, *seen_p = p + e.first;
         for (size_t j = e.first; j < e.end; j++) {
@@ -212,7 +221,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
     if (bounds) project_output(&size, &e, b);
   }
   for (size_t r = 0; r < rows && bounds; r++)
-    y_bounds[r] *= sqrt(dot(size.y + r * e.d, size.y + r * e.d, e.d));
+    y_bounds[r] *= sqrt(dot(size.y + r * e.y_width, size.y + r * e.y_width, e.y_width));
   free(room), free(sizes);
   if (max_score) *max_score = largest;
   return 0;

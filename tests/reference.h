@@ -17,7 +17,7 @@ void mhagen_keys_seen(const mhagen_kernel *shape, const mhagen_args *args, size_
 
 /* Computes the results that a run of a kernel of this shape should have. Only the integers, the options
  * and the stated errors of `shape` are read, and only q, k, v and kv_len of `args`.
- *   y          [batch][seq][d_model]
+ *   y          [batch][seq][y_width]
  *   probs      [batch][h][seq][seq_kv], zero for keys that a row does not see; may be null
  *   max_score  the largest finite |q k / sqrt(dk)| over the visible pairs; may be null
  * Whether a NaN or an Inf spreads is left to the arithmetic; a key that a row does not see takes
@@ -29,7 +29,7 @@ int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
 /* The same, and the promise for each row, whatever the data: the largest ||got - reference|| of a
  * row of y, y_bounds[batch][seq], and of a row of weights, probs_bounds[batch][h][seq] or null. They are
  *
- *   (16 + d_model + dk + seq_kv + h*dv) * unit * (1 + S) * ||size||
+ *   (16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv) * unit * (1 + S) * ||size||
  *
  * where size is the row computed with the magnitudes of x, W and b, but the weights of attention as they
  * are, and S the largest score so computed, |q| |k| / sqrt(dk), of the keys that the row sees; of a row of

@@ -5,6 +5,7 @@ import subprocess
 from tools import ROOT
 
 CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT = (1 << i for i in range(8))
+WIDTHS = ["h_kv", "k_width", "v_width", "y_width"]
 SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
 
 
@@ -16,7 +17,8 @@ class Kernel(ctypes.Structure):
                 ("phase_count", ctypes.c_int), ("self_test", ctypes.c_void_p),
                 ("needs", ctypes.c_void_p), ("need_count", ctypes.c_int),
                 ("error", ctypes.c_double), ("unit", ctypes.c_double),
-                ("window_left", ctypes.c_int), ("window_right", ctypes.c_int)]
+                ("window_left", ctypes.c_int), ("window_right", ctypes.c_int),
+                *[(key, ctypes.c_int) for key in WIDTHS]]
 
 
 class Weights(ctypes.Structure):
@@ -29,6 +31,8 @@ class Args(ctypes.Structure):
 
 def shape_of(options, **shape):
     """A float32 kernel as far as the reference reads it."""
+    for key in WIDTHS:
+        shape.setdefault(key, shape["h" if key == "h_kv" else "d_model"])
     return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, **shape)
 
 

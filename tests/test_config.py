@@ -72,9 +72,9 @@ INT = "must be an integer from"
     ("num_attention_heads=3", "did you mean h?"),
     ("head_dim=3", "did you mean dk?"),
     ("max_position_embeddings=3", "did you mean seq?"),
-    ("kv_heads=3", "kv_heads = 3: is not supported yet: each head has keys and values of its own\n"),
-    ("num_key_value_heads=3", "num_key_value_heads = 3: is not supported yet: each head"),
-    ("kvheads=3", "unknown key, did you mean kv_heads? It is not supported yet: each head"),
+    ("kv_heads=3", "kv_heads = 3: unknown key, did you mean h_kv?\n"),
+    ("num_key_value_heads=3", "num_key_value_heads = 3: unknown key, did you mean h_kv?"),
+    ("kvheads=3", "unknown key, did you mean h_kv?"),
     ("rope=true", "rope = true: is not supported yet: there are no positions"),
     ("sliding_window=8", "sliding_window = 8: unknown key, did you mean window_left?"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
@@ -86,7 +86,9 @@ INT = "must be an integer from"
     ("=3", "unknown key"),
     ("a\x1b[31m\nb=3", "a?[31m?b = 3: unknown key"),
     ("seq_kv=32", "seq_kv = 32: must equal seq = 16 with attention = self"),
+    ("k_width=8", "must equal d_model = 32 with attention = self, which has one input"),
     ("head_block=3", "head_block = 3: must divide h = 2"),
+    ("h_kv=3", "h_kv = 3: must divide h = 2"),
     ("name=for", "name = for: must not be a keyword of C or C++"),
     ("name=nullptr", "keyword"),
     ("name=template", "keyword"),
@@ -108,6 +110,13 @@ def test_bad_argument(argument, message, tmp_path):
     result = run("gen", *given, argument, "-o", tmp_path / "out")
     assert_refused(result, message)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_head_block_of_shared_keys():
+    """Heads that share keys and values are projected together."""
+    given = [*arguments(), "h_kv=1"]
+    assert_refused(run("explain", *given, "head_block=1"), "head_block = 1: must be a multiple of h / h_kv = 2\n")
+    assert run("explain", *given, "head_block=2").returncode == 0
 
 
 @pytest.mark.parametrize("mask", ["causal", "kv_len", "window_left", "window_right"])

@@ -17,17 +17,19 @@ class Case:
     """Random float32 data of one shape, and the reference's results for it."""
 
     def __init__(self, library, h, d_model, dk, seq, dv=None, seq_kv=None, batch=2, options=0,
-                 kv_len=None, biases=True, layout=1, seed=0, window_left=0, window_right=0):
+                 kv_len=None, biases=True, layout=1, seed=0, h_kv=None,
+                 k_width=None, v_width=None, y_width=None, window_left=0, window_right=0):
         torch.manual_seed(seed)
-        dv, seq_kv = dv or dk, seq_kv or seq
-        self.h, self.dk, self.seq, self.seq_kv, self.batch = h, dk, seq, seq_kv, batch
+        dv, seq_kv, h_kv = dv or dk, seq_kv or seq, h_kv or h
+        k_width, v_width, y_width = k_width or d_model, v_width or d_model, y_width or d_model
+        self.h, self.h_kv, self.dk, self.seq, self.seq_kv, self.batch = h, h_kv, dk, seq, seq_kv, batch
         self.options, self.biases, self.window = options, biases, (window_left, window_right)
         self.kv_len = torch.tensor(kv_len or [seq_kv] * batch, dtype=torch.int32)
         self.q = torch.randn(batch, seq, d_model)
-        self.k, self.v = ((torch.randn(batch, seq_kv, d_model) for _ in "kv") if options & CROSS
+        self.k, self.v = ((torch.randn(batch, seq_kv, width) for width in (k_width, v_width)) if options & CROSS
                           else (self.q, self.q))
-        shapes = {"q": (h * dk, d_model), "k": (h * dk, d_model), "v": (h * dv, d_model),
-                  "o": (d_model, h * dv)}  # as torch.nn.Linear has them
+        shapes = {"q": (h * dk, d_model), "k": (h_kv * dk, k_width), "v": (h_kv * dv, v_width),
+                  "o": (y_width, h * dv)}  # as torch.nn.Linear has them
         self.w = {key: torch.randn(shape) for key, shape in shapes.items()}
         self.b = {key: torch.randn(shape[0]) * biases for key, shape in shapes.items()}
 
@@ -37,9 +39,10 @@ class Case:
         args = Args(q=self.q.data_ptr(), kv_len=self.kv_len.data_ptr())
         if options & CROSS:
             args.k, args.v = self.k.data_ptr(), self.v.data_ptr()
-        kernel = shape_of(options, h=h, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch,
+        kernel = shape_of(options, h=h, h_kv=h_kv, d_model=d_model, dk=dk, dv=dv, seq=seq, seq_kv=seq_kv, batch=batch,
+                          k_width=k_width, v_width=v_width, y_width=y_width,
                           window_left=window_left, window_right=window_right)
-        self.y = torch.full((batch, seq, d_model), torch.nan, dtype=torch.double)
+        self.y = torch.full((batch, seq, y_width), torch.nan, dtype=torch.double)
         self.probs = torch.full((batch, h, seq, seq_kv), torch.nan, dtype=torch.double)
         score = ctypes.c_double()
         assert library.mhagen_reference(
@@ -88,19 +91,34 @@ def test_multihead_attention(library, options, kv_len, biases):
     case.expect(y, probs)
 
 
+def test_widths(library):
+    """kdim and vdim of torch.nn.MultiheadAttention."""
+    case = Case(library, h=3, d_model=24, dk=8, seq=5, seq_kv=13, options=CROSS, k_width=10, v_width=31)
+    module = torch.nn.MultiheadAttention(24, 3, kdim=10, vdim=31, batch_first=True).double()
+    with torch.no_grad():
+        for key in "qkv":
+            getattr(module, key + "_proj_weight").copy_(case.w[key])
+        module.in_proj_bias.copy_(torch.cat([case.b[key] for key in "qkv"]))
+        module.out_proj.weight.copy_(case.w["o"])
+        module.out_proj.bias.copy_(case.b["o"])
+        y, probs = module(case.q.double(), case.k.double(), case.v.double(), average_attn_weights=False)
+    case.expect(y, probs)
+
+
 def expect_composition(case):
     """PyTorch's scaled_dot_product_attention between linear maps; rows that see no key, for which it has NaN, have the
     context zero."""
-    def heads(x, key):
+    def heads(x, key, count):
         x = torch.nn.functional.linear(x.double(), case.w[key].double(), case.b[key].double())
-        return x.unflatten(-1, (case.h, -1)).transpose(1, 2)
+        return x.unflatten(-1, (count, -1)).transpose(1, 2)
 
-    q, k, v = heads(case.q, "q"), heads(case.k, "k"), heads(case.v, "v")
+    q, k, v = heads(case.q, "q", case.h), heads(case.k, "k", case.h_kv), heads(case.v, "v", case.h_kv)
     blind = case.hidden().all(-1, keepdim=True)
-    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden())
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=~case.hidden(), enable_gqa=True)
     context = context.masked_fill(blind, 0)
     y = torch.nn.functional.linear(context.transpose(1, 2).flatten(2), case.w["o"].double(),
                                    case.b["o"].double())
+    k = k.repeat_interleave(case.h // case.h_kv, dim=1)
     scores = (q @ k.transpose(-1, -2) / case.dk**0.5).masked_fill(case.hidden(), -torch.inf)
     case.expect(y, scores.softmax(-1).masked_fill(blind, 0))
     largest = scores[scores.isfinite()].abs().max().item()
@@ -111,9 +129,10 @@ def expect_composition(case):
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("shape", [
     dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=5, dk=3, dv=7, seq=6),
-    dict(h=5, d_model=11, dk=4, dv=2, seq=9), dict(h=2, d_model=16, dk=32, seq=40)])
+    dict(h=5, d_model=11, dk=4, dv=2, seq=9), dict(h=2, d_model=16, dk=32, seq=40),
+    dict(h=6, h_kv=2, d_model=10, dk=4, dv=3, seq=9), dict(h=4, h_kv=1, d_model=8, dk=5, seq=7, y_width=13)])
 def test_composition(library, shape, options, layout):
-    """Any dk, dv and seq_kv: PyTorch's scaled_dot_product_attention between linear maps."""
+    """Any dk, dv, h_kv and seq_kv: PyTorch's scaled_dot_product_attention between linear maps."""
     seq_kv = shape["seq"] + 3 if options & CROSS else shape["seq"]
     kv_len = [1 + seq_kv // 2, seq_kv] if options & KV_LEN else None
     case = Case(library, **shape, seq_kv=seq_kv, options=options, kv_len=kv_len, layout=layout)

@@ -88,7 +88,7 @@ local function name_parts()
   local parts = {}
   for _, row in ipairs(options.list) do
     if row.name and not row.required then
-      for _, value in ipairs(row.choices or { row.kind == "integer" and 7 or true }) do
+      for _, value in ipairs(row.choices or { row.kind == "integer" and (row.divides and 1 or 7) or true }) do
         if value ~= row.default then parts[#parts + 1] = { row.key, ("%s=%s"):format(row.key, value) } end
       end
     end
@@ -124,7 +124,8 @@ local function names()
   check(count > 400, "few names")
   same(load(BASE .. " dv=3 probs=true unroll=full").name,
        "mha_f32_h2_d32_k16_v3_s16_probs_ufull_avx2", "a name")
-  local longest = load("h=1024 d_model=16384 dk=1024 dv=1023 seq=65536 seq_kv=65535 batch=65536 " ..
+  local longest = load("h=1024 h_kv=512 d_model=16384 dk=1024 dv=1023 seq=65536 seq_kv=65535 batch=65536 " ..
+                       "k_width=16383 v_width=16383 y_width=16383 " ..
                        "causal=true attention=cross kv_len=true probs=true unroll=tile isa=avx512")
   check(#longest.name <= 128, "the longest name is too long")
   for _, text in ipairs {

@@ -139,12 +139,12 @@ end
 
 -- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0.
 local function reference(cfg, w, q, k, v, seen)
-  local function project(x, rows, matrix, bias, columns, column, from)
+  local function project(x, rows, width, matrix, bias, columns, column, from)
     local out = {}
     for r = 0, rows - 1 do
       local sum = bias.buffer[column]
-      for i = 0, cfg.d_model - 1 do
-        sum = sum + x.buffer[from + r * cfg.d_model + i] * matrix.buffer[i * columns + column]
+      for i = 0, width - 1 do
+        sum = sum + x.buffer[from + r * width + i] * matrix.buffer[i * columns + column]
       end
       out[r] = sum
     end
@@ -153,16 +153,17 @@ local function reference(cfg, w, q, k, v, seen)
   local y, probs = {}, {}
   for r = 0, cfg.seq - 1 do
     y[r] = {}
-    for c = 0, cfg.d_model - 1 do y[r][c] = w.bo.buffer[c] end
+    for c = 0, cfg.y_width - 1 do y[r][c] = w.bo.buffer[c] end
   end
   for head = 0, cfg.h - 1 do
     local Q, K, V = {}, {}, {}
+    local shared = head // (cfg.h // cfg.h_kv)
     for i = 0, cfg.dk - 1 do
-      Q[i] = project(q, cfg.seq, w.wq, w.bq, cfg.h * cfg.dk, head * cfg.dk + i, q.off)
-      K[i] = project(k, cfg.seq_kv, w.wk, w.bk, cfg.h * cfg.dk, head * cfg.dk + i, k.off)
+      Q[i] = project(q, cfg.seq, cfg.d_model, w.wq, w.bq, cfg.h * cfg.dk, head * cfg.dk + i, q.off)
+      K[i] = project(k, cfg.seq_kv, cfg.k_width, w.wk, w.bk, cfg.h_kv * cfg.dk, shared * cfg.dk + i, k.off)
     end
     for i = 0, cfg.dv - 1 do
-      V[i] = project(v, cfg.seq_kv, w.wv, w.bv, cfg.h * cfg.dv, head * cfg.dv + i, v.off)
+      V[i] = project(v, cfg.seq_kv, cfg.v_width, w.wv, w.bv, cfg.h_kv * cfg.dv, shared * cfg.dv + i, v.off)
     end
     probs[head] = {}
     for r = 0, cfg.seq - 1 do
@@ -179,8 +180,8 @@ local function reference(cfg, w, q, k, v, seen)
       for i = 0, cfg.dv - 1 do
         local o = 0.0
         for c = 0, keys - 1 do o = o + p[c] * V[i][c] end
-        for c = 0, cfg.d_model - 1 do
-          y[r][c] = y[r][c] + o * w.wo.buffer[(head * cfg.dv + i) * cfg.d_model + c]
+        for c = 0, cfg.y_width - 1 do
+          y[r][c] = y[r][c] + o * w.wo.buffer[(head * cfg.dv + i) * cfg.y_width + c]
         end
       end
     end
@@ -207,12 +208,14 @@ local function kernel_of(text, kv_len)
   local function fresh(name, size)
     return evaluate.buffer(name, size, function() return 0.0 / 0.0 end)
   end
-  local d, k_columns, v_columns = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
   local weights = {
     layout = 0,
-    wq = input("wq", d * k_columns), wk = input("wk", d * k_columns), wv = input("wv", d * v_columns),
-    wo = input("wo", v_columns * d),
-    bq = input("bq", k_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", d),
+    wq = input("wq", d * q_columns), wk = input("wk", cfg.k_width * k_columns),
+    wv = input("wv", cfg.v_width * v_columns),
+    wo = input("wo", o_rows * cfg.y_width),
+    bq = input("bq", q_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", cfg.y_width),
   }
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
   pack_weights(pack.list(plan), weights, packed)
@@ -220,7 +223,7 @@ local function kernel_of(text, kv_len)
 
   local function arguments()
     return {
-      y = fresh("y", cfg.batch * cfg.seq * d), workspace = fresh("workspace", plan.workspace),
+      y = fresh("y", cfg.batch * cfg.seq * cfg.y_width), workspace = fresh("workspace", plan.workspace),
       probs = fresh("probs", cfg.probs and cfg.batch * cfg.h * cfg.seq * cfg.seq_kv or 0),
     }
   end
@@ -228,8 +231,8 @@ local function kernel_of(text, kv_len)
   args.packed, args.kv_len = packed, kv_len
   args.q = input("q", cfg.batch * cfg.seq * d)
   local cross = cfg.attention == "cross"
-  args.k = cross and input("k", cfg.batch * cfg.seq_kv * d) or args.q
-  args.v = cross and input("v", cfg.batch * cfg.seq_kv * d) or args.q
+  args.k = cross and input("k", cfg.batch * cfg.seq_kv * cfg.k_width) or args.q
+  args.v = cross and input("v", cfg.batch * cfg.seq_kv * cfg.v_width) or args.q
   local evaluated = evaluate.new(kernels)
   evaluated("run_all", args)
 
@@ -253,11 +256,11 @@ local function kernel_of(text, kv_len)
     if not (error <= worst) then worst = error end
   end
   for b = 0, cfg.batch - 1 do
-    local function entry(p, rows) return { buffer = p.buffer, off = b * rows * d } end
-    local y, probs = reference(cfg, weights, entry(args.q, cfg.seq), entry(args.k, cfg.seq_kv),
-      entry(args.v, cfg.seq_kv), kv_len and kv_len[b] or cfg.seq_kv)
+    local function entry(p, floats) return { buffer = p.buffer, off = b * floats } end
+    local y, probs = reference(cfg, weights, entry(args.q, cfg.seq * d),
+      entry(args.k, cfg.seq_kv * cfg.k_width), entry(args.v, cfg.seq_kv * cfg.v_width), kv_len and kv_len[b] or cfg.seq_kv)
     for r = 0, cfg.seq - 1 do
-      for c = 0, d - 1 do compare(args.y.buffer[(b * cfg.seq + r) * d + c], y[r][c]) end
+      for c = 0, cfg.y_width - 1 do compare(args.y.buffer[(b * cfg.seq + r) * cfg.y_width + c], y[r][c]) end
       for head = 0, cfg.probs and cfg.h - 1 or -1 do
         for c = 0, cfg.seq_kv - 1 do
           compare(args.probs.buffer[((b * cfg.h + head) * cfg.seq + r) * cfg.seq_kv + c], probs[head][r][c])
@@ -283,6 +286,14 @@ local function kernels()
       { "h=3 d_model=5 dk=3 seq=6 q_lanes=columns causal=true" },
       { "h=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed
       { "h=2 d_model=3 dk=4 seq=9 fold=off" },
+      { "h=4 h_kv=2 d_model=5 dk=3 dv=2 seq=6 probs=true causal=true" },
+      { "h=6 h_kv=2 d_model=5 dk=3 seq=3 head_block=3 q_lanes=columns" },
+      { "h=6 h_kv=1 d_model=4 dk=2 seq=5 unroll=full" },
+      { "h=2 d_model=5 dk=3 seq=6 seq_kv=4 attention=cross k_width=7 v_width=2 y_width=9 batch=2 kv_len=true",
+        { [0] = 3, 4 } },
+      { "h=2 d_model=3 dk=4 seq=9 attention=cross k_width=5 v_width=4 y_width=2" },
+      { "h=4 h_kv=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed, heads share the matrices
+      { "h=4 h_kv=2 d_model=6 dk=16 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true fold=off", { [0] = 3, 0 } },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..

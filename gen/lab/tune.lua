@@ -36,7 +36,7 @@ end
 local function head_blocks(cfg)
   local values = {}
   for heads = 1, math.min(cfg.h, 64) do
-    if cfg.h % heads == 0 then values[#values + 1] = heads end
+    if cfg.h % heads == 0 and heads % (cfg.h // cfg.h_kv) == 0 then values[#values + 1] = heads end
   end
   return values
 end

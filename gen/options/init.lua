@@ -16,7 +16,7 @@ local function place(row)
 end
 
 local known = {} -- the fields of a row
-for field in ([[key kind min max choices doc default same_as required example computed also divides excludes
+for field in ([[key kind min max choices doc default same_as required example computed also divides multiple excludes
                 beside name word bit number args weights idle draw schedule planned]]):gmatch("%S+") do
   known[field] = true
 end
@@ -83,6 +83,10 @@ local function broken(row, values)
   local value = values[row.key]
   if row.divides and value and values[row.divides] % value ~= 0 then
     return ("must divide %s = %d"):format(row.divides, values[row.divides])
+  end
+  local of, by = table.unpack(row.multiple or {})
+  if of and value and value % (values[of] // values[by]) ~= 0 then
+    return ("must be a multiple of %s / %s = %d"):format(of, by, values[of] // values[by])
   end
   if not M.on(row, values) then return nil end
   if row.beside and not any_on(row.beside, values) then

@@ -49,6 +49,7 @@ function M.text()
     if row.args then line("needs", "args: " .. names_of(row.args, "pointer")) end
     if row.weights then line("needs", "weights: " .. names_of(row.weights, "pointer")) end
     if row.divides then line("divides", row.divides) end
+    if row.multiple then line("multiple", table.concat(row.multiple, " / ")) end
     for _, other in ipairs(row.excludes or {}) do
       line("not with", ("%s, %s"):format(other.is == nil and other.key or other.key .. "=" .. other.is, other.why))
     end
@@ -74,8 +75,8 @@ end
 
 -- An object has its keys in this order; idle is a function.
 local order = { "key", "kind", "is", "why", "doc", "min", "max", "choices", "required", "example", "default",
-                "same_as", "computed", "also", "divides", "excludes", "beside", "schedule", "planned", "name", "word",
-                "bit", "number", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
+                "same_as", "computed", "also", "divides", "multiple", "excludes", "beside", "schedule", "planned",
+                "name", "word", "bit", "number", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
 
 -- The rows as they are, as one JSON object: { options = list, always = what every kernel needs }.
 function M.json()
@@ -93,11 +94,12 @@ end
 function M.shape(cfg, newline)
   local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
   if cfg.attention == "cross" then
-    inputs = ("q[%d][%d], k and v[%d][%d]"):format(cfg.seq, cfg.d_model, cfg.seq_kv, cfg.d_model)
+    local keys = cfg.k_width == cfg.v_width and "k" or ("k[%d][%d]"):format(cfg.seq_kv, cfg.k_width)
+    inputs = ("q[%d][%d], %s and v[%d][%d]"):format(cfg.seq, cfg.d_model, keys, cfg.seq_kv, cfg.v_width)
   end
   local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
   local more = options.words(cfg)
-  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.d_model, cfg.h,
+  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.y_width, cfg.h,
     cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
 end
 

@@ -2,6 +2,7 @@
 -- of a block at once or (per = "head") for each. The weights are packed in tiles as high as those of C. Attention does
 -- it; groups.lua has the tiles.
 
+local graph = require "graph"
 local product_of = require "emit.product"
 
 local M = {}
@@ -9,18 +10,21 @@ local M = {}
 -- The sizes for a block of heads, those of the first group: it has the most vectors, so what fits there fits all.
 local function of(plan, stage) return plan.groups[1].products[stage.name] end
 
+-- How often a block of heads does it, and how many matrices are packed for that: heads may share one.
 local function heads(plan, stage) return stage.per == "head" and plan.hb or 1 end
+local function matrices(plan, stage) return stage.per == "head" and graph.in_block(plan, stage.weights) or 1 end
 
 function M.sections(plan, stage, add)
   local product = of(plan, stage)
-  local size = heads(plan, stage) * product.rows
+  local size = matrices(plan, stage) * product.rows
   add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps })
   if stage.bias then
     add("head", { name = "b" .. stage.letter, doc = "bias", count = size })
   end
 end
 
--- One head of a block, or all of them. at: group; packed, where the weights of the block begin; head = its number; the
+-- One head of a block, or all of them. at: group; packed, where the weights of the block begin; head = number of its
+-- matrix; the
 -- matrices b and c of the group.
 function M.record(K, stage, at)
   local plan, product = K.plan, of(K.plan, stage)
@@ -44,7 +48,7 @@ function M.fills(pack, stage)
   local plan, product = pack.plan, of(pack.plan, stage)
   local each = stage.per == "head"
   local function rounds(matrix, size, round)
-    return { each and { count = plan.hb, to = size, [matrix.along] = matrix.width } or nil, round }
+    return { each and { count = matrices(plan, stage), to = size, [matrix.along] = matrix.width } or nil, round }
   end
   local weights, bias = stage.weights, stage.bias
   pack:rows(product, pack:at("w" .. stage.letter), function(run, to, round)

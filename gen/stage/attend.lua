@@ -58,14 +58,14 @@ local function attend(K, group, a)
       end)
     end
 
-    K:each("head", plan.hb, function(i)
+    local function one_head(i, kv) -- and the number of its keys and values, which others may share
       local ptrs = {
         q = q and q:at(i * ((projected or query).cols * group.width)), p = scratch "p", stats = stats,
-        k = p.keys:at(i * plan.attend.keys.head), v = p.values:at(i * plan.attend.values.head),
+        k = p.keys:at(kv * plan.attend.keys.head), v = p.values:at(kv * plan.attend.values.head),
         o = p.o:at(i * (plan.attend.out * group.width)), reads = p,
       }
       local function applied(stage, b, c)
-        apply.record(K, stage, { group = group, packed = p.packed, head = i, b = b, c = c })
+        apply.record(K, stage, { group = group, packed = p.packed, head = kv, b = b, c = c })
         return c
       end
       if key_query then ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq") end
@@ -78,6 +78,10 @@ local function attend(K, group, a)
         ptrs.probs = p.probs:at(i * (cfg.seq * cfg.seq_kv))
         probs.write(K, group, ptrs, span)
       end
+    end
+    local share = plan.attend.share
+    K:each("head", plan.hb // share, function(kv)
+      K:each("sharing", share, function(i) one_head(kv * share + i, kv) end)
     end)
   end)
 end

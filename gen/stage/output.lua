@@ -67,7 +67,7 @@ end
 -- each, with the number of equal groups in group.pieces.
 local function record(K, stage, pieces, block, panel, bias)
   local plan, product = K.plan, stage.product
-  local d, names, queries = plan.cfg.d_model, {}, 0
+  local d, names, queries = stage.cols, {}, 0
   local params = { { "panel", "in", panel }, { "bias", "in", bias } }
   for i, piece in ipairs(pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
@@ -99,7 +99,7 @@ end
 
 -- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.
 function M.emit(K, place, stage, out_block, i, block, j)
-  local plan, d = K.plan, K.plan.cfg.d_model
+  local plan, d = K.plan, stage.cols
   choices.add(K.t.why, "output_order")
   local pieces = {}
   local column = j * block.width + block.at

@@ -2,6 +2,7 @@
 
 local choices = require "choices"
 local expr = require "expr"
+local graph = require "graph"
 local product_of = require "emit.product"
 local tiles = require "tiles"
 local words = require "words"
@@ -12,8 +13,8 @@ M.keys = { rows = "kv_rows", vectors = "kv_vectors" }
 
 function M.plan(plan, stage)
   local cost
-  stage.product, cost = tiles.columns(plan, M.keys, { { rows = stage.rows, count = 1 } }, plan.hb * stage.cols,
-    stage.steps, "rows")
+  stage.product, cost = tiles.columns(plan, M.keys, { { rows = stage.rows, count = 1 } },
+    graph.in_block(plan, stage) * stage.cols, stage.steps, "rows")
   stage.c.row = stage.product.ld
   return cost
 end
@@ -46,7 +47,7 @@ end
 
 -- All rows by all panels: the panels are the inner loop. Run-time `p.len` (or nil) bounds the keys.
 local function record_tiles(K, stage, p)
-  local product, d = stage.product, K.plan.cfg.d_model
+  local product, d = stage.product, stage.steps
   choices.add(K.t.why, "project_order")
   for _, run in ipairs(product.runs[1]) do
     local count = run.count
@@ -77,7 +78,8 @@ function M.record(K, place, stage, more, record)
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
   if len then params[#params + 1] = { "len", "int", len } end
   table.move(more, 1, #more, #params + 1, params)
-  K:part("project_" .. stage.name, ("Projects %s of %d head%s."):format(stage.name, plan.hb, plan.hb > 1 and "s" or ""),
+  local heads = graph.in_block(plan, stage)
+  K:part("project_" .. stage.name, ("Projects %s of %d head%s."):format(stage.name, heads, heads > 1 and "s" or ""),
     params, function(p)
     record(p)
     if stage.letter ~= "v" then return end
@@ -104,13 +106,13 @@ end
 function M.describe(plan, stage)
   local product = stage.product
   return { { stage.name, ("tiles %s, %s; %d of %d heads together"):format(words.column_tiles(product),
-    words.chain(product.chunks), plan.hb, plan.cfg.h) } }
+    words.chain(product.chunks), graph.in_block(plan, stage), stage.heads) } }
 end
 
 function M.fill_bias(pack, stage)
   local bias, product = stage.bias, stage.product
   if not bias then return end
-  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = pack.plan.hb * stage.cols,
+  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = graph.in_block(pack.plan, bias) * stage.cols,
     width = product.ld, scale = stage.scale, terms = { pack.term(bias, 0) }, rounds = {} })
 end
 

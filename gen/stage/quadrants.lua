@@ -53,7 +53,7 @@ M.choice = { "quadrants", "projections by seven products of quadrants",
 local function applies(plan, stage)
   local cfg = plan.cfg
   if stage.kind ~= "project" or stage.merged or stage.rows % 2 > 0 or stage.steps % 2 > 0
-    or plan.hb * stage.cols % (2 * plan.isa.lanes) > 0 then
+    or graph.in_block(plan, stage) * stage.cols % (2 * plan.isa.lanes) > 0 then
     return false
   end
   if stage.letter == "v" then return true end
@@ -84,7 +84,7 @@ end
 function M.plan(plan, stage)
   local row_blocks, sets = tiles.balanced(stage.rows // 2, ROWS), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
-  local columns, steps = plan.hb * stage.cols, stage.steps // 2
+  local columns, steps = graph.in_block(plan, stage) * stage.cols, stage.steps // 2
   local product, cost = tiles.columns(plan, project.keys, sets, columns // 2, steps, "rows")
   product.parts, product.row_blocks, product.ld = #products, row_blocks, columns
   stage.product, stage.c.row = product, columns
@@ -142,7 +142,7 @@ end
 
 -- One product of quadrants for a block of rows of kind `kind`: c = a b.
 local function record_part(K, stage, kind, block, a, b, c)
-  local product, d = stage.product, K.plan.cfg.d_model
+  local product, d = stage.product, stage.steps
   local rows = product.row_blocks[kind].size
   K:part(("%s_quadrant_%dx%d"):format(stage.name, rows, block.used),
     ("%d rows and %d columns of a product of quadrants."):format(rows, block.used),
@@ -162,7 +162,7 @@ end
 
 -- Block of rows by block of rows. p: x, s (its sums), w, m (for the seven products), out, and bias or nil.
 local function record(K, stage, p)
-  local product, d = stage.product, K.plan.cfg.d_model
+  local product, d = stage.product, stage.steps
   local function quadrant(of, which) return of:at(which[1] * (stage.rows // 2 * d) + which[2] * product.steps) end
   for kind, rows in ipairs(product.row_blocks) do
     K:each("part", rows.count, function(part)

@@ -7,7 +7,7 @@ local tiles = require "tiles"
 local M = { phase = "sums" }
 
 local function record(K, input, x, s)
-  local t, plan, d = K.t, K.plan, K.plan.cfg.d_model
+  local t, plan, d = K.t, K.plan, input.cols
   local width, below = d // 2, input.rows // 2 * d
   K:part(("sums_%d_of_%dx%d"):format(input.size, input.rows, d),
     ("Sums of X's quadrants, %d rows of each: S1 S2 above S3 S4."):format(input.size),
@@ -43,11 +43,11 @@ local function record(K, input, x, s)
 end
 
 function M.emit(K, place, _, input, i)
-  local first = (i * input.size + input.at) * K.plan.cfg.d_model
+  local first = (i * input.size + input.at) * input.cols
   record(K, input, place[input.name]:at(first), K.plan.memory:at(place, "sums_" .. input.name):at(first))
 end
 
--- The inputs, each once, its rows in blocks for as many tasks: { name, rows, size and count of the blocks, at = first
+-- The inputs, each once, its rows in blocks for as many tasks: { name, rows, cols, size and count of the blocks, at = first
 -- row, first = number of the first task }.
 function M.plan(_, stage)
   local tasks, seen = 0, {}
@@ -58,7 +58,7 @@ function M.plan(_, stage)
       if product.letter == letter and not seen[input.name] then
         seen[input.name] = true
         for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
-          stage.inputs[#stage.inputs + 1] = { name = input.name, rows = product.rows, size = run.size,
+          stage.inputs[#stage.inputs + 1] = { name = input.name, rows = product.rows, cols = input.row, size = run.size,
                                               count = run.count, at = run.at, first = tasks }
           tasks = tasks + run.count
         end
@@ -69,11 +69,11 @@ function M.plan(_, stage)
   return 0
 end
 
-function M.sections(plan, stage, add)
+function M.sections(_, stage, add)
   for _, input in ipairs(stage.inputs) do
     if input.at == 0 then
-      add("entry", { name = "sums_" .. input.name, doc = "sums of quadrants", cols = plan.cfg.d_model,
-                     count = input.rows * plan.cfg.d_model })
+      add("entry", { name = "sums_" .. input.name, doc = "sums of quadrants", cols = input.cols,
+                     count = input.rows * input.cols })
     end
   end
 end

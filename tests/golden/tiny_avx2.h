@@ -20,12 +20,16 @@ extern "C" {
 #endif
 
 #define TINY_AVX2_H 2
+#define TINY_AVX2_H_KV 2
 #define TINY_AVX2_D_MODEL 8
 #define TINY_AVX2_DK 4
 #define TINY_AVX2_DV 4
 #define TINY_AVX2_SEQ 5
 #define TINY_AVX2_SEQ_KV 5
 #define TINY_AVX2_BATCH 1
+#define TINY_AVX2_K_WIDTH 8
+#define TINY_AVX2_V_WIDTH 8
+#define TINY_AVX2_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_AVX2_PACKED_BYTES 1152

@@ -1019,4 +1019,8 @@ const mhagen_kernel tiny_avx512_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
+  .h_kv = 2,
+  .k_width = 8,
+  .v_width = 8,
+  .y_width = 8,
 };

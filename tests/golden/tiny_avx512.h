@@ -21,12 +21,16 @@ extern "C" {
 #endif
 
 #define TINY_AVX512_H 2
+#define TINY_AVX512_H_KV 2
 #define TINY_AVX512_D_MODEL 8
 #define TINY_AVX512_DK 4
 #define TINY_AVX512_DV 4
 #define TINY_AVX512_SEQ 5
 #define TINY_AVX512_SEQ_KV 5
 #define TINY_AVX512_BATCH 1
+#define TINY_AVX512_K_WIDTH 8
+#define TINY_AVX512_V_WIDTH 8
+#define TINY_AVX512_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_AVX512_PACKED_BYTES 1984

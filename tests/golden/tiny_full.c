@@ -859,4 +859,8 @@ const mhagen_kernel tiny_full_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
+  .h_kv = 1,
+  .k_width = 4,
+  .v_width = 4,
+  .y_width = 4,
 };

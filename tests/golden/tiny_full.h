@@ -20,12 +20,16 @@ extern "C" {
 #endif
 
 #define TINY_FULL_H 1
+#define TINY_FULL_H_KV 1
 #define TINY_FULL_D_MODEL 4
 #define TINY_FULL_DK 2
 #define TINY_FULL_DV 2
 #define TINY_FULL_SEQ 3
 #define TINY_FULL_SEQ_KV 3
 #define TINY_FULL_BATCH 1
+#define TINY_FULL_K_WIDTH 4
+#define TINY_FULL_V_WIDTH 4
+#define TINY_FULL_Y_WIDTH 4
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_FULL_PACKED_BYTES 832

@@ -20,12 +20,16 @@ extern "C" {
 #endif
 
 #define TINY_NEON_H 2
+#define TINY_NEON_H_KV 2
 #define TINY_NEON_D_MODEL 8
 #define TINY_NEON_DK 4
 #define TINY_NEON_DV 4
 #define TINY_NEON_SEQ 5
 #define TINY_NEON_SEQ_KV 5
 #define TINY_NEON_BATCH 1
+#define TINY_NEON_K_WIDTH 8
+#define TINY_NEON_V_WIDTH 8
+#define TINY_NEON_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_NEON_PACKED_BYTES 1152

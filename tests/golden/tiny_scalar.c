@@ -743,4 +743,8 @@ const mhagen_kernel tiny_scalar_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 1e-06,
   .unit = 0x1p-24,
+  .h_kv = 1,
+  .k_width = 3,
+  .v_width = 3,
+  .y_width = 3,
 };

@@ -20,12 +20,16 @@ extern "C" {
 #endif
 
 #define TINY_SCALAR_H 1
+#define TINY_SCALAR_H_KV 1
 #define TINY_SCALAR_D_MODEL 3
 #define TINY_SCALAR_DK 2
 #define TINY_SCALAR_DV 2
 #define TINY_SCALAR_SEQ 2
 #define TINY_SCALAR_SEQ_KV 2
 #define TINY_SCALAR_BATCH 1
+#define TINY_SCALAR_K_WIDTH 3
+#define TINY_SCALAR_V_WIDTH 3
+#define TINY_SCALAR_Y_WIDTH 3
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_SCALAR_PACKED_BYTES 256

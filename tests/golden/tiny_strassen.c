@@ -657,7 +657,7 @@ static __attribute__((noinline)) void scores_again_2x4(const float *k, const flo
   stats[7] = sum_c3_2_0;
 }
 
-/* Weights exp2(score - maximum) of some keys, added to the sum; new maxima are subtracted last. */
+/* Weights of some keys, added to the sum; a new maximum is subtracted last. */
 static __attribute__((noinline)) void scores_next_again_2x4(const float *k, const float *q,
     float *stats, float *p) {
   const float whole_acc_r0_c0 = stats[0];
@@ -1225,4 +1225,8 @@ const mhagen_kernel tiny_strassen_kernel = {
   .need_count = sizeof needs / sizeof needs[0],
   .error = 2e-06,
   .unit = 0x1p-24,
+  .h_kv = 1,
+  .k_width = 10,
+  .v_width = 10,
+  .y_width = 10,
 };

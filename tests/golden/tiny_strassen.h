@@ -20,12 +20,16 @@ extern "C" {
 #endif
 
 #define TINY_STRASSEN_H 1
+#define TINY_STRASSEN_H_KV 1
 #define TINY_STRASSEN_D_MODEL 10
 #define TINY_STRASSEN_DK 2
 #define TINY_STRASSEN_DV 2
 #define TINY_STRASSEN_SEQ 4
 #define TINY_STRASSEN_SEQ_KV 4
 #define TINY_STRASSEN_BATCH 1
+#define TINY_STRASSEN_K_WIDTH 10
+#define TINY_STRASSEN_V_WIDTH 10
+#define TINY_STRASSEN_Y_WIDTH 10
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_STRASSEN_PACKED_BYTES 960
