@@ -21,7 +21,8 @@ function M.each_stat(K, group, stats, build)
 end
 
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
--- p_at, where its weights go; edge, whether some lanes do not see some of its keys.
+-- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
+-- roundings it has.
 local function score_tile(K, group, ptrs, tile)
   local plan, pass, depth = K.plan, tile.pass, K.plan.attend.depth
   local rows = tile.rows or group.keys.rows
@@ -31,10 +32,10 @@ local function score_tile(K, group, ptrs, tile)
   if pass.weighs then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
   score.add_params(plan.scores, params, ptrs.reads)
-  K:part(("scores%s%s_%dx%s"):format(pass.word, tile.edge and "_masked" or "", rows, group.name), pass.doc, params,
+  local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
+  K:part(("scores%s%s%s_%dx%s"):format(pass.word, tile.edge and "_masked" or "", like, rows, group.name), pass.doc, params,
     function(p)
-    -- A maximum is of scores with the roundings that they have in a tile of weights.
-    local unroll, chains = K:summing(pass.weighs and rows or group.keys.rows, #group.vecs, depth)
+    local unroll, chains = K:summing(tile.like or rows, #group.vecs, depth)
     softmax.tile(K.t, {
       product = plan.product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
       test = plan.attend.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
@@ -66,12 +67,17 @@ function M.raise(K, group, ptrs, span, keep)
       put("negmax", none)
     end)
   end)
-  local rows = group.keys.rows
-  local count = scores.masked and (span.finish - span.begin) * rows or K.plan.cfg.seq_kv
-  K:each("key", count, function(i)
-    score_tile(K, group, ptrs, { pass = softmax.passes.maximum, key = span.begin * rows + i, rows = 1,
-                                 edge = scores.masked })
-  end)
+  -- With the roundings of the tiles of weights: at 2^33 one more is a weight of 2^512.
+  local function raise(first, count, like)
+    K:each("key", count, function(i)
+      score_tile(K, group, ptrs, { pass = softmax.passes.maximum, key = first + i, rows = 1, like = like,
+                                   edge = scores.masked })
+    end)
+  end
+  local rows, rest = group.keys.rows, scores.masked and 0 or group.keys.rest
+  local count = scores.masked and (span.finish - span.begin) * rows or K.plan.cfg.seq_kv - rest
+  raise(span.begin * rows, count, rows)
+  raise(count, rest, rest)
 end
 
 local function invert_sums(K, group, stats)
