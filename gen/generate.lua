@@ -96,7 +96,8 @@ return function(cfg)
     name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
     version_number = version_number,
     shape = show.shape(cfg, "\n *             "), isa = cfg.isa,
-    h = tostring(cfg.h), h_kv = tostring(cfg.h_kv), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk), dv = tostring(cfg.dv),
+    h = tostring(cfg.h), h_kv = tostring(cfg.h_kv), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk),
+    dv = tostring(cfg.dv),
     seq = tostring(cfg.seq), seq_kv = tostring(cfg.seq_kv), batch = tostring(cfg.batch),
     k_width = tostring(cfg.k_width), v_width = tostring(cfg.v_width), y_width = tostring(cfg.y_width),
   }

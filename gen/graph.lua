@@ -86,7 +86,8 @@ function M.of(cfg, scores)
   }
   local output = M.product {
     name = "output", kind = "output", letter = "o", a = context, c = { name = "y", at = "input" },
-    rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1, weights = { text = "wo", a = "wo", steps = h * cfg.dv },
+    rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
+    weights = { text = "wo", a = "wo", steps = h * cfg.dv },
     bias = { text = "bo", terms = { { a = "bo" } } },
   }
   return { queries, keys, values, attend, output }

@@ -24,8 +24,9 @@
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
  * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24.
- * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv; size is the row computed with |x|, |W| and |b|, but the
- * true attention weights; S is the largest score computed so, of the keys that the row sees.
+ * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv; size is the row computed with |x|,
+ * |W| and |b|, but the true attention weights; S is the largest score computed so, of the keys that
+ * the row sees.
  */
 #ifndef MHAGEN_H
 #define MHAGEN_H
@@ -147,7 +148,7 @@ typedef struct mhagen_kernel {
   double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
   int window_left, window_right; /* where the options say so */
   int h_kv; /* heads of keys and values: h, or a divisor where heads share them */
-  int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model unless the config says */
+  int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model if not said */
 } mhagen_kernel;
 
 /* Returns the status that kernel->run would return, for callers who run the phases themselves. */

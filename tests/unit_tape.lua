@@ -215,7 +215,8 @@ local function kernel_of(text, kv_len)
     wq = input("wq", d * q_columns), wk = input("wk", cfg.k_width * k_columns),
     wv = input("wv", cfg.v_width * v_columns),
     wo = input("wo", o_rows * cfg.y_width),
-    bq = input("bq", q_columns), bk = input("bk", k_columns), bv = input("bv", v_columns), bo = input("bo", cfg.y_width),
+    bq = input("bq", q_columns), bk = input("bk", k_columns), bv = input("bv", v_columns),
+    bo = input("bo", cfg.y_width),
   }
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
   pack_weights(pack.list(plan), weights, packed)
@@ -258,7 +259,8 @@ local function kernel_of(text, kv_len)
   for b = 0, cfg.batch - 1 do
     local function entry(p, floats) return { buffer = p.buffer, off = b * floats } end
     local y, probs = reference(cfg, weights, entry(args.q, cfg.seq * d),
-      entry(args.k, cfg.seq_kv * cfg.k_width), entry(args.v, cfg.seq_kv * cfg.v_width), kv_len and kv_len[b] or cfg.seq_kv)
+      entry(args.k, cfg.seq_kv * cfg.k_width), entry(args.v, cfg.seq_kv * cfg.v_width),
+      kv_len and kv_len[b] or cfg.seq_kv)
     for r = 0, cfg.seq - 1 do
       for c = 0, cfg.y_width - 1 do compare(args.y.buffer[(b * cfg.seq + r) * cfg.y_width + c], y[r][c]) end
       for head = 0, cfg.probs and cfg.h - 1 or -1 do

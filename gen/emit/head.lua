@@ -33,8 +33,8 @@ local function score_tile(K, group, ptrs, tile)
   params[#params + 1] = { "key", "int", tile.key }
   score.add_params(plan.scores, params, ptrs.reads)
   local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
-  K:part(("scores%s%s%s_%dx%s"):format(pass.word, tile.edge and "_masked" or "", like, rows, group.name), pass.doc, params,
-    function(p)
+  local word = pass.word .. (tile.edge and "_masked" or "") .. like
+  K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
     local unroll, chains = K:summing(tile.like or rows, #group.vecs, depth)
     softmax.tile(K.t, {
       product = plan.product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,

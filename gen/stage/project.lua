@@ -112,8 +112,9 @@ end
 function M.fill_bias(pack, stage)
   local bias, product = stage.bias, stage.product
   if not bias then return end
-  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = graph.in_block(pack.plan, bias) * stage.cols,
-    width = product.ld, scale = stage.scale, terms = { pack.term(bias, 0) }, rounds = {} })
+  pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1,
+    used = graph.in_block(pack.plan, bias) * stage.cols, width = product.ld, scale = stage.scale,
+    terms = { pack.term(bias, 0) }, rounds = {} })
 end
 
 function M.fills(pack, stage)

@@ -47,8 +47,8 @@ function M.emit(K, place, _, input, i)
   record(K, input, place[input.name]:at(first), K.plan.memory:at(place, "sums_" .. input.name):at(first))
 end
 
--- The inputs, each once, its rows in blocks for as many tasks: { name, rows, cols, size and count of the blocks, at = first
--- row, first = number of the first task }.
+-- The inputs, each once, its rows in blocks for as many tasks: { name, rows, cols, size and count of the blocks,
+-- at = first row, first = number of the first task }.
 function M.plan(_, stage)
   local tasks, seen = 0, {}
   stage.inputs = {}
