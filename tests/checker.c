@@ -166,8 +166,9 @@ static size_t width_of(const checker *c, int i) {
 static void make_buffers(checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   const size_t d = width_of(c, Q), kd = width_of(c, K), vd = width_of(c, V), yd = width_of(c, Y),
-               n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv, batch = (size_t)kernel->batch, h = (size_t)kernel->h,
-               hq = h * (size_t)kernel->dk,ho = h * (size_t)kernel->dv, h_kv = (size_t)kernel->h_kv,
+               n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv, batch = (size_t)kernel->batch,
+               h = (size_t)kernel->h, hq = h * (size_t)kernel->dk, ho = h * (size_t)kernel->dv,
+               h_kv = (size_t)kernel->h_kv,
                hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float);
   const size_t bytes[BUFFERS] = {
       [Q] = batch * n * d * f,
