@@ -180,6 +180,8 @@ for i, rule in ipairs(config.schema) do
                    in_name = in_shape(rule), known = known }
 end
 
+local NONE = {} -- in the place of a value of an option without a default that is not given
+
 -- Moves the config's values to the columns, with their defaults. A schedule key that is not given has the
 -- value "plan".
 local function flatten(given, values, shapes)
@@ -203,10 +205,11 @@ local function flatten(given, values, shapes)
     end
     if one.column then values[one.column] = value end
     if one.in_name then
-      local branch = leaf[value]
+      local at = value == nil and NONE or value
+      local branch = leaf[at]
       if not branch then
         branch = {}
-        leaf[value] = branch
+        leaf[at] = branch
       end
       leaf = branch
     end
