@@ -62,7 +62,7 @@ def test_row(tmp_path):
     assert row["flops"] == 2 * 35 * 40 * 3 * 32 + 4 * 35 * 35 * 32 + 2 * 35 * 32 * 40
     config = row["config"]
     assert config["name"] == row["name"] and config["causal"] is False and config["dv"] == 16
-    assert list(config)[:5] == ["h", "d_model", "dk", "dv", "seq"] and "kv_rows" not in config
+    assert list(config)[:6] == ["h", "h_kv", "d_model", "dk", "dv", "seq"] and "kv_rows" not in config
 
 
 def test_every_option(tmp_path):
