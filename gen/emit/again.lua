@@ -16,7 +16,7 @@ local function sum_of(K, w, name, load)
   if not scores.bounds.first then return sum end
   local none = t:op("set", w, "lacking_" .. name, math.huge)
   if scores.keyless then
-    none = t:op("sel", w, "mended_" .. name, t:op("lt", w, "blind_" .. name, load "last", load "first"), sum, none)
+    none = t:op("sel", w, "mended_" .. name, head.blind(K, w, name, load), sum, none)
   end
   local low = t:op("lt", w, "low_" .. name, sum, t:op("set", w, "half_" .. name, 0.5))
   return t:op("sel", w, "counted_" .. name, low, none, sum)

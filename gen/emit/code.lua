@@ -24,7 +24,7 @@ local function ctype(kind, value)
 end
 
 -- Integers that functions get count or number things.
-local COUNT = { 0, 2 ^ 40 | 0 }
+local COUNT = { 0, 1 << 40 }
 
 -- Records `build` as a function of its own and calls it; straight in place at unroll level full,
 -- unless `kind` says: "whole" is a function with straight code inside, "cold" one with loops, as

@@ -20,6 +20,9 @@ function M.each_stat(K, group, stats, build)
   end
 end
 
+-- The mask of the lanes that see no key, where the interval has a first key; w, name, load as each_stat gives them.
+function M.blind(K, w, name, load) return K.t:op("lt", w, "blind_" .. name, load "last", load "first") end
+
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
 -- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
 -- roundings it has.
@@ -60,7 +63,7 @@ function M.raise(K, group, ptrs, span, keep)
     M.each_stat(K, group, ptrs.stats, function(w, name, load, put)
       local none = t:op("set", w, "none_" .. name, math.huge)
       if scores.keyless and scores.bounds.first then
-        local blind = t:op("lt", w, "blind_" .. name, load "last", load "first")
+        local blind = M.blind(K, w, name, load)
         none = t:op("sel", w, "start_" .. name, blind, t:op("set", w, "highest_" .. name, -softmax.LOWEST), none)
       end
       if keep then put("kept", load("negmax", "kept")) end

@@ -24,8 +24,7 @@ function M.sections(plan, stage, add)
 end
 
 -- One head of a block, or all of them. at: group; packed, where the weights of the block begin; head = number of its
--- matrix; the
--- matrices b and c of the group.
+-- matrix; the matrices b and c of the group.
 function M.record(K, stage, at)
   local plan, product = K.plan, of(K.plan, stage)
   local function packed(letter, size)
