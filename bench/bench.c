@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 static const double WARM_UP = 0.02, SAMPLE = 0.5e-3, PEAK = 30e-6, SAMPLING = 1.0; /* seconds */
-enum { LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384,
+enum { MOST_PAST = 100, /* rows before those whose error is measured */
+       LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384,
        PAGE = 4096 };
 
 typedef struct area {
@@ -37,6 +38,8 @@ typedef struct bench {
   mhagen_weights weights;
   void *packed;
   mhagen_args args;
+  const float *q_rows, *k_rows, *v_rows; /* with cache = append, all rows that there ever are of the inputs that keys
+                                            are made of: [batch][seq_kv][width]; else null */
   mhagen_pool *pool; /* null: one thread */
   area areas[AREAS]; /* all memory that a run touches, and the weights */
   int area_count;
@@ -92,31 +95,89 @@ static const float *numbers(bench *b, size_t count, double deviation) {
   return allocate(b, count * sizeof(float), deviation);
 }
 
+/* Of a mask of bytes each eighth key is hidden. */
+static const void *make_mask(bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const int extents[] = {k->batch, k->h, k->seq, k->seq_kv};
+  size_t count = 1;
+  for (int i = 0; i < 4; i++) count *= strchr(k->mask_dims, "bhqk"[i]) ? (size_t)extents[i] : 1;
+  if (k->options & MHAGEN_MASK_ADD) return numbers(b, count, 1);
+  unsigned char *mask = allocate(b, count, 0);
+  for (size_t i = 0; i < count; i++) mask[i] = i % (size_t)k->seq_kv % 8 != 7;
+  return mask;
+}
+
+static int appends(const bench *b) { return (b->kernel->options & MHAGEN_CACHE_APPEND) != 0; }
+
+/* An input that keys are made of, of seq or seq_kv rows, which `all` are drawn for. */
+static const float *key_input(bench *b, size_t width, const float **all) {
+  const size_t batch = (size_t)b->kernel->batch;
+  const float *rows = numbers(b, batch * (size_t)b->kernel->seq_kv * width, 1);
+  if (!appends(b)) return rows;
+  *all = rows;
+  return numbers(b, batch * (size_t)b->kernel->seq * width, 0);
+}
+
+static void gather(const bench *b, const float *all, size_t width, const float *to) {
+  const size_t entry = (size_t)b->kernel->seq * width;
+  for (int i = 0; i < b->kernel->batch && all; i++) {
+    const size_t row = (size_t)i * (size_t)b->kernel->seq_kv + (size_t)b->args.past[i];
+    memcpy((float *)(uintptr_t)to + (size_t)i * entry, all + row * width, entry * sizeof *to);
+  }
+}
+
+/* Puts `past` rows before those of a run, whose inputs become those that follow. */
+static void set_past(const bench *b, int past) {
+  const mhagen_kernel *k = b->kernel;
+  for (int i = 0; i < k->batch; i++) ((int *)(uintptr_t)b->args.past)[i] = past;
+  gather(b, b->q_rows, (size_t)k->d_model, b->args.q);
+  gather(b, b->k_rows, (size_t)k->k_width, b->args.k);
+  gather(b, b->v_rows, (size_t)k->v_width, b->args.v);
+}
+
+/* The same length for each batch entry. */
+static const int *lengths(bench *b, int length) {
+  const size_t batch = (size_t)b->kernel->batch;
+  int *list = allocate(b, batch * sizeof *list, 0);
+  for (size_t i = 0; i < batch; i++) list[i] = length;
+  return list;
+}
+
 /* Weights keep the variance, so that scores are as large as they are in models. */
 static void make_data(bench *b) {
   const mhagen_kernel *k = b->kernel;
   const size_t d = (size_t)k->d_model, dk = (size_t)k->k_width, dv = (size_t)k->v_width,
                dy = (size_t)k->y_width, h = (size_t)k->h, h_kv = (size_t)k->h_kv,
                hq = h * (size_t)k->dk, hk = h_kv * (size_t)k->dk, hv = h_kv * (size_t)k->dv,
-               ho = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq,
-               m = batch * (size_t)k->seq_kv;
-  const double in = 1 / sqrt((double)d), out = 1 / sqrt((double)ho);
-  b->weights = (mhagen_weights){
-      .wq = numbers(b, d * hq, in), .wk = numbers(b, dk * hk, 1 / sqrt((double)dk)),
-      .wv = numbers(b, dv * hv, 1 / sqrt((double)dv)),
-      .wo = numbers(b, ho * dy, out), .bq = numbers(b, hq, 0.1), .bk = numbers(b, hk, 0.1),
-      .bv = numbers(b, hv, 0.1), .bo = numbers(b, dy, 0.1)};
+               ho = h * (size_t)k->dv, batch = (size_t)k->batch, n = batch * (size_t)k->seq;
+  const struct {
+    size_t in, out;
+    const float **weights, **bias;
+  } projections[] = { /* in the order of MHAGEN_PROJECT_Q, .. */
+      {d, hq, &b->weights.wq, &b->weights.bq}, {dk, hk, &b->weights.wk, &b->weights.bk},
+      {dv, hv, &b->weights.wv, &b->weights.bv}, {ho, dy, &b->weights.wo, &b->weights.bo}};
+  const int all = MHAGEN_PROJECT_Q | MHAGEN_PROJECT_K | MHAGEN_PROJECT_V | MHAGEN_PROJECT_O,
+            project = k->options & MHAGEN_UNPROJECTED ? k->project : all;
+  for (int i = 0; i < 4; i++) {
+    if (!(project & 1 << i)) continue;
+    *projections[i].weights = numbers(b, projections[i].in * projections[i].out, 1 / sqrt((double)projections[i].in));
+    *projections[i].bias = numbers(b, projections[i].out, 0.1);
+  }
   b->packed = allocate(b, k->packed_bytes, 0);
-  b->args = (mhagen_args){.q = numbers(b, n * d, 1), .y = allocate(b, n * dy * sizeof(float), 0),
+  const int cross = (k->options & MHAGEN_CROSS) != 0;
+  b->args = (mhagen_args){.y = allocate(b, n * dy * sizeof(float), 0),
                           .packed = b->packed, .workspace = allocate(b, k->workspace_bytes, 0)};
-  if (k->options & MHAGEN_CROSS) b->args.k = numbers(b, m * dk, 1), b->args.v = numbers(b, m * dv, 1);
+  b->args.q = cross ? numbers(b, n * (project & MHAGEN_PROJECT_Q ? d : hq), 1) : key_input(b, d, &b->q_rows);
+  if (cross) b->args.k = key_input(b, dk, &b->k_rows), b->args.v = key_input(b, dv, &b->v_rows);
   if (k->options & MHAGEN_PROBS)
     b->args.probs = allocate(b, h * n * (size_t)k->seq_kv * sizeof(float), 0);
-  if (k->options & MHAGEN_KV_LEN) {
-    int *lengths = allocate(b, batch * sizeof(int), 0);
-    for (size_t i = 0; i < batch; i++) lengths[i] = k->seq_kv;
-    b->args.kv_len = lengths;
-  }
+  if (k->options & MHAGEN_SCORES) b->args.scores = allocate(b, h * n * (size_t)k->seq_kv * sizeof(float), 0);
+  if (k->options & MHAGEN_KV_LEN) b->args.kv_len = lengths(b, k->seq_kv);
+  if (k->options & MHAGEN_Q_LEN) b->args.q_len = lengths(b, k->seq);
+  if (k->options & MHAGEN_KV_START) b->args.kv_start = allocate(b, batch * sizeof(int), 0);
+  if (k->options & (MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) b->args.mask = make_mask(b);
+  if (k->cache_bytes) b->args.cache = allocate(b, batch * k->cache_bytes, 0.3); /* rows of ordinary size */
+  if (appends(b)) b->args.past = lengths(b, 0);
 }
 
 static void pack(const bench *b) {
@@ -140,6 +201,23 @@ static mhagen_status run(const bench *b) {
   return b->pool ? mhagen_run_parallel(b->kernel, &b->args, b->pool) : b->kernel->run(&b->args);
 }
 
+/* A time is that of a run behind which the cache is full. */
+static void fill_up(const bench *b) {
+  if (appends(b)) set_past(b, b->kernel->seq_kv - b->kernel->seq);
+}
+
+/* Brings the cache to where a run finds it, with so many rows in it. */
+static mhagen_status prepare_cache(const bench *b, int past) {
+  const int n = b->kernel->seq;
+  mhagen_status status = b->kernel->fill ? b->kernel->fill(&b->args) : MHAGEN_OK;
+  for (int done = 0; appends(b) && done < past && status == MHAGEN_OK; done += n) {
+    set_past(b, done < past - n || past < n ? done : past - n);
+    status = run(b);
+  }
+  if (appends(b)) set_past(b, past);
+  return status;
+}
+
 /* Measures the errors of kernels that compute the same, and packs their weights. Returns the error that
  * is promised of every kernel. Where there are few numbers they may cancel, so narrow shapes are drawn
  * several times, until the norms are over 64 independent columns, or 8 in expensive shapes. */
@@ -148,12 +226,19 @@ static double measure_errors(bench *all, int count, double *error) {
   const int context = k->h * k->dv, width = context < k->y_width ? context : k->y_width,
             columns = all->flops < 1e7 ? 64 : 8;
   const size_t numbers = (size_t)k->batch * (size_t)k->seq * (size_t)k->y_width;
+  const int room = k->seq_kv - k->seq, past = room < MOST_PAST ? room : MOST_PAST;
   double *want = malloc(numbers * sizeof *want), norm = 0, largest = 0;
   for (int i = 0; i < count; i++) error[i] = 0;
   for (int drawn = 0; drawn < columns; drawn += width) {
     double score;
     draw(all);
-    if (!want || mhagen_reference(k, &all->weights, &all->args, want, NULL, &score))
+    if (appends(all)) set_past(all, past);
+    mhagen_args rows = all->args;
+    if (appends(all)) {
+      rows.k = all->k_rows ? all->k_rows : all->q_rows;
+      rows.v = all->v_rows ? all->v_rows : all->q_rows;
+    }
+    if (!want || mhagen_reference(k, &all->weights, &rows, want, NULL, &score))
       fail("check", "out of memory");
     largest = fmax(largest, score);
     for (size_t j = 0; j < numbers; j++) norm += want[j] * want[j];
@@ -162,7 +247,8 @@ static double measure_errors(bench *all, int count, double *error) {
       /* NaN, so that no result is right only because another kernel has left it there. */
       memset(all[i].args.y, 0xFF, numbers * sizeof(float));
       memset(all[i].args.workspace, 0xFF, all[i].kernel->workspace_bytes);
-      const mhagen_status status = run(&all[i]);
+      mhagen_status status = prepare_cache(&all[i], past);
+      if (status == MHAGEN_OK) status = run(&all[i]);
       if (status != MHAGEN_OK) fail("check", "run: %s", mhagen_status_text(status));
       for (size_t j = 0; j < numbers; j++) {
         const double difference = (double)all[i].args.y[j] - want[j];
@@ -489,6 +575,7 @@ int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char 
   make_data(b);
   if (quick) draw(b), pack(b);
   else check(b);
+  fill_up(b);
   choose_peak(b);
   if (b->pool) measure_speedup(b);
   const double warm = measure(b, samples);
@@ -541,6 +628,7 @@ int mhagen_compare_main(const mhagen_entry *entries, double flops, int argc, cha
   if (samples > 0) {
     draw(&all[0]);
     for (int j = 0; j < count; j++) pack(&all[j]);
+    fill_up(&all[0]);
     compare(all, count, samples);
   } else {
     const double bound = measure_errors(all, count, error);

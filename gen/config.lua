@@ -113,7 +113,7 @@ local function require_keys(values, mistakes)
   for _, row in ipairs(options.list) do
     if row.required then
       example[#example + 1] = ("%s=%s"):format(row.key, row.example)
-      if values[row.key] == nil and not about[row.key] then
+      if values[row.key] == nil and not about[row.key] and not (row.implied and row.implied(values)) then
         missing[#missing + 1], names[#names + 1] = row, row.key
       end
     end
@@ -149,18 +149,43 @@ local function words_of(values, wanted)
   local words = {}
   for _, row in ipairs(options.list) do
     local value = values[row.key]
-    local told = row.required or values.tuned and row.schedule -- what the file might say otherwise
+    local told = values.tuned and row.schedule -- what the file might say otherwise
     if value ~= nil and wanted(row) and (told or value ~= default_of(row, values)) then
-      words[#words + 1] = row.key .. "=" .. tostring(value)
+      words[#words + 1] = row.key .. "=" .. options.text(row, value)
     end
   end
   return table.concat(words, " ")
 end
 
--- The arguments that make this config: the required keys and those that differ from their default,
--- in the order of the rows.
+-- Of configs of several kernels: members, their configs; given, the values that all are made of; and the row of the
+-- key in which they differ.
+local families = setmetatable({}, { __mode = "k" })
+
+-- The configs that a config of several kernels is made of, the one that is like it last; or nil.
+function M.members(cfg) return families[cfg] and families[cfg].members end
+
+-- The values that a config was made of.
+local function given_of(cfg) return families[cfg] and families[cfg].given or cfg end
+
+-- The value of a key as it is told: of a config of several kernels that is all of theirs.
+function M.told(cfg, key)
+  return options.text(options.list[key], given_of(cfg)[key])
+end
+
+-- The arguments that make this config: the keys that differ from their default, in the order of the rows.
 function M.canonical(cfg)
-  return words_of(cfg, function() return true end)
+  return words_of(given_of(cfg), function() return true end)
+end
+
+-- Whether the kernels of a config differ in their lengths.
+function M.is_ladder(cfg) return families[cfg] ~= nil and families[cfg].row.kind == "ladder" end
+
+-- Refuses a config of several kernels, for a command that takes one.
+function M.refuse_several(cfg, command)
+  if not families[cfg] then return end
+  local row = families[cfg].row
+  refuse(row.key, M.told(cfg, row.key), ("%s takes one kernel: one of %s"):format(command,
+    table.concat(options.several(row, families[cfg].given[row.key]), ", ")))
 end
 
 -- What a tuning file knows a config by: all but its name and its schedule.
@@ -205,6 +230,58 @@ local function freeze(values)
   })
 end
 
+local function copied(values, more)
+  local all = {}
+  for _, row in ipairs(options.list) do all[row.key] = values[row.key] end
+  for key, value in pairs(more) do all[key] = value end
+  return all
+end
+
+-- A config with other values for some keys.
+function M.changed(cfg, more)
+  local values = copied(cfg, more)
+  local broken = options.conflict(values)
+  if broken then error(broken, 0) end
+  return freeze(values)
+end
+
+-- The key for whose values there is a kernel each, of several the outer one; and these values.
+local function family_of(values)
+  for _, kind in ipairs { "bundle", "ladder" } do
+    for _, row in ipairs(options.list) do
+      local each = row.kind == kind and values[row.key] ~= nil and options.several(row, values[row.key])
+      if each then return row, each end
+    end
+  end
+end
+
+-- The checked config of these values.
+local function checked_config(values, read_tuning)
+  local row, each = family_of(values)
+  if row then
+    local given, members = complete(copied(values, {})), {}
+    for i, value in ipairs(each) do
+      local own = copied(values, { [row.key] = value, name = ("%s%s%s"):format(given.name, row.name, value) })
+      checked(options.list.name, own.name)
+      members[i] = checked_config(own, read_tuning)
+    end
+    if row.kind == "ladder" and families[members[1]] then
+      local inner = families[members[1]].row.key
+      refuse(inner, given[inner], ("must be one number with %s = %s"):format(row.key, given[row.key]))
+    end
+    local broken = row.kind == "ladder" and options.ladder_conflict(row, given, members)
+    if broken then error(broken, 0) end
+    local cfg = freeze(copied(members[#members], { name = given.name }))
+    given.tuned = cfg.tuned
+    families[cfg] = { members = members, given = given, row = row }
+    return cfg
+  end
+  if values.tuned then apply_tuning(values, read_tuning) end
+  local broken = options.conflict(complete(values))
+  if broken then error(broken, 0) end
+  return freeze(values)
+end
+
 -- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
 -- key has its value or default; a schedule key that is not given is nil. read_tuning(path) -> the
 -- schedules of a tuning file, lists of key=value by shape. A config that breaks a rule raises
@@ -216,10 +293,7 @@ function M.load(entries, arguments, read_tuning)
   require_keys(values, mistakes)
   raise(mistakes)
   for _, row in ipairs(options.list) do given[row.key] = values[row.key] ~= nil end
-  if values.tuned then apply_tuning(values, read_tuning) end
-  local broken = options.conflict(complete(values))
-  if broken then error(broken, 0) end
-  return freeze(values), given
+  return checked_config(values, read_tuning), given
 end
 
 return M

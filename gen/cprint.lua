@@ -2,6 +2,7 @@
 
 local expr = require "expr"
 local isas = require "isa.init"
+local words = require "words"
 
 local M = {}
 
@@ -16,9 +17,7 @@ end
 
 -- A literal of type double: the shortest that reads back as the same.
 function M.double(x)
-  local text = ("%.15g"):format(x)
-  if tonumber(text) ~= x then text = ("%.17g"):format(x) end
-  return (text:gsub("^%-?%d+$", "%0.0"))
+  return (words.exact(x):gsub("^%-?%d+$", "%0.0"))
 end
 
 local function address(p)
@@ -31,7 +30,7 @@ end
 local function element(p) return ("%s[%s]"):format(p.base, expr.text(p.off)) end
 
 -- Breaks a long statement at the commas nearest to the right edge, or else at spaces.
-local function wrap(line, indent)
+function M.wrap(line, indent)
   local out = {}
   local limit = 100
   local pad = indent .. "    "
@@ -50,8 +49,10 @@ local function wrap(line, indent)
   return table.concat(out, "\n")
 end
 
+local wrap = M.wrap
+
 local function operand(letter, v)
-  if letter == "a" then return address(v) end
+  if letter == "a" or letter == "y" then return address(v) end
   if letter == "e" then return element(v) end
   if letter == "s" then return M.float(v) end
   if letter == "n" or letter == "x" then return expr.text(v) end
@@ -64,7 +65,7 @@ local function print_op(isa, node, indent, out)
   local op, args, elements, n = node.op, {}, {}, nil
   for i, letter in ipairs(op.args) do
     args[i] = operand(letter, node.args[i])
-    if letter == "a" then elements[i] = element(node.args[i]) end
+    if letter == "a" or letter == "y" then elements[i] = element(node.args[i]) end
     if letter == "n" then n = node.args[i] end
   end
   local text = isas.text(isa, op, node.w, args, elements, n)

@@ -11,25 +11,39 @@ local M = {}
 --                      many bytes a cycle while FMAs run
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
 --                      a panel of weights passes through the other half
+--   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
+--                      vectors, FMAs among them; `shuffle`, `load`, `store`. The ports of generic are those of a core
+--                      that starts with each FMA one load of a vector and one of a broadcast
+--   narrow             of a vector of half the width, as a part of the full one
+--   slots              of `vector` that an op takes, where it is not one
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
 local generic = {
   name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
+  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 },
 }
+
+local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
+                avx512 = { vector = 2, shuffle = 1, load = 2, store = 1 } }
+local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
 
 -- From the makers' optimization manuals, not measured, but for zen4.
 M.rows = {
   generic,
-  { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 } },
+  { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5,
+    slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
+                                               avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 48, cached = 1048576 },
-  { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32 },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 48, cached = 1048576,
+    slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
+  { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
+    ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
-    cached = 1048576 },
+    cached = 1048576, ports = arm },
   { name = "apple_m1", doc = "Apple M1, performance cores", fmas = { scalar = 4, neon = 4 }, near = 65536,
-    near_bytes = 32, cached = 6291456 },
+    near_bytes = 32, cached = 6291456, ports = arm },
 }
 
 M.names, M.by_name = {}, {}
@@ -48,6 +62,8 @@ function M.facts(name, isa)
   local row, facts = M.by_name[name], {}
   for fact, value in pairs(row) do facts[fact] = value end
   facts.fmas = row.fmas[isa.name] or row == generic and 1 or nil -- of an ISA that is new here
+  local fmas = facts.fmas
+  facts.ports = row.ports[isa.name] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }
   return facts.fmas and facts
 end
 

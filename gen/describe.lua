@@ -1,6 +1,7 @@
 -- A plan in words: the comment on top of a generated file, and what `explain` prints.
 
 local config = require "config"
+local floor = require "floor"
 local kinds = require "stage.init"
 local legend = require "legend"
 local memory = require "memory"
@@ -13,7 +14,7 @@ local number = words.number
 
 local M = {}
 
--- The lines of all stages; what an input stands in the place of says so.
+-- The lines of all stages, and of what is there instead of one.
 local function phases(plan)
   local lines = {}
   local function add(name, text) lines[#lines + 1] = ("%-9s %s"):format(name, text) end
@@ -21,7 +22,7 @@ local function phases(plan)
     local stage = plan.stage[name]
     for _, line in ipairs(stage and kinds.ask("describe", {}, plan, stage) or {}) do add(line[1], line[2]) end
     local instead = not stage and plan.attend.instead[name]
-    if instead then add(name, "the inputs themselves; " .. instead) end
+    if instead then add(name, instead) end
   end
   return lines
 end
@@ -35,13 +36,28 @@ local function pressure(kernels)
   return most
 end
 
+-- What rounding operands costs, or nil.
+local function rounding(plan)
+  local own, attend = plan.product.a, plan.attend_product.a
+  if not own.round and not attend.round then return nil end
+  return ("operands of projections in %s, of attention in %s; sums in float32; error at most %g for scores up to 16")
+    :format(own.name, attend.name, plan.error)
+end
+
 function M.header(recorded)
   local plan, lines = recorded.plan, {}
+  local rounded = rounding(plan)
   for i, text in ipairs(phases(plan)) do
     lines[#lines + 1] = (" *   %-9s %s"):format(i == 1 and "plan" or "", text)
   end
+  if rounded then
+    lines[#lines + 1] = " *   numbers   " .. rounded:gsub("; ", ";\n *             ")
+  end
   lines[#lines + 1] = (" *   cost      %s flops; %s bytes packed, %s bytes of workspace"):format(
     number(plan.flops), number(plan.packed_bytes), number(plan.workspace_bytes))
+  if plan.cache_bytes > 0 then
+    lines[#lines + 1] = (" *             %s bytes of cache for each batch entry"):format(number(plan.cache_bytes))
+  end
   lines[#lines + 1] = (" *   registers sums and operands of a K step take at most %d of %d vectors"):format(
     pressure(recorded.tape), plan.isa.registers)
   lines[#lines + 1] = " *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are"
@@ -51,15 +67,35 @@ function M.header(recorded)
   return table.concat(lines, "\n")
 end
 
--- What `gen` has written: the paths of the files, the bytes of the kernel's own, and how to compile it.
-function M.written(recorded, paths, bytes, compile)
-  local plan, lines = recorded.plan, { table.concat(paths, " ") }
+-- What `gen` has written for some kernels with the same buffers: the paths of the files, the bytes of the kernels'
+-- own, and how to compile them.
+function M.written(all, paths, bytes, compile)
+  local lines, statements = { table.concat(paths, " ") }, 0
+  local most = { packed_bytes = 0, workspace_bytes = 0, cache_bytes = 0 }
+  for _, recorded in ipairs(all) do
+    statements = statements + recorded.statements
+    for size, value in pairs(most) do most[size] = math.max(value, recorded.plan[size]) end
+  end
   local function line(label, ...) lines[#lines + 1] = ("  %-10s %s"):format(label, string.format(...)) end
-  line("code", "%s bytes of C, %s statements", number(bytes), number(recorded.statements))
-  line("packed", "%s bytes", number(plan.packed_bytes))
-  line("workspace", "%s bytes", number(plan.workspace_bytes))
+  line("code", "%s bytes of C, %s statements", number(bytes), number(statements))
+  line("packed", "%s bytes", number(most.packed_bytes))
+  line("workspace", "%s bytes", number(most.workspace_bytes))
+  if most.cache_bytes > 0 then line("cache", "%s bytes for each batch entry", number(most.cache_bytes)) end
   line("compile", "%s", compile)
   return table.concat(lines, "\n") .. "\n"
+end
+
+-- What operations take at least, by phase.
+local function floor_lines(recorded, line)
+  local counts, sum = floor.of(recorded)
+  line("floor (cycles of a batch entry, each phase by its fullest port; cpu=%s)", recorded.plan.cfg.cpu)
+  line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s", "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store")
+  for _, phase in ipairs(counts) do
+    line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s", phase.phase, number(math.ceil(phase.cycles)), phase.port,
+      number(math.ceil(phase.fma)), number(math.ceil(phase.vector)), number(math.ceil(phase.shuffle)),
+      number(math.ceil(phase.load)), number(math.ceil(phase.store)))
+  end
+  line("  %-9s %13s", "all", number(math.ceil(sum)))
 end
 
 function M.explain(recorded)
@@ -69,6 +105,7 @@ function M.explain(recorded)
   line("%s", cfg.name)
   line("  command    mhagen gen %s", config.canonical(cfg))
   line("  shape      %s", show.shape(cfg))
+  if rounding(plan) then line("  numbers    %s", rounding(plan)) end
   line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
     number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
@@ -87,6 +124,7 @@ function M.explain(recorded)
     plan.isa.registers)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
+  floor_lines(recorded, line)
   line("why")
   for _, list in ipairs { plan.why, recorded.tape.why } do
     for _, row in ipairs(list) do
@@ -99,9 +137,10 @@ function M.explain(recorded)
   for _, space in ipairs {
     { "packed", "packed" }, { "head", "  a block of heads, of it" },
     { "entry", "workspace of an entry" }, { "projected", "  a block of heads, of it" }, { "task", "  a task, of it" },
+    { "cache", "cache of an entry" },
   } do
     local sections = plan.memory[space[1]]
-    buffer(space[2], sections.total)
+    if space[1] ~= "cache" or sections.total > 0 then buffer(space[2], sections.total) end
     for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count) end
   end
   if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end

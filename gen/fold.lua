@@ -8,10 +8,11 @@
 --   merge    S = (X (Wq Wk^T) + bq Wk^T) Xk^T and Y = (P Xv) (Wv Wo): the products of weights are made
 --            once, when packing; pays where d_model is below 2 dk, with one wide head above all
 --
--- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them;
--- each row of P sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is
--- zero, and bv stays. Where heads share keys and values, matrices of one are not merged with those of another,
--- and bv stays as well.
+-- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them; each row of P
+-- sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is zero, and bv stays.
+-- Beside a sink, or where scores are shown, neither holds, and all stays as the formula has it. Behind rope bk is
+-- not the same for all keys, and Wq and Wk do not meet. Where heads share keys and values, matrices of one are not
+-- merged with those of another, and bv stays as well.
 
 local choices = require "choices"
 local graph = require "graph"
@@ -29,12 +30,14 @@ end
 
 local function shared(cfg) return cfg.h_kv < cfg.h end
 
-local function drop_biases(list, cfg, scores)
-  local values, output = graph.find(list, "values"), graph.find(list, "output")
-  if #scores.changes == 0 then -- softmax drops what is added to all scores of a query
-    list = graph.edited(list, { keys = { graph.with(graph.find(list, "keys"), { bias = false }) } })
+local function drop_biases(list, cfg, scores, why)
+  local keys, values, output = graph.find(list, "keys"), graph.find(list, "values"), graph.find(list, "output")
+  if keys and #scores.changes == 0 and not keys.turn then
+    choices.add(why, "no_bk")
+    list = graph.edited(list, { keys = { graph.with(keys, { bias = false }) } })
   end
-  if scores.keyless or shared(cfg) then return list end
+  if scores.keyless or shared(cfg) or not (values and output) then return list end
+  choices.add(why, "bv_in_output")
   local bias = { text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
   return graph.edited(list, { values = { graph.with(values, { bias = false }) },
                               output = { graph.with(output, { bias = bias }) } })
@@ -43,7 +46,7 @@ end
 -- Attention that reads an input in the place of the keys or values that were projected of it, and what is done instead.
 local function reading(list, name, instead, fields)
   local attend = graph.find(list, "attend")
-  fields.instead = graph.with(attend.instead, { [name] = instead })
+  fields.instead = graph.with(attend.instead, { [name] = "the inputs themselves; " .. instead })
   return graph.with(attend, fields)
 end
 
@@ -96,21 +99,44 @@ end
 -- The list with the least flops. Of equals the first.
 function M.rewrite(list, plan)
   local cfg, scores, why = plan.cfg, plan.scores, plan.why
-  if cfg.fold ~= "auto" then return list end
-  choices.add(why, "fold")
-  list = drop_biases(list, cfg, scores)
+  -- A cache holds keys and values as the formula has them.
+  if cfg.fold ~= "auto" or cfg.cache ~= "none" or #scores.extras > 0 or scores.shown then return list end
+  list = drop_biases(list, cfg, scores, why)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
+  if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
   if scores.masked then return list end
-  local function least(absorb, merge)
-    local best = list
-    for _, rewrite in ipairs { absorb, not shared(cfg) and merge or nil } do
-      local other = rewrite(list, cfg)
-      if graph.macs(other) < graph.macs(best) then best = other end
+  -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
+  local function least(name, other, absorb, merge)
+    if not graph.find(list, name) then return list end
+    local best, merges = list, graph.find(list, other) and not shared(cfg)
+    for _, rewrite in ipairs { absorb, merges and merge or nil } do
+      local rewritten = rewrite(list, cfg)
+      if graph.macs(rewritten) < graph.macs(best) then best = rewritten end
     end
     return best
   end
-  if #scores.changes == 0 and keys_allowed(cfg) then list = least(rewrites.absorb_keys, rewrites.merge_keys) end
-  return least(rewrites.absorb_values, rewrites.merge_values)
+  -- What stands between Wq and Wk is another matrix for each query and key.
+  local apart = #scores.changes > 0 or graph.find(list, "attend").turn
+  if not apart and keys_allowed(cfg) then
+    list = least("keys", "queries", rewrites.absorb_keys, rewrites.merge_keys)
+  end
+  return least("values", "output", rewrites.absorb_values, rewrites.merge_values)
+end
+
+-- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded.
+function M.bits(plan)
+  local bits, stage, cfg = {}, plan.stage, plan.cfg
+  local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
+  if not (plan.product.b.round or plan.attend_product.b.round) then return bits end
+  local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
+  local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
+  add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")
+  add(values and graph.projects(cfg, "o") and stage.output.bias.terms[2], "BV")
+  add(keys and not stage.keys and not merged, "ABSORB_K")
+  add(keys and not stage.keys and merged, "MERGE_K")
+  add(values and stage.value_context, "ABSORB_V")
+  add(values and stage.output and stage.output.weights.b, "MERGE_V")
+  return bits
 end
 
 return M

@@ -4,6 +4,9 @@ local budget = require "budget"
 local config = require "config"
 local cprint = require "cprint"
 local describe = require "describe"
+local fingerprint = require "fingerprint"
+local fold = require "fold"
+local isas = require "isa.init"
 local options = require "options.init"
 local pack = require "pack"
 local record = require "record"
@@ -11,6 +14,7 @@ local self_test = require "emit.self_test"
 local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
+local turn_of = require "turn"
 local version = require "version"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
@@ -38,31 +42,79 @@ local function test_values(rows)
   return cprint.list(inputs, "    "), cprint.list(bits, "    ")
 end
 
--- The table of the pointers that a config needs, as initializers; and which of them are inputs.
-local function needs_text(cfg, of)
+-- The table of the pointers that a kernel needs, as initializers; and which of them are inputs.
+local function needs_text(plan, of)
   local lines, inputs = {}, {}
-  for i, need in ipairs(options.needs(cfg, of)) do
-    lines[i] = ("  { offsetof(mhagen_%s, %s), %s, %d },"):format(of, need.pointer,
+  for i, need in ipairs(options.needs(plan, of)) do
+    lines[i] = ("  { offsetof(mhagen_%s, %s), %s, %d },"):format(of == "fill" and "args" or of, need.pointer,
       need.aligned and "MHAGEN_ALIGN" or "1", need.most or -1)
     if need.input then inputs[#inputs + 1] = need.pointer end
   end
-  return table.concat(lines, "\n"), table.concat(inputs, ", ")
+  return lines, table.concat(inputs, ", ")
 end
 
--- The numbers of options, as initializers.
-local function numbers_text(cfg)
+-- The values of options, as initializers; and where operands are rounded, what is folded.
+local function numbers_text(plan)
   local lines = {}
-  for i, row in ipairs(options.numbers(cfg)) do lines[i] = ("\n  .%s = %s,"):format(row.key, cfg[row.key]) end
+  for i, number in ipairs(options.numbers(plan.cfg)) do
+    lines[i] = ("\n  .%s = %s,"):format(table.unpack(number))
+  end
+  local bits = fold.bits(plan)
+  if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
   return table.concat(lines)
+end
+
+-- How a cache lies.
+local function lies(cfg, plan)
+  if not plan.memory.cache[1].exact then
+    return "How keys and values lie in it depends on h_kv, dk, dv, seq_kv and the ISA alone: kernels of other\n" ..
+      " * seq, masks and schedules can share it."
+  end
+  return ("It is the keys, [h_kv][seq_kv][dk] = [%d][%d][%d], and behind them the values,\n" ..
+    " * [h_kv][seq_kv][dv] = [%d][%d][%d], all float32 and without padding."):format(
+    cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv)
+end
+
+-- What the files have more where there is a cache, by the names of templates; nothing where there is none.
+local function cache_texts(cfg, plan)
+  local texts = { cache_size = "", fill_declaration = "", fill_function = "", fill_stub = "", cache_fields = "" }
+  local names = { name = cfg.name, NAME = cfg.name:upper() }
+  if plan.cache_bytes == 0 then return texts end
+  texts.cache_size = template.file("cache_size.h.in", {
+    NAME = names.NAME, cache_bytes = ("%d"):format(plan.cache_bytes),
+    lies = lies(cfg, plan) })
+  texts.cache_fields = ("\n  .cache_bytes = %s_CACHE_BYTES,"):format(names.NAME)
+  if not plan.filling[1] then return texts end
+  local needs, inputs = needs_text(plan, "fill")
+  local scratch = table.concat(needs):find("workspace", 1, true)
+  local other = scratch and "and uses args->workspace" or "and nothing else"
+  texts.fill_declaration = template.file("fill.h.in", { name = names.name, inputs = inputs, other = other })
+  texts.fill_function = template.file("fill.c.in", {
+    name = names.name, needs = table.concat(needs, "\n") })
+  texts.fill_stub = template.file("fill_stub.c.in", {})
+  texts.cache_fields = texts.cache_fields .. ("\n  .fill = %s_fill,\n  .fill_needs = fill_needs,"):format(names.name)
+    .. "\n  .fill_need_count = sizeof fill_needs / sizeof fill_needs[0],"
+  return texts
 end
 
 -- A matrix as mhagen.h names it.
 local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() end
 
 -- The tables of a list of fills, as initializers.
-local function pack_text(list)
-  local terms, fills, sizes = {}, {}, {}
+local function pack_text(list, h)
+  local terms, fills, sizes, instead = {}, {}, {}, {}
   for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
+  for _, matrix in ipairs(list.more) do
+    sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
+  end
+  for _, row in ipairs(list.rows) do
+    local at, numbers = ("[%s - MHAGEN_WQ]"):format(matrix_name(row.matrix)), {}
+    for j, x in ipairs(row.default and row.default(h) or {}) do numbers[j] = cprint.float(x) end
+    sizes[#sizes + 1] = ("%s = { 1, %d }"):format(at, h)
+    if row.default then
+      instead[#instead + 1] = ("    %s = (const float[]){\n%s\n    },\n"):format(at, cprint.list(numbers, "      "))
+    end
+  end
   for i, fill in ipairs(list.fills) do
     local rounds = {}
     for j, round in ipairs(fill.rounds) do
@@ -79,53 +131,129 @@ local function pack_text(list)
         term.first or 0, term.inner or 0, term.sign or 1)
     end
   end
-  return { terms = table.concat(terms, "\n"), fills = table.concat(fills, "\n"), sizes = cprint.list(sizes, "    ") }
+  return { terms, fills }, cprint.list(sizes, "    "),
+    #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
 end
 
-return function(cfg)
+-- A table of packing and the fields that lead to it; without rows there is neither.
+local packing_tables = {
+  { doc = "a, transposed?, b, transposed?, row, column, first, inner, sign", type = "mhagen_pack_term",
+    name = "pack_terms", pointer = "terms" },
+  { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",
+    type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
+  { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
+    count = "need_count" },
+}
+
+-- These, for the rows of the tables in their order.
+local function packing_text(rows)
+  local tables, fields = {}, {}
+  for i, of in ipairs(packing_tables) do
+    if #rows[i] > 0 then
+      tables[#tables + 1] = template.file("table.c.in", { doc = of.doc, type = of.type, name = of.name,
+                                                          rows = table.concat(rows[i], "\n") })
+      fields[#fields + 1] = ("  .%s = %s,\n"):format(of.pointer, of.name)
+      if of.count then
+        fields[#fields + 1] = ("  .%s = sizeof %s / sizeof %s[0],\n"):format(of.count, of.name, of.name)
+      end
+    end
+  end
+  return table.concat(tables), table.concat(fields)
+end
+
+-- What decides the packed bytes: all of their list but comments.
+local function packed_by(...)
+  return fingerprint((table.concat({ ... }, "\n"):gsub("/%*.-%*/", "")))
+end
+
+-- The angles of rope for tables that are not given, as initializers.
+local function rope_text(turn)
+  if not turn or turn.pairs == 0 then return "" end
+  local numbers = {}
+  for i, part in ipairs(turn_of.turns(turn)) do numbers[i] = cprint.double(part) end
+  return ("  .rope_turns = (const double[]){\n%s\n  },\n  .rope_first = %d,\n"):format(cprint.list(numbers, "    "),
+    turn.first)
+end
+
+-- ---- the files ----
+
+-- A file of a config from its template, with more values than those that all have.
+local function file(cfg, name, as, more)
+  local values = {
+    name = cfg.name, NAME = cfg.name:upper(), version = version, version_number = version_number,
+    command = config.canonical(cfg), shape = show.shape(cfg, "\n *             "), isa = config.told(cfg, "isa"),
+  }
+  for key, value in pairs(more) do values[key] = value end
+  return { name = cfg.name .. as, text = template.file(name, values) }
+end
+
+-- The extents of a config, as values of templates, with more of them.
+local function extents(cfg, values)
+  for _, key in ipairs { "h", "h_kv", "d_model", "dk", "dv", "seq", "seq_kv", "batch", "k_width", "v_width",
+                         "y_width" } do
+    values[key] = tostring(cfg[key])
+  end
+  return values
+end
+
+-- What `of` needs, as a table of C.
+local function needs_table(plan, of)
+  return (table.concat(needs_text(plan, of), "\n"))
+end
+
+local M = { file = file, needs = needs_table }
+
+-- The header; of the plan only the sizes count, and what the config asks for.
+function M.header(cfg, plan, stack)
+  local _, inputs = needs_text(plan, "args")
+  local of_cache = cache_texts(cfg, plan)
+  return file(cfg, "kernel.h.in", ".h", extents(cfg, {
+    packed_bytes = ("%d"):format(plan.packed_bytes), workspace_bytes = ("%d"):format(plan.workspace_bytes),
+    cache_size = of_cache.cache_size, fill_declaration = of_cache.fill_declaration,
+    stack = tostring(stack), inputs = inputs,
+  }))
+end
+
+-- What mhagen_kernel says of a config.
+function M.facts(cfg, plan)
+  local bits = options.bits(plan)
+  return template.file("facts.c.in", extents(cfg, {
+    name = cfg.name, NAME = cfg.name:upper(), isa = config.told(cfg, "isa"),
+    error = cprint.double(plan.error), unit = ("%a"):format(plan.unit),
+    options = cprint.wrap(("  .options = %s,"):format(#bits > 0 and table.concat(bits, " | ") or "0"), "  "),
+    numbers = numbers_text(plan), scale = cprint.double(cfg.scale or 1 / math.sqrt(cfg.dk)),
+    cache_fields = cache_texts(cfg, plan).cache_fields,
+  }))
+end
+
+-- The files of a config of one kernel, and what was recorded for them.
+function M.kernel(cfg)
   local recorded = record(cfg)
   local plan = recorded.plan
-  local isa = plan.isa
-  local packing = pack_text(pack.list(plan))
+  local isa, asked = plan.isa, isas.asked(plan.isa, { plan.product.a, plan.attend_product.a })
   local testing = tape.new(isa, recorded.tape)
   local test_rows = self_test.emit(testing)
 
-  local bits, weight_needs = options.bits(plan), needs_text(cfg, "weights")
-  local needs, inputs = needs_text(cfg, "args")
-  local common = {
-    name = cfg.name, NAME = cfg.name:upper(), version = version, command = config.canonical(cfg),
-    version_number = version_number,
-    shape = show.shape(cfg, "\n *             "), isa = cfg.isa,
-    h = tostring(cfg.h), h_kv = tostring(cfg.h_kv), d_model = tostring(cfg.d_model), dk = tostring(cfg.dk),
-    dv = tostring(cfg.dv),
-    seq = tostring(cfg.seq), seq_kv = tostring(cfg.seq_kv), batch = tostring(cfg.batch),
-    k_width = tostring(cfg.k_width), v_width = tostring(cfg.v_width), y_width = tostring(cfg.y_width),
-  }
-  local function with(more)
-    local values = {}
-    for key, value in pairs(common) do values[key] = value end
-    for key, value in pairs(more) do values[key] = value end
-    return values
-  end
-  local header_values = with {
-    packed_bytes = ("%d"):format(plan.packed_bytes),
-    workspace_bytes = ("%d"):format(plan.workspace_bytes),
-    stack = tostring(budget.stack(plan)), inputs = inputs,
-  }
+  local weight_needs = needs_text(plan, "weights")
+  local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
+  local rope = rope_text(plan.attend.turn)
+  recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
+    rope)
+  rows[3] = weight_needs
+  local tables, fields = packing_text(rows)
+  local of_cache = cache_texts(cfg, plan)
   local test_inputs, test_bits = test_values(test_rows)
-  local source_values = with {
+  local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
-    pack_terms = packing.terms, pack_fills = packing.fills, pack_sizes = packing.sizes,
-    headers = isa.headers, begin = isa.begin or "", prelude = isa.prelude or "",
+    packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
+    headers = isa.headers, begin = asked.begin or "", prelude = isa.prelude or "",
+    pack_rope = rope, fingerprint = recorded.fingerprint,
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
-    phases = phase_rows(recorded.phases, plan), cpu = isa.cpu,
-    error = cprint.double(plan.error), unit = ("%a"):format(plan.product.a.unit),
-    options = #bits > 0 and table.concat(bits, " | ") or "0", needs = needs, weight_needs = weight_needs,
-    numbers = numbers_text(cfg),
-  }
-  return {
-    { name = cfg.name .. ".h", text = template.file("kernel.h.in", header_values) },
-    { name = cfg.name .. ".c", text = template.file("kernel.c.in", source_values) },
-  }, recorded
+    phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
+    fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = M.facts(cfg, plan),
+  })
+  return { M.header(cfg, plan, budget.stack(plan)), source }, recorded
 end
+
+return M

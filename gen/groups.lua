@@ -2,6 +2,7 @@
 -- context and of products that are applied to it.
 
 local choices = require "choices"
+local step = require "step"
 local tiles = require "tiles"
 
 local ceil_div = tiles.ceil_div
@@ -18,10 +19,20 @@ local ONE_TILE, SHARED = 8, 4
 -- The tiles of scores and context of one group, and their cost for a head.
 local function plan_attention(plan, group, attend)
   local cfg = plan.cfg
+  if plan.step then
+    group.key_rows = 1
+    return step.plan(plan, attend)
+  end
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
+  -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
+  local copied = 0
+  if plan.scores.masked then
+    copied = (attend.keys.heads and attend.depth or 0) + (attend.values.heads and attend.breadth or 0)
+    copied = 2 * keys * copied // plan.isa.lanes * group.used // (cfg.seq * attend.share)
+  end
   local function score_cost(rows)
     local cost = keys // rows * tiles.cost(plan, rows, vecs, attend.depth, "rows")
-    if keys % rows > 0 then cost = cost + tiles.cost(plan, keys % rows, vecs, attend.depth, "rows") end
+    if keys % rows > 0 then cost = cost + tiles.cost(plan, keys % rows, vecs, attend.depth, "rows") + copied end
     return cost
   end
   local key_rows = tiles.choose_rows(plan, "key_rows", keys, n, "rows", score_cost)
@@ -104,6 +115,9 @@ function M.finish(plan)
     choices.join(plan.why, group.why)
   end
 end
+
+-- The first query of the groups of a kind, and how many each has.
+function M.queries(group) return group.q0, group.used end
 
 -- Numbers of a matrix of `rows` rows for all groups, each with its lanes; and where those of each kind begin.
 function M.lanes(plan, rows)

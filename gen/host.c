@@ -36,8 +36,15 @@
 
 #include "embed.h"
 #include "mhagen.h"
+#include "tensors.h"
 
 extern char **environ;
+
+/* Raises what Lua itself raises then: without the place, by which errors.lua knows it. */
+static int no_memory(lua_State *L) {
+  lua_pushliteral(L, "not enough memory");
+  return lua_error(L);
+}
 
 static int fail(lua_State *L, const char *what, const char *why) {
   lua_pushnil(L);
@@ -219,7 +226,7 @@ static Sandbox *push_sandbox(lua_State *L, const Limits *limits) {
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
   box->state = lua_newstate(bounded_alloc, box);
-  if (box->state == NULL) luaL_error(L, "not enough memory");
+  if (box->state == NULL) no_memory(L);
   *(Sandbox **)lua_getextraspace(box->state) = box;
   lua_sethook(box->state, watch, LUA_MASKCOUNT, WATCH_EVERY);
   return box;
@@ -289,7 +296,7 @@ static bool copy_value(Sandbox *box, int index, lua_State *to, const char *name,
 
 /* Pushes nil and a message of the error on top of the state. Those of Lua code begin ":<line>:". */
 static int fail_config(lua_State *L, Sandbox *box, int status, const char *path) {
-  if (status == LUA_ERRMEM && !box->exhausted) return luaL_error(L, "not enough memory");
+  if (status == LUA_ERRMEM && !box->exhausted) return no_memory(L);
   if (status == LUA_ERRMEM) {
     return fail(L, path, lua_pushfstring(L, "needs more than %d MiB of memory",
                                          (int)(box->limits->memory >> 20)));
@@ -515,10 +522,18 @@ static int host_exists(lua_State *L) {
 
 /* ---- writing files ---- */
 
+/* A file that is written piece by piece, before it is known whether all goes well. */
+typedef struct Stream {
+  int fd;              /* -1: closed */
+  char path[PATH_MAX]; /* its temporary name; where that is gone it is a file of another name */
+} Stream;
+
+#define STREAM "mhagen.stream"
+
 typedef struct Output {
   const char *name, *text;
   size_t size;
-  char temp[NAME_MAX + 1]; /* the name of the new content until all are complete; "" if unchanged */
+  char temp[PATH_MAX]; /* the name of the new content until all are complete; "" if unchanged */
   char old[NAME_MAX + 1];  /* a second name of what is replaced, until all are; "" if it has none */
   bool existed, replaced;
 } Output;
@@ -618,6 +633,7 @@ static void put_back(int dir, Output *file) {
 static const Output *replace_files(int dir, Output *files, size_t count, bool durable) {
   const Output *failed = NULL;
   for (size_t i = 0; i < count && failed == NULL; ++i) {
+    if (files[i].temp[0] != '\0') continue; /* a stream's */
     int same = has_content(dir, &files[i]);
     if (same < 0 || (same == 0 && write_temp(dir, &files[i], durable) != 0)) failed = &files[i];
   }
@@ -640,9 +656,77 @@ static const Output *replace_files(int dir, Output *files, size_t count, bool du
   return failed;
 }
 
-/* write_files(dir, { {name =, text =}, ... } [, durable]) -> true. Makes the directory where it is
- * missing; does not touch a file that has its content already. After an error all is as before, or
- * the message says what is not. */
+/* Closes the stream; 0, or -1 with errno set. */
+static int end_stream(Stream *stream) {
+  const int fd = stream->fd;
+  stream->fd = -1;
+  return fd >= 0 ? close(fd) : 0;
+}
+
+static int collect_stream(lua_State *L) {
+  Stream *stream = luaL_checkudata(L, 1, STREAM);
+  end_stream(stream);
+  if (stream->path[0] != '\0') unlink(stream->path);
+  stream->path[0] = '\0';
+  return 0;
+}
+
+/* stream:write(text or memory) -> true */
+static int write_stream(lua_State *L) {
+  Stream *stream = luaL_checkudata(L, 1, STREAM);
+  const Memory *memory = luaL_testudata(L, 2, MEMORY);
+  size_t size = memory != NULL ? memory->bytes : 0;
+  const char *bytes = memory != NULL ? memory->at : luaL_checklstring(L, 2, &size);
+  while (size > 0) {
+    const ssize_t wrote = write(stream->fd, bytes, size < 1 << 30 ? size : 1 << 30);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return fail(L, stream->path, strerror(errno));
+    bytes += wrote, size -= (size_t)wrote;
+  }
+  return lua_pushboolean(L, 1), 1;
+}
+
+/* stream:rewrite(text) -> true: in the place of the first bytes that were written */
+static int rewrite_stream(lua_State *L) {
+  const Stream *stream = luaL_checkudata(L, 1, STREAM);
+  size_t size;
+  const char *text = luaL_checklstring(L, 2, &size);
+  if (pwrite(stream->fd, text, size, 0) != (ssize_t)size) return fail(L, stream->path, strerror(errno));
+  return lua_pushboolean(L, 1), 1;
+}
+
+/* stream(dir) -> a new file for write_files, on the disk of the directory, which need not be there yet */
+static int host_stream(lua_State *L) {
+  char dir[PATH_MAX], real[PATH_MAX - 64];
+  const char *name = luaL_checkstring(L, 1);
+  size_t size = strlen(name);
+  if (size == 0) return fail(L, "output directory", "its name is empty");
+  if (size >= sizeof dir) return fail(L, name, strerror(ENAMETOOLONG));
+  memcpy(dir, name, size + 1);
+  while (access(dir, F_OK) != 0) { /* what write_files will make, its parent has room for */
+    while (size > 0 && dir[size - 1] == '/') dir[--size] = '\0';
+    while (size > 0 && dir[size - 1] != '/') dir[--size] = '\0';
+    if (size == 0) memcpy(dir, ".", 2);
+  }
+  char resolved[PATH_MAX];
+  if (realpath(dir, resolved) == NULL) return fail(L, name, strerror(errno));
+  if (strlen(resolved) >= sizeof real) return fail(L, name, strerror(ENAMETOOLONG));
+  memcpy(real, resolved, strlen(resolved) + 1);
+  Stream *stream = lua_newuserdatauv(L, sizeof *stream, 0);
+  *stream = (Stream){.fd = -1};
+  luaL_setmetatable(L, STREAM);
+  static int number;
+  snprintf(stream->path, sizeof stream->path, "%s/.mhagen.%ld.%d.tmp", real, (long)getpid(), number++);
+  unlink(stream->path); /* left behind by a killed process of the same number */
+  stream->fd = open(stream->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (stream->fd >= 0) return 1;
+  stream->path[0] = '\0';
+  return fail(L, name, strerror(errno));
+}
+
+/* write_files(dir, { {name =, text = or stream =}, ... } [, durable]) -> true. Makes the directory
+ * where it is missing; does not touch a file that has its content already. After an error all is as
+ * before, or the message says what is not. */
 static int host_write_files(lua_State *L) {
   size_t dir_size;
   const char *dir_name = luaL_checklstring(L, 1, &dir_size);
@@ -655,9 +739,16 @@ static int host_write_files(lua_State *L) {
     lua_rawgeti(L, 2, (lua_Integer)i + 1);
     lua_getfield(L, -1, "name");
     lua_getfield(L, -2, "text");
-    files[i] = (Output){.name = luaL_checkstring(L, -2)};
-    files[i].text = luaL_checklstring(L, -1, &files[i].size);
-    lua_pop(L, 3);
+    lua_getfield(L, -3, "stream");
+    files[i] = (Output){.name = luaL_checkstring(L, -3)};
+    Stream *stream = luaL_testudata(L, -1, STREAM);
+    if (stream == NULL) {
+      files[i].text = luaL_checklstring(L, -2, &files[i].size);
+    } else {
+      if (end_stream(stream) != 0) return fail(L, dir_name, strerror(errno));
+      memcpy(files[i].temp, stream->path, sizeof files[i].temp);
+    }
+    lua_pop(L, 4);
   }
 
   sigset_t before = block_signals(); /* until there are no half-written files */
@@ -805,7 +896,7 @@ static int host_temp_dir(lua_State *L) {
   const char *base = getenv("TMPDIR");
   if (base == NULL || base[0] == '\0') base = "/tmp";
   char *path = strdup(lua_pushfstring(L, "%s/mhagen-XXXXXX", base));
-  if (path == NULL) return luaL_error(L, "not enough memory");
+  if (path == NULL) return no_memory(L);
   if (mkdtemp(path) == NULL) {
     free(path);
     return fail(L, base, strerror(errno));
@@ -831,7 +922,7 @@ typedef struct Child {
   int out;              /* its standard output, -1 where that is not read or has ended */
   char *text;           /* what is kept of it, at most `limit` bytes */
   size_t size, limit;
-  int interrupt;        /* the last signal that was passed on, or 0 */
+  int interrupt;        /* the last signal that was passed on, or came meanwhile, or 0 */
   bool late;            /* it took longer than it may */
 } Child;
 
@@ -847,16 +938,25 @@ static void read_output(Child *child) {
   child->out = -1;
 }
 
-/* As system(3): the terminal's interrupt ends the child; we stay to clean up. */
+static volatile sig_atomic_t interrupted; /* SIGINT, if one came while wait_without_end waited */
+
+static void note_interrupt(int number) { interrupted = number; }
+
+/* As system(3): the terminal's interrupt ends the child; we stay to clean up. But an interrupt that
+ * comes when the child has ended, and we do not know it yet, is not lost. */
 static void wait_without_end(Child *child) {
-  struct sigaction ignore = {.sa_handler = SIG_IGN}, old_int, old_quit;
-  sigaction(SIGINT, &ignore, &old_int);
+  struct sigaction note = {.sa_handler = note_interrupt}, ignore = {.sa_handler = SIG_IGN}, old_int,
+                   old_quit;
+  interrupted = 0;
+  sigaction(SIGINT, NULL, &old_int);
+  if (old_int.sa_handler != SIG_IGN) sigaction(SIGINT, &note, NULL);
   sigaction(SIGQUIT, &ignore, &old_quit);
   siginfo_t info;
   while (child->out >= 0) read_output(child);
   while (waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
   sigaction(SIGINT, &old_int, NULL);
   sigaction(SIGQUIT, &old_quit, NULL);
+  child->interrupt = interrupted;
 }
 
 /* Until the child, the leader of a process group, and its output end. The group is interrupted as we
@@ -895,10 +995,10 @@ static void wait_seconds(Child *child, const sigset_t *signals, double limit) {
   close(signal_fd);
 }
 
-/* run({ program, argument, ... } [, limit [, seconds]]) -> exit status, 128 + n for signal n; with a
- * limit what it wrote to standard output, at most so many bytes, else nil; whether it was ended for
- * having taken longer than `seconds`, where 0 and nil are no limit. Other output goes where ours goes.
- * nil, message if it could not be started. */
+/* run({ program, argument, ... } [, limit [, seconds]]) -> exit status, 128 + n for signal n, which
+ * ended the program or interrupted us while it ran; with a limit what it wrote to standard output, at
+ * most so many bytes, else nil; whether it was ended for having taken longer than `seconds`, where 0
+ * and nil are no limit. Other output goes where ours goes. nil, message if it could not be started. */
 static int host_run(lua_State *L) {
   size_t count = (size_t)lua_rawlen(L, 1);
   Child child = {.out = -1, .limit = (size_t)luaL_optinteger(L, 2, 0)};
@@ -1133,6 +1233,7 @@ static void push_host(lua_State *L) {
       {"exists", host_exists},
       {"hash", host_hash},
       {"write_files", host_write_files},
+      {"stream", host_stream},
       {"sync_file", host_sync_file},
       {"remove_file", host_remove_file},
       {"lock", host_lock},
@@ -1147,7 +1248,18 @@ static void push_host(lua_State *L) {
       {"traceback", host_traceback},
       {NULL, NULL},
   };
+  luaL_newmetatable(L, STREAM);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, write_stream);
+  lua_setfield(L, -2, "write");
+  lua_pushcfunction(L, rewrite_stream);
+  lua_setfield(L, -2, "rewrite");
+  lua_pushcfunction(L, collect_stream);
+  lua_setfield(L, -2, "__gc");
+  lua_pop(L, 1);
   luaL_newlib(L, functions);
+  add_tensors(L);
   push_json(L);
   lua_setfield(L, -2, "json");
   const char *cc = getenv("CC"); /* the only environment variable the generator sees */
@@ -1172,6 +1284,7 @@ static int run_program(lua_State *L) {
   luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 1);
   luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 1);
   luaL_requiref(L, LUA_MATHLIBNAME, luaopen_math, 1);
+  luaL_requiref(L, LUA_UTF8LIBNAME, luaopen_utf8, 1);
   load_embedded(L, find_embedded("gen/prelude.lua"));
   push_host(L);
   lua_pushstring(L, embedded_files[0].name);

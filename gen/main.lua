@@ -7,14 +7,18 @@ local host = require "host"
 local errors = require "command.errors"
 local version = require "version"
 
-local commands = {
-  require "command.gen", require "command.explain", require "command.check", require "command.bench",
-  require "command.tune", require "command.sweep", require "command.sweep_step",
-  require "command.sweep_shard", require "command.isas", require "command.schema",
-  require "command.report",
+-- In groups, as help shows them.
+local groups = {
+  { title = "Kernels", require "command.gen", require "command.explain", require "command.check" },
+  { title = "Models", require "command.model", require "command.pack" },
+  { title = "Speed", require "command.bench", require "command.tune", require "command.sweep",
+    require "command.sweep_step", require "command.sweep_shard", require "command.report" },
+  { title = "What there is", require "command.isas", require "command.schema" },
 }
 local command_of = {}
-for _, command in ipairs(commands) do command_of[command.name] = command end
+for _, group in ipairs(groups) do
+  for _, command in ipairs(group) do command_of[command.name] = command end
+end
 
 local function build_parser()
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
@@ -28,13 +32,17 @@ local function build_parser()
     error({ message = told and told .. ", did you" .. tip or message .. "; see --help" }, 0)
   end
   local parsers = {}
-  for _, command in ipairs(commands) do
-    local cmd = parser:command(command.name)
-    parsers[command.name] = cmd
-    if command.summary then
-      cmd:summary(command.summary):description(command.summary .. "\n" .. command.about)
+  for _, group in ipairs(groups) do
+    local members = {}
+    for i, command in ipairs(group) do
+      local cmd = parser:command(command.name)
+      members[i], parsers[command.name] = cmd, cmd
+      if command.summary then
+        cmd:summary(command.summary):description(command.summary .. "\n" .. command.about)
+      end
+      command.options(cmd)
     end
-    command.options(cmd)
+    parser:group(group.title, table.unpack(members))
   end
   return parser, parsers
 end
@@ -64,7 +72,7 @@ local function run(arguments)
   end
   local parser, parsers = build_parser()
   local args = parser:parse(joined(arguments, parsers[arguments[1]]))
-  return command_of[args.command].run(args)
+  return command_of[args.command].run(args, parser)
 end
 
 -- The arguments -> exit status, and the error message if there is one.

@@ -1,10 +1,12 @@
 -- Where everything lies: named sections in spaces. Packed weights are those of a block of heads (`head`), for each
 -- block, and those of all heads. The workspace of a batch entry has matrices with lanes over queries, group after
 -- group, what belongs to the inputs, then for each block of heads what is projected (`projected`), and for each
--- task its own (`task`).
+-- task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, and then the values.
 --
--- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; with lanes
--- over queries also rows, and in starts where the groups of each kind begin.
+-- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; each = numbers
+-- from block to block of heads, where it has those of all, and height = rows of each; with lanes over queries also
+-- rows, and in starts where the groups of each kind begin. What follows an exact one begins right behind it. type: if
+-- it is not float32 of any value.
 
 local groups = require "groups"
 local tiles = require "tiles"
@@ -15,12 +17,12 @@ local Memory = {}
 Memory.__index = Memory
 
 M.BYTES = types.f32.bytes -- of a number: all in memory are float32
-local ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
+M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 
 -- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.
 local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
                  task = { "entry", "task_slot" } }
-local pointers = { packed = "packed", entry = "ws" } -- of a place, to the outer ones
+local pointers = { packed = "packed", entry = "ws", cache = "cache" } -- of a place, to the outer ones
 
 -- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
 function M.check_size(cfg, key, what, count)
@@ -29,11 +31,14 @@ function M.check_size(cfg, key, what, count)
   end
 end
 
+-- So many numbers, and as many more as it takes for what follows to be aligned.
+function M.aligned(count) return tiles.round_up(count, M.ALIGN) end
+
 function Memory:add(space, section)
   if section.count == 0 then return end
   local list = self[space]
   section.space, section.offset = space, list.total
-  list.total = list.total + tiles.round_up(section.count, ALIGN)
+  list.total = list.total + (section.exact and section.count or M.aligned(section.count))
   list[#list + 1], self.sections[section.name] = section, section
 end
 
@@ -41,7 +46,8 @@ end
 -- as one more space.
 function M.lay(plan, sections_of)
   local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, projected = { total = 0 },
-                                task = { total = 0 }, entry = { total = 0 } }, Memory)
+                                task = { total = 0 }, entry = { total = 0 }, cache = { total = 0 },
+                                head_blocks = plan.head_blocks }, Memory)
   local outer = { packed = {}, entry = {}, lanes = {} }
   for _, stage in ipairs(plan.stages) do
     sections_of(plan, stage, function(space, section)
@@ -72,10 +78,13 @@ function Memory:base(place, space)
   return self:base(place, outer[1]):at(self.sections[space].offset + place[outer[2]] * self[space].total)
 end
 
+local function typed(pointer, section) return section.type and pointer:as(section.type) or pointer end
+
 -- The pointer to a section at a place.
 function Memory:at(place, name)
   local section = self.sections[name]
-  return self:base(place, section.space):at(section.offset)
+  local off = section.offset + (section.each and place.hb * section.each or 0)
+  return typed(self:base(place, section.space):at(off), section)
 end
 
 -- The same of the part of a group, number i of its kind.
@@ -85,11 +94,16 @@ function Memory:of_group(place, name, group, i)
 end
 
 -- The pointer to a section, from the pointer to its space.
-function Memory:from(pointer, name) return pointer:at(self.sections[name].offset) end
+function Memory:from(pointer, name)
+  local section = self.sections[name]
+  return typed(pointer:at(section.offset), section)
+end
 
--- The pointer to a tensor of the graph: an input or a section.
+-- The pointer to a tensor of the graph: a section, or an input, from the place's block of heads on.
 function Memory:tensor(place, tensor)
-  return tensor.at == "input" and place[tensor.name] or self:at(place, tensor.name)
+  if tensor.at ~= "input" then return self:at(place, tensor.name) end
+  local input = place[tensor.name]
+  return tensor.heads and input:at(place.hb * (tensor.heads // self.head_blocks * tensor.head)) or input
 end
 
 return M

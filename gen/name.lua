@@ -1,8 +1,11 @@
 -- The grammar of default names:
 --
---   mha_<dtype>_h<h>[_g<h_kv>]_d<d_model>_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>]
+--   mha_<dtype>_h<h>[_g<h_kv>][_d<d_model>]_k<dk>[_v<dv>]_s<seq>[_t<seq_kv>]
 --          [_kw<k_width>][_vw<v_width>][_yw<y_width>][_b<batch>][_wl<window_left>][_wr<window_right>]
---          [_cross][_causal][_len][_probs][_strassen][_bottom_right][_u<unroll>]_<isa>
+--          [_rd<rope_dims>][_cross][_causal][_len][_probs][_strassen][_<causal_align>][_alibi][_start][_rows]
+--          [_mask_<mask>][_<mask_dims>][_cap<softcap>][_sink][_scores_<scores>][_qk<qk_norm>][_span<norm_span>]
+--          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_append|_fixed][_p<project>][_<layout>]
+--          [_cache_<cache_layout>][_sc<scale>][_attend_<attend_dtype>][_u<unroll>]_<isa>
 --
 -- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
 -- in brackets is there when its key differs from its default. The schedule keys are not part of a name:
@@ -48,11 +51,10 @@ function M.parse(name)
     if rest:sub(1, #row.name) == row.name then
       value, after = kinds[row.kind].parse(row, rest:sub(#row.name + 1))
     end
-    if value == nil then
-      cfg[row.key] = options.default(row, cfg)
-    else
-      cfg[row.key], rest = value, after
-    end
+    if value ~= nil then cfg[row.key], rest = value, after end
+  end
+  for _, row in ipairs(options.list) do
+    if M.tells(row) and cfg[row.key] == nil then cfg[row.key] = options.default(row, cfg) end
     if row.required and cfg[row.key] == nil then return nil end
   end
   if rest ~= "" or options.conflict(cfg) then return nil end

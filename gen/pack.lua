@@ -10,20 +10,26 @@
 
 local graph = require "graph"
 local kinds = require "stage.init"
+local score = require "score.init"
+local turn_of = require "turn"
 
 local M = {}
 local Pack = {}
 Pack.__index = Pack
 
--- The given matrices in the order of mhagen_matrix: name, rows, columns.
+-- The given matrices in the order of mhagen_matrix: name, rows, columns. Those that are not given have none.
 local function matrices(cfg)
   local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
   local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
-  return {
+  local all = {
     { "wq", d, q_columns }, { "wk", cfg.k_width, k_columns }, { "wv", cfg.v_width, v_columns },
     { "wo", o_rows, cfg.y_width },
     { "bq", 1, q_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, cfg.y_width },
   }
+  for _, matrix in ipairs(all) do
+    if not graph.projects(cfg, matrix[1]:sub(2)) then matrix[2], matrix[3] = 0, 0 end
+  end
+  return all
 end
 
 -- One matrix from its column `column` on, as a term: see graph.lua.
@@ -70,7 +76,8 @@ function Pack:rows(product, to, build)
   end
 end
 
--- { matrices, fills }; a fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names
+-- { matrices, rows, more, fills }; rows: what gen/score has of a number for each head; more: matrices of some configs.
+-- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names
 -- a and b of its matrices (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and
 -- column at which the panel begins, and for a product the first of its `inner` columns of a.
 function M.list(plan)
@@ -80,7 +87,29 @@ function M.list(plan)
       if stage.letter == letter then kinds.of(stage).fills(pack, stage) end
     end
   end
-  return { matrices = matrices(plan.cfg), fills = pack.fills }
+  kinds.of(plan.attend).fills(pack, plan.attend)
+  return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
+           fills = pack.fills }
+end
+
+-- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
+function M.sizes(cfg)
+  local sizes = {}
+  for _, list in ipairs { matrices(cfg), turn_of.matrices(turn_of.of(cfg)) } do
+    for _, matrix in ipairs(list) do sizes[matrix[1]] = { matrix[2], matrix[3] } end
+  end
+  for _, row in ipairs(score.of(cfg).packed) do sizes[row.matrix] = { 1, cfg.h } end
+  return sizes
+end
+
+-- The list for the host's pack: with the sizes, the numbers that a null pointer stands for by the names of matrices,
+-- and for tables of rope that are not given the part of a turn of each pair, and the first place.
+function M.packing(plan)
+  local list, turn, instead = M.list(plan), plan.attend.turn, {}
+  for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
+  local rope = turn and turn.pairs > 0
+  return { bytes = plan.packed_bytes, fills = list.fills, sizes = M.sizes(plan.cfg), instead = instead,
+           turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 
 return M

@@ -4,13 +4,16 @@
 --   transpose   X[q][d_model] of a group of queries -> XT[d_model][group width]
 --   sums        of the quadrants of X, where projections are made of quadrants
 --   keys_values K[key][hb*dk] = X Wk + bk, V[key][hb*dv] = X Wv + bv, Q with lanes over columns as well,
---               for a block of hb heads
+--               for a block of hb heads; or copies of K and V where they are inputs
+--   copies      of keys and values that are in a cache as others have them
 --   attend      Q^T = Wq^T XT (q), then per head S^T, softmax and O^T[dv][group width]
 --   output      Y = O Wo + bo, one product over all heads
 --
--- The lanes of a vector are queries in transpose and attend, columns in keys_values and output.
+-- The lanes of a vector are queries in transpose and attend, columns in keys_values and output; in attend of few
+-- queries and a long cache they are keys, and columns of V (step.lua).
 
 local choices = require "choices"
+local copy = require "stage.copy"
 local cpu = require "cpu"
 local fold = require "fold"
 local graph = require "graph"
@@ -20,6 +23,7 @@ local kinds = require "stage.init"
 local memory = require "memory"
 local score = require "score.init"
 local quadrants = require "stage.quadrants"
+local step = require "step"
 local tiles = require "tiles"
 local types = require "types"
 local walk = require "walk"
@@ -34,6 +38,7 @@ local M = {}
 -- queries: in attention, which needs X transposed; merged weights are applied for each head.
 local function with_queries(list, lanes)
   local queries, moved = graph.find(list, "queries"), nil
+  if not queries then return list end
   if lanes == "columns" then
     moved = queries
   else
@@ -55,10 +60,12 @@ local function arrange(plan, list, lanes, hb)
   plan.stages = quadrants.rewrite(plan, with_queries(graph.edited(list, {}), lanes))
   local cost = 0
   for _, stage in ipairs(plan.stages) do
-    if stage.kind ~= "output" then cost = cost + kinds.ask("plan", 0, plan, stage) end
+    local own = stage.kind ~= "output" and kinds.ask("plan", 0, plan, stage) or 0
+    cost = cost + (stage.fill and 0 or own)
   end
   local attend
   plan.groups, attend = groups.plan(plan, plan.stages, hb)
+  plan.stages = copy.rewrite(plan, plan.stages)
   return cost + attend
 end
 
@@ -76,12 +83,23 @@ end
 -- Weights merged for lanes over columns are as wide as the model, and packed for one head at a time.
 local function one_head(list, lanes) return lanes == "columns" and graph.find(list, "queries").merged end
 
+-- Whether keys and values are kept between runs. Where they lie does not depend on a kernel's schedule then.
+local function cached(plan) return plan.cfg.cache ~= "none" end
+
+-- Whether a norm is of all heads together, which then are in one block.
+local function spans_heads(list)
+  local turn = graph.find(list, "attend").turn
+  return turn and turn.norm and turn.all
+end
+
 -- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache.
 local function choose_head_block(plan, list, lanes)
   local cfg = plan.cfg
   local best, best_cost
   local least = cfg.h // cfg.h_kv -- heads that share keys and values are together
-  for hb = cfg.head_block or least, cfg.head_block or one_head(list, lanes) and 1 or cfg.h, least do
+  if spans_heads(list) then least = cfg.h end
+  local most = cached(plan) and least or one_head(list, lanes) and 1 or cfg.h
+  for hb = cfg.head_block or least, cfg.head_block or most, least do
     if cfg.h % hb == 0 then
       local cost = arrange(plan, list, lanes, hb) * (cfg.h // hb)
       if (hb == least or hb == cfg.head_block or stays_near(plan)) and (not best or cost < best_cost * 0.995) then
@@ -93,10 +111,13 @@ local function choose_head_block(plan, list, lanes)
 end
 
 local function tell_head_block(plan)
-  local cfg = plan.cfg
-  if plan.hb > 1 and not cfg.head_block and not plan.stage.sums then choices.add(plan.why, "head_block") end
+  local cfg, whole = plan.cfg, spans_heads(plan.stages)
+  local free = not cfg.head_block and not cached(plan) and not whole
+  if plan.hb > 1 and free and not plan.stage.sums then choices.add(plan.why, "head_block") end
   choices.say(plan.why, ("%d of %d heads projected together"):format(plan.hb, cfg.h),
-    cfg.head_block and "as head_block says" or "the least cost by the model")
+    whole and "norm_span = all is a norm of all of them"
+    or cached(plan) and "those that share keys and values, which lie head by head in a cache"
+    or cfg.head_block and "as head_block says" or "the least cost by the model")
 end
 
 -- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
@@ -104,24 +125,49 @@ end
 -- cache all the time. Merged weights have X transposed once for all heads, but the queries of each.
 local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98 }
 
--- The keys that nothing would obey, or not as they are given, with these lanes in the query projection, each with
--- the rule.
+-- The keys that nothing would obey, or not as they are given, with these lanes in the query projection ("none": there
+-- is no such), each with the rule.
 local function disobeyed(plan, list, lanes)
   local cfg = plan.cfg
   local found = {}
-  local function unless_obeyed(key, rule)
-    if cfg[key] then found[#found + 1] = { key, cfg[key], rule } end
+  local function unless_obeyed(keys, rule)
+    for _, key in ipairs(keys) do
+      if cfg[key] then found[#found + 1] = { key, cfg[key], "has no effect with " .. rule } end
+    end
   end
-  if lanes == "columns" and not graph.find(list, "key_query") and not graph.find(list, "value_context") then
-    unless_obeyed("q_rows", "has no effect with q_lanes = columns: no product has lanes over queries")
+  local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
+  if lanes == "none" then
+    with = project
+    unless_obeyed({ "q_lanes" }, project .. ", which does not project Q")
   end
-  if lanes == "queries" and not graph.find(list, "keys") and not graph.find(list, "values") then
-    local rule = "has no effect with q_lanes = queries where neither K nor V is projected; with fold = off both are"
-    unless_obeyed("kv_rows", rule)
-    unless_obeyed("kv_vectors", rule)
+  if not graph.find(list, "output") then
+    unless_obeyed({ "out_rows", "out_vectors", "out_block" }, project .. ", which does not project Y")
+  end
+  if lanes ~= "queries" and not graph.find(list, "key_query") and not graph.find(list, "value_context") then
+    unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")
+  end
+  local function made(name) -- by a product
+    local stage = graph.find(list, name)
+    return stage and stage.kind ~= "copy"
+  end
+  if lanes ~= "columns" and not made "keys" and not made "values" then
+    local both = graph.projects(cfg, "k") and graph.projects(cfg, "v")
+    unless_obeyed({ "kv_rows", "kv_vectors" },
+      with .. " where neither K nor V is projected" .. (both and "; with fold = off both are" or ""))
+  end
+  local sharing = cfg.h // cfg.h_kv
+  if cached(plan) and not spans_heads(list) and cfg.head_block and cfg.head_block ~= sharing then
+    found[#found + 1] = { "head_block", cfg.head_block,
+                          ("must be h / h_kv = %d with a cache, which lies head by head"):format(sharing) }
+  end
+  if spans_heads(list) and cfg.head_block and cfg.head_block ~= cfg.h then
+    found[#found + 1] = { "head_block", cfg.head_block, "must be h with norm_span = all, a norm of all heads" }
   end
   if one_head(list, lanes) and cfg.head_block ~= 1 then
-    unless_obeyed("head_block", "must be 1 with q_lanes = columns where Wq Wk^T is made when packing")
+    if cfg.head_block then
+      found[#found + 1] = { "head_block", cfg.head_block,
+                            "must be 1 with q_lanes = columns where Wq Wk^T is made when packing" }
+    end
   end
   return found
 end
@@ -131,8 +177,9 @@ end
 local function choose_lanes(plan, list)
   local cfg = plan.cfg
   local refused, ways = {}, {}
-  for _, lanes in ipairs { "queries", "columns" } do
-    if lanes == (cfg.q_lanes or lanes) then
+  local projected = graph.find(list, "queries")
+  for _, lanes in ipairs(projected and { "queries", "columns" } or { "none" }) do
+    if not projected or lanes == (cfg.q_lanes or lanes) then
       local first = disobeyed(plan, list, lanes)[1]
       refused[#refused + 1] = first
       if not first then ways[#ways + 1] = lanes end
@@ -141,13 +188,19 @@ local function choose_lanes(plan, list)
   if #ways == 0 then refuse(table.unpack(refused[1])) end
   for i, lanes in ipairs(ways) do ways[i] = { lanes, choose_head_block(plan, list, lanes) } end
   local queries, columns = table.unpack(ways)
+  if not projected then return table.unpack(queries) end
   if not columns then
     choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
       cfg.q_lanes and "as q_lanes says" or "the only way in which the given keys have an effect")
     return table.unpack(queries)
   end
+  if cfg.q_len then
+    choices.say(plan.why, "lanes are columns in the query projection",
+      "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected")
+    return table.unpack(columns)
+  end
   local most = cfg.seq <= plan.isa.lanes and COLUMNS.one_vector
-    or graph.find(list, "queries").merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
+    or projected.merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
   local by_columns = columns[3] < most * queries[3]
   choices.add(plan.why, by_columns and "q_columns" or "q_queries")
   return table.unpack(by_columns and columns or queries)
@@ -170,48 +223,68 @@ local function plan_memory(plan)
   plan.packed, plan.workspace = plan.memory.packed, plan.resident * plan.memory.entry.total
   memory.check_size(plan.cfg, "d_model", "packed", plan.packed.total)
   memory.check_size(plan.cfg, "batch", "the workspace", plan.workspace)
+  memory.check_size(plan.cfg, "batch", "the cache", plan.cfg.batch * plan.memory.cache.total)
   plan.packed_bytes, plan.workspace_bytes = memory.BYTES * plan.packed.total, memory.BYTES * plan.workspace
+  plan.cache_bytes = memory.BYTES * plan.memory.cache.total
 end
 
--- The stages by name; those that are walked, with their phase, axes and cycles.
+-- The stages that are walked, with their phase, axes and cycles; and those that fill the cache.
 local function plan_order(plan)
-  plan.walked = {}
+  plan.walked, plan.filling = {}, {}
   for _, stage in ipairs(plan.stages) do
     local kind = kinds.of(stage)
     if kind.phase then
-      stage.phase, stage.title, stage.per = kind.phase, kind.title, kind.per
+      stage.phase, stage.title, stage.per = stage.phase or kind.phase, kind.title, kind.per
       stage.axes, stage.cycles = kind.axes(plan, stage), kinds.cycles(plan, stage)
-      plan.walked[#plan.walked + 1] = stage
+      table.insert(stage.fill and plan.filling or plan.walked, stage)
     end
   end
 end
 
--- What ||y - ref|| / ||ref|| is at most: that of the operands' type, more where a stage rounds more.
+-- What ||y - ref|| / ||ref|| is at most: that of the operands' types, more where a stage rounds more.
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  return plan.product.a.error * factor
+  return math.max(plan.product.a.error, plan.attend_product.a.error) * factor
 end
 
 local function check_inputs(cfg)
-  memory.check_size(cfg, "seq", "q", cfg.batch * cfg.seq * cfg.d_model)
-  memory.check_size(cfg, "seq_kv", "k", cfg.batch * cfg.seq_kv * cfg.k_width)
-  memory.check_size(cfg, "seq_kv", "v", cfg.batch * cfg.seq_kv * cfg.v_width)
-  memory.check_size(cfg, "seq", "y", cfg.batch * cfg.seq * cfg.y_width)
-  if cfg.probs then memory.check_size(cfg, "probs", "probs", cfg.batch * cfg.h * cfg.seq * cfg.seq_kv) end
+  for _, name in ipairs { "q", "k", "v", "y" } do
+    local rows = (name == "q" or name == "y") and "seq" or "seq_kv"
+    memory.check_size(cfg, rows, name, cfg.batch * cfg[rows] * graph.row(cfg, name))
+  end
+  for _, name in ipairs(graph.sheets(cfg)) do
+    memory.check_size(cfg, name, name, cfg.batch * cfg.h * cfg.seq * cfg.seq_kv)
+  end
 end
 
--- What the ISA multiplies the operands of a config with.
-function M.product(cfg) return isas.product(isas.list[cfg.isa], types.by_name[cfg.dtype]) end
+-- The list as it is where a plan has steps: they make rows of the context.
+local function with_steps(plan, list)
+  local attend, output = graph.find(list, "attend"), graph.find(list, "output")
+  step.choose(plan, attend)
+  if not (plan.step and output) then return list end
+  local rows = { name = "context", at = "rows", row = output.steps, head = attend.out }
+  return graph.edited(list, { attend = { graph.with(attend, { context = rows }) },
+                              output = { graph.with(output, { a = rows }) } })
+end
+
+-- What the ISA multiplies the operands of a config with: those of its projections, or as the key says.
+function M.product(cfg, key)
+  local isa, type = isas.list[cfg.isa], types.by_name[cfg[key or "dtype"]]
+  if not isas.has(isa, type) then
+    refuse(key or "dtype", type.name, ("isa = %s has no rounding to it"):format(isa.name))
+  end
+  return isas.product(isa, type)
+end
 
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
-  local plan = { cfg = cfg, isa = isa, product = M.product(cfg), why = {}, cpu = cpu.facts(cfg.cpu, isa),
-                 scores = score.of(cfg),
-                 whole_p = cfg.probs, -- the weights of all keys are kept, not of a block
+  local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), scores = score.of(cfg),
+                 product = M.product(cfg), attend_product = M.product(cfg, "attend_dtype"),
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
+  plan.whole_p = #graph.sheets(cfg) > 0 -- the weights of all keys are kept, not of a block
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
@@ -219,20 +292,23 @@ function M.build(cfg)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 
+  list = with_steps(plan, list)
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}
   for _, stage in ipairs(plan.stages) do plan.stage[stage.name] = stage end
   plan.attend = plan.stage.attend
-  choices.add(plan.why, "attend_lanes")
+  if not plan.step then choices.add(plan.why, "attend_lanes") end
   tell_head_block(plan)
   if plan.stage.keys and plan.stage.values and cfg.attention == "self" then choices.add(plan.why, "separate") end
   groups.finish(plan)
-  plan.cost = cost + kinds.of(plan.stage.output).plan(plan, plan.stage.output)
+  local output = plan.stage.output
+  plan.cost = cost + (output and kinds.of(output).plan(plan, output) or 0)
   plan_tasks(plan)
   plan_memory(plan)
   plan_order(plan)
   plan.error = error_of(plan)
+  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit)
   walk.check_tasks(plan)
   return plan
 end

@@ -59,7 +59,7 @@ local env = {
   assert = assert, error = error, getmetatable = getmetatable, ipairs = ipairs, math = math,
   next = sorted_next, pairs = sorted_pairs, pcall = pcall, rawequal = rawequal, rawget = rawget,
   rawlen = rawlen, rawset = rawset, select = select, setmetatable = setmetatable, string = string,
-  table = table, tonumber = tonumber, tostring = tostring, type = type, xpcall = xpcall,
+  table = table, tonumber = tonumber, tostring = tostring, type = type, utf8 = utf8, xpcall = xpcall,
 }
 
 -- argparse prints the help and ends the program; here the end is an error with the exit status.

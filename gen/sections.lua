@@ -14,6 +14,9 @@ local function shape(plan, section)
     return ("[%d][%s] a group"):format(section.rows, table.concat(widths, " or "))
   end
   if not section.cols then return ("[%d], %s"):format(section.count, section.doc) end
+  if section.each then
+    return ("[%d][%d][%d]"):format(section.count // section.each, section.height, section.cols)
+  end
   return ("[%d][%d]"):format(section.count // section.cols, section.cols)
 end
 
@@ -43,7 +46,8 @@ local function of(plan, space)
   return list
 end
 
-function M.workspace(plan) return of(plan, "entry") end
-function M.packed(plan) return of(plan, "packed") end
+local spaces = { packed = "packed", ws = "entry", cache = "cache" } -- by their pointers of a batch entry
+
+function M.of(plan, pointer) return of(plan, spaces[pointer]) end
 
 return M

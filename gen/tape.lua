@@ -18,6 +18,7 @@ local derived = require "isa.derived"
 local types = require "types"
 
 local M = {}
+local NOTHING = {}
 local Tape = {}
 Tape.__index = Tape
 
@@ -33,6 +34,13 @@ function Pointer:at(off)
   local moved = M.pointer(self.base, self.off + off, self.type)
   moved.start, moved.sections = self.start, self.sections
   return moved
+end
+
+-- The same pointer, to numbers of another type that are as long.
+function Pointer:as(type)
+  local other = self:at(0)
+  other.type = type
+  return other
 end
 
 -- The same pointer, to a buffer that is cut into sections { name, first, .. } from there on, in their order.
@@ -74,11 +82,26 @@ function Tape:into(list, build)
   return list
 end
 
--- What a body uses: values by themselves, variables and pointers by name ("args->q" uses args).
-local function uses(node, mark_one)
+-- The names in the text of a variable or pointer, which comes many times ("args->q" has args).
+local words_of = setmetatable({}, {
+  __index = function(known, text)
+    local list = {}
+    for word in text:gmatch("[%a_][%w_]*") do list[#list + 1] = word end
+    known[text] = list
+    return list
+  end,
+})
+
+local USING = { "left", "right", "count", "value", "off", "result" }
+
+-- What a statement uses, in the set `used`: values by themselves, variables and pointers by name.
+local function note_uses(node, used)
   local function mark(what)
-    if type(what) ~= "string" then return mark_one(what) end
-    for word in what:gmatch("[%a_][%w_]*") do mark_one(word) end
+    if type(what) ~= "string" then
+      used[what] = true
+    else
+      for _, word in ipairs(words_of[what]) do used[word] = true end
+    end
   end
   local function mark_any(a)
     if type(a) ~= "table" then return end
@@ -91,17 +114,14 @@ local function uses(node, mark_one)
       mark(a)
     end
   end
-  for _, a in ipairs(node.args or {}) do mark_any(a) end
-  for _, c in ipairs(node.conditions or {}) do mark(c) end
-  for _, key in ipairs { "left", "right", "count", "value", "off", "result" } do
-    mark_any(node[key])
-  end
+  for _, a in ipairs(node.args or NOTHING) do mark_any(a) end
+  for _, c in ipairs(node.conditions or NOTHING) do mark(c) end
+  for _, key in ipairs(USING) do mark_any(node[key]) end
   if node.kind == "int_at" then mark(node.base) end
 end
 
 -- Drops values that nothing uses, last ones first, and returns what is used.
 local function prune(body, used)
-  local function mark(what) used[what] = true end
   for i = #body, 1, -1 do
     local node = body[i]
     local made = node.dst and not node.again and node.dst or node.name -- of an int
@@ -110,7 +130,7 @@ local function prune(body, used)
     else
       if node.otherwise then prune(node.otherwise, used) end
       if node.body then prune(node.body, used) end
-      uses(node, mark)
+      note_uses(node, used)
     end
   end
   return used
@@ -121,28 +141,35 @@ local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "unrolle
 
 -- What a function does, as a text: two have the same if and only if they print the same but for name and doc.
 local function content(fn)
-  local out = {}
+  local out, n = {}, 0
   local function say(what)
     if type(what) == "table" then
       what = what.base and what.base .. " + " .. expr.text(what.off) or what.terms and expr.text(what)
         or what.number or what.name
     end
-    out[#out + 1] = tostring(what)
+    n = n + 1
+    out[n] = type(what) == "string" and what or tostring(what)
   end
   local function say_all(list)
-    for _, what in ipairs(list or {}) do say(what) end
-    out[#out + 1] = ";"
+    for _, what in ipairs(list or NOTHING) do say(what) end
+    say ";"
   end
   local function scan(body)
-    for _, node in ipairs(body or {}) do
-      for _, key in ipairs(SAID) do say(node[key]) end
+    for _, node in ipairs(body or NOTHING) do
+      for _, key in ipairs(SAID) do
+        local what = node[key]
+        if what ~= nil then -- of most nodes few are there
+          say(key)
+          say(what)
+        end
+      end
       say(node.w and node.w.lanes)
       say_all(node.args)
       say_all(node.conditions)
       scan(node.body)
       scan(node.otherwise)
     end
-    out[#out + 1] = "}"
+    say "}"
   end
   say(fn.attr)
   say_all(fn.takes)
@@ -151,10 +178,10 @@ local function content(fn)
   return table.concat(out, "\n")
 end
 
--- Gives a function to another use, under a name that suits both: with "rows" in the place of the role.
+-- Gives a function to another use, under a name that suits both: with "rows" in the place of the role, if it has one.
 function Tape:share(fn, other_name, role)
   self.by_name[other_name] = fn
-  if not role then return end
+  if not role or not fn.role then return end
   local name = other_name:gsub(role, "rows", 1)
   if name == fn.name or self.by_name[name] then return end
   fn.doc = fn.doc:gsub(fn.role, "rows", 1)
@@ -216,11 +243,23 @@ end
 -- An operand of a product, read by `name` from the pointer p: a number of `type`, to which it is rounded where
 -- memory holds more.
 function Tape:operand(type, name, w, dst, p)
-  if type == p.type then return self:op(name, w, dst, p) end
+  if not type.round or p.type.rounded == type then return self:op(name, w, dst, p) end
   return type.round(self, w, dst, self:op(name, w, dst .. "_exact", p))
 end
 
--- The same, but the value can be updated later: an accumulator.
+-- The first `count` numbers at p by the op `name`, zeros in the lanes behind them.
+function Tape:read(name, w, dst, p, count)
+  if count < w.lanes then return self:op(name .. "_n", w, dst, p, count) end
+  return self:op(name, w, dst, p)
+end
+
+-- p[0 .. count - 1] <- the first lanes of a value.
+function Tape:write(w, p, value, count)
+  if count < w.lanes then return self:op("store_n", w, nil, p, value, count) end
+  self:op("store", w, nil, p, value)
+end
+
+-- The same as op, but the value can be updated later: an accumulator.
 function Tape:start(name, w, dst, ...)
   local value = self:op(name, w, dst, ...)
   self.body[#self.body].mutable = true

@@ -1,5 +1,5 @@
--- Templates: text with ${name}, nothing else. A name without a value and a value without a use are
--- errors, so a template and the code that fills it can not drift apart.
+-- Templates: text with ${name}, nothing else; ${name[0]} and the like are the shell's. A name without a value
+-- and a value without a use are errors, so a template and the code that fills it can not drift apart.
 
 local host = require "host"
 
@@ -8,8 +8,7 @@ local M = {}
 -- values: name -> string. `where` names the template in errors.
 function M.fill(text, values, where)
   local used = {}
-  local filled = text:gsub("%$(%b{})", function(braced)
-    local name = braced:sub(2, -2)
+  local filled = text:gsub("%${([%w_]+)}", function(name)
     local value = values[name]
     if type(value) ~= "string" then
       error(("%s: ${%s} has no value"):format(where, name), 0)

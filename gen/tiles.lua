@@ -115,6 +115,9 @@ end
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
 local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
 
+-- The most rows that a tile has whose A is contiguous from step to step, whatever the schedule.
+function M.highest(target) return math.max(table.unpack(target.product.rows.rows)) end
+
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
 -- keys: { schedule key, order of A } each.
 local function fits(target, vectors, keys)

@@ -5,7 +5,9 @@ local M = {}
 
 -- name, doc; bytes of a number in memory, c = its type in C; unit = its largest rounding, as a part of a number;
 -- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most 16;
--- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32.
+-- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; ops, those that an ISA
+-- has to have for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
+-- precise as others.
 M.names, M.by_name = {}, {}
 
 function M.add(row)
@@ -17,5 +19,34 @@ M.add { name = "f32", doc = "IEEE 754 single precision", bytes = 4, c = "float",
         error = 1e-6 }
 
 M.f32 = M.by_name.f32
+
+-- A type that ISAs round to by an op of its name.
+local function add_rounded(row)
+  local op = "round_" .. row.name
+  row.ops = { op }
+  function row.round(t, w, dst, x) return t:op(op, w, dst, x) end
+  M.add(row)
+end
+
+add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the range of float32", bytes = 4, c = "float",
+              unit = 2.0 ^ -8, error = 8e-3 }
+add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
+              c = "float", unit = 2.0 ^ -11, error = 1e-3, least = 2.0 ^ -8 }
+
+-- A type as float32 in memory, whose numbers are rounded already.
+local held = {}
+
+function M.held(type)
+  if not type.round then return type end
+  held[type.name] = held[type.name] or { name = type.name .. " in " .. M.f32.name, bytes = M.f32.bytes, c = M.f32.c,
+                                         rounded = type }
+  return held[type.name]
+end
+
+M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
+M.LOG2E = 1.4426950408889634 -- scores are in base 2
+
+-- Of truths alone; no product is of it.
+M.byte = { name = "byte", bytes = 1, c = "unsigned char" }
 
 return M

@@ -3,16 +3,19 @@
 -- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua): its work is the product
 -- of its axes, outermost first, for each batch entry and, where per = "heads", for each block of heads. An axis is
 -- { var, items, total, grain }: its places are numbered, an item { first, count } having those from `first` on; a task
--- has `grain` places of it, one if that is missing. emit(K, place, stage, item, i, ...) records the work at one place:
+-- has `grain` places of it, one if that is missing; queries(item), if it is there, tells the first query of the item's
+-- first place, and how many each place has. emit(K, place, stage, item, i, ...) records the work at one place:
 -- an item and the place in it for each axis. Stages of one phase stand behind each other, and do not wait for each
 -- other.
 --
--- `place` has the pointers of a batch entry (entry_pointers), len, hb (the number of the head block), and
--- heads_slot and task_slot, the parts of the workspace for what is projected and for a task.
+-- `place` has the pointers of a batch entry (entry_pointers), the lengths that are read, hb (the number of the head
+-- block), and heads_slot and task_slot, the parts of the workspace for what is projected and for a task.
 
 local code = require "emit.code"
 local expr = require "expr"
+local graph = require "graph"
 local kinds = require "stage.init"
+local options = require "options.init"
 local score = require "score.init"
 local sections = require "sections"
 local tape = require "tape"
@@ -22,39 +25,76 @@ local M = {}
 -- Pointers of batch entry b: inputs and results, and its part of the workspace.
 local function entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
-  local cross = cfg.attention == "cross"
+  local cross, rows, of_cache = cfg.attention == "cross", options.key_rows(cfg), plan.memory.cache.total
   local e = {
     b = b,
-    q = tape.pointer("args->q", b * (cfg.seq * cfg.d_model)),
-    k = tape.pointer(cross and "args->k" or "args->q", b * (cfg.seq_kv * cfg.k_width)),
-    v = tape.pointer(cross and "args->v" or "args->q", b * (cfg.seq_kv * cfg.v_width)),
+    q = tape.pointer("args->q", b * (cfg.seq * graph.row(cfg, "q"))),
+    k = tape.pointer(cross and "args->k" or "args->q", b * (rows * cfg.k_width)),
+    v = tape.pointer(cross and "args->v" or "args->q", b * (rows * cfg.v_width)),
     y = tape.pointer("args->y", b * (cfg.seq * cfg.y_width)),
-    probs = cfg.probs and tape.pointer("args->probs", b * (cfg.h * cfg.seq * cfg.seq_kv)),
   }
-  e.packed = tape.pointer("(const float *)args->packed")
-  e.ws = tape.pointer("(float *)args->workspace", slot * plan.memory.entry.total)
-  if not K.full then
-    e.packed, e.ws = e.packed:cut(sections.packed(plan)), e.ws:cut(sections.workspace(plan))
-    K.t:places(e.packed)
-    K.t:places(e.ws)
+  for _, name in ipairs(graph.sheets(cfg)) do
+    e[name] = tape.pointer("args->" .. name, b * (cfg.h * cfg.seq * cfg.seq_kv))
   end
+  local function buffer(pointer, name)
+    if K.full then return pointer end
+    local cut = pointer:cut(sections.of(plan, name))
+    K.t:places(cut)
+    return cut
+  end
+  if plan.packed_bytes > 0 then
+    e.packed = buffer(tape.pointer("(const float *)args->packed"), "packed")
+  end
+  e.ws = buffer(tape.pointer("(float *)args->workspace", slot * plan.memory.entry.total), "ws")
+  e.cache = of_cache > 0 and buffer(tape.pointer("(float *)args->cache", b * of_cache), "cache")
   return e
+end
+
+-- ---- rows that are asked for ----
+
+-- Records what is done for a batch entry: where a run says how many rows are asked for, if there are any.
+local function for_entry(K, place, build)
+  if not place.rows then return build() end
+  K.t:when(0, place.rows, function()
+    place.rows = expr.var("rows", { 1, K.plan.cfg.seq })
+    build()
+  end)
+end
+
+-- The same for place i of an item of an axis, if one of its queries is asked for.
+local function if_asked(K, place, axis, item, i, build)
+  if not place.rows or not axis.queries then return build() end
+  local first, count = axis.queries(item)
+  K.t:when(first + i * count, place.rows, build)
+end
+
+-- build(item, i, ...) for the places of all axes, one inside another; along(n, inside) has the places of axis n, and
+-- calls inside(item, i) for each.
+local function nested(K, place, axes, along, build)
+  local function from(n, ...)
+    local axis = axes[n]
+    if not axis then return build(...) end
+    local outer = table.pack(...)
+    along(n, function(item, i)
+      if_asked(K, place, axis, item, i, function()
+        local at = table.move(outer, 1, outer.n, 1, {})
+        at[outer.n + 1], at[outer.n + 2] = item, i
+        from(n + 1, table.unpack(at, 1, outer.n + 2))
+      end)
+    end)
+  end
+  from(1)
 end
 
 -- ---- one thread ----
 
 -- build(item, i, ...) for every place of the axes, the last of which varies fastest.
-local function each_place(K, axes, build, n, ...)
-  local axis = axes[n or 1]
-  if not axis then return build(...) end
-  local outer = table.pack(...)
-  for _, item in ipairs(axis.items) do
-    K:each(axis.var, item.count, function(i)
-      local at = table.move(outer, 1, outer.n, 1, {})
-      at[outer.n + 1], at[outer.n + 2] = item, i
-      each_place(K, axes, build, (n or 1) + 1, table.unpack(at, 1, outer.n + 2))
-    end)
-  end
+local function each_place(K, place, axes, build)
+  nested(K, place, axes, function(n, inside)
+    for _, item in ipairs(axes[n].items) do
+      K:each(axes[n].var, item.count, function(i) inside(item, i) end)
+    end
+  end, build)
 end
 
 -- All of a batch entry in the order that keeps the caches warm: what is projected of a block of heads is
@@ -64,7 +104,7 @@ local function forward(K, e)
   local function run(stage)
     if stage.title and stage.title ~= told then K.t:note(stage.title) end
     told = stage.title
-    each_place(K, stage.axes, function(...) K:of(stage.phase, kinds.of(stage).emit, e, stage, ...) end)
+    each_place(K, e, stage.axes, function(...) K:of(stage.phase, kinds.of(stage).emit, e, stage, ...) end)
   end
   e.heads_slot, e.task_slot = 0, 0
   local i = 1
@@ -86,20 +126,43 @@ local function forward(K, e)
   end
 end
 
+-- record(K, place) with the pointers of a batch entry; straight code is a function of these, and of what `scores` read.
+local function with_pointers(K, e, of, record)
+  if not K.full then return record(K, e) end
+  local params = {}
+  for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
+                       { "scores", "out" }, { "packed", "in" }, { "ws", "out" }, { "cache", "out" } } do
+    if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
+  end
+  if of.scores then score.add_params(of.scores, params, e) end
+  K:part(of.name, of.doc, params, function(p)
+    if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
+    record(K, p)
+  end, "whole")
+end
+
 local function run_entry(K, b, slot)
   local e = entry_pointers(K, b, slot)
   score.read(K.plan.scores, K.t, e)
-  if not K.full then return forward(K, e) end
-  local params = {}
-  for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
-                       { "packed", "in" }, { "ws", "out" } } do
-    if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
-  end
-  score.add_params(K.plan.scores, params, e)
-  K:part("forward", "Everything for one batch entry, without a loop.", params, function(p)
-    if K.plan.cfg.attention == "self" then p.k, p.v = p.q, p.q end
-    forward(K, p)
-  end, "whole")
+  for_entry(K, e, function()
+    with_pointers(K, e, { name = "forward", doc = "Everything for one batch entry, without a loop.",
+                          scores = K.plan.scores }, forward)
+  end)
+end
+
+-- Fills the cache of a batch entry.
+local function fill_entry(K, b)
+  local plan = K.plan
+  with_pointers(K, entry_pointers(K, b, 0), {
+    name = "fill", doc = "Keys and values of one batch entry, without a loop." }, function(_, place)
+    place.heads_slot = 0
+    K:each("hb", plan.head_blocks, function(hb)
+      place.hb = hb
+      for _, stage in ipairs(plan.filling) do
+        each_place(K, place, stage.axes, function(...) kinds.of(stage).emit(K, place, stage, ...) end)
+      end
+    end)
+  end)
 end
 
 -- ---- tasks ----
@@ -126,7 +189,7 @@ local function tasks_of(stage)
 end
 
 -- build(item, i, ...) for the places of the task with run-time number `index`.
-local function task_places(K, axes, index, build)
+local function task_places(K, place, axes, index, build)
   local t, numbers = K.t, {}
   for n = #axes, 1, -1 do
     local axis = axes[n]
@@ -136,22 +199,13 @@ local function task_places(K, axes, index, build)
     end
     numbers[n] = #axes > 1 and t:int(axis.var, number) or number
   end
-  local function from(n, ...)
+  nested(K, place, axes, function(n, inside)
     local axis = axes[n]
-    if not axis then return build(...) end
-    local outer = table.pack(...)
-    local function at(number)
-      pick(K, axis.items, axis.var, number, function(item, i)
-        local all = table.move(outer, 1, outer.n, 1, {})
-        all[outer.n + 1], all[outer.n + 2] = item, i
-        from(n + 1, table.unpack(all, 1, outer.n + 2))
-      end)
-    end
+    local function at(number) pick(K, axis.items, axis.var, number, inside) end
     if not axis.grain then return at(numbers[n]) end
     local first = t:int("first", numbers[n] * axis.grain)
     K:each("j", expr.min(axis.grain, axis.total - first), function(j) at(t:int(axis.var, j + first)) end)
-  end
-  from(1)
+  end, build)
 end
 
 local args_param = { kind = "const mhagen_args *", name = "args" }
@@ -196,15 +250,17 @@ local function phase_tasks(K, phase)
       i = t:int("i", expr.mod(index, per_entry))
     end
     score.read(K.plan.scores, K.t, e)
-    local rest = i
-    if by_heads then
-      e.hb = t:int("hb", expr.div(i, inner))
-      rest = expr.mod(i, inner)
-    end
-    e.heads_slot, e.task_slot = e.hb, i
-    pick(K, items, "task", rest, function(item, number)
-      task_places(K, item.stage.axes, number, function(...)
-        K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)
+    for_entry(K, e, function()
+      local rest = i
+      if by_heads then
+        e.hb = t:int("hb", expr.div(i, inner))
+        rest = expr.mod(i, inner)
+      end
+      e.heads_slot, e.task_slot = e.hb, i
+      pick(K, items, "task", rest, function(item, number)
+        task_places(K, e, item.stage.axes, number, function(...)
+          K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)
+        end)
       end)
     end)
   end)
@@ -230,6 +286,15 @@ function M.record(t, plan)
       t:call(entry, { args, b, K.full and slots and 0 or nil })
     end)
   end)
+  if plan.filling[1] then
+    local fill = t:define({ name = "fill_entry", params = { args_param, { kind = "ptrdiff_t", name = "b" } },
+                            doc = "Keys and values of one batch entry, into the cache." }, function()
+      fill_entry(K, expr.var("b"))
+    end)
+    t:define({ name = "fill_all", keep = true, params = { args_param } }, function()
+      K:each("b", cfg.batch, function(b) t:call(fill, { args, b }) end)
+    end)
+  end
   if K.full then
     define_task(K, "entry", cfg.batch, function(index)
       t:call(entry, { args, index, slots and expr.mod(index, plan.resident) or nil })

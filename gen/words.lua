@@ -9,6 +9,12 @@ function M.number(n)
   return (grouped:gsub("^,", ""))
 end
 
+-- A floating-point number in digits that make the same number again.
+function M.exact(x)
+  local text = ("%.15g"):format(x)
+  return tonumber(text) == x and text or ("%.17g"):format(x)
+end
+
 -- Runs of tiles of a width.
 function M.runs(runs, width)
   local words = {}
@@ -36,6 +42,16 @@ end
 -- Chunks of a long sum.
 function M.chain(chunks)
   return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
+end
+
+-- A value for a message: short, printable.
+function M.short(value)
+  if math.type(value) == "float" then
+    if value ~= value then return "nan" end -- which some machines print as -nan
+    return tostring(value)
+  end
+  local text = tostring(value):gsub("[^\32-\126]", "?")
+  return #text <= 64 and text or text:sub(1, 61) .. "..."
 end
 
 return M

@@ -8,16 +8,27 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#include <cpuid.h>
+
+/* Old compilers have no builtin for it. */
+static int has_f16c(void) {
+  unsigned a, b, c = 0, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
+
 const char *mhagen_status_text(mhagen_status status) {
   switch (status) {
     case MHAGEN_OK: return "done";
     case MHAGEN_ERR_NULL: return "a pointer that the kernel needs is null";
-    case MHAGEN_ERR_ALIGN: return "packed or workspace is not aligned to 64 bytes";
-    case MHAGEN_ERR_LENGTH: return "a kv_len is outside 0..seq_kv";
+    case MHAGEN_ERR_ALIGN: return "packed, workspace or cache is not aligned to 64 bytes";
+    case MHAGEN_ERR_LENGTH: return "a kv_len, kv_start, q_len or past is out of its range";
     case MHAGEN_ERR_CPU: return "this CPU lacks the instructions of the kernel";
     case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
     case MHAGEN_ERR_TARGET: return "compiled for an architecture without the kernel's instructions";
     case MHAGEN_ERR_ARITHMETIC: return "the compiler's flags changed the arithmetic of the kernel";
+    case MHAGEN_ERR_PACKED: return "no packed weights of the kernel, or damaged ones";
   }
   return "unknown status";
 }
@@ -32,10 +43,25 @@ int mhagen_cpu_has(mhagen_cpu isa) {
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (isa == MHAGEN_CPU_AVX2) return avx2;
   if (isa == MHAGEN_CPU_AVX512) return avx512;
+  if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
 #endif
   return isa == MHAGEN_CPU_ANY;
+}
+
+const mhagen_kernel *mhagen_kernel_of(const mhagen_kernel *kernel) {
+  const mhagen_kernel *const *member = kernel->members;
+  if (!member || kernel->by_length) return kernel;
+  while (member[1] && !(*member)->supported()) ++member;
+  return *member;
+}
+
+const mhagen_kernel *mhagen_kernel_for(const mhagen_kernel *kernel, const char *isa) {
+  const mhagen_kernel *const *member = kernel->members;
+  if (!member || kernel->by_length) return strcmp(kernel->isa, isa) == 0 ? kernel : NULL;
+  while (*member && strcmp((*member)->isa, isa) != 0) ++member;
+  return *member;
 }
 
 /* Whether each of the ints is one of 0..most. */
@@ -68,17 +94,40 @@ static mhagen_status check_needs(const mhagen_need *needs, int count, const void
   return first;
 }
 
-mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
-  const mhagen_status status = check_needs(kernel->needs, kernel->need_count, args, kernel->batch);
+const mhagen_kernel *mhagen_kernel_at(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_kernel *const one = mhagen_kernel_of(kernel);
+  const mhagen_kernel *const *member = one->members;
+  if (!member) return one;
+  while (member[1] && check_needs((*member)->needs, (*member)->need_count, args,
+                                  (*member)->batch) == MHAGEN_ERR_LENGTH) {
+    ++member;
+  }
+  return *member;
+}
+
+/* The same with what this machine can run. */
+static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
+                                const mhagen_args *args) {
+  const mhagen_status status = check_needs(needs, count, args, kernel->batch);
   if (status == MHAGEN_OK && kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
   if (status == MHAGEN_OK && !kernel->supported()) return MHAGEN_ERR_CPU;
   return status;
 }
 
+mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
+  return check_call(one, one->needs, one->need_count, args);
+}
+
+mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
+  return check_call(one, one->fill_needs, one->fill_need_count, args);
+}
+
 mhagen_status mhagen_check_weights(const mhagen_packing *packing, const mhagen_weights *weights,
                                    const void *packed) {
   const mhagen_status status = check_needs(packing->needs, packing->need_count, weights, 0);
-  if (status == MHAGEN_ERR_NULL || !packed) return MHAGEN_ERR_NULL;
+  if (status == MHAGEN_ERR_NULL || (!packed && packing->bytes > 0)) return MHAGEN_ERR_NULL;
   if ((uintptr_t)packed % MHAGEN_ALIGN != 0) return MHAGEN_ERR_ALIGN;
   const int known = weights->layout == MHAGEN_IN_OUT || weights->layout == MHAGEN_OUT_IN;
   return known ? status : MHAGEN_ERR_LAYOUT;
@@ -95,28 +144,55 @@ mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int
   return good ? MHAGEN_OK : MHAGEN_ERR_ARITHMETIC;
 }
 
+/* sin(2 pi (x + quarters / 4)) for |x| < 2^31. */
+static double wave(double x, int quarters) {
+  double part = x - (double)(int32_t)x; /* exact */
+  if (part < 0.0) part += 1.0;
+  const int nearest = (int)(part * 4.0 + 0.5);
+  const double a = 6.283185307179586 * (part - nearest * 0.25), square = a * a;
+  const int quarter = (nearest + quarters) & 3;
+  double sum = 0.0; /* Taylor's series, |a| <= pi / 4 */
+  for (int i = quarter & 1 ? 16 : 17; i > 1; i -= 2) sum = (1.0 - sum) * square / (i * (i - 1));
+  const double value = (quarter & 1 ? 1.0 : a) * (1.0 - sum);
+  return quarter & 2 ? -value : value;
+}
+
 /* A given matrix as a term reads it: element (row, column) is at[row * row_step + column *
- * column_step], or zero if at is null. */
+ * column_step], or if at is null that number of a matrix instead. */
 typedef struct view {
   const float *at;
   ptrdiff_t row_step, column_step;
+  const mhagen_packing *packing;
+  int matrix;
 } view;
+
+/* A number of a matrix that is not given. */
+static double instead(const mhagen_packing *packing, int matrix, ptrdiff_t i) {
+  if (matrix == MHAGEN_Q_NORM || matrix == MHAGEN_K_NORM) return 1.0;
+  if (matrix != MHAGEN_ROPE_COS && matrix != MHAGEN_ROPE_SIN) return 0.0;
+  const ptrdiff_t pairs = packing->sizes[matrix - MHAGEN_WQ].columns;
+  const double place = (double)(i / pairs + packing->rope_first);
+  return wave(place * packing->rope_turns[i % pairs], matrix == MHAGEN_ROPE_COS);
+}
 
 static view view_of(const mhagen_packing *packing, const mhagen_weights *w, int matrix,
                     int flipped) {
-  const float *const given[] = {w->wq, w->wk, w->wv, w->wo, w->bq, w->bk, w->bv, w->bo};
-  const view none = {NULL, 0, 0};
+  const float *const given[] = {w->wq, w->wk, w->wv,    w->wo,   w->bq,     w->bk,     w->bv,
+                                w->bo, w->alibi, w->sink, w->q_norm, w->k_norm, w->rope_cos,
+                                w->rope_sin};
+  const view none = {NULL, 0, 0, packing, MHAGEN_NONE};
   if (matrix == MHAGEN_NONE) return none;
   const mhagen_matrix_size size = packing->sizes[matrix - MHAGEN_WQ];
-  const view as_stored = {given[matrix - MHAGEN_WQ], size.columns, 1};
-  const view by_columns = {as_stored.at, 1, size.rows};
-  const view v = w->layout == MHAGEN_IN_OUT ? as_stored : by_columns;
-  const view turned = {v.at, v.column_step, v.row_step};
+  const float *const at = given[matrix - MHAGEN_WQ];
+  view v = {at ? at : packing->instead[matrix - MHAGEN_WQ], size.columns, 1, packing, matrix};
+  if (w->layout == MHAGEN_OUT_IN && matrix <= MHAGEN_WO) v.row_step = 1, v.column_step = size.rows;
+  const view turned = {v.at, v.column_step, v.row_step, packing, matrix};
   return flipped ? turned : v;
 }
 
 static double element(view v, ptrdiff_t row, ptrdiff_t column) {
-  return v.at ? (double)v.at[row * v.row_step + column * v.column_step] : 0.0;
+  const ptrdiff_t i = row * v.row_step + column * v.column_step;
+  return v.at ? (double)v.at[i] : instead(v.packing, v.matrix, i);
 }
 
 /* Adds element (row, column) of a term to a sum. */
@@ -170,12 +246,75 @@ static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *
 }
 
 void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights, void *packed) {
-  memset(packed, 0, packing->bytes); /* the gaps between sections too */
+  if (packing->bytes > 0) memset(packed, 0, packing->bytes); /* the gaps between sections too */
   for (int i = 0; i < packing->fill_count; ++i) {
     const mhagen_pack_fill *fill = &packing->fills[i];
     float *panel = (float *)packed + fill->to;
     write_rounds(packing, fill, weights, 0, packing->terms + fill->term, panel);
   }
+}
+
+mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {
+  const mhagen_kernel *const one = mhagen_kernel_of(kernel);
+  mhagen_packed_head head = {.magic = MHAGEN_PACKED_MAGIC,
+                             .version = MHAGEN_PACKED_VERSION,
+                             .head_bytes = sizeof head,
+                             .fingerprint = one->fingerprint,
+                             .packed_bytes = one->packed_bytes};
+  const size_t length = strlen(one->name), most = sizeof head.name - 1;
+  memcpy(head.name, one->name, length < most ? length : most);
+  return head;
+}
+
+/* The checksum of words behind those that it is of. Each step is one-to-one, so no change of a
+ * single word is missed. */
+static uint64_t sum_words(uint64_t sum, const void *bytes, uint64_t size) {
+  for (uint64_t i = 0; i < size; i += sizeof sum) {
+    uint64_t word;
+    memcpy(&word, (const char *)bytes + i, sizeof word);
+    sum = (sum ^ word) * 0x9E3779B97F4A7C15u;
+    sum ^= sum >> 32;
+  }
+  return sum;
+}
+
+void mhagen_packed_add(mhagen_packed_head *head, const void *packed) {
+  head->layers += 1;
+  head->checksum = sum_words(head->checksum, packed, head->packed_bytes);
+}
+
+mhagen_status mhagen_packed_check_head(const mhagen_kernel *kernel, const void *bytes,
+                                       size_t size) {
+  mhagen_packed_head head;
+  if (!bytes) return MHAGEN_ERR_NULL;
+  if ((uintptr_t)bytes % MHAGEN_ALIGN != 0) return MHAGEN_ERR_ALIGN;
+  if (size < sizeof head) return MHAGEN_ERR_PACKED;
+  memcpy(&head, bytes, sizeof head);
+  const mhagen_kernel *const one = mhagen_kernel_of(kernel);
+  const uint64_t rest = size - sizeof head;
+  const uint64_t layers = head.packed_bytes > 0 ? rest / head.packed_bytes : head.layers;
+  const int good = memcmp(head.magic, MHAGEN_PACKED_MAGIC, sizeof head.magic) == 0 &&
+                   head.version == MHAGEN_PACKED_VERSION && head.head_bytes == sizeof head &&
+                   head.fingerprint == one->fingerprint &&
+                   head.packed_bytes == one->packed_bytes && head.layers == layers &&
+                   rest == layers * head.packed_bytes;
+  return good ? MHAGEN_OK : MHAGEN_ERR_PACKED;
+}
+
+mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes, size_t size) {
+  const mhagen_status found = mhagen_packed_check_head(kernel, bytes, size);
+  mhagen_packed_head head;
+  if (found != MHAGEN_OK) return found;
+  memcpy(&head, bytes, sizeof head);
+  const uint64_t sum = sum_words(0, (const char *)bytes + sizeof head, size - sizeof head);
+  return sum == head.checksum ? MHAGEN_OK : MHAGEN_ERR_PACKED;
+}
+
+const void *mhagen_packed_layer(const void *bytes, size_t layer) {
+  mhagen_packed_head head;
+  memcpy(&head, bytes, sizeof head);
+  if (layer >= head.layers) return NULL;
+  return (const char *)bytes + sizeof head + layer * (size_t)head.packed_bytes;
 }
 
 /* POSIX threads are on these systems; on others, such as a bare Cortex-M, there is no pool. */
@@ -360,8 +499,9 @@ static void fork_phase(mhagen_pool *pool, const mhagen_phase *phase, const mhage
   pthread_mutex_unlock(&pool->lock);
 }
 
-mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args *args,
+mhagen_status mhagen_run_parallel(const mhagen_kernel *any, const mhagen_args *args,
                                   mhagen_pool *pool) {
+  const mhagen_kernel *const kernel = mhagen_kernel_at(any, args);
   int forks = 0;
   for (int p = 0; p < kernel->phase_count; p++) forks += worth_forking(pool, &kernel->phases[p]);
   if (forks == 0 || pool->process != process()) {

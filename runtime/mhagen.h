@@ -11,11 +11,26 @@
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
  *   Q_i = Q Wq_i + bq_i     K_g = K Wk_g + bk_g     V_g = V Wv_g + bv_g
- *   head_i = softmax(Q_i K_g^T / sqrt(dk)) V_g
+ *   head_i = softmax(scale Q_i K_g^T) V_g
  *   Y = concat(head_1 .. head_h) Wo + bo
  *
- * where g is i, or with h_kv < h the head of keys and values that h / h_kv heads share, counted
- * from 0: g = floor(i / (h / h_kv)).
+ * where scale is 1/sqrt(dk) unless the config says another; g is i, or with h_kv < h the head
+ * of keys and values that h / h_kv heads share, counted from 0: g = floor(i / (h / h_kv)). With
+ * alibi, slope_i * (c - pos(r)) is added to the score of query r and key c (Press et al. 2022);
+ * pos(r) is the place of the query among the keys, see below. Before that, softcap makes
+ * softcap * tanh(s / softcap) of a score s; after it a mask adds to scores, or hides keys. With
+ * sink, exp(sink_i) is added to the sum that softmax divides by, in rows that see a key.
+ *
+ * A config may leave projections out (MHAGEN_UNPROJECTED): the rows of Q are then Q_1 .. Q_h, side
+ * by side, those of K and V likewise, and Y is head_1 .. head_h. With MHAGEN_BHSD all rows of a
+ * head lie together.
+ *
+ * With qk_norm the rows of Q_i and K_g first have a norm, see below; s then is the largest |score|
+ * times the root mean square of all their lengths over the least of them.
+ *
+ * With rope the rows of Q_i and K_g are turned before that (Su et al., RoFormer, 2021): in a row at
+ * place x the two columns (a, b) of pair j become (a cos - b sin, b cos + a sin) of the angle
+ * x * rope_theta^(-2j/rope_dims). The place of a row of K is its number, that of row r of Q pos(r).
  *
  * Errors against float64, s being the largest |score|:
  *
@@ -24,9 +39,10 @@
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
  * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24.
- * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv; size is the row computed with |x|,
- * |W| and |b|, but the true attention weights; S is the largest score computed so, of the keys that
- * the row sees.
+ * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, of these widths those of rows that
+ * are projected, and h*dv if Y is; size is the row computed with |x|, |W| and |b|, but the true
+ * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
+ * not projected, each head of a row is a row.
  */
 #ifndef MHAGEN_H
 #define MHAGEN_H
@@ -53,18 +69,20 @@ extern "C" {
 #endif
 #endif
 
-/* Required alignment, in bytes, of the packed weights and of the workspace. */
+/* Required alignment, in bytes, of the packed weights, of the workspace and of a cache. */
 #define MHAGEN_ALIGN 64
 
 typedef enum mhagen_status {
   MHAGEN_OK = 0,
   MHAGEN_ERR_NULL = 1,   /* a pointer that the kernel needs is null */
-  MHAGEN_ERR_ALIGN = 2,  /* packed or workspace is not aligned to MHAGEN_ALIGN */
-  MHAGEN_ERR_LENGTH = 3, /* a kv_len is outside 0..seq_kv */
+  MHAGEN_ERR_ALIGN = 2,  /* packed, workspace or cache is not aligned to MHAGEN_ALIGN */
+  MHAGEN_ERR_LENGTH = 3, /* a kv_len or kv_start is outside 0..seq_kv, a q_len outside 0..seq,
+                            or a past outside 0..seq_kv - seq */
   MHAGEN_ERR_CPU = 4,    /* this CPU lacks the instructions of the kernel */
   MHAGEN_ERR_LAYOUT = 5, /* mhagen_weights.layout is not one of mhagen_layout */
   MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
-  MHAGEN_ERR_ARITHMETIC = 7 /* the compiler's flags changed the arithmetic of the kernel */
+  MHAGEN_ERR_ARITHMETIC = 7, /* the compiler's flags changed the arithmetic of the kernel */
+  MHAGEN_ERR_PACKED = 8 /* bytes that are no packed weights of the kernel, or damaged ones */
 } mhagen_status;
 
 /* A short English text for a status; never null. */
@@ -78,26 +96,55 @@ typedef enum mhagen_layout {
 
 /* The weights of one attention layer, float32. A null bias means zeros. Head i owns the output
  * features i*dk .. i*dk+dk-1 of wq and the rows i*dv .. of wo, head g of keys and values the
- * features g*dk .. of wk and g*dv .. of wv. */
+ * features g*dk .. of wk and g*dv .. of wv. What a kernel does not project with may be null. */
 typedef struct mhagen_weights {
   const float *wq, *wk, *wv, *wo; /* [d_model][h*dk], [k_width][h_kv*dk], [v_width][h_kv*dv],
                                      [h*dv][y_width] */
   const float *bq, *bk, *bv, *bo; /* [h*dk], [h_kv*dk], [h_kv*dv], [y_width] */
   mhagen_layout layout;
+  const float *alibi; /* [h]: slopes, only where the config says so; null: those of the paper */
+  const float *sink;  /* [h]: logits, only where the config says so; null means zeros */
+  const float *q_norm, *k_norm; /* gains of qk_norm, [dk], or unless norm_span is head [h*dk] and
+                                   [h_kv*dk]; null: ones */
+  const float *rope_cos, *rope_sin; /* [places][rope_dims/2] in any layout, where there is rope: of
+                                       the angle by which a row at a place turns each pair; places
+                                       from min(0, pos(0)) on; null: angles of rope_theta */
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. */
 typedef struct mhagen_args {
   const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][k_width],
-                             [batch][seq_kv][v_width]; self-attention reads q alone */
-  float *y;               /* [batch][seq][y_width]; must not overlap any other buffer */
-  const void *packed;     /* filled by the kernel's pack; aligned to MHAGEN_ALIGN; only read */
+                             [batch][seq_kv][v_width]; self-attention reads q alone. What is not
+                             projected is [..][seq][h][dk], [..][seq_kv][h_kv][dk] or [..][dv],
+                             with MHAGEN_BHSD the heads before the rows: [..][h][seq][dk], ..
+                             With cache = append k and v have seq rows */
+  float *y;               /* [batch][seq][y_width], where it is not projected [..][seq][h][dv] or,
+                             with MHAGEN_BHSD, [..][h][seq][dv]; must not overlap any other
+                             buffer */
+  const void *packed;     /* filled by the kernel's pack; aligned to MHAGEN_ALIGN; only read; may be
+                             null where packed_bytes is 0 */
   void *workspace;        /* workspace_bytes, aligned to MHAGEN_ALIGN, contents irrelevant;
                              two runs at the same time need two workspaces */
   const int *kv_len;      /* [batch], each 0..seq_kv: the valid keys; only where the config
                              says so */
   float *probs;           /* [batch][h][seq][seq_kv]: the attention weights; only where the config
                              says so */
+  const int *kv_start;    /* [batch], each 0..seq_kv: the first valid key; only where the config
+                             says so */
+  const int *q_len;       /* [batch], each 0..seq: the rows that are computed; the others of y and
+                             probs stay as they are; only where the config says so */
+  const void *mask;       /* [batch][h][seq][seq_kv], but for the axes that mask_dims lacks; only
+                             where the config says so: unsigned char, not 0 where a key may be seen,
+                             or float, added to the scores, and -INFINITY where a key is not seen */
+  float *scores;          /* [batch][h][seq][seq_kv]: scores before softmax, -INFINITY where a key
+                             is not valid; only where the config says so */
+  const int *past;        /* [batch], each 0..seq_kv - seq: the rows that are in the cache before
+                             this run; only with cache = append */
+  void *cache;            /* [batch] times cache_bytes, aligned to MHAGEN_ALIGN: keys and values
+                             that outlive a run; only where the config says so. With append a run
+                             writes the seq rows behind past, leaves those before as they are, and
+                             may write those behind. With MHAGEN_CACHE_BHSD it is aligned as float,
+                             and what is behind these rows stays as it is */
 } mhagen_args;
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */
@@ -109,7 +156,66 @@ enum {
   MHAGEN_STRASSEN = 16, /* projections by Strassen's algorithm; error up to 2e-6 */
   MHAGEN_WINDOW_LEFT = 32,   /* row r sees no key before pos(r) - window_left */
   MHAGEN_WINDOW_RIGHT = 64,  /* and none behind pos(r) + window_right */
-  MHAGEN_BOTTOM_RIGHT = 128  /* pos(r) = r + seq_kv - seq */
+  MHAGEN_BOTTOM_RIGHT = 128, /* pos(r) = r + seq_kv - seq; past + r with MHAGEN_CACHE_APPEND */
+  MHAGEN_ALIBI = 256,        /* adds slope_i * (c - pos(r)) to the score of query r and key c */
+  MHAGEN_KV_START = 512,     /* reads args->kv_start */
+  MHAGEN_Q_LEN = 1024,       /* reads args->q_len */
+  MHAGEN_MASK_BOOL = 2048,   /* reads args->mask, of unsigned char */
+  MHAGEN_MASK_ADD = 4096,    /* reads args->mask, of float */
+  MHAGEN_SOFTCAP = 8192,     /* scores become softcap * tanh(score / softcap) */
+  MHAGEN_SINK = 16384,       /* the weights of keys sum to less than 1: a sink has the rest */
+  MHAGEN_SCORES = 32768,     /* writes args->scores */
+  MHAGEN_QK_NORM = 65536,    /* rows of Q and K have a norm */
+  MHAGEN_ROPE = 131072,      /* rows of Q and K are turned by their places */
+  MHAGEN_CACHE_APPEND = 262144, /* k, v (or q, in self-attention) have seq rows, which join the past
+                                   rows of args->cache; pos(r) = past + r */
+  MHAGEN_CACHE_FIXED = 524288, /* fill writes args->cache, runs read it in the place of k and v */
+  MHAGEN_UNPROJECTED = 1048576, /* mhagen_kernel.project says what is projected; the rest is not */
+  MHAGEN_BHSD = 2097152,     /* what is not projected is [batch][heads][rows][width] */
+  MHAGEN_CACHE_BHSD = 4194304, /* args->cache is [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv] */
+  MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
+  MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype */
+  MHAGEN_ATTEND_DTYPE = 33554432 /* those of attention to another one, attend_dtype */
+};
+
+enum { /* what args->scores are */
+  MHAGEN_SCORES_NONE,
+  MHAGEN_SCORES_SCALED, /* scale times the products of queries and keys */
+  MHAGEN_SCORES_CAPPED, /* these behind softcap */
+  MHAGEN_SCORES_MASKED  /* with all that is added, and -INFINITY where a row does not see a key */
+};
+
+enum { /* what each element x of a row of Q or K becomes, before its gain */
+  MHAGEN_NORM_NONE,
+  MHAGEN_NORM_RMS,   /* x / sqrt(mean(x^2) + eps) */
+  MHAGEN_NORM_LAYER, /* (x - mean) / sqrt(variance + eps) */
+  MHAGEN_NORM_L2     /* x / max(sqrt(sum(x^2)), eps) */
+};
+
+enum { /* a norm is */
+  MHAGEN_SPAN_HEAD, /* of a head's columns, with the same gains for all heads */
+  MHAGEN_SPAN_EACH, /* the same with gains for each head */
+  MHAGEN_SPAN_ALL   /* of the columns of all heads together */
+};
+
+enum { /* the pairs of columns of a head that rope turns */
+  MHAGEN_ROPE_NONE,
+  MHAGEN_ROPE_HALF,       /* i and i + rope_dims / 2, as in GPT-NeoX and Llama */
+  MHAGEN_ROPE_INTERLEAVED /* 2i and 2i + 1, as in GPT-J and Cohere */
+};
+
+/* The projections of a kernel, as bits of mhagen_kernel.project. */
+enum { MHAGEN_PROJECT_Q = 1, MHAGEN_PROJECT_K = 2, MHAGEN_PROJECT_V = 4, MHAGEN_PROJECT_O = 8 };
+
+/* Which products of a kernel whose operands are rounded are made of other matrices than the
+ * formula's, as bits of mhagen_kernel.folds; they are equal but for roundings. */
+enum {
+  MHAGEN_FOLD_BK = 1,    /* without bk, which adds the same to all scores of a row */
+  MHAGEN_FOLD_BV = 2,    /* bv Wo is added to bo */
+  MHAGEN_FOLD_ABSORB_K = 4, /* Wk is applied to the queries, and scores are made of the rows of k */
+  MHAGEN_FOLD_MERGE_K = 8,  /* the same with Wq Wk^T, made when packing */
+  MHAGEN_FOLD_ABSORB_V = 16, /* Wv is applied to the context, which is made of the rows of v */
+  MHAGEN_FOLD_MERGE_V = 32   /* the same with Wv Wo, made when packing */
 };
 
 /* The tasks of a phase are independent: each may run on any thread, in any order. Every task of a
@@ -139,8 +245,9 @@ typedef struct mhagen_kernel {
   int (*supported)(void);                                         /* has this CPU the ISA? */
   mhagen_status (*pack)(const mhagen_weights *weights, void *packed);
   mhagen_status (*run)(const mhagen_args *args);   /* everything on the calling thread */
-  const mhagen_phase *phases; /* what a scheduler runs after mhagen_check_args returned MHAGEN_OK */
-  int phase_count; /* 0 where the kernel was compiled for another architecture */
+  const mhagen_phase *phases; /* what a scheduler runs after mhagen_check_args returned MHAGEN_OK;
+                                 with members those of mhagen_kernel_at(kernel, args) */
+  int phase_count; /* 0 where the kernel was compiled for another architecture, and with members */
   mhagen_status (*self_test)(void); /* have the compiler's flags left the arithmetic as it is? */
   const mhagen_need *needs; /* what a run needs of mhagen_args */
   int need_count;
@@ -149,10 +256,81 @@ typedef struct mhagen_kernel {
   int window_left, window_right; /* where the options say so */
   int h_kv; /* heads of keys and values: h, or a divisor where heads share them */
   int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model if not said */
+  int qk_norm, norm_span; /* MHAGEN_NORM_.., MHAGEN_SPAN_.. */
+  double norm_eps;
+  int rope, rope_dims; /* MHAGEN_ROPE_..; columns of a head in pairs, the first ones */
+  double rope_theta;   /* tables that are not given have the angle place * theta^(-2i/rope_dims) */
+  int project; /* MHAGEN_PROJECT_Q | ..., where the options say MHAGEN_UNPROJECTED; else all four */
+  double scale; /* what products of queries and keys are multiplied by */
+  double softcap; /* where the options say so */
+  const char *mask_dims; /* where the options say so, the axes of the mask: letters of "bhqk" */
+  int scores; /* MHAGEN_SCORES_.. */
+  size_t cache_bytes; /* of a batch entry; 0: there is no cache */
+  mhagen_status (*fill)(const mhagen_args *args); /* null if the kernel has none */
+  const mhagen_need *fill_needs; /* what it needs of mhagen_args */
+  int fill_need_count;
+  uint64_t fingerprint; /* of how weights are packed: kernels with the same one can share them */
+  const struct mhagen_kernel *const *members; /* of a bundle or a ladder, null at the end */
+  int by_length; /* whether it is a ladder */
+  const char *dtype; /* of the operands of the projections: "bf16", "f16"; null is float32 */
+  const char *attend_dtype; /* of those of attention; null is dtype */
+  unsigned folds; /* where operands are rounded: MHAGEN_FOLD_BK | ... */
 } mhagen_kernel;
+
+/* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are
+ * enough for any of them. Packed weights and caches belong to the member that made them. A ladder
+ * is the same for several lengths, the shortest first; its members share both.
+ *
+ * mhagen_kernel_of: the member that a bundle's functions call here: the best that CPU and operating
+ * system can run, always the same; the last one if none can. Of any other kernel it is that itself.
+ * mhagen_kernel_for: the member with this isa, as "avx2", for tests and comparisons, which call its
+ * functions in place of the bundle's; null if there is none.
+ * mhagen_kernel_at: the kernel that a run with these arguments calls in the end; of a ladder that
+ * is the first member whose lengths are enough, and the last one if none has enough. */
+MHAGEN_API const mhagen_kernel *mhagen_kernel_of(const mhagen_kernel *kernel);
+MHAGEN_API const mhagen_kernel *mhagen_kernel_for(const mhagen_kernel *kernel, const char *isa);
+MHAGEN_API const mhagen_kernel *mhagen_kernel_at(const mhagen_kernel *kernel,
+                                                 const mhagen_args *args);
 
 /* Returns the status that kernel->run would return, for callers who run the phases themselves. */
 MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args);
+
+/* The same of kernel->fill. */
+MHAGEN_API mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args);
+
+/* What a file of packed weights begins with: this head, and behind it the packed weights of one or
+ * more layers, packed_bytes each. Numbers have the byte order of the CPU that packed. A file needs
+ * no copy where it is mapped, or was read to an address aligned to MHAGEN_ALIGN. */
+typedef struct mhagen_packed_head {
+  char magic[8];        /* MHAGEN_PACKED_MAGIC, with the null byte */
+  uint32_t version;     /* MHAGEN_PACKED_VERSION */
+  uint32_t head_bytes;  /* sizeof(mhagen_packed_head), a multiple of MHAGEN_ALIGN */
+  uint64_t fingerprint; /* of the kernel */
+  uint64_t packed_bytes; /* of the kernel, a multiple of MHAGEN_ALIGN */
+  uint64_t layers;
+  uint64_t checksum; /* of all bytes behind the head */
+  char name[80];     /* of the kernel, its first 79 bytes, and zeros behind: for people */
+} mhagen_packed_head;
+
+#define MHAGEN_PACKED_MAGIC "mhagen\n" /* text mode would change it */
+#define MHAGEN_PACKED_VERSION 1
+
+/* The head of a file for a kernel, without layers. mhagen_packed_add then adds each layer's packed
+ * weights to the count and the checksum; the head is complete behind the last one. */
+MHAGEN_API mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel);
+MHAGEN_API void mhagen_packed_add(mhagen_packed_head *head, const void *packed);
+
+/* Whether the `size` bytes of a file, aligned to MHAGEN_ALIGN, are packed weights of the kernel:
+ * by the head and the size alone, or with the checksum, which reads all of them. Errors:
+ * MHAGEN_ERR_NULL, MHAGEN_ERR_ALIGN, MHAGEN_ERR_PACKED. */
+MHAGEN_API mhagen_status mhagen_packed_check_head(const mhagen_kernel *kernel, const void *bytes,
+                                                  size_t size);
+MHAGEN_API mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes,
+                                             size_t size);
+
+/* The packed weights of a layer, from 0 on, in a file that was found right; null if it has not so
+ * many layers. */
+MHAGEN_API const void *mhagen_packed_layer(const void *bytes, size_t layer);
 
 /* A pool of worker threads. A short while after the last task they sleep until there is a new one.
  * One pool serves any number of kernels, one run at a time: several threads must not use one pool
@@ -187,11 +365,14 @@ enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 enum { /* a matrix of mhagen_weights */
   MHAGEN_NONE,
   MHAGEN_WQ, MHAGEN_WK, MHAGEN_WV, MHAGEN_WO, MHAGEN_BQ, MHAGEN_BK, MHAGEN_BV, MHAGEN_BO,
-  MHAGEN_MATRICES = MHAGEN_BO
+  MHAGEN_SLOPES, /* of alibi */
+  MHAGEN_SINK_LOGITS, MHAGEN_Q_NORM, MHAGEN_K_NORM, MHAGEN_ROPE_COS, MHAGEN_ROPE_SIN,
+  MHAGEN_MATRICES = MHAGEN_ROPE_SIN
 };
 
 typedef struct mhagen_matrix_size {
-  ptrdiff_t rows, columns; /* as MHAGEN_IN_OUT has them; biases have one row */
+  ptrdiff_t rows, columns; /* as MHAGEN_IN_OUT has them; biases and slopes have one row, tables of
+                              rope one for each place */
 } mhagen_matrix_size;
 
 typedef struct mhagen_pack_term {
@@ -217,11 +398,14 @@ typedef struct mhagen_pack_fill {
 typedef struct mhagen_packing {
   size_t bytes;
   mhagen_matrix_size sizes[MHAGEN_MATRICES]; /* from MHAGEN_WQ on */
+  const float *instead[MHAGEN_MATRICES];     /* what a null matrix stands for; null means zeros */
   const mhagen_pack_term *terms;
   const mhagen_pack_fill *fills;
   int fill_count;
   const mhagen_need *needs; /* of mhagen_weights */
   int need_count;
+  const double *rope_turns; /* where tables of rope are null: the part of a turn for each pair, */
+  int rope_first;           /* and the place of their first row */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */
@@ -242,7 +426,8 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_ANY,
   MHAGEN_CPU_AVX2,
   MHAGEN_CPU_AVX512,
-  MHAGEN_CPU_NEON
+  MHAGEN_CPU_NEON,
+  MHAGEN_CPU_AVX2_F16C
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). */

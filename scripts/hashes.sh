@@ -4,9 +4,10 @@
 # --upgrade`. Needs uv, from PyPI.
 set -eu
 cd "$(dirname "$0")/.."
-for list in examples/minilm/requirements tests/requirements bench/peers/requirements bench/peers/openmp; do
+for list in examples/minilm/requirements examples/smollm2/requirements examples/vit/requirements \
+  tests/requirements bench/peers/requirements bench/peers/openmp; do
   complete=
-  [ $list != examples/minilm/requirements ] || complete=--no-deps
+  case $list in examples/*) complete=--no-deps ;; esac
   uv pip compile $list.in -o $list.txt --universal --python-version 3.10 --generate-hashes $complete \
     --no-annotate --custom-compile-command "scripts/hashes.sh, of $list.in" -q "$@"
 done

@@ -3,7 +3,7 @@
 #
 #   install.sh             to build mhagen and to run the example
 #   install.sh tests       for the tests and `ninja bench-mca` as well
-#   install.sh toolchains  compilers for Windows and Cortex-M (1.3 GB); tests use them if they are there
+#   install.sh toolchains  compilers for Windows, Cortex-M and Rust (1.6 GB); tests use them if they are there
 #   install.sh peers       libraries that `ninja bench-peers` compares with
 #
 # It needs root or sudo. Without either it prints the packages to ask for.
@@ -20,7 +20,7 @@ gcc32() { # libgcc for -m32, of the version that gcc has or will have
 
 if [ "$kind" = tests ]; then
   packages="$packages g++ binutils lua5.4 python3-pytest python3-pytest-xdist slurm-wlm munge"
-  packages="$packages musl-tools patch xz-utils"
+  packages="$packages musl-tools patch xz-utils cmake meson pkgconf man-db"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user gcc-s390x-linux-gnu
       libc6-dev-s390x-cross"
@@ -32,7 +32,8 @@ if [ "$kind" = tests ]; then
     packages="$packages chromium chromium-driver python3-selenium"
 fi
 [ "$kind" = toolchains ] &&
-  packages="$packages gcc-mingw-w64-x86-64-win32 gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
+  packages="$packages gcc-mingw-w64-x86-64-win32 gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm cargo
+    lintian zsh fish"
 [ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
 
 missing() { # of the packages that are named

@@ -178,6 +178,7 @@ const scaleOf = (text, more) => ({
 
 function draw(id, label, type, datasets, scales, { labels, tooltip = {} } = {}) {
   charts.get(id)?.destroy();
+  if (!labels) for (const { data } of datasets) data.sort((a, b) => a.x - b.x); // a chart looks points up by halving
   const canvas = $(id);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);

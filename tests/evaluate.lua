@@ -17,6 +17,7 @@ function fn.BITS(x) return (string.unpack("<i4", string.pack("<f", x))) end
 function fn.FLOAT(bits) return (string.unpack("<f", string.pack("<i4", bits))) end
 function fn.pick(condition, yes, no) if condition then return yes end return no end
 function fn.isnan(x) return x ~= x end
+function fn.sqrt(x) return math.sqrt(x) end
 function fn.exp2(x) return 2.0 ^ x end
 function fn.idiv(a, b) return a // b end
 function fn.ishl(a, n) return (string.unpack("<i4", string.pack("<I4", (a << n) & 0xFFFFFFFF))) end
@@ -29,6 +30,18 @@ function fn.rintf(x)
   if x ~= x or math.abs(x) >= 2.0 ^ 23 then return x end
   return x + 0x1.8p52 - 0x1.8p52
 end
+
+-- To so many bits of the significand, the last of which is at least that of numbers from 2^least on.
+local function nearest(x, bits, least, most)
+  if x ~= x or x == 0 or math.abs(x) == math.huge then return x end
+  local exponent = (string.unpack("<I8", string.pack("<d", x)) >> 52 & 0x7FF) - 1023
+  local step = 2.0 ^ (math.max(exponent, least) - bits + 1)
+  local rounded = fn.rintf(x / step) * step
+  return math.abs(rounded) > most and rounded * math.huge or rounded
+end
+
+function fn.BF16(x) return nearest(x, 8, -126, 0x1.FEp127) end
+function fn.F16(x) return nearest(x, 11, -14, 65504.0) end
 
 function fn.all(mask)
   for i = 0, #mask do
@@ -101,7 +114,7 @@ local function compile(text)
     if words[at] == "," then take "," z = expression(1) end
     take ")"
     local f = fn[word]
-    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j)
+    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j), Y(j)
     return function(lane) return f(x(lane), y(lane), z(lane)) end
   end
   function expression(rank)
@@ -180,9 +193,10 @@ local function run_op(isa, node, scope)
   local op, w, lane, at, list = node.op, node.w, {}, nil, {}
   for k, letter in ipairs(op.args) do
     local v, word = node.args[k], ("abc"):sub(k, k)
-    if letter == "a" or letter == "e" then
+    if letter == "a" or letter == "e" or letter == "y" then
       at = pointer(scope, v)
       lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
+      lane.Y = lane.M
       lane.e = lane.M[0]
       if letter == "e" and lane.e == nil then outside(op, at, 0) end
     elseif letter == "s" then

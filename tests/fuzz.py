@@ -5,6 +5,7 @@ qemu where the machine is no AArch64.
 
   python3 tests/fuzz.py --count 500 --isa scalar,avx2              random configs, others each time
   python3 tests/fuzz.py --grid                                     the awkward corners; --grid 6, a sixth of them
+  python3 tests/fuzz.py --pairs                                    all pairs of values of two options
   python3 tests/fuzz.py --draws 1000 --count 500                   only errors of rows, of much nasty data
   python3 tests/fuzz.py --replay 'h=3 d_model=7 dk=2 seq=5' --isa neon --cc clang-14 --level 3
 
@@ -27,6 +28,7 @@ import threading
 import time
 import unittest
 
+import covering
 import tools
 from tools import COMPILERS, ISAS, ROOT, WARNINGS
 
@@ -49,7 +51,8 @@ def flops(config):
     h, d, dk, n = (config[key] for key in ("h", "d_model", "dk", "seq"))
     d = max(d, *(config.get(key, d) for key in ("k_width", "v_width", "y_width")))
     dv, m, batch = config.get("dv", dk), config.get("seq_kv", n), config.get("batch", 1)
-    return 2 * batch * h * (dk + dv) * (d * (n + m) + n * m)
+    runs = 1 + m / n if config.get("cache") == "append" else 1  # that fill the cache
+    return 2 * batch * h * (dk + dv) * (d * (n + m) + n * m) * runs
 
 
 def text_of(value):
@@ -63,7 +66,7 @@ def draw_value(rng, row, config, tiny):
         return rng.randint(1, 4) if tiny else round(draw["large" if rng.random() < 0.06 else "small"] ** rng.random())
     if "from" in draw:
         multiple = config[row["divides"]] if "divides" in row else None
-        return rng.choice([value for value in range(draw["from"], draw["to"] + 1)
+        return rng.choice([value for value in range(draw["from"], draw["to"] + 1, 2 if row.get("even") else 1)
                            if multiple is None or multiple % value == 0])
     if tiny and "tiny" in draw:
         return draw["tiny"]
@@ -71,23 +74,52 @@ def draw_value(rng, row, config, tiny):
                                          if choice != row.get("default")])
 
 
-def breaks_rule(row, config, rows):
+def defaults_of(rows):
+    return {row["key"]: text_of(row.get("default")) for row in rows}
+
+
+def breaks_rule(row, config, defaults):
     """Whether a key cannot stand beside the others."""
-    values = {other["key"]: text_of(config.get(other["key"], other.get("default"))) for other in rows}
-    defaults = {other["key"]: text_of(other.get("default")) for other in rows}
+    def value(key):
+        return text_of(config[key]) if key in config else defaults[key]
 
     def on(key):
-        return values[key] != defaults[key]
+        return value(key) != defaults[key]
 
-    return (any(values[other["key"]] == text_of(other["is"]) if "is" in other else on(other["key"])
-                for other in row.get("excludes", ()))
+    def with_value(key, is_):
+        return value(key) == text_of(is_)
+
+    def excluded(other):
+        there = value(other["key"])
+        if value(row["key"]) in other.get("unless", ()) or "but" in other and with_value(*other["but"]):
+            return False
+        if "of" in other and not with_value(row["key"], other["of"]):
+            return False
+        if "lacks" in other:
+            return there == "none" or not set(other["lacks"]) & set(there)
+        return there == text_of(other["is"]) if "is" in other else on(other["key"])
+
+    return (any(map(excluded, row.get("excludes", ())))
+            or "least" in row and with_value(*row["least"]["with"]) and config[row["key"]] < config[row["least"]["key"]]
             or "beside" in row and not any(map(on, row["beside"]))
+            or row.get("within") and config[row["key"]] > config[row["within"]]
             or "divides" in row and config[row["divides"]] % config[row["key"]] != 0
             or "multiple" in row and config[row["key"]] % share(config) != 0)
 
 
+def effective(config, rows):
+    """With what else it takes that its options have an effect."""
+    config = dict(config)
+    for row in rows:
+        if row["key"] in config and "draw" in row:
+            config.update({key: 2 * config[key] for key in row["draw"].get("twice", ())})
+            config.update(row["draw"].get("with", {}))
+    return config
+
+
 def random_config(rng, rows):
     """As the rows of `mhagen schema --json` say; small, so that many can be checked."""
+    defaults = defaults_of(rows)
     while True:
         tiny, scheduled, config = rng.random() < 0.08, rng.random() < 0.3, {}
         for row in rows:
@@ -98,13 +130,9 @@ def random_config(rng, rows):
                 value = draw_value(rng, row, config, tiny)
                 if value != row.get("default"):
                     config[row["key"]] = value
-        for row in rows:
-            if row["key"] in config and breaks_rule(row, config, rows):
-                del config[row["key"]]
-        for row in rows:
-            if row["key"] in config:  # what else it takes to have an effect
-                config.update({key: 2 * config[key] for key in row["draw"].get("twice", ())})
-                config.update(row["draw"].get("with", {}))
+        while broken := [row["key"] for row in rows if row["key"] in config and breaks_rule(row, config, defaults)]:
+            del config[broken[0]]  # which others may need
+        config = effective(config, rows)
         if config.get("unroll") == "k" and max(config["d_model"], config["seq"], config["h"] * config["dk"]) > 64:
             config["unroll"] = "tile"  # straight code of long sums takes most of the time, and shows no more
         if flops(config) <= 8e6:
@@ -117,27 +145,39 @@ def few_rows(config, rng):
     return {**config, "seq": few} if rng.random() < 0.8 else config
 
 
+def pairs(rows, base):
+    """An array with all pairs of values of the options that are not in a base config."""
+    rng, defaults = random.Random(1), defaults_of(rows)
+    drawn = [row for row in rows if "draw" in row and not row["planned"] and row["key"] not in base]
+
+    def broken(config):
+        return sum(row["key"] in config and breaks_rule(row, config, defaults) for row in rows)
+
+    return covering.Array(base, {row["key"]: covering.levels(row, lambda row: draw_value(rng, row, base, False))
+                                 for row in drawn}, broken, rng)
+
+
+PAIRS = {"h": 4, "d_model": 20, "dk": 6, "seq": 19}
+TYPES = "dtype", "attend_dtype"
+
+
 def grid(rows):
-    """The awkward corners, always in the same order. In them are all options that go with each other."""
+    """The awkward corners, always in the same order. In them are all pairs of values of options."""
     switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
                 for row in rows
-                if "bit" in row and row["kind"] != "integer" and not {"excludes", "beside"} & row.keys()}
+                if "bit" in row and row["kind"] in ("flag", "choice") and row["key"] not in TYPES
+                and not {"excludes", "beside"} & row.keys()}
 
     def base(**changes):
         return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}
 
-    def options(seq_kv, dv):  # each alone, each pair, all together
-        single = [{key: value} for key, value in switches.items()] + [{"batch": 3}, {"dv": dv}]
-        single[list(switches).index("attention")]["seq_kv"] = seq_kv
-        pairs = [a | b for a, b in itertools.combinations(single, 2)]
-        return [{}, *single, *pairs, {**switches, "seq_kv": seq_kv, "batch": 3, "dv": dv}]
-
     ones, micro = dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=3, dk=2, seq=3)
-    configs = [base(**extra) for extra in options(23, 9)]
-    configs += [{**ones, **extra} for extra in options(1, 1)]
-    configs += [{**micro, **extra, "unroll": "full"} for extra in options(4, 3)]
-    for unroll in "tile", "k":
-        configs += [base(**extra, unroll=unroll) for extra in options(23, 9)]
+    everything = {**switches, "seq_kv": 23, "batch": 3, "dv": 9}
+    configs = [base(), base(**everything), base(**everything, fold="off"), base(**everything, q_lanes="columns")]
+    configs += [config for start in (PAIRS, ones, {**micro, "unroll": "full"})
+                for config in map(functools.partial(effective, rows=rows), pairs(rows, start).configs)]
+    types = [choice for row in rows if row["key"] in TYPES for choice in row["choices"] if choice != "f32"]
+    configs += [base(**everything, dtype=dtype) for dtype in dict.fromkeys(types)]
     configs += [dict(h=3, d_model=7, dk=5, dv=11, seq=13),
                 dict(h=7, d_model=31, dk=3, dv=2, seq=29),
                 dict(h=5, d_model=37, dk=13, seq=17, **switches, seq_kv=41, batch=2)]
@@ -168,8 +208,17 @@ def grid(rows):
         dict(h=32, d_model=4, dk=1, seq=6, head_block=32, attention="cross"),
         dict(attention="cross", seq_kv=17, dk=8, dv=16, probs="true"), dict(h=6, d_model=32, dk=32, seq=522),
         dict(h=1, d_model=2, dk=32, seq=2, fold="off", unroll="full"), dict(k_block=16, kv_rows=3, unroll="tile"))]
-    configs += [base(**extra, fold="off") for extra in options(23, 9)[-1:]]
-    configs += [base(**extra, q_lanes="columns") for extra in options(23, 9)[-1:]]
+    # Not projected: nothing, or parts; keys in place, copied behind a mask, shared; without a loop.
+    none = dict(project="none", attention="cross")
+    configs += [{**micro, **none, "seq_kv": 4, "causal": "true", "kv_len": "true", "probs": "true", "unroll": "full"}]
+    configs += [base(**extra, **none) for extra in (
+        {}, dict(seq_kv=23, causal="true", dv=9), dict(seq_kv=24, kv_len="true", batch=3), dict(seq=1, seq_kv=70),
+        dict(h=6, h_kv=2, seq_kv=41, window_left=3, causal="true", probs="true"))]
+    configs += [{**shape, "project": letters, "attention": "cross"}
+                for letters in ("q", "k", "v", "o", "kv", "qvo", "ko")
+                for shape in (dict(h=3, d_model=37, dk=5, dv=7, seq=9), dict(h=2, d_model=9, dk=17, seq=2, seq_kv=33))]
+    configs += [{**config, "layout": "bhsd"} for config in configs if config.get("project") in ("none", "v", "ko")]
+    configs = [{**config, "dk": 2} if "rope" in config and config["dk"] % 2 else config for config in configs]
     return list({text(config): config for config in configs}.values())
 
 
@@ -286,10 +335,12 @@ class Item:
                 break
         else:
             return True
-        # Only the budget of the unrolling and keys of the schedule may be refused, and cleanly.
-        key = re.search(r"config: (\w+) = ", output)
+        # Only the budget of the unrolling, keys of the schedule and types that an ISA does not have may be refused,
+        # and cleanly.
+        key = re.search(r"config: (\w+) = (\w+): (isa = )?", output)
         scheduled = {row["key"] for row in run.rows if row["schedule"]}
-        allowed = "code_limit" in output or (key and key[1] in self.config and key[1] in scheduled)
+        may = scheduled | set(TYPES if key and key[3] else ())
+        allowed = "code_limit" in output or (key and key[1] in self.config and key[1] in may)
         clean = not directory.exists() or not list(directory.iterdir())
         self.settle("refused" if code == 2 and allowed and clean else "gen",
                     f"exit status {code}: {output}")
@@ -396,6 +447,8 @@ class Run:
                 item.settle("ok", detail)
             else:
                 item.settle("check" if verdict == "FAIL" else "skip", detail)
+        if code == 0 and not terse:  # the full report has no line of a verdict
+            items[0].settle("ok", output)
         return output
 
 
@@ -443,7 +496,7 @@ def run_command(options):
     """Draws the same configs again."""
     more = "".join(f" --{key} {value}" for key in ("cc", "level", "sanitize")
                    if (value := getattr(options, key)) is not None)
-    what = f"--grid {options.grid}" if options.grid else f"--count {options.count}"
+    what = f"--grid {options.grid}" if options.grid else "--pairs" if options.pairs else f"--count {options.count}"
     return f"python3 tests/fuzz.py --seed {options.seed} {what} --isa {options.isa}{more}"
 
 
@@ -458,6 +511,7 @@ def arguments():
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
     parser.add_argument("--grid", type=int, nargs="?", const=1, metavar="N",
                         help="the fixed grid instead, or the N-th part of it that the seed draws")
+    parser.add_argument("--pairs", action="store_true", help="all pairs of values of two options, each on one ISA")
     parser.add_argument("--draws", type=int, metavar="N",
                         help="only errors of rows, in N draws of nasty data a kernel")
     parser.add_argument("--replay", metavar="CONFIG", help="one config, with the full report")
@@ -468,7 +522,7 @@ def arguments():
     parser.add_argument("--mhagen", default=ROOT / "build/mhagen", type=pathlib.Path)
     options = parser.parse_args()
     if options.seed is None:
-        options.seed = 1 if options.grid == 1 or options.replay else int(time.time())
+        options.seed = 1 if options.grid == 1 or options.replay else tools.seed_of(*sys.argv[1:])
     return options
 
 
@@ -484,6 +538,11 @@ def batches(options, isa, chains):
     elif options.grid:
         configs = grid(tools.schema(options.mhagen))
         configs = random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
+    elif options.pairs:
+        isas = options.isa.split(",")
+        rows = tools.schema(options.mhagen)
+        configs = [effective(config, rows) for config in pairs(rows, PAIRS).configs]
+        configs = [config for i, config in enumerate(configs, options.seed) if isas[i % len(isas)] == isa]
     else:
         configs = [None] * options.count
     for start in range(0, len(configs), BATCH):
@@ -579,7 +638,7 @@ def main():
             worst = max(ok, key=lambda item: item.error / item.bound)
             line += f", worst error {worst.error:.2g} of {worst.bound:.2g} ({text(worst.config)})"
         print(line)
-    what = "grid" if options.grid else f"seed {options.seed}"
+    what = "grid" if options.grid else "pairs" if options.pairs else f"seed {options.seed}"
     print(f"{what}: {sum(map(len, results.values()))} kernels, {len(failures)} failures, "
           f"{time.time() - started:.0f} s, {tools.cpu_time():.0f} CPU seconds")
     return bool(failures)

@@ -11,14 +11,13 @@ input that fails is left there too, and printed as the command to replay it.
 import argparse
 import concurrent.futures
 import os
-import pathlib
 import re
 import resource
 import subprocess
 import sys
-import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tools import ROOT, seed_of
+
 PROGRAM = ROOT / "build/host-fuzz"
 CORPUS = ROOT / "tests/corpus"
 TARGETS = [path.name for path in sorted(CORPUS.iterdir())]
@@ -62,7 +61,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--target", choices=TARGETS, action="append", help="only this one")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="default: a fresh one")
+    parser.add_argument("--seed", type=int, default=seed_of(), help="default: a fresh one, or by MHAGEN_SEED")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     dictionary = ROOT / "build/fuzz/words"

@@ -2,11 +2,24 @@
 -- which the input is the only file, and nothing is run or written.
 
 local host = require "host"
+local config = require "config"
 local errors = require "command.errors"
+local families = require "model.families"
+local fields = require "model.fields"
+local gguf = require "model.gguf"
+local json = require "json"
 local kernel = require "command.kernel"
+local layers = require "model.layers"
 local main = require "main"
+local npy = require "model.npy"
+local npz = require "model.npz"
+local onnx = require "model.onnx"
+local operators = require "model.operators"
 local report = require "command.report"
+local safetensors = require "model.safetensors"
 local sweep = require "command.sweep"
+local tensors = require "model.tensors"
+local weights = require "command.weights"
 
 local text -- the input
 
@@ -29,6 +42,62 @@ local function attempt(...)
   return e.status or 2, e.internal or errors.one_line(e)
 end
 
+-- Reads all numbers of the tensors of a file, by rows and by columns.
+local function numbers(all)
+  for _, tensor in pairs(all) do
+    local columns = tensor.shape[#tensor.shape] or 1
+    if host.type_size(tensor.type) and tensors.count(tensor) > 0 then
+      local count = tensors.count(tensor) // columns
+      local part = { tensor = tensor, features = count, width = columns, blocks = 1, first = 0, count = count,
+                     step = count }
+      weights.floats(part):free()
+      part.in_out, part.features, part.width, part.count = true, columns, count, 1
+      part.first = columns - 1
+      weights.floats(part):free()
+    end
+  end
+end
+
+-- A reader of the input. What is read is closed here, for the collector may come late.
+local function reads(read)
+  return function(path)
+    local file = errors.must(host.open_file(path))
+    local status, message = attempt(function() numbers(read(file)) end, errors.on_error)
+    file:close()
+    return status, message
+  end
+end
+
+-- The layers of a model whose config is the input, and which has every tensor.
+local function read_model()
+  local values, why = json.decode(text)
+  if type(values) ~= "table" then error({ message = why or "is no object" }, 0) end
+  local of = fields.new("config.json", values)
+  local all = setmetatable({}, { __index = function(_, name)
+    return { name = name, path = "model", type = "F32", shape = { 64, 64 }, at = 0 }
+  end })
+  local model = { path = "config.json", data = "model", type = of:word "model_type", rows = families.rows, fields = of,
+                  tensors = all }
+  for _, layer in ipairs(layers.of(model)) do
+    local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
+    local cfg = config.load(nil, words)
+    if layer.divide then layer.divide({ 0.1, 0.01 }, cfg.seq_kv) end
+    layers.weights(model, layer, cfg, host.type_size)
+  end
+end
+
+-- The layers of an ONNX file, and the numbers of all its constants.
+local function read_onnx(file)
+  local graph = onnx(file, "input", host.type_size, function(name) return nil, errors.must(missing(name)) end)
+  for _, layer in ipairs(operators(graph, {})) do
+    local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
+    for _, part in pairs(layers.weights(graph, layer, config.load(nil, words), host.type_size)) do
+      weights.floats(part):free()
+    end
+  end
+  return graph.tensors
+end
+
 -- Every target gets the name of the input's file and returns exit status and message. Without a need the
 -- kernel is not generated: that takes long, and tests/fuzz.py looks for faults there.
 local targets = {
@@ -43,6 +112,12 @@ local targets = {
     return attempt(report.run, errors.on_error, { dir = "dir", compare = "dir", filter = {}, band = "3",
                                                   sort = "us_median", limit = "20" })
   end,
+  safetensors = reads(function(file) return safetensors(file, "input", host.type_size) end),
+  gguf = reads(function(file) return (gguf(file, "input", host.type_size)) end),
+  npy = reads(function(file) return { npy(file, "input", host.type_size) } end),
+  npz = reads(function(file) return npz(file, "input", host.type_size) end),
+  onnx = reads(read_onnx),
+  model = function() return attempt(read_model, errors.on_error) end,
   command = function(file)
     local words = {}
     for line in text:gmatch("[^\n]*") do words[#words + 1] = (line:gsub("FILE", file)) end

@@ -16,6 +16,7 @@ local derived = require "isa.derived"
 local tape = require "tape"
 local template = require "template"
 local toy = require "tests.toy"
+local types = require "types"
 
 local operands = { { kind = "operands *", name = "o" } }
 local literals = { 0.0, -0.0, 1.0, -126.0, 0.693147182, 3.40282347e38, 1e-40, math.huge, -math.huge }
@@ -47,6 +48,7 @@ local function record(t, name, op, w, literal)
     m = function(k) return t:op("lt", w, "m" .. k, t:op("zero", w, "zero" .. k), vector(k, w)) end,
     i = function(k) return t:op("as_i", w, "i" .. k, vector(k, w)) end,
     a = function() return tape.pointer("o->at") end,
+    y = function() return tape.pointer("o->bytes") end,
     x = function() return expr.var("o->index") end,
     n = function() return literal end,
   }
@@ -129,17 +131,21 @@ local function program(isa, replaced)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)
         if literal then title = ("%s, n = %s"):format(title, literal) end
         local letters = table.concat(op.args)
-        local floats = letters:find("a") and (literal or w.lanes) or letters:find("e") and 1 or 0
+        local count = letters:find("[ay]") and (literal or w.lanes) or letters:find("e") and 1 or 0
+        local bytes = letters:find("y") and count or 4 * count
         record(t, "run_" .. name, op, w, literal)
         meanings[#meanings + 1] = meaning(isa, "mean_" .. name, op, w, literal)
         tests[#tests + 1] = ("    { \"%s\", \"%s...\", '%s', %d, %d, run_%s, mean_%s },"):format(
-          title, letters, op.result, w.lanes, floats, name, name)
+          title, letters, op.result, w.lanes, bytes, name, name)
       end
     end
   end
   for i, w in ipairs(isa.widths) do sweeps[i] = record_sweep(t, w) end
+  local all = {}
+  for i, type_name in ipairs(types.names) do all[i] = types.by_name[type_name] end
+  local asked = isas.asked(isa, all)
   return template.fill(host.embedded("tests/optest.c.in"), {
-    isa = isa.name, guard = isa.guard, headers = isa.headers, begin = isa.begin or "", cpu = isa.cpu,
+    isa = isa.name, guard = isa.guard, headers = isa.headers, begin = asked.begin or "", cpu = asked.cpu,
     prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
     meanings = table.concat(meanings, "\n"), tests = table.concat(tests, "\n"),
     sweeps = table.concat(sweeps, "\n"),

@@ -1,10 +1,20 @@
-"""The reference in double as a library of Python's: its structures are those of mhagen.h."""
+"""The reference in double, and generated kernels, as libraries of Python's: the structures are those of mhagen.h."""
 import ctypes
+import functools
+import pathlib
 import subprocess
+import tempfile
 
-from tools import ROOT
+from tools import MHAGEN, ROOT, generate, in_turn, run
 
-CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT = (1 << i for i in range(8))
+CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV_START, Q_LEN = (
+    1 << i for i in range(11))
+(MASK_BOOL, MASK_ADD, SOFTCAP, SINK, SCORES, QK_NORM, ROPE, CACHE_APPEND, CACHE_FIXED, UNPROJECTED, BHSD, CACHE_BHSD,
+ SCALE) = (1 << bit for bit in range(11, 24))
+HALF, INTERLEAVED = 1, 2
+RMS, LAYER, L2 = 1, 2, 3
+HEAD, EACH, ALL = range(3)
+SCALED, CAPPED, MASKED = 1, 2, 3
 WIDTHS = ["h_kv", "k_width", "v_width", "y_width"]
 SHAPE = ["h", "d_model", "dk", "dv", "seq", "seq_kv", "batch"]
 
@@ -18,21 +28,33 @@ class Kernel(ctypes.Structure):
                 ("needs", ctypes.c_void_p), ("need_count", ctypes.c_int),
                 ("error", ctypes.c_double), ("unit", ctypes.c_double),
                 ("window_left", ctypes.c_int), ("window_right", ctypes.c_int),
-                *[(key, ctypes.c_int) for key in WIDTHS]]
+                *[(key, ctypes.c_int) for key in WIDTHS],
+                ("qk_norm", ctypes.c_int), ("norm_span", ctypes.c_int), ("norm_eps", ctypes.c_double),
+                ("rope", ctypes.c_int), ("rope_dims", ctypes.c_int), ("rope_theta", ctypes.c_double),
+                ("project", ctypes.c_int), ("scale", ctypes.c_double), ("softcap", ctypes.c_double),
+                ("mask_dims", ctypes.c_char_p), ("scores", ctypes.c_int),
+                ("cache_bytes", ctypes.c_size_t), ("fill", ctypes.c_void_p), ("fill_needs", ctypes.c_void_p),
+                ("fill_need_count", ctypes.c_int)]
 
 
 class Weights(ctypes.Structure):
-    _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int)]
+    _fields_ = [*[(key, ctypes.c_void_p) for key in "wq wk wv wo bq bk bv bo".split()], ("layout", ctypes.c_int),
+                *[(key, ctypes.c_void_p) for key in "alibi sink q_norm k_norm rope_cos rope_sin".split()]]
 
 
 class Args(ctypes.Structure):
-    _fields_ = [(key, ctypes.c_void_p) for key in "q k v y packed workspace kv_len probs".split()]
+    _fields_ = [(key, ctypes.c_void_p) for key in
+                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache".split()]
 
 
 def shape_of(options, **shape):
     """A float32 kernel as far as the reference reads it."""
     for key in WIDTHS:
         shape.setdefault(key, shape["h" if key == "h_kv" else "d_model"])
+    shape.setdefault("scale", shape["dk"] ** -0.5)
+    project = shape.pop("project", "qkvo")
+    if project != "qkvo":
+        options, shape["project"] = options | UNPROJECTED, sum(1 << "qkvo".index(letter) for letter in project)
     return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, **shape)
 
 
@@ -43,3 +65,47 @@ def build(out):
     library.mhagen_promised_error.restype = ctypes.c_double
     library.mhagen_promised_error.argtypes = [ctypes.c_void_p, ctypes.c_double]
     return library
+
+
+def aligned(size):
+    """Memory of which a kernel may take any part that begins at a multiple of 64 bytes, and where it begins."""
+    room = ctypes.create_string_buffer(size + 63)
+    return room, (ctypes.addressof(room) + 63) // 64 * 64
+
+
+@functools.cache
+def runtime():
+    """The runtime compiled, in a folder that goes with the process."""
+    folder = tempfile.TemporaryDirectory()
+    path = pathlib.Path(folder.name) / "mhagen.o"
+    run("cc", "-O1", "-c", "-fPIC", "-DMHAGEN_NO_POOL", ROOT / "runtime/mhagen.c", "-o", path)
+    return path, folder
+
+
+def drawn_isa(what):
+    """Plain C for the most part, which compiles in a third of the time, or the widest ISA of this machine."""
+    return in_turn(3 * ["scalar"] + [run(MHAGEN, "isas", "--widest").strip()], what)[0]
+
+
+class Generated:
+    """The kernel of a config, whose pack and run take the fields of mhagen_weights and mhagen_args by name. It is
+    compiled fast, not to be fast."""
+
+    def __init__(self, config, isa, out):
+        source = generate(out, " ".join(f"{key}={value}" for key, value in config.items()), isa)
+        path = source.with_suffix(".so")
+        run("cc", "-O0", "-shared", "-fPIC", source, runtime()[0], "-o", path)
+        self.library = ctypes.CDLL(path)
+        self.shape = Kernel.in_dll(self.library, "kernel_kernel")
+        self.packed, self.workspace = aligned(self.shape.packed_bytes), aligned(self.shape.workspace_bytes)
+
+    def pack(self, **weights):
+        assert self.library.kernel_pack(ctypes.byref(Weights(**weights)), ctypes.c_void_p(self.packed[1])) == 0
+
+    def fill(self, **args):
+        args = Args(**args, packed=self.packed[1])
+        assert self.library.kernel_fill(ctypes.byref(args)) == 0
+
+    def run(self, **args):
+        args = Args(**args, packed=self.packed[1], workspace=self.workspace[1])
+        assert self.library.kernel_run(ctypes.byref(args)) == 0

@@ -65,10 +65,12 @@ def test_row(tmp_path):
     assert list(config)[:6] == ["h", "h_kv", "d_model", "dk", "dv", "seq"] and "kv_rows" not in config
 
 
-def test_every_option(tmp_path):
-    config = ("h=2 d_model=20 dk=6 dv=9 seq=19 attention=cross seq_kv=23 causal=true kv_len=true "
-              "probs=true batch=3 unroll=tile isa=scalar")
-    sane(bench_row(tmp_path, *config.split()))
+@pytest.mark.parametrize("config", [
+    "dv=9 seq=19 attention=cross seq_kv=23 causal=true kv_len=true probs=true batch=3 unroll=tile",
+    "seq=19 kv_start=true q_len=true mask=add mask_dims=hqk scores=masked alibi=true sink=true batch=2",
+    "seq=3 seq_kv=23 cache=append rope=half qk_norm=rms scores=scaled batch=2"])
+def test_every_argument(config, tmp_path):
+    sane(bench_row(tmp_path, *f"h=2 d_model=20 dk=6 isa=scalar {config}".split()))
 
 
 def test_threads(tmp_path):
@@ -81,7 +83,8 @@ def test_threads(tmp_path):
 
 def test_phases(tmp_path):
     row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--phases")
-    assert list(row) == FIELDS + ["phases"]
+    assert list(row) == FIELDS + ["phases", "of_floor"]
+    assert set(row["of_floor"]) - {"all"} < set(row["phases"]) and min(row["of_floor"].values()) > 0
     assert {"keys_values", "attend", "scores", "context", "output"} < set("+".join(row["phases"]).split("+"))
     assert list(row["phases"])[-1] == "other" and row["phases"]["other"] < 0.5
     assert sum(row["phases"].values()) == pytest.approx(1, abs=1e-3)
@@ -112,7 +115,7 @@ def test_text(unroll, phases, tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0].startswith("mha_f32_h2_d3_k16_s2_")
     labels = [line.split()[0] for line in lines[1:]]
-    assert labels == ["machine", "compiler", "time", "speed", "error", "size", "phases"]
+    assert labels == ["machine", "compiler", "time", "speed", "floor", "error", "size", "phases"]
     assert re.fullmatch("  phases    " + phases, lines[-1]) and max(map(len, lines)) < 150
 
 

@@ -9,9 +9,11 @@ import subprocess
 import pytest
 
 from test_config import arguments, assert_refused, run
-from tools import MHAGEN, ROOT
+from tools import MHAGEN, ROOT, native, need, schema
 
 NAME = "mha_f32_h2_d32_k16_s16_scalar"
+# Commands in help.
+SHOWN = ["gen", "explain", "check", "model", "pack", "bench", "tune", "sweep", "report", "isas", "schema"]
 FILES = [NAME + ".c", NAME + ".h", "mhagen.c", "mhagen.h"]
 
 
@@ -57,8 +59,10 @@ def test_bad_command_line(args, message, tmp_path):
 def test_help():
     general = run("--help")
     assert_done(general)
-    commands = re.findall(r"^   (\w+)  ", general.stdout.split("Commands:")[1], re.M)
-    assert commands == ["gen", "explain", "check", "bench", "tune", "sweep", "isas", "schema", "report"]
+    groups = dict(re.findall(r"^(\w.*):\n((?:   .*\n)+)", general.stdout.split("   --version ")[1], re.M))
+    commands = re.findall(r"^   (\w+)  ", "".join(groups.values()), re.M)
+    assert list(groups) == ["Kernels", "Models", "Speed", "What there is"]
+    assert commands == SHOWN
     for command in commands:
         result = run(command, "--help")
         assert_done(result)
@@ -308,12 +312,63 @@ def test_long_names(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+def test_manual(tmp_path):
+    """It has every command, option and key, as the program has, and no mistake of troff's."""
+    page = run("schema", "--man").stdout
+    plain = re.sub(r"\\f[BIR]|\\&", "", page).replace("\\-", "-")
+    assert re.findall(r"^\.SS mhagen (\w+)$", page, re.M) == SHOWN
+    for command in SHOWN:
+        options = re.findall(r"(?<![\w-])(--?[a-z][-a-z]*)", run(command, "--help").stdout.split("Config keys:")[0])
+        section = plain.split(f".SS mhagen {command}\n")[1].split("\n.SS ")[0]
+        assert not [option for option in options if option not in section]
+    for row in schema():
+        assert re.search(rf"^\.TP\n{row['key']}=.*\n" + re.escape(row["doc"].split("'")[0]), plain, re.M), row["key"]
+    need("man")
+    (tmp_path / "mhagen.1").write_text(page)
+    done = subprocess.run(["man", "-l", "--warnings", "-Tutf8", tmp_path / "mhagen.1"], text=True,
+                          capture_output=True, env={**os.environ, "MANWIDTH": "100", "MANROFFSEQ": ""})
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+COMPLETE = """
+. ./completion
+compopt() { :; }
+complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _mhagen; echo "${COMPREPLY[*]}"; }
+"""
+
+
+@pytest.mark.parametrize("words, offered", [
+    ("mhagen ''", "gen explain check model pack bench tune sweep report isas schema --help --version"),
+    ("mhagen ge", "gen"), ("mhagen gen --c", "--cxx"), ("mhagen gen h_", "h_kv="),
+    ("mhagen gen isa =", "scalar avx2 avx512 neon x86 arm"), ("mhagen gen isa = avx5", "avx512"),
+    ("mhagen check causal = t", "true"), ("mhagen gen h = 1", ""), ("mhagen isas h_", ""),
+    ("mhagen isas --w", "--widest"),
+])
+def test_completion(words, offered, tmp_path):
+    """In bash; of the other shells the syntax alone."""
+    (tmp_path / "completion").write_text(run("schema", "--bash").stdout)
+    done = subprocess.run(["bash", "-c", COMPLETE + f"complete_words {words}"], cwd=tmp_path, text=True,
+                          capture_output=True)
+    assert (done.stdout, done.stderr) == (offered + "\n", "")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_of(shell, tmp_path):
+    """Its syntax; and that every command and key is in it."""
+    text = run("schema", f"--{shell}").stdout
+    for word in SHOWN + [row["key"] for row in schema()]:
+        assert re.search(rf"['\s]{word}[:='\s]", text), word
+    need(shell)
+    (tmp_path / "completion").write_text(text)
+    subprocess.run([shell, "-n", tmp_path / "completion"], check=True)
+
+
 # ---- check ----
 
 def check(tmp_path, *args, **env):
     """Runs check with its own TMPDIR, which must be empty afterwards."""
     temp = tmp_path / "temp"
-    temp.mkdir()
+    temp.mkdir(exist_ok=True)
     result = subprocess.run([MHAGEN, "check", *args], capture_output=True, text=True, timeout=120,
                             env={**os.environ, "TMPDIR": str(temp), **env})
     assert list(temp.iterdir()) == []
@@ -334,6 +389,29 @@ def test_check_that_does_not_compile(tmp_path):
     result = check(tmp_path, *arguments(), CC="false -x")
     assert result.returncode == 1
     assert result.stderr == f"mhagen: check of {NAME}: false ended with status 1\n"
+
+
+def test_check_through_a_launcher(tmp_path):
+    """It gets the program, in {} or at its end; what has not run is not passed."""
+    for launcher in "env LAUNCHED=1", "echo launched {} && {}":
+        result = check(tmp_path, *arguments(), "--launcher", launcher)
+        assert result.returncode == 0 and "ok: " in result.stdout, result
+    assert result.stdout.startswith("launched /")
+    for launcher, why in [("true", "the launcher's program has not said ok"),
+                          ("false", "the launcher ended with status 1"),
+                          ("{}; exit 3", "the launcher ended with status 3")]:
+        result = check(tmp_path, *arguments(), "--launcher", launcher)
+        assert result.returncode == 1 and result.stderr == f"mhagen: check of {NAME}: {why}\n", result
+
+
+def test_check_of_another_target(tmp_path):
+    """$CC compiles for the target; a CPU that lacks the ISA says so."""
+    need("aarch64-linux-gnu-gcc"), need("qemu-aarch64")
+    result = check(tmp_path, *arguments(isa="neon"), "--launcher", "qemu-aarch64", CC="aarch64-linux-gnu-gcc -static")
+    assert result.returncode == 0 and "ok: " in result.stdout, result
+    if native("avx2") and shutil.which("qemu-x86_64"):
+        result = check(tmp_path, *arguments(isa="avx2"), "--launcher", "qemu-x86_64 -cpu Nehalem")
+        assert result.returncode == 0 and "skip" in result.stdout and "this CPU has no avx2" in result.stdout
 
 
 @pytest.mark.parametrize("script, status", [("exit 0", 0), ("exit 1", 1), ("kill -SEGV $$", 139)])

@@ -59,7 +59,8 @@ INT = "must be an integer from"
     ("k_block=15", f"k_block = 15: {INT} 16 to 4096"),
     ("causal=yes", "causal = yes: must be true or false"),
     ("causal=1", "causal = 1: must be true or false"),
-    ("isa=avx", "isa = avx: must be one of scalar, avx2, avx512, neon, did you mean avx2?"),
+    ("isa=avx", "isa = avx: must be one of scalar, avx2, avx512, neon, or several of a machine with + between, as x86, "
+     "arm, did you mean avx2?"),
     ("isa=AVX512", "did you mean avx512?"),
     ("unroll=fulll", "did you mean full?"),
     ("unroll=2", "unroll = 2: must be one of auto, tile, k, full"),
@@ -75,12 +76,23 @@ INT = "must be an integer from"
     ("kv_heads=3", "kv_heads = 3: unknown key, did you mean h_kv?\n"),
     ("num_key_value_heads=3", "num_key_value_heads = 3: unknown key, did you mean h_kv?"),
     ("kvheads=3", "unknown key, did you mean h_kv?"),
-    ("rope=true", "rope = true: is not supported yet: there are no positions"),
+    ("rope=true", "rope = true: must be one of none, half, interleaved"),
+    ("norm_eps=0.1", "norm_eps = 0.1: must be with one of qk_norm, or it has no effect"),
+    ("qk_layernorm=true", "qk_layernorm = true: unknown key, did you mean qk_norm?"),
+    ("rotary_dim=8", "rotary_dim = 8: unknown key, did you mean rope_dims?"),
+    ("rope_scaling=2", "rope_scaling = 2: is no key: scaled angles are tables, rope_cos and rope_sin"),
+    ("rope_dims=4", "rope_dims = 4: must be with one of rope, or it has no effect"),
     ("sliding_window=8", "sliding_window = 8: unknown key, did you mean window_left?"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
+    ("softcap=0", "softcap = 0: must be a number from 1e-09 to 1000000000"),
+    ("attn_logit_softcapping=50", "attn_logit_softcapping = 50: unknown key, did you mean softcap?"),
+    ("add_zero_attn=true", "add_zero_attn = true: unknown key, did you mean sink?"),
+    ("sink=1", "sink = 1: must be true or false"),
+    ("scores=raw", "scores = raw: must be one of none, scaled, capped, masked"),
+    ("qk_matmul_output=true", "qk_matmul_output = true: unknown key, did you mean scores?"),
     ("causal_align=bottom_right", "causal_align = bottom_right: must be with one of causal, window_left, window_right"),
-    ("mask=causal", "mask = causal: is not supported yet: there are causal=true, window_left, window_right"),
-    ("bf16=true", "is not supported yet: all numbers are float32"),
+    ("mask=causal", "mask = causal: must be one of none, bool, add"),
+    ("bf16=true", "is no key, but a value of dtype and attend_dtype"),
     ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),
     ("zzzzzz=3", "zzzzzz = 3: unknown key\n"),
     ("=3", "unknown key"),
@@ -119,7 +131,86 @@ def test_head_block_of_shared_keys():
     assert run("explain", *given, "head_block=2").returncode == 0
 
 
-@pytest.mark.parametrize("mask", ["causal", "kv_len", "window_left", "window_right"])
+def test_head_block_of_a_norm_of_all_heads():
+    given = [*arguments(), "qk_norm=rms"]
+    assert_refused(run("explain", *given, "norm_span=all", "head_block=1"),
+                   "head_block = 1: must be h with norm_span = all, a norm of all heads\n")
+    assert run("explain", *given, "norm_span=all", "head_block=2").returncode == 0
+    told = run("explain", *given, "norm_span=all").stdout
+    assert "2 of 2 heads projected together: norm_span = all is a norm of all of them\n" in told
+    assert run("explain", *given, "head_block=1").returncode == 0
+
+
+@pytest.mark.parametrize("given, message", [
+    ("project=kq", "project = kq: must be letters of qkvo in this order, or none\n"),
+    ("project=", "project = : must be letters of qkvo"),
+    ("project=none attention=self", "project = none: must be qkvo or qkv with attention = self, which has one input"),
+    ("project=q k_width=8", "k_width = 8: must be 32 with project = q, which does not project K"),
+    ("project=qko v_width=8", "v_width = 8: must be 32 with project = qko, which does not project V"),
+    ("project=qkv y_width=8", "y_width = 8: must be 32 with project = qkv, which does not project Y"),
+    ("project=o strassen=true", "strassen = true: must be false with project = o, which leaves it nothing to make"),
+    ("project=kvo q_lanes=columns", "q_lanes = columns: has no effect with project = kvo, which does not project Q"),
+    ("project=none q_rows=2", "q_rows = 2: has no effect with project = none: no product has lanes over queries"),
+    ("project=none kv_rows=2", "kv_rows = 2: has no effect with project = none where neither K nor V is projected\n"),
+    ("project=qkv out_rows=2", "out_rows = 2: has no effect with project = qkv, which does not project Y"),
+    ("layout=bhsd", "layout = bhsd: must be bshd with project = qkvo, which leaves it nothing to lay out\n")])
+def test_what_is_not_projected(given, message):
+    """Keys without effect are refused, by the name of both."""
+    assert_refused(run("explain", *arguments(), *given.split()), message)
+
+
+def test_shapes_of_layouts(tmp_path):
+    """The header says how what is not projected lies."""
+    def shape(config):
+        run("gen", "h=4", "h_kv=2", "dk=6", "dv=5", "seq=19", "seq_kv=23", "isa=scalar", "name=kernel", *config.split(),
+            "-o", tmp_path)
+        return re.search(r"shape +(.*),", (tmp_path / "kernel.h").read_text())[1]
+
+    assert shape("project=none").startswith("q[19][24], k[23][12] and v[23][10] -> y[19][20], ")
+    assert shape("project=none layout=bhsd").startswith("q[4][19][6], k[2][23][6] and v[2][23][5] -> y[4][19][5], ")
+    assert shape("project=ko layout=bhsd d_model=9").startswith("q[4][19][6], k[23][9] and v[2][23][5] -> y[19][9], ")
+
+
+def test_d_model_may_be_left_out():
+    """Where Q is not projected; elsewhere it is asked for."""
+    given = [word for word in arguments() if not word.startswith("d_model=")]
+    told = run("explain", *given, "project=none").stdout
+    assert "mhagen gen h=2 dk=16 seq=16 isa=scalar project=none\n" in told
+    assert run("explain", *given, "project=o").returncode == 0
+    assert_refused(run("explain", *given, "project=qkv"), "d_model: is required and must be an integer from 1 to 16384")
+
+
+@pytest.mark.parametrize("given, message", [
+    ("causal_align=top_left cache=append causal=true",
+     "causal_align = top_left: must be bottom_right with cache = append, where rows stand behind those before them\n"),
+    ("causal_align=top_left cache=append", "causal_align = top_left: must be bottom_right with cache = append"),
+    ("cache=append seq_kv=15", "seq_kv = 15: must be at least seq = 16 with cache = append\n"),
+    ("cache=fixed", "cache = fixed: must be none with attention = self, which projects its one input in every run\n"),
+    ("cache=append cache_layout=bhsd qk_norm=rms norm_span=all",
+     "cache_layout = bhsd: must be packed with norm_span = all, a norm of all heads, which lie apart in such a cache"),
+    ("cache=append qk_norm=rms norm_span=all head_block=1", "head_block = 1: must be h with norm_span = all"),
+    ("cache=append project=none kv_rows=1", "kv_rows = 1: has no effect with project = none"),
+    ("cache=append strassen=true", "strassen = true: must be false with cache, for it mixes rows\n"),
+    ("cache=append h_kv=1 head_block=1", "head_block = 1: must be a multiple of h / h_kv = 2\n"),
+    ("cache=append head_block=2", "head_block = 2: must be h / h_kv = 1 with a cache, which lies head by head"),
+    ("cache_layout=bhsd", "cache_layout = bhsd: must be with one of cache, or it has no effect\n"),
+    ("past_key_values=true", "past_key_values = true: unknown key, did you mean cache?\n")])
+def test_cache(given, message):
+    assert_refused(run("explain", *arguments(), *given.split()), message)
+
+
+@pytest.mark.parametrize("given, name", [
+    ("cache=append causal=true", "causal_append"),
+    ("cache=append causal=true causal_align=bottom_right", "causal_append"),
+    ("cache=fixed attention=cross causal=true", "cross_causal_fixed"),
+    ("cache=fixed attention=cross causal=true causal_align=top_left", "cross_causal_top_left_fixed"),
+    ("causal=true causal_align=top_left", "causal"), ("causal=true causal_align=bottom_right", "causal_bottom_right")])
+def test_places(given, name):
+    """Where causal_align is not said the last row stands at the last key with a cache, else the first at the first."""
+    assert run("explain", *arguments(), *given.split()).stdout.startswith(f"mha_f32_h2_d32_k16_s16_{name}_scalar\n")
+
+
+@pytest.mark.parametrize("mask", ["causal", "kv_len", "window_left", "window_right", "kv_start", "q_len"])
 def test_strassen_and_masks(mask):
     assert_refused(run("explain", *arguments(), "strassen=true", f"{mask}={3 if 'window' in mask else 'true'}"),
                    f"config: strassen = true: must be false with {mask}, for it mixes rows")
@@ -130,6 +221,13 @@ def test_columns_of_merged_weights():
     shape = ["h=2", "d_model=24", "dk=24", "seq=16", "isa=avx512", "q_lanes=columns"]
     assert re.search(r"^  queries   tiles .*; 1 of 2 heads together$", run("explain", *shape).stdout, re.M)
     assert_refused(run("explain", *shape, "head_block=2"), "head_block = 2: must be 1 with q_lanes = columns")
+
+
+def test_columns_of_few_rows():
+    """Tiles of queries end where q_len does, unless the lanes are said."""
+    assert run("explain", *arguments(), "q_len=true", "q_lanes=queries").returncode == 0
+    told = run("explain", *arguments(), "q_len=true").stdout
+    assert "lanes are columns in the query projection: its tiles end where q_len does" in told
 
 
 MERGED = "h=1 d_model=24 dk=32 seq=19 isa=avx2"
@@ -170,6 +268,14 @@ def reasons(words):
     ("h=1 d_model=17 dk=17 seq=17 isa=avx512", "a lane tail", True),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "straight code", True),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar unroll=tile", "straight code", False),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "no bk", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar rope=half", "no bk", False),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar alibi=true", "no bk", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar sink=true", "no bk", False),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "bv within", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar kv_len=true", "bv within", False),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar kv_len=true", "no products of weights", True),
+    ("h=2 d_model=32 dk=16 seq=4 isa=scalar fold=off", "bv within", False),
 ])
 def test_reasons_are_true(words, choice, taken):
     assert any(told.startswith(choice) for told in reasons(words)) is taken
@@ -196,7 +302,8 @@ def test_all_mistakes_at_once():
     assert_refused(run("explain", "heads=2", "d_modle=3", "dk=0", "dk=1", "isa=avx"),
                    "mhagen: config: heads = 2: unknown key, did you mean h?; config: d_modle = 3: unknown key, did "
                    "you mean d_model?; config: dk = 0: must be an integer from 1 to 1024; config: isa = avx: must be "
-                   "one of scalar, avx2, avx512, neon, did you mean avx2?; config: seq: is required and")
+                   "one of scalar, avx2, avx512, neon, or several of a machine with + between, as x86, arm, did you "
+                   "mean avx2?; config: seq: is required and")
     result = run("explain", *(f"zzzzzz{i}=1" for i in range(900)))
     assert_refused(result, "config: zzzzzz4 = 1: unknown key; ...\n")
 

@@ -1,11 +1,13 @@
 """The rows of the options: what mhagen.h and the sources say of an option is what its row says, and a toy option
 that is one file goes through all that others do."""
+import itertools
 import json
 import re
 import subprocess
 
 import pytest
 
+import covering
 import fuzz
 from test_config import arguments, assert_refused
 from tools import MHAGEN, ROOT, run, schema
@@ -26,12 +28,19 @@ def needs(text):
     return {(of, pointer, align, int(most)) for of, pointer, align, most in NEED.findall(text)}
 
 
+def bits_of(row):
+    """The names of its bits: one, or one for each of some choices."""
+    bit = row.get("bit", {})
+    return [bit] if isinstance(bit, str) else [bit[choice] for choice in row.get("choices", ()) if choice in bit]
+
+
 def test_bits_of_the_header():
     """An option that callers can ask for has a bit of its own, and each bit is an option's."""
     bits = dict(re.findall(r"^  (MHAGEN_\w+) = (\d+),? *(?:/\*|$)",
                            HEADER.split("bits of mhagen_kernel.options. */")[1].split("};")[0], re.M))
-    assert list(bits) == [row["bit"] for row in schema() if "bit" in row]
-    assert sorted(map(int, bits.values())) == [1 << i for i in range(len(bits))]
+    assert list(bits) == [bit for row in schema() for bit in bits_of(row)]
+    values = [int(value) for value in bits.values()]
+    assert values == sorted(set(values)) and all(value.bit_count() == 1 for value in values)
 
 
 def test_pointers_of_the_header():
@@ -41,7 +50,7 @@ def test_pointers_of_the_header():
     always = json.loads(run(MHAGEN, "schema", "--json"))["always"]
     for of in members:
         used = [need["pointer"] for need in always[of]]
-        used += [need["pointer"] for row in schema() for need in row.get(of, ())]
+        used += {need["pointer"]: need for row in schema() for need in row.get(of, ())}
         assert set(used) <= members[of] and len(set(used)) == len(used)
         assert of == "weights" or set(used) == members[of]
 
@@ -50,15 +59,31 @@ def test_pointers_of_the_header():
     ("", set()), ("causal=true strassen=false", set()),
     ("kv_len=true probs=true", {("args", "kv_len", "1", 16), ("args", "probs", "1", -1)}),
     ("attention=cross seq_kv=9 kv_len=true",
-     {("args", "k", "1", -1), ("args", "v", "1", -1), ("args", "kv_len", "1", 9)})])
+     {("args", "k", "1", -1), ("args", "v", "1", -1), ("args", "kv_len", "1", 9)}),
+    ("cache=append seq_kv=21", {("args", "past", "1", 5), ("args", "cache", "MHAGEN_ALIGN", -1)}),
+    ("cache=append cache_layout=bhsd", {("args", "past", "1", 0), ("args", "cache", "1", -1)}),
+    ("cache=fixed attention=cross", {("args", "k", "1", -1), ("args", "v", "1", -1),
+                                     ("args", "cache", "MHAGEN_ALIGN", -1)})])
 def test_needs(config, more, tmp_path):
     assert needs(source(tmp_path, *arguments(), *config.split())) == ALWAYS | more
+
+
+@pytest.mark.parametrize("project, weights, packed", [
+    ("none", "", False), ("o", "o", True), ("qkv", "qkv", True), ("kv", "kv", True)])
+def test_needs_of_projections(project, weights, packed, tmp_path):
+    """Matrices of what is not projected need not be given, and no packed weights where there are none; k and v are
+    inputs of their own."""
+    found = needs(source(tmp_path, *arguments(), f"project={project}"))
+    cross = {("args", "k", "1", -1), ("args", "v", "1", -1)} if project != "qkv" else set()
+    kept = {need for need in ALWAYS if need[0] == "args" and need[1] != "packed"}
+    assert found == kept | cross | {("weights", f"w{letter}", "1", -1) for letter in weights} | {
+        need for need in ALWAYS if need[1] == "packed" and packed}
 
 
 def test_the_runtime_names_no_option():
     checks = (ROOT / "runtime/mhagen.c").read_text().split("mhagen_check_bits")[0]
     pointers = {need["pointer"] for row in schema() for need in row.get("args", ())}
-    names = {row["bit"] for row in schema() if "bit" in row}
+    names = {bit for row in schema() for bit in bits_of(row)}
     names |= {f"->{pointer}" for pointer in pointers | {"wq", "q", "y"}}
     assert "mhagen_check_args" in checks and "mhagen_check_weights" in checks
     assert not [name for name in names if re.search(rf"{name}\b", checks)]
@@ -66,7 +91,7 @@ def test_the_runtime_names_no_option():
 
 # Where it may be asked what an option says: its rows; what decides which stages there are; the stages themselves.
 ASKING = ("options/", "plan.lua", "graph.lua", "fold.lua", "groups.lua", "walk.lua", "choices.lua", "stage/",
-          "score/")
+          "score/", "step.lua", "turn.lua")
 
 
 def test_options_are_asked_for_in_few_places():
@@ -91,8 +116,7 @@ def test_draws_keep_the_rules():
             key = re.match(r"mhagen: config: (\w+) = ", result.stderr)
             refused = key and next(row for row in schema() if row["key"] == key[1])["schedule"]
             assert result.returncode == 0 or refused, (config, result.stderr)
-    # Of number types there is one.
-    assert {row["key"] for row in schema()} - drawn == {"isa", "name", "tuned", "code_limit", "dtype"}
+    assert {row["key"] for row in schema()} - drawn == {"isa", "name", "tuned", "code_limit"}
 
 
 # ---- the toy ----
@@ -123,6 +147,28 @@ def test_toy_option_is_everywhere(tmp_path):
     assert_refused(toys[1], "labelled = true: unknown key, did you mean tagged?")
     drawn = [fuzz.random_config(fuzz.random.Random(i), schema(TOY)) for i in range(40)]
     assert any("tagged" in config for config in drawn)
+
+
+def test_pairs():
+    """Each pair of values of two options stands in a config that CI checks, or one line refuses it, which names
+    them, or one of them where a third option would have to be there."""
+    array, defaults = fuzz.pairs(schema(), fuzz.PAIRS), fuzz.defaults_of(schema())
+    chosen = [{key: config.get(key) for key in array.levels} for config in array.configs]
+    covered = set.union(*map(covering.pairs_of, chosen))
+    every = {frozenset([(a, x), (b, y)]) for a, b in itertools.combinations(array.levels, 2)
+             for x in array.levels[a] for y in array.levels[b]}
+    assert every - covered == {frozenset(pair.items()) for pair in array.missed}
+    print(f"{len(every)} pairs of values in {len(array.configs)} configs, {len(array.missed)} refused")
+    for pair in array.missed:
+        # A default is given too: a key that is left out may be what another one implies.
+        given = {key: defaults[key] if value is None else value for key, value in pair.items()}
+        given = {key: value for key, value in given.items() if value is not None}
+        result = subprocess.run([MHAGEN, "explain", *fuzz.text({**fuzz.PAIRS, **given}).split(), "isa=scalar"],
+                                capture_output=True, text=True)
+        line = result.stderr
+        assert result.returncode == 2 and line.count("\n") == 1, (pair, line)
+        assert any(re.search(rf"\b{key}\b", line) for key in given), (pair, line)
+        print(*pair.items(), line, end="")
 
 
 @pytest.mark.parametrize("needs_of, wrong, told", [

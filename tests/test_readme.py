@@ -79,7 +79,7 @@ def test_options_of_report():
 
 
 def test_commands_are_listed():
-    commands = re.findall(r"^   (\w+)  ", run(MHAGEN, "--help").split("Commands:")[1], re.M)
+    commands = re.findall(r"^   (\w+)  ", run(MHAGEN, "--help").split("   --version ")[1], re.M)
     table = README.split("## The commands")[1].split("\n## ")[0]
     assert sorted(re.findall(r"^\| `(\w+)`", table, re.M)) == sorted(commands)
 

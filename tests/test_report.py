@@ -701,9 +701,17 @@ def test_a_point_opens_its_details(page):
         const { left, top } = chart.canvas.getBoundingClientRect();
         for (const type of ["mousemove", "click"]) {
           chart.canvas.dispatchEvent(new MouseEvent(type, { clientX: left + x, clientY: top + y, bubbles: true }));
-        }""")
+        }
+        return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));  // it waits for one""")
     assert page.value("document.querySelector('dialog').open")
     assert page.text("#details-name") in {row["name"] for row in OK}
+
+
+@in_browser
+def test_every_point_is_found(page):
+    """Whatever the order of the rows is."""
+    assert page.value("""[...charts.values()].every((chart) => chart.options.parsing || chart.data.datasets.every(
+        ({ data }) => data.every(({ x }, i) => i === 0 || data[i - 1].x <= x)))""")
 
 
 @in_browser

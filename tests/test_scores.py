@@ -14,7 +14,8 @@ CONFIGS = ["h=2 d_model=9 dk=3 dv=2 seq=19", "h=2 d_model=9 dk=2 dv=4 seq=19",
            "h=1 d_model=9 dk=2 dv=3 seq=70 kv_len=true batch=2",
            "h=3 d_model=6 dk=3 dv=4 seq=130 causal=true kv_len=true probs=true key_rows=3 key_block=16",
            "h=1 d_model=4 dk=28 dv=27 seq=17 attention=cross seq_kv=12 probs=true fold=off unroll=tile",
-           "h=1 d_model=3 dk=2 dv=3 seq=3 attention=cross seq_kv=4 kv_len=true unroll=full"]
+           "h=1 d_model=3 dk=2 dv=3 seq=3 attention=cross seq_kv=4 kv_len=true unroll=full",
+          "h=1 d_model=1 dk=1 seq=1 dtype=f16"]  # where huge scores are not finite
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,20 @@ def test_toy_scores_are_small():
     assert lines <= 45
 
 
+@pytest.mark.parametrize("isa, lanes, load, cap", [
+    ("scalar", 1, "*(x)", "0.3"), ("scalar", 1, "*(x)", "1e9"), ("avx2", 8, "_mm256_loadu_ps(x)", "50"),
+    ("avx512", 16, "_mm512_loadu_ps(x)", "1e-9"), ("avx512", 16, "_mm512_loadu_ps(x)", "50")])
+def test_softcap(isa, lanes, load, cap, tmp_path):
+    """Within 3 ulp of tanh, at any size; NaN and Inf."""
+    if not native(isa):
+        pytest.skip(f"this CPU has no {isa}")
+    kernel = generate(tmp_path, f"h=1 d_model=4 dk=2 seq=40 softcap={cap}", isa)
+    run("gcc", "-O1", "-march=native", "-DMHAGEN_NO_POOL", f'-DKERNEL="{kernel}"', f"-DSOFTCAP=softcap_{lanes}",
+        f"-DLANES={lanes}", f"-DLOAD(x)={load}", f"-DCAP={cap}", "-I", ROOT / "runtime", ROOT / "tests/softcap.c",
+        ROOT / "runtime/mhagen.c", "-o", tmp_path / "softcap", "-lm")
+    print(run(tmp_path / "softcap"))
+
+
 def test_tiles_that_nobody_sees(tmp_path):
     """Four keys are one tile, at the edge for every group: there is no code for other tiles of scores."""
     text = generate(tmp_path, "h=3 d_model=30 dk=10 seq=4 causal=true kv_len=true probs=true", "scalar").read_text()
@@ -51,11 +66,11 @@ def test_tiles_that_nobody_sees(tmp_path):
 
 
 def test_safe_path_is_short(tmp_path):
-    """What looks for maxima and keeps hidden values out is at most a quarter of the tiles of scores and of context."""
+    """What looks for maxima and keeps hidden values out is at most three tenths of the tiles of scores and context."""
     for config in COVER[1], COVER[5]:
         text = generate(tmp_path, config, "avx2").read_text()
         sizes = {name: body.count("\n") for name, body in re.findall(r"void (\w+)\([^;{]*\) \{\n(.*?)\n\}", text, re.S)}
         rare = sum(size for name, size in sizes.items() if re.search("maximum|^again|context.*_masked", name))
         usual = sum(size for name, size in sizes.items() if re.match("scores|context|attend", name))
         print(f"{config}: {rare} of {usual} lines")
-        assert 0 < rare <= usual / 4
+        assert 0 < rare <= 0.3 * usual

@@ -46,6 +46,8 @@ if program == "sinfo":
     (here / "asked").write_text(asked)
     print("\n".join(line for line in os.environ["NODES"].split("\n") if asked in line))
 elif program == "squeue":
+    if "INTERRUPT" in os.environ:
+        os.kill(os.getppid(), signal.SIGINT)
     calls = here / "calls"
     calls.write_text(calls.read_text() + "x" if calls.exists() else "x")
     if len(calls.read_text()) <= int(os.environ.get("QUEUE_FAILS", 0)):
@@ -213,16 +215,26 @@ def test_killed_while_submitting(cluster):
     assert len(rows) == 6 and len(cluster.jobs()) == 1 and cluster.ran() == ran_once()
 
 
-def test_interrupt(cluster):
+@pytest.mark.parametrize("after", [0, 0.2, 1, 1.1])
+def test_interrupt(after, cluster):
+    """While squeue runs, or sleep, or between them."""
     cluster.grid(grid(seq=SIX))
-    process = cluster.start(SECONDS_EACH="0.5")
-    cluster.wait_for(cluster.timed)
-    time.sleep(0.2)
+    process = cluster.start(SECONDS_EACH="1")
+    cluster.wait_for(lambda: "shards" in (process.stdout.readline() or pytest.fail("no job")))
+    time.sleep(after)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 2
+    assert process.returncode in (2, -signal.SIGINT)  # where a program runs, and where none does
     assert err.endswith("mhagen: interrupted; the job goes on, and the same command waits for it again\n")
     assert len(cluster.done()) == 6 and len(cluster.jobs()) == 1 and cluster.ran() == ran_once()
+
+
+def test_an_interrupt_as_a_program_ends(cluster):
+    """It is mhagen's too, although the program does not end by it."""
+    cluster.grid(grid())
+    result = cluster.run("--quiet", INTERRUPT="1")
+    assert_refused(result, "mhagen: interrupted; the job goes on")
+    assert len(cluster.done()) == 2 and len(cluster.jobs()) == 1
 
 
 def test_killed_task(cluster):

@@ -178,8 +178,9 @@ LONG = {
     "deit_ti avx2": (2850, 130), "deit_ti avx512": (4900, 240), "deit_ti neon": (4350, 210),
     "minilm avx512": (2500, 120), "minilm neon": (2400, 120), "deit_s scalar": (3400, 120),
     "deit_s avx2": (3200, 145), "deit_s avx512": (5400, 265), "deit_s neon": (5100, 250),
-    "xformer_base avx512": (2950, 140), "xformer_base neon": (2600, 125), "bert_base_128 avx512": (2950, 140),
-    "bert_base_128 neon": (2450, 120), "bert_base_512 scalar": (2200, 75), "bert_base_512 avx2": (2250, 100),
+    "xformer_base avx512": (2950, 140), "xformer_base neon": (2600, 125), "bert_base_128 avx2": (2050, 95),
+    "bert_base_128 avx512": (2950, 140), "bert_base_128 neon": (2450, 120),
+    "bert_base_512 scalar": (2200, 75), "bert_base_512 avx2": (2250, 100),
     "bert_base_512 avx512": (2850, 135), "bert_base_512 neon": (3000, 145), "gpt2_1024 scalar": (2350, 85),
     "gpt2_1024 avx2": (2350, 110), "gpt2_1024 avx512": (3400, 170), "gpt2_1024 neon": (3150, 155),
     "whisper_tiny avx512": (3050, 150), "whisper_tiny neon": (2700, 130),
@@ -230,7 +231,7 @@ def test_literals_only(texts):
     """No shape is an argument: a loop's count is a literal, or what is left for the last task; only
     a mask makes it depend on lengths."""
     for name, text in texts.items():
-        masked = re.search(r"causal|kv_len", text.split("*/")[0])
+        masked = re.search(r"causal|kv_len|kv_start|q_len|keys to the|cache append", text.split("*/")[0])
         if re.match(r"kernel.*\.c$", name) and not masked:
             bounds = re.findall(r"for \(ptrdiff_t \w+ = 0; \w+ < ([^;]+);", text)
             others = [bound for bound in bounds if not bound.isdigit() and " - first" not in bound]
@@ -238,13 +239,13 @@ def test_literals_only(texts):
 
 
 def test_full_is_straight(texts):
-    """Without a loop; the only branches are the guards of the safe path."""
+    """Without a loop; the only branches are the guards of the safe path, and of rows behind those in a cache."""
     for name, text in texts.items():
         if name.endswith(".c") and "unroll=full" in text:
             forward = text[text.index(" forward("):].split("\n}\n")[0]
             assert not re.search(r"\b(for|while|do|switch|goto)\b", forward), name
             guards = re.findall(r"\bif \((.*)\) \{", forward)
-            assert all(guard.startswith("!") for guard in guards), (name, guards)
+            assert all(re.match(r"!|past < |\d+ < past \+ ", guard) for guard in guards), (name, guards)
 
 
 def test_goldens():

@@ -270,7 +270,7 @@ def test_large_grid(sweep):
     sweep.grid(grid(seq=f"{{ {axis} }}", dk=f"{{ {axis} }}", where="function(c) return c.h > 0 end"))
     start = cpu_time()
     assert len(listed(sweep)) == 10000
-    assert cpu_time() - start < 10
+    assert cpu_time() - start < 30  # 5 to 10 seconds; a step of quadratic cost would be minutes
 
 
 # ---- running ----
@@ -531,7 +531,8 @@ def test_launcher_and_stage(sweep):
     rows = sweep.done("--launcher", "true qemu; {}")  # under an emulator times mean nothing
     assert {row["status"] for row in rows.values()} == {"skipped"} and len(sweep.ran()) == 2
     shutil.rmtree(sweep.out)
-    assert_refused(sweep.run("--launcher", "true", "--quiet"), "option '--launcher': 'true' has no {}")
+    rows = sweep.done("--launcher", "env LAUNCHED=1", "--retry")  # without {}: the program follows
+    assert {row["status"] for row in rows.values()} == {"ok"}
 
 
 # ---- time limits ----

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tools import CLANGS, ISAS, MHAGEN, ROOT, WARNINGS, generate, in_turn, native, need, run
+from tools import (CLANGS, ISAS, MHAGEN, ROOT, WARNINGS, compiler_for, cross_prefix, generate, in_turn, native, need,
+                   run, runner_for)
 
 PROGRAM = [ROOT / "tests/toolchain_test.c", ROOT / "tests/reference.c"]
 # Every option, for every ISA; and what is worth a pool's threads, in scalar code. Both compile soon.
@@ -88,6 +89,39 @@ def test_table():
     """docs/toolchains.md has these rows, in this order."""
     text = (ROOT / "docs/toolchains.md").read_text()
     assert [" | ".join(row) for row in re.findall(r"^\| (.+?) \| (.+?) \|.*\| \d+ \|$", text, re.M)] == list(ROWS)
+
+
+# ---- without libc ----
+
+FREESTANDING = ["-ffreestanding", "-nostdlib", "-static", "-DMHAGEN_NO_POOL", *WARNINGS, "-std=gnu11"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_freestanding(isa, tmp_path):
+    """Headers of the compiler's target and five functions are enough; the bits are those of a program with libc.
+    docs/integrate.md names the functions."""
+    compiler = in_turn(["gcc", CLANGS[1]], isa)[0]
+    command, runner = compiler_for(isa, compiler), runner_for(isa)
+    generate(tmp_path, "h=2 d_model=12 dk=4 seq=9 unroll=tile", isa)
+    program = [ROOT / "tests/freestanding.c", "-I."]
+    run(*command, "-O2", *FREESTANDING, "-c", "kernel.c", "mhagen.c", cwd=tmp_path)
+    run(*command, "-O2", *FREESTANDING, *program, "kernel.o", "mhagen.o", "-o", "free", "-lgcc", cwd=tmp_path)
+    run(*command, "-O1", "-DHOSTED", "-static", *program, "kernel.c", "mhagen.c", "-o", "hosted", "-pthread",
+        cwd=tmp_path)
+
+    def result(program):
+        done = subprocess.run([*runner, tmp_path / program], stdout=subprocess.PIPE)
+        return done.returncode, done.stdout
+
+    status, y = result("free")
+    if status == 4:
+        pytest.skip(f"this CPU has no {isa}")
+    assert status == 0 and len(y) == 4 * 9 * 12 and any(y) and result("hosted") == (0, y)
+    undefined = {name for file in ("kernel.o", "mhagen.o") for name in
+                 re.findall(r" U (\w+)", run(f"{cross_prefix(isa)}nm", "-u", tmp_path / file))}
+    named = re.search(r"^Of libc are called (.*)\.$", (ROOT / "docs/integrate.md").read_text(), re.M)
+    compilers_own = re.compile("mhagen|__cpu_|_GLOBAL_OFFSET_TABLE_")  # in libgcc, and of the linker
+    assert {name for name in undefined if not compilers_own.search(name)} <= set(re.findall(r"`(\w+)`", named[1]))
 
 
 # ---- what a shared library exports ----

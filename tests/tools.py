@@ -1,5 +1,6 @@
 """Helpers of several test files: where things are, and how to call them."""
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import time
 import unittest
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MHAGEN = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen"))  # or another, to be tested
@@ -32,6 +34,11 @@ CXX_COMPILERS = ["g++", *(name.replace("clang", "clang++") for name in CLANGS)]
 
 # Draws what in_turn takes; pytest's workers inherit it. "all" takes everything.
 SEED = os.environ.setdefault("MHAGEN_SEED", str(int(time.time())))
+
+
+def seed_of(*what):
+    """A number by which a program of the tests draws: another one for other words, the same again by MHAGEN_SEED."""
+    return zlib.crc32(repr((SEED, *map(str, what))).encode()) >> 1
 
 
 def in_turn(choices, *what):
@@ -134,7 +141,8 @@ def hidden(compiled, name, isa):
     need(nm)
     allowed = set(re.findall(r"\b(mhagen_\w+)\(", (ROOT / "runtime/mhagen.h").read_text()))
     allowed |= {"memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
-    own, found, rows = {f"{name}_{part}" for part in ("pack", "run", "supported", "self_test", "kernel")}, [], 0
+    own, found, rows = {f"{name}_{part}" for part in ("pack", "packed_check", "run", "fill", "supported",
+                                               "self_test", "kernel")}, [], 0
     for line in run(nm, "-f", "sysv", compiled).splitlines():
         columns = [column.strip() for column in line.split("|")]
         if len(columns) != 7:
@@ -178,7 +186,44 @@ COVER = [
     "h=2 d_model=20 dk=6 dv=9 seq=19 attention=cross seq_kv=23 k_width=31 v_width=13 y_width=27 batch=2",
     "h=6 d_model=96 dk=16 seq=64 kv_len=true probs=true",
     "h=2 d_model=20 dk=6 seq=70 window_left=5 window_right=0 kv_len=true probs=true",
+    "h=6 h_kv=2 dk=5 dv=7 seq=19 seq_kv=23 causal=true kv_len=true probs=true project=none batch=2",
+    "h=2 d_model=20 dk=6 seq=19 attention=cross seq_kv=40 project=o causal=true",
+    "h=3 d_model=17 dk=20 dv=5 seq=2 attention=cross seq_kv=33 project=qv",
+    "h=6 h_kv=2 dk=5 dv=7 seq=19 seq_kv=23 causal=true kv_len=true probs=true project=none layout=bhsd batch=2",
+    "h=3 d_model=20 dk=6 dv=9 seq=37 project=qkv layout=bhsd q_len=true batch=2",
     "h=2 d_model=9 dk=5 seq=29 attention=cross seq_kv=13 causal=true window_left=3 causal_align=bottom_right",
+    "h=6 d_model=24 dk=8 seq=150 causal=true alibi=true",
+    "h=2 d_model=20 dk=6 seq=37 causal=true kv_start=true kv_len=true probs=true batch=3",
+    "h=4 h_kv=2 d_model=20 dk=6 seq=9 seq_kv=70 attention=cross window_left=30 causal_align=bottom_right kv_start=true",
+    "h=2 d_model=20 dk=6 dv=7 y_width=21 seq=49 causal=true kv_start=true q_len=true probs=true batch=2",
+    "h=2 d_model=20 dk=6 seq=21 seq_kv=30 attention=cross q_len=true kv_len=true unroll=tile out_rows=4",
+    "h=4 h_kv=2 d_model=20 dk=6 seq=70 mask=bool mask_dims=bqk batch=2 probs=true",
+    "h=3 d_model=20 dk=6 seq=37 mask=add mask_dims=hqk causal=true kv_len=true",
+    "h=2 d_model=9 dk=5 seq=19 attention=cross seq_kv=23 mask=add mask_dims=bk batch=2 unroll=tile",
+    "h=4 h_kv=2 d_model=20 dk=5 seq=40 causal=true sink=true probs=true",
+    "h=3 d_model=12 dk=6 seq=37 softcap=5 alibi=true sink=true kv_len=true",
+    "h=2 d_model=13 dk=7 seq=9 softcap=0.7 attention=cross seq_kv=50 window_left=9 causal_align=bottom_right",
+    "h=4 h_kv=2 d_model=20 dk=6 seq=37 causal=true kv_len=true q_len=true scores=scaled batch=2",
+    "h=2 d_model=13 dk=7 seq=9 seq_kv=50 attention=cross scores=capped softcap=3 kv_start=true q_len=true unroll=tile",
+    "h=3 d_model=20 dk=6 seq=37 scores=masked mask=add mask_dims=hqk causal=true alibi=true probs=true",
+    "h=4 h_kv=2 d_model=20 dk=6 seq=37 qk_norm=rms rope=half kv_len=true probs=true batch=2",
+    "h=4 h_kv=2 d_model=20 dk=5 seq=19 qk_norm=layer norm_span=each head_block=2 causal=true unroll=tile",
+    "h=3 d_model=13 dk=9 seq=9 seq_kv=41 attention=cross project=k qk_norm=l2 norm_span=all norm_eps=0.5",
+    "h=2 d_model=20 dk=6 seq=19 scale=1 causal=true",
+    "h=2 d_model=7 dk=9 dv=4 seq=5 seq_kv=12 attention=cross scale=1e-09 batch=2",  # merged weights
+    "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=5 seq_kv=37 cache=append causal=true q_len=true rope=half probs=true batch=2",
+    "h=2 d_model=3 dk=2 seq=2 seq_kv=5 cache=append window_left=2 unroll=full",
+    "h=2 d_model=20 dk=6 dv=3 seq=1 seq_kv=23 attention=cross cache=fixed kv_len=true batch=2",
+    "h=2 d_model=3 dk=2 seq=2 seq_kv=5 cache=append cache_layout=bhsd causal=true unroll=full",
+    "h=4 h_kv=2 dk=6 dv=9 seq=5 seq_kv=37 project=none cache=append cache_layout=bhsd rope=half",
+    "h=4 h_kv=2 d_model=20 dk=6 seq=5 seq_kv=19 attention=cross cache=fixed qk_norm=layer norm_span=all",
+    "h=2 d_model=20 dk=6 dv=3 seq=3 seq_kv=23 attention=cross cache=fixed cache_layout=bhsd kv_len=true batch=2",
+    "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append rope=half q_len=true alibi=true sink=true batch=2",
+    "h=4 h_kv=2 dk=6 dv=16 seq=2 seq_kv=39 project=none cache=append cache_layout=bhsd causal=true",
+    "h=4 h_kv=2 d_model=20 dk=6 seq=37 causal=true kv_len=true probs=true batch=2 dtype=bf16",
+    "h=2 d_model=20 dk=16 dv=9 seq=3 seq_kv=33 attention=cross mask=add dtype=f16 unroll=tile",
+    "h=2 d_model=9 dk=10 seq=19 dtype=bf16 attend_dtype=f16",  # merged weights
+    "h=2 d_model=3 dk=2 seq=3 attend_dtype=bf16 alibi=true scores=masked unroll=full",
 ]
 
 
@@ -236,3 +281,18 @@ def disassemble(objdump, path):
         elif match := re.match(r"\s*([0-9a-f]+):\s+(.+)$", line):
             functions[-1].code.append(Instruction(int(match[1], 16), match[2]))
     return [function for function in functions if function.code]
+
+
+def installed(*packages):
+    """Whether this Python has all of these."""
+    return all(importlib.util.find_spec(name) for name in packages)
+
+
+def require_help(example, refused, folder):
+    """An example's help is there at once: nothing is installed for it, nor for the options that are refused."""
+    environment = {**os.environ, "VENV": str(folder / "venv")}
+    script = f"examples/{example}/run.sh"
+    for word, status in [("--help", 0), *[(word, 2) for word in refused]]:
+        result = subprocess.run([ROOT / script, word], text=True, capture_output=True, env=environment, timeout=20)
+        assert result.returncode == status and f"usage: {script}" in result.stdout + result.stderr, result
+    assert not list(folder.iterdir())

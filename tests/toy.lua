@@ -9,6 +9,22 @@ return {
   registers = 12,
   products = { ["f32 f32"] = { way = "outer", rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } } },
   fused = false,
+  helpers = {
+    sqrt = [[
+/* The square root, correctly rounded: the library's may set errno. Heron's method in double. */
+static inline float square_root(float a) {
+  if (!(a <= FLT_MAX)) return a;
+  uint32_t bits;
+  float near; /* to 6 %, by half of the exponent */
+  memcpy(&bits, &a, sizeof bits);
+  bits = (bits >> 1) + 0x1FC00000u;
+  memcpy(&near, &bits, sizeof near);
+  double root = (double)near;
+  for (int i = 0; i < 4; ++i) root = 0.5 * (root + (double)a / root);
+  return (float)root;
+}
+]],
+  },
   prelude = [[
 typedef struct toy { float at[2]; } toy;
 typedef struct toy_mask { int at[2]; } toy_mask;
@@ -45,6 +61,8 @@ TOY toy toy_sel(toy_mask m, toy a, toy b) { TOY_LANES(m.at[i] ? a.at[i] : b.at[i
   rows = {
     load = "toy_load($1)",
     load_n = "(toy){ { $e1, 0.0f } }",
+    load_bytes = "(toy){ { (float)($1)[0], (float)($1)[1] } }",
+    load_bytes_n = "(toy){ { (float)$e1, 0.0f } }",
     store = "toy_store($1, $2)",
     store_n = "$e1 = $2.at[0]",
     dup = "toy_set($1)",
@@ -55,6 +73,7 @@ TOY toy toy_sel(toy_mask m, toy a, toy b) { TOY_LANES(m.at[i] ? a.at[i] : b.at[i
     add = "toy_add($1, $2)",
     sub = "toy_sub($1, $2)",
     mul = "toy_mul($1, $2)",
+    sqrt = "(toy){ { square_root($1.at[0]), square_root($1.at[1]) } }",
     div = "toy_div($1, $2)",
     fma = "toy_add(toy_mul($1, $2), $3)",
     max = "toy_max($1, $2)",

@@ -17,6 +17,8 @@ local shapes = {
   "h=2 d_model=18 dk=20 dv=3 seq=13 q_lanes=columns", "h=2 d_model=9 dk=5 dv=10 seq=13 q_lanes=columns",
   "h=2 d_model=18 dk=17 seq=9 seq_kv=66 attention=cross q_lanes=columns",
   "h=2 d_model=36 dk=8 seq=14 strassen=true fold=off q_lanes=columns",
+  "h=2 dk=5 seq=13 project=none", "h=2 d_model=9 dk=5 seq=13 project=o causal=true",
+  "h=2 d_model=18 dk=20 seq=13 project=kv", "h=2 dk=5 seq=13 project=none layout=bhsd causal=true",
 }
 
 local function split(text)
@@ -32,17 +34,19 @@ local function plan_text(words)
     if type(plan) ~= "table" then error(plan, 0) end
     return nil, plan
   end
-  local out, seen = {}, { [plan.cfg] = true, [plan.isa] = true, [plan.why] = true }
+  local out, count, numbers = {}, 0, { [plan.cfg] = 0, [plan.isa] = 0, [plan.why] = 0 }
   local function say(value)
     if type(value) ~= "table" then
       out[#out + 1] = type(value) == "function" and "function" or tostring(value)
-    elseif not seen[value] then
-      seen[value] = true
+    elseif numbers[value] then -- said already
+      out[#out + 1] = "table " .. numbers[value]
+    else
+      count = count + 1
+      numbers[value] = count
       for key, inner in pairs(value) do
         out[#out + 1] = tostring(key)
         say(inner)
       end
-      seen[value] = nil
     end
   end
   say(plan)
@@ -84,5 +88,28 @@ return function(check)
   } do
     local got = lanes(case[1])
     check(got == case[2], ("%s: lanes are %s"):format(case[1], got))
+  end
+
+  -- Few queries read a cache as rows, where they can; else a reason says why not.
+  local base = "h=4 h_kv=2 d_model=20 dk=6 cache=append "
+  for _, case in ipairs {
+    { "seq=4 seq_kv=16 isa=avx512", true }, { "seq=5 seq_kv=16 isa=avx512", "once for each query" },
+    { "seq=2 seq_kv=8 isa=avx2", true }, { "seq=1 seq_kv=7 isa=avx2", "8 keys at a time" },
+    { "seq=1 seq_kv=16 isa=neon rope=half alibi=true softcap=2 sink=true kv_len=true qk_norm=rms", true },
+    { "seq=1 seq_kv=16 isa=scalar", "once for each query" },
+    { "seq=1 seq_kv=16 isa=avx2 unroll=full", "straight code" },
+    { "seq=1 seq_kv=16 isa=avx2 key_rows=2", "key_rows is given" },
+    { "seq=1 seq_kv=16 isa=avx2 mask=bool", "a mask" }, { "seq=1 seq_kv=16 isa=avx2 probs=true", "probs" },
+    { "seq=1 seq_kv=16 isa=avx2 dv=8 cache_layout=bhsd", true },
+    { "seq=1 seq_kv=16 isa=avx2 dv=9 cache_layout=bhsd", "no whole vectors" },
+  } do
+    local plan = plan_of.build(config.load(nil, split(base .. case[1])))
+    local why
+    for _, row in ipairs(plan.why) do
+      if row.choice == "no lanes over keys in attend" then why = row.reason end
+    end
+    local as_wanted = case[2] == true and plan.step and not why or why and why:find(case[2], 1, true) and not plan.step
+    check(as_wanted, ("%s: %s"):format(case[1], why or "steps"))
+    check(not plan.step or not plan.stage.copied_keys, case[1] .. ": keys are copied")
   end
 end

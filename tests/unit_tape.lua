@@ -88,6 +88,20 @@ end
 -- ---- a kernel ----
 
 -- The same numbers everywhere, in [-1, 1), exact in float32.
+-- A function that is for no one use is found again by one that is.
+local function shared()
+  local t = tape.new(isas.list.scalar)
+  local function define(name, role)
+    return t:define({ name = name, doc = name, role = role, params = { { kind = "float *", name = "p" } } }, function()
+      t:op("store", isas.list.scalar.full, nil, tape.pointer("p"), t:op("zero", isas.list.scalar.full, "zero"))
+    end)
+  end
+  local first = define("output_1x1")
+  same(define("keys_1x1", "keys"), first, "an equal function")
+  same(first.name, "output_1x1", "its name")
+  same(define("values_1x1", "values"), first, "an equal function")
+end
+
 local function randoms(seed)
   local state = seed
   return function()
@@ -101,7 +115,9 @@ local biases = { bq = true, bk = true, bv = true, bo = true }
 -- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them.
 local function pack_weights(list, weights, packed)
   local columns = {}
-  for _, matrix in ipairs(list.matrices) do columns[matrix[1]] = matrix[3] end
+  for _, matrices in ipairs { list.matrices, list.more } do
+    for _, matrix in ipairs(matrices) do columns[matrix[1]] = matrix[3] end
+  end
   local function element(name, flipped, row, column)
     if flipped then row, column = column, row end
     return weights[name].buffer[row * columns[name] + column]
@@ -137,6 +153,34 @@ local function pack_weights(list, weights, packed)
   for _, fill in ipairs(list.fills) do rounds(fill, 1, { to = 0, row = 0, column = 0, first = 0 }) end
 end
 
+-- Turns a head's columns, each a list of all rows; place: that of row 0, as the tables count.
+local function turn(cfg, w, columns, rows, place)
+  local pairs = cfg.rope_dims // 2
+  for i = 0, cfg.rope == "none" and -1 or pairs - 1 do
+    local first, second = i, i + pairs
+    if cfg.rope == "interleaved" then first, second = 2 * i, 2 * i + 1 end
+    for r = 0, rows - 1 do
+      local at = (place + r) * pairs + i
+      local cosine, sine = w.rope_cos.buffer[at], w.rope_sin.buffer[at]
+      local x, y = columns[first][r], columns[second][r]
+      columns[first][r], columns[second][r] = x * cosine - y * sine, y * cosine + x * sine
+    end
+  end
+end
+
+-- The norm of columns, each a list of all rows; first: the place of their gains.
+local function norm(cfg, gains, first, columns, rows)
+  local n = #columns + 1
+  for r = 0, rows - 1 do
+    local mean, squares = 0.0, 0.0
+    for i = 0, cfg.qk_norm == "layer" and n - 1 or -1 do mean = mean + columns[i][r] / n end
+    for i = 0, n - 1 do squares = squares + (columns[i][r] - mean) ^ 2 end
+    local length = cfg.qk_norm == "l2" and math.max(math.sqrt(squares), cfg.norm_eps)
+      or math.sqrt(squares / n + cfg.norm_eps)
+    for i = 0, n - 1 do columns[i][r] = (columns[i][r] - mean) / length * gains.buffer[first + i] end
+  end
+end
+
 -- One batch entry in double, straight from the formulas: y and probs[head], rows as lists from 0.
 local function reference(cfg, w, q, k, v, seen)
   local function project(x, rows, width, matrix, bias, columns, column, from)
@@ -162,6 +206,14 @@ local function reference(cfg, w, q, k, v, seen)
       Q[i] = project(q, cfg.seq, cfg.d_model, w.wq, w.bq, cfg.h * cfg.dk, head * cfg.dk + i, q.off)
       K[i] = project(k, cfg.seq_kv, cfg.k_width, w.wk, w.bk, cfg.h_kv * cfg.dk, shared * cfg.dk + i, k.off)
     end
+    if cfg.qk_norm ~= "none" then -- of one head: norms of all heads are the checker's
+      local own = cfg.norm_span == "each" and cfg.dk or 0
+      norm(cfg, w.q_norm, head * own, Q, cfg.seq)
+      norm(cfg, w.k_norm, shared * own, K, cfg.seq_kv)
+    end
+    local offset = cfg.causal_align == "bottom_right" and cfg.seq_kv - cfg.seq or 0
+    turn(cfg, w, Q, cfg.seq, math.max(0, offset))
+    turn(cfg, w, K, cfg.seq_kv, math.max(0, -offset))
     for i = 0, cfg.dv - 1 do
       V[i] = project(v, cfg.seq_kv, cfg.v_width, w.wv, w.bv, cfg.h_kv * cfg.dv, shared * cfg.dv + i, v.off)
     end
@@ -218,8 +270,10 @@ local function kernel_of(text, kv_len)
     bq = input("bq", q_columns), bk = input("bk", k_columns), bv = input("bv", v_columns),
     bo = input("bo", cfg.y_width),
   }
+  local list = pack.list(plan)
+  for _, matrix in ipairs(list.more) do weights[matrix[1]] = input(matrix[1], matrix[2] * matrix[3]) end
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
-  pack_weights(pack.list(plan), weights, packed)
+  pack_weights(list, weights, packed)
   packed.buffer.constant = true
 
   local function arguments()
@@ -297,6 +351,17 @@ local function kernels()
       { "h=4 h_kv=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed, heads share the matrices
       { "h=4 h_kv=2 d_model=6 dk=16 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=1 d_model=3 dk=2 seq=5 batch=2 kv_len=true fold=off", { [0] = 3, 0 } },
+      { "h=2 d_model=5 dk=3 seq=6 qk_norm=rms" },
+      { "h=4 h_kv=2 d_model=5 dk=6 seq=19 qk_norm=layer rope=half rope_dims=4 kv_len=true", { [0] = 17 } },
+      { "h=1 d_model=3 dk=20 seq=5 qk_norm=l2 rope=interleaved norm_eps=0.5 unroll=full" },
+      { "h=4 h_kv=2 d_model=3 dk=3 seq=5 qk_norm=rms norm_span=each head_block=2" },
+      { "h=1 d_model=3 dk=8 seq=5 qk_norm=layer norm_span=all q_lanes=columns unroll=tile" },
+      { "h=2 d_model=5 dk=6 seq=6 rope=half" },
+      { "h=4 h_kv=2 d_model=5 dk=7 dv=2 seq=6 rope=interleaved rope_dims=6 q_lanes=columns unroll=tile" },
+      { "h=1 d_model=2 dk=2 seq=3 rope=interleaved unroll=full" },
+      { "h=2 d_model=3 dk=20 seq=3 seq_kv=5 attention=cross rope=half causal_align=bottom_right" },
+      { "h=2 d_model=3 dk=4 seq=5 seq_kv=3 attention=cross rope=half rope_dims=2 causal_align=bottom_right kv_len=true",
+        { [0] = 2 } },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
         "kv_len=true", { [0] = 9 } },
@@ -310,5 +375,5 @@ end
 
 return function(unit_check, unit_same)
   check, same = unit_check, unit_same
-  for _, test in ipairs { isa_errors, evaluator, kernels } do test() end
+  for _, test in ipairs { isa_errors, evaluator, shared, kernels } do test() end
 end

@@ -63,7 +63,7 @@ class MiniLM:
         x = self.norm("embeddings.LayerNorm", words[ids] + places[:len(ids)] + kinds[0])
         for i in range(LAYERS):
             layer = f"encoder.layer.{i}"
-            y = self.kernel.run(self.packed[i], x, None if probs is None else probs[i])
+            y = self.kernel.run(self.packed[i], x, kv_len=len(x), probs=None if probs is None else probs[i])
             x = self.norm(f"{layer}.attention.output.LayerNorm", x + y)
             y = self.linear(f"{layer}.intermediate.dense", x)
             y = y * (1 + erf(y / math.sqrt(2))) / 2  # GELU

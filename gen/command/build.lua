@@ -16,6 +16,9 @@ M.foreign = {
 
 function M.arch_of(cfg) return isas.list[cfg.isa].arch or host.arch end
 
+-- How to compile and run the kernels of a config where they are for another architecture; else nil.
+function M.emulated(cfg) return M.arch_of(cfg) ~= host.arch and M.foreign[M.arch_of(cfg)] or nil end
+
 -- Why this machine cannot run an ISA's code itself, or nil if it can.
 function M.obstacle(isa)
   if isa.arch and isa.arch ~= host.arch then return "it is code for " .. isa.arch end
@@ -43,6 +46,15 @@ function M.command_line(words)
   local all = {}
   for i, word in ipairs(words) do all[i] = M.quoted(word) end
   return table.concat(all, " ")
+end
+
+-- Puts a text in the place of each {name} of a launcher or a stage.
+function M.put(text, values) return (text:gsub("{(%w*)}", values)) end
+
+-- The command of the shell that runs a program through a launcher, if there is one.
+function M.launched(words, launcher)
+  local text = M.command_line(words)
+  return launcher and M.put(launcher, { [""] = text }) or text
 end
 
 -- The words that start $CC or a cross compiler. -std=c11 and -O2 are added unless $CC names others.
@@ -83,11 +95,11 @@ function M.add_embedded(files, cfg, command, names)
   end
 end
 
--- The paths of the C files that `wanted` accepts.
+-- The paths of the files in C and of the assembler that `wanted` accepts.
 function M.sources(dir, files, wanted)
   local paths = {}
   for _, file in ipairs(files) do
-    if file.name:match("%.c$") and wanted(file.name) then
+    if file.name:match("%.[cS]$") and wanted(file.name) then
       paths[#paths + 1] = dir .. "/" .. file.name
     end
   end

@@ -3,6 +3,7 @@
 -- that is a text is a mistake in the generator, and gets its traceback.
 
 local host = require "host"
+local words = require "words"
 
 local M = {}
 
@@ -18,15 +19,7 @@ function M.on_error(e)
   return type(e) == "table" and e or { internal = "internal error: " .. host.traceback(e) }
 end
 
--- A value for a message: short, printable.
-function M.show(value)
-  if math.type(value) == "float" then
-    if value ~= value then return "nan" end -- which some machines print as -nan
-    return tostring(value)
-  end
-  local text = tostring(value):gsub("[^\32-\126]", "?")
-  return #text <= 64 and text or text:sub(1, 61) .. "..."
-end
+M.show = words.short
 
 local function text_of(e)
   local text = e.message

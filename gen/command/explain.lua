@@ -1,14 +1,21 @@
 -- `explain`: the plan of a config.
 
 local host = require "host"
+local config = require "config"
 local describe = require "describe"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
+local ladder = require "ladder"
 local record = require "record"
 local takes = require "command.takes"
 
 local function run(args)
-  errors.must(host.print(describe.explain(record(kernel.load_config(args.config)))))
+  local cfg = kernel.load_config(args.config)
+  local texts = {}
+  for _, one in ipairs(ladder.tree(cfg)) do
+    if not config.members(one) then texts[#texts + 1] = describe.explain(record(one)) end
+  end
+  errors.must(host.print(table.concat(texts, "\n")))
   return 0
 end
 

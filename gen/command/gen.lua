@@ -4,7 +4,6 @@ local host = require "host"
 local build = require "command.build"
 local describe = require "describe"
 local errors = require "command.errors"
-local isas = require "isa.init"
 local kernel = require "command.kernel"
 local takes = require "command.takes"
 
@@ -18,25 +17,27 @@ end
 local function run(args)
   if not args.output then refuse_no_output(args) end
   local cfg = kernel.load_config(args.config)
-  local files, recorded = kernel.files_of(cfg)
+  local files, all = kernel.files_of(cfg)
+  if args.cxx then files[#files + 1] = { name = "mhagen.hpp", text = host.embedded("runtime/mhagen.hpp") } end
   takes.write_files(args.output, files, args.force)
   if args.quiet then return 0 end
 
-  local paths, bytes, foreign = {}, 0, build.foreign[isas.list[cfg.isa].arch]
+  local paths, bytes, emulated = {}, 0, build.emulated(cfg)
   for i, file in ipairs(files) do
     paths[i] = build.quoted(args.output .. "/" .. file.name)
-    if file.name:match("^[^.]*") == cfg.name then bytes = bytes + #file.text end
+    if not file.name:match("^mhagen%.") then bytes = bytes + #file.text end
   end
   local sources = build.sources(args.output, files, function() return true end)
-  local cc = isas.list[cfg.isa].arch ~= host.arch and foreign and foreign.cc or "cc"
+  local cc = emulated and emulated.cc or "cc"
   local compile = build.command_line(build.joined({ cc, "-O2", "-c" }, sources))
-  errors.must(host.print(describe.written(recorded, paths, bytes, compile)))
+  errors.must(host.print(describe.written(all, paths, bytes, compile)))
   return 0
 end
 
 local function options(cmd)
   takes.config(cmd)
   cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):overwrite(false)
+  cmd:flag("--cxx", "also mhagen.hpp, kernels from C++17")
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
 end

@@ -1,9 +1,9 @@
 -- From a command line to its config, and to the files of its kernel.
 
 local host = require "host"
+local bundle = require "bundle"
 local config = require "config"
 local errors = require "command.errors"
-local generate = require "generate"
 local tuning = require "lab.tuning"
 
 local M = {}
@@ -37,9 +37,16 @@ function M.load_config(arguments)
   return config.load(entries, assignments, read_schedules)
 end
 
--- The files of a kernel and of the runtime, and what was recorded for them.
+-- The same for a command that takes one kernel.
+function M.load_one(arguments, command)
+  local cfg, given = M.load_config(arguments)
+  config.refuse_several(cfg, command)
+  return cfg, given
+end
+
+-- The files of a config and of the runtime, and what was recorded for each kernel.
 function M.files_of(cfg)
-  local files, recorded = generate(cfg)
+  local files, recorded = bundle(cfg)
   for _, name in ipairs { "mhagen.h", "mhagen.c" } do
     files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
   end

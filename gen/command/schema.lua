@@ -1,17 +1,30 @@
--- `schema`: the config keys.
+-- `schema`: the config keys; and what is made of them and of the options of commands.
 
 local host = require "host"
 local errors = require "command.errors"
+local manual = require "command.manual"
 local show = require "options.show"
 
-local function run(args)
-  errors.must(host.print(args.json and show.json() or args.markdown and show.markdown() or show.text()))
+local forms = {
+  { "json", "print one JSON object, for tools", show.json },
+  { "markdown", "print the tables of docs/config.md", show.markdown },
+  { "man", "print the manual page of mhagen", manual.page },
+  { "bash", "print the completion for bash", manual.bash },
+  { "zsh", "print the completion for zsh", manual.zsh },
+  { "fish", "print the completion for fish", manual.fish },
+}
+
+local function run(args, parser)
+  local print = show.text
+  for _, form in ipairs(forms) do print = args[form[1]] and form[3] or print end
+  errors.must(host.print(print(parser)))
   return 0
 end
 
 local function options(cmd)
-  cmd:mutex(cmd:flag("--json", "print one JSON object, for tools"),
-            cmd:flag("--markdown", "print the tables of docs/config.md"))
+  local flags = {}
+  for i, form in ipairs(forms) do flags[i] = cmd:flag("--" .. form[1], form[2]) end
+  cmd:mutex(table.unpack(flags))
 end
 
 return {

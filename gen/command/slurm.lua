@@ -37,13 +37,22 @@ function M.place(shard) return "shards/" .. shard end
 -- The name of the job that may be at work in the directory, and its number.
 function M.noted(dir) return (host.read_file(dir .. "/slurm.job") or ""):match("^(%S+) ?(%d*)") end
 
+-- Does what is done for a directory. The error of an interrupt, wherever it comes, says that a job goes on where one
+-- is noted.
+local function telling(dir, action)
+  local ok, problem = pcall(action)
+  if ok then return end
+  if type(problem) == "table" and problem.message == "interrupted" and M.noted(dir) then
+    problem.message = "interrupted; the job goes on, and the same command waits for it again"
+  end
+  error(problem, 0)
+end
+
 local function note(dir, ...)
   must(host.write_files(dir, { { name = "slurm.job", text = table.concat({ ... }, " ") .. "\n" } }))
 end
 
-local function interrupted()
-  error({ message = "interrupted; the job goes on, and the same command waits for it again" }, 0)
-end
+local function interrupted() error({ message = "interrupted" }, 0) end
 
 -- What one of Slurm's programs prints; nil and the reason if it fails.
 local function ask(words)
@@ -105,8 +114,10 @@ function M.settle(dir, configs, refused, say)
         dir, tasks.job, tasks.job) }, 0)
     end
   else
-    row_files.share(dir, configs)
-    wait(dir, name, configs, say)
+    telling(dir, function()
+      row_files.share(dir, configs)
+      wait(dir, name, configs, say)
+    end)
   end
   must(host.remove_file(dir .. "/slurm.job"))
 end
@@ -158,8 +169,12 @@ end
 function M.run(at)
   local left, fruitless = row_files.lacking(at.dir, at.configs, at.settings), 0
   while #left > 0 do
-    local name, number, count = submit(at, left)
-    wait(at.dir, name, at.configs, at.say)
+    local number, count
+    telling(at.dir, function()
+      local name
+      name, number, count = submit(at, left)
+      wait(at.dir, name, at.configs, at.say)
+    end)
     must(host.remove_file(at.dir .. "/slurm.job"))
     local before = #left
     left = row_files.lacking(at.dir, at.configs, at.settings)

@@ -176,12 +176,7 @@ local function options(cmd)
   takes.timeout(cmd)
   number("--threads", "threads of the kernels (default: 1)")
   number("--samples", "number of timed samples (default: as many as a second has room for, 5 to 400)")
-  cmd:option("--launcher", "shell command that runs a program, whose path replaces {}, such as " ..
-    "'taskset -c 1 {}' or 'ssh board {}'"):argname("<CMD>")
-    :convert(function(text)
-      if text:find("{}", 1, true) then return text end
-      return nil, ("option '--launcher': '%s' has no {}"):format(errors.show(text))
-    end)
+  takes.launcher(cmd)
   cmd:option("--launch", "also use the launcher for compilers"):choices { "compile" }
   cmd:option("--slurm", "measure on the nodes of a cluster, with these options of sbatch, such as " ..
     "'--partition=short --time=1:00:00'; '' for none"):argname("<OPTIONS>")

@@ -17,18 +17,12 @@ local must = errors.must
 local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
                        "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
 
--- Puts a text in the place of each {name} of a launcher or a stage.
-local function put(text, values)
-  return (text:gsub("{(%w*)}", values))
-end
-
 local INTERRUPTED = 128 + 2
 
 -- Runs a command of a step for at most so many seconds, through the launcher if there is one, and returns its
 -- output. If the command fails, the row says so, and is raised as the error.
 local function shell_step(row, name, seconds, words, launcher)
-  local text = build.command_line(words)
-  if launcher then text = put(launcher, { [""] = text }) end
+  local text = build.launched(words, launcher)
   local status, output, why = build.run({ "/bin/sh", "-c", "exec 2>&1; " .. text }, seconds, true)
   must(status, output)
   if not why then return output end
@@ -109,7 +103,7 @@ local function run_program(at, row, step, arguments)
   local program, settings = { at.dir .. "/program" }, at.settings
   if settings.stage then
     local places = { src = build.quoted(program[1]), dst = build.quoted(at.id) }
-    shell_step(row, step, settings.timeout, { "/bin/sh", "-c", put(settings.stage, places) })
+    shell_step(row, step, settings.timeout, { "/bin/sh", "-c", build.put(settings.stage, places) })
     program = { "./" .. at.id }
   end
   if not settings.launcher then
@@ -154,7 +148,7 @@ local function generate_in(at)
   local start, cfg = host.clock(), at.cfg
   local ok, files, recorded = pcall(function()
     build.add_embedded({}, cfg, "sweep", shared_files) -- refuses their names
-    return generate(cfg)
+    return generate.kernel(cfg)
   end)
   local row, code
   if ok then

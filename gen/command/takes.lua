@@ -23,7 +23,18 @@ function M.jobs(cmd)
     :convert(M.count("--jobs"))
 end
 
+function M.embed(cmd)
+  cmd:flag("--embed", "also write NAME_packed.S and NAME_packed.h, with which packed weights are linked")
+end
+
 function M.force(cmd) cmd:flag("--force", "also replace files that mhagen has not made") end
+
+-- An option of cmd: the command of the shell in which {} stands for a program and its arguments.
+function M.launcher(cmd)
+  return cmd:option("--launcher", "shell command that runs a program, whose path replaces {} or follows, such as " ..
+    "'taskset -c 1' or 'ssh board {}'"):argname("<CMD>")
+    :convert(function(text) return text:find("{}", 1, true) and text or text .. " {}" end)
+end
 
 function M.timeout(cmd)
   cmd:option("--timeout", "seconds after which a compiler or a program is ended", "600"):argname("<SECONDS>")

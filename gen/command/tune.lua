@@ -351,7 +351,7 @@ local function tune_in(dir, cfg, base, args)
 end
 
 local function run(args)
-  local cfg, given = kernel.load_config(args.config)
+  local cfg, given = kernel.load_one(args.config, "tune")
   local why = build.obstacle(isas.list[cfg.isa])
   if why then error({ message = ("tune: isa = %s: can not be timed here: %s"):format(cfg.isa, why) }, 0) end
   kernel.files_of(cfg) -- refuses the config

@@ -8,17 +8,18 @@ local stat = require "emit.stats".at
 
 local M = {}
 
--- The sum of a lane. Of a lane that sees a key it is infinite where it is below 1/2: the maximum was one of sums
--- from zero, behind which all scores of a row fell by their roundings. Other lanes have a weight of 1 at least.
+-- The sum of a lane. Of a lane that sees a key it is infinite where it is below the least one: the maximum was one
+-- of sums from zero, behind which all scores of a row fell by their roundings, or it rose too far above them. Other
+-- lanes have a weight of 1 at least.
 local function sum_of(K, w, name, load)
   local t, scores = K.t, K.plan.scores
   local sum = load "sum"
-  if not scores.bounds.first then return sum end
+  if not scores.bounds.first and #scores.rises + #scores.hides == 0 then return sum end
   local none = t:op("set", w, "lacking_" .. name, math.huge)
   if scores.keyless then
     none = t:op("sel", w, "mended_" .. name, head.blind(K, w, name, load), sum, none)
   end
-  local low = t:op("lt", w, "low_" .. name, sum, t:op("set", w, "half_" .. name, 0.5))
+  local low = t:op("lt", w, "low_" .. name, sum, softmax.least_sum(t, w, name, K.plan))
   return t:op("sel", w, "counted_" .. name, low, none, sum)
 end
 
@@ -29,14 +30,14 @@ local function head_again(K, group, ptrs, span)
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
     { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o },
   }
-  score.add_params(K.plan.scores, params, ptrs.reads)
+  score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
   K:part("again_" .. group.name,
     "The same head with the true maximum: for sums that overflowed, and for NaN and Inf.", params,
     function(p)
-    local t, own = K.t, score.own_span(p, span)
+    local t, one = K.t, { span = score.own_span(p, span), again = true }
     p.reads = p
-    head.raise(K, group, p, own, true)
+    head.raise(K, group, p, one)
     t:block(function()
       head.each_stat(K, group, p.stats, function(w, name, load, put)
         local most = t:op("set", w, "most_" .. name, softmax.accepted)
@@ -46,14 +47,39 @@ local function head_again(K, group, ptrs, span)
         put("late", t:op("zero_if", w, "late_" .. name, good, negmax))
       end)
     end)
-    head.pass(K, group, p, { span = own, again = true })
+    head.pass(K, group, p, one)
+  end, "cold")
+end
+
+-- Counts the keys that each lane sees, where biases hide some.
+local function count_seen(K, group, ptrs, span)
+  local params = { { "stats", "out", ptrs.stats } }
+  score.add_head_params(K.plan.scores, params, ptrs.reads)
+  score.add_span(params, span)
+  K:part("seen_" .. group.name, "Counts the keys that each lane sees.", params, function(p)
+    local t, own, counts = K.t, score.own_span(p, span), {}
+    for c, v in ipairs(group.vecs) do counts[c] = t:start("zero", v.w, "count_c" .. c - 1) end
+    local first = own.begin * group.keys.rows
+    K:each("key", own.finish * group.keys.rows - first, function(i)
+      local tile = { group = group, scores = K.plan.scores, stats = p.stats, key = first + i, reads = p }
+      for c, v in ipairs(group.vecs) do
+        local name = "c" .. c - 1
+        local one = t:op("set", v.w, "one_" .. name, 1.0)
+        local ends = softmax.ends(t, tile.scores, group, p.stats, c, name)
+        for _, hidden in ipairs(softmax.hidden(t, tile, 0, c, ends, name)) do
+          one = t:op("zero_if", v.w, "seen_" .. hidden[2], hidden[1], one)
+        end
+        t:update(counts[c], "add", counts[c], one)
+      end
+    end)
+    for c, v in ipairs(group.vecs) do t:op("store", v.w, nil, stat(group, p.stats, "seen", c), counts[c]) end
   end, "cold")
 end
 
 -- After an attempt: runs `build` unless all sums are below the limit and all results finite.
 -- build gets a function that marks the bad lanes by an infinite sum.
-local function unless_good(K, group, stats, attempt, build)
-  local t = K.t
+local function unless_good(K, group, ptrs, attempt, build)
+  local t, stats = K.t, ptrs.stats
   t:block(function()
     local both, below, accepted = {}, {}, {}
     for c, v in ipairs(group.vecs) do
@@ -63,6 +89,11 @@ local function unless_good(K, group, stats, attempt, build)
       end)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
+      if ptrs.asked then -- what lanes hold that nobody asks for is no reason
+        local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)
+        local idle = t:op("lt", v.w, name "idle", last, t:op("iota", v.w, name "lane"))
+        both[c] = t:op("zero_if", v.w, name "counts", idle, both[c])
+      end
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))
       accepted[c] = t:op("all", v.w, name "good", below[c])
     end
@@ -83,15 +114,23 @@ end
 -- If a lane is not finite then either, products of a kept maximum may have overflowed: the third
 -- attempt has true maxima there.
 function M.check(K, group, ptrs, span)
-  local masked = K.plan.scores.masked
-  unless_good(K, group, ptrs.stats, 1, function(mark)
-    if not masked then mark() end
-    head_again(K, group, ptrs, span)
-    if not masked then return end
-    unless_good(K, group, ptrs.stats, 2, function(mark_again)
-      mark_again()
+  local scores = K.plan.scores
+  local function check()
+    unless_good(K, group, ptrs, 1, function(mark)
+      if not scores.masked then mark() end
       head_again(K, group, ptrs, span)
+      if not scores.masked then return end
+      unless_good(K, group, ptrs, 2, function(mark_again)
+        mark_again()
+        head_again(K, group, ptrs, span)
+      end)
     end)
+  end
+  if #scores.hides == 0 then return check() end
+  -- Before, all lanes are taken to see a key.
+  unless_good(K, group, ptrs, 0, function()
+    count_seen(K, group, ptrs, span)
+    check()
   end)
 end
 

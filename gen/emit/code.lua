@@ -3,6 +3,7 @@
 
 local choices = require "choices"
 local expr = require "expr"
+local isas = require "isa.init"
 local tape = require "tape"
 local tiles = require "tiles"
 
@@ -65,10 +66,12 @@ end
 
 -- What is recorded by record(K, ...) is of a phase: its functions have it among their `phases`.
 function Code:of(phase, record, ...)
-  local outer = self.phase
+  local outer, body = self.phase, self.t.body
+  local first = #body + 1
   self.phase = phase
   record(self, ...)
   self.phase = outer
+  for i = first, #body do body[i].phase = body[i].phase or phase end
 end
 
 -- build(i) for i = 0 .. count-1: a loop, or straight when there is one round or at level full.
@@ -77,6 +80,26 @@ function Code:each(var, count, build)
     for i = 0, count - 1 do build(i) end
   elseif not expr.is_const(count) or count > 0 then
     self.t:loop(var, count, build)
+  end
+end
+
+-- build(at, count) for n numbers: the whole vectors of them, then what is left.
+function Code:vectors(var, n, build)
+  local lanes = self.plan.isa.lanes
+  self:each(var, n // lanes, function(i) build(i * lanes, lanes) end)
+  if n % lanes > 0 then build(n - n % lanes, n % lanes) end
+end
+
+-- build(v, at, suffix) for n numbers, each in a block: whole vectors, then as narrow ones as the ISA has for what is
+-- left; suffix: of names.
+function Code:covered(n, build)
+  local isa, t = self.plan.isa, self.t
+  local whole = n // isa.lanes
+  self:each("i", whole, function(i)
+    t:block(function() build({ w = isa.full, used = isa.lanes }, i * isa.lanes, "") end)
+  end)
+  for _, v in ipairs(isas.cover(isa, n % isa.lanes)) do
+    t:block(function() build(v, whole * isa.lanes, "_tail") end)
   end
 end
 

@@ -2,6 +2,7 @@
 
 local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
+local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
 
@@ -14,11 +15,11 @@ local function divisor(n)
   end
 end
 
--- Keeps values of hidden keys out, which may be NaN: `first_key` is that of the first step.
-local function filter(t, scores, group, stats, first_key)
+-- Keeps values of hidden keys out, which may be NaN. tile: as softmax.hidden has it.
+local function filter(t, tile)
   return function(c, w, k, value, name)
-    local ends = softmax.ends(t, scores, group, stats, c, name)
-    for _, hidden in ipairs(softmax.hidden(t, w, ends, name, first_key + k)) do
+    local ends = softmax.ends(t, tile.scores, tile.group, tile.stats, c, name)
+    for _, hidden in ipairs(softmax.hidden(t, tile, k, c, ends, name)) do
       value = t:op("zero_if", w, "seen_" .. hidden[2], hidden[1], value)
     end
     return value
@@ -40,7 +41,10 @@ function M.block(K, group, ptrs, block)
         { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o:at(row * group.width) },
       }
       if block.tiles then params[#params + 1] = { "tiles", "int", block.tiles } end
-      if block.filtered then params[#params + 1] = { "key", "int", block.key } end
+      if block.filtered then
+        params[#params + 1] = { "key", "int", block.key }
+        score.add_head_params(plan.scores, params, ptrs.reads)
+      end
       local name = ("context_%dx%s%s%s%s%s"):format(run.size, group.name,
         block.tiles and "" or "_k" .. block.steps, block.add and "_add" or "", block.final and "_final" or "",
         block.filtered and "_masked" or "")
@@ -53,10 +57,11 @@ function M.block(K, group, ptrs, block)
           blocks = p.tiles * (group.keys.rows // unroll)
         end
         local tile = {
-          product = plan.product, rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
+          product = plan.attend_product, rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
           unroll = unroll or K:unroll(block.steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
-          init = gemm.from_zero(t), filter = p.key and filter(t, plan.scores, group, p.stats, p.key),
+          init = gemm.from_zero(t), filter = p.key and filter(t, {
+            scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p }),
         }
         local function row(name)
           return function(c) return stat(group, p.stats, name, c) end

@@ -8,8 +8,8 @@ local M = {}
 
 local function place(target, lanes, at) return target.p:at(at.r * target.row + (at.c - 1) * lanes) end
 
--- Only the floats that a vector uses are touched, where the target asks for it.
-local function partial(target, v) return target.exact and v.used < v.w.lanes end
+-- The floats of a vector that are touched: only those that it uses, where the target asks for it.
+local function touched(target, v) return target.exact and v.used or v.w.lanes end
 
 -- target: p, row (numbers from row to row; vectors lie `lanes` apart), exact (there is something else between).
 
@@ -17,19 +17,14 @@ local function partial(target, v) return target.exact and v.used < v.w.lanes end
 function M.add(t, target)
   return { apply = function(value, at)
     local w, p, name = at.v.w, place(target, t.isa.lanes, at), "old_" .. at.name
-    local old = partial(target, at.v) and t:op("load_n", w, name, p, at.v.used) or t:op("load", w, name, p)
+    local old = t:read("load", w, name, p, touched(target, at.v))
     return t:op("add", w, "sum_" .. at.name, old, value)
   end }
 end
 
 function M.store(t, target)
   return { apply = function(value, at)
-    local w, p = at.v.w, place(target, t.isa.lanes, at)
-    if partial(target, at.v) then
-      t:op("store_n", w, nil, p, value, at.v.used)
-    else
-      t:op("store", w, nil, p, value)
-    end
+    t:write(at.v.w, place(target, t.isa.lanes, at), value, touched(target, at.v))
     return value
   end }
 end

@@ -1,10 +1,12 @@
 -- One head for one group of queries: scores, softmax and context over the tiles of keys that the group sees.
 
 local context = require "emit.context"
+local exp = require "emit.exp"
 local expr = require "expr"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
+local types = require "types"
 
 local M = {}
 
@@ -20,28 +22,38 @@ function M.each_stat(K, group, stats, build)
   end
 end
 
--- The mask of the lanes that see no key, where the interval has a first key; w, name, load as each_stat gives them.
-function M.blind(K, w, name, load) return K.t:op("lt", w, "blind_" .. name, load "last", load "first") end
+-- The mask of the lanes that see no key, where the interval has an end; w, name, load as each_stat gives them.
+function M.blind(K, w, name, load)
+  local t = K.t
+  if #K.plan.scores.hides > 0 then
+    return t:op("lt", w, "blind_" .. name, load "seen", t:op("set", w, "some_" .. name, 0.5))
+  end
+  local last = load "last"
+  local first = K.plan.scores.bounds.first and load "first" or t:op("zero", w, "first_" .. name)
+  return t:op("lt", w, "blind_" .. name, last, first)
+end
 
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
 -- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
 -- roundings it has.
 local function score_tile(K, group, ptrs, tile)
   local plan, pass, depth = K.plan, tile.pass, K.plan.attend.depth
+  local scores = pass.shows and plan.scores.shown or plan.scores
   local rows = tile.rows or group.keys.rows
   local params = {
     { "k", "in", ptrs.k:at(tile.key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats },
   }
-  if pass.weighs then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
+  if tile.p_at then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
-  score.add_params(plan.scores, params, ptrs.reads)
+  score.add_head_params(scores, params, ptrs.reads)
   local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
   local word = pass.word .. (tile.edge and "_masked" or "") .. like
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
     local unroll, chains = K:summing(tile.like or rows, #group.vecs, depth)
     softmax.tile(K.t, {
-      product = plan.product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll, chains = chains,
-      test = plan.attend.test_scores, scores = plan.scores, key = p.key, edge = tile.edge, reads = p,
+      product = plan.attend_product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll,
+      chains = chains,
+      test = plan.attend.test_scores, scores = scores, key = p.key, edge = tile.edge, reads = p,
       a = { p = p.k, row = plan.attend.keys.row, step = 1 }, b = { p = p.q, step = group.width },
       out = p.p, stats = p.stats,
     })
@@ -56,17 +68,25 @@ score_tile = part_of_attend("scores", score_tile)
 local context_block = part_of_attend("context", context.block)
 
 -- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
--- keep: the m of the first attempt is kept.
-function M.raise(K, group, ptrs, span, keep)
-  local t, scores = K.t, K.plan.scores
+-- head: span; again, where the m of the first attempt is kept.
+function M.raise(K, group, ptrs, head)
+  local t, scores, span = K.t, K.plan.scores, head.span
   t:block(function()
     M.each_stat(K, group, ptrs.stats, function(w, name, load, put)
       local none = t:op("set", w, "none_" .. name, math.huge)
-      if scores.keyless and scores.bounds.first then
-        local blind = M.blind(K, w, name, load)
-        none = t:op("sel", w, "start_" .. name, blind, t:op("set", w, "highest_" .. name, -softmax.LOWEST), none)
+      if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
+        -- In the first attempt it is not known which lanes see a key through a mask.
+        local blind = (head.again or #scores.hides == 0) and M.blind(K, w, name, load)
+        local highest = t:op("set", w, "highest_" .. name, -types.LOWEST)
+        none = blind and t:op("sel", w, "start_" .. name, blind, highest, none) or highest
       end
-      if keep then put("kept", load("negmax", "kept")) end
+      for i, row in ipairs(scores.extras) do
+        local minus = t:op("sub", w, ("minus%d_"):format(i) .. name, t:op("zero", w, ("zero%d_"):format(i) .. name),
+          row.extra(t, w, ("extra%d_"):format(i) .. name, ptrs.reads))
+        local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
+        none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
+      end
+      if head.again then put("kept", load("negmax", "kept")) end
       put("negmax", none)
     end)
   end)
@@ -83,16 +103,44 @@ function M.raise(K, group, ptrs, span, keep)
   raise(count, rest, rest)
 end
 
-local function invert_sums(K, group, stats)
-  local t = K.t
+-- Scores of the keys of a span as the config shows them, where weights go afterwards.
+function M.show(K, group, ptrs, span)
+  local plan, rows, rest = K.plan, group.keys.rows, group.keys.rest
+  local finish = plan.scores.masked and span.finish or plan.cfg.seq_kv // rows
+  local function tile(i, rows_of)
+    score_tile(K, group, ptrs, { pass = softmax.passes.shown, key = i * rows, rows = rows_of,
+                                 p_at = i * rows * group.width, edge = plan.scores.shown.bounded })
+  end
+  K:each("tile", finish - span.begin, function(i) tile(span.begin + i) end)
+  if not plan.scores.masked and rest > 0 then tile(finish, rest) end
+end
+
+-- Adds the weights of scores that no key has to a sum.
+local function add_extras(K, ptrs, sum, stat)
+  local t, scores, w = K.t, K.plan.scores, stat.w
+  for i, row in ipairs(scores.extras) do
+    local name = ("extra%d_"):format(i) .. stat.name
+    local x = t:op("add", w, "x_" .. name, row.extra(t, w, name, ptrs.reads), stat.load("negmax", "minus_m"))
+    local p = exp.exp2(t, "p_" .. name, x)
+    if scores.keyless then
+      p = t:op("zero_if", w, "seen_" .. name, M.blind(K, w, name, stat.load), p)
+    end
+    sum = t:op("add", w, "sum_" .. name, sum, p)
+    stat.put("sum", sum)
+  end
+  return sum
+end
+
+local function invert_sums(K, group, ptrs)
+  local t, stats = K.t, ptrs.stats
   t:block(function()
     M.each_stat(K, group, stats, function(w, name, load, put)
       local one = t:op("set", w, "one_" .. name, 1.0)
-      local sum = load "sum"
+      local sum = add_extras(K, ptrs, load "sum", { w = w, name = name, load = load, put = put })
       local inverse = t:op("div", w, "inverse_" .. name, one, sum)
-      if K.plan.scores.keyless then -- the sum of a row that sees a key is 1 at least
-        local half = t:op("set", w, "half_" .. name, 0.5)
-        inverse = t:op("zero_if", w, "scale_" .. name, t:op("lt", w, "none_" .. name, sum, half), inverse)
+      if K.plan.scores.keyless then -- such a row has the sum 0
+        local least = softmax.least_sum(t, w, name, K.plan)
+        inverse = t:op("zero_if", w, "scale_" .. name, t:op("lt", w, "none_" .. name, sum, least), inverse)
       end
       put("inverse", inverse)
     end)
@@ -111,7 +159,7 @@ local function lead_tile(K, group, ptrs, head)
   if head.again then return tile(passes.again, K.plan.scores.masked) end
   K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
     if K.plan.scores.bounds.first then
-      M.raise(K, group, ptrs, span)
+      M.raise(K, group, ptrs, head)
       tile(passes.again, true)
     else
       tile(passes.first, true)
@@ -144,7 +192,7 @@ local function block(K, group, ptrs, head, part)
                                    p_at = (probs and at or at - from) * p_tile })
     end)
   end
-  if part.last then invert_sums(K, group, ptrs.stats) end
+  if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
   local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
@@ -163,7 +211,7 @@ end
 function M.pass(K, group, ptrs, head)
   local plan, span, most = K.plan, head.span, group.keys.block_tiles
   local masked = plan.scores.masked
-  local count = not masked and group.keys.blocks or span.most.finish <= most and 1 or nil
+  local count = not plan.scores.bounded and group.keys.blocks or span.most.finish <= most and 1 or nil
   local parts = { { from = span.lead, to = span.finish, lead = 1 } }
   if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
 
@@ -198,7 +246,7 @@ function M.pass(K, group, ptrs, head)
     end
   end
   if count then return end
-  invert_sums(K, group, ptrs.stats)
+  invert_sums(K, group, ptrs)
   context_block(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
 end
 

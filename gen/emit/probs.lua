@@ -1,67 +1,89 @@
--- The attention weights of a head, for configs that return them.
+-- What configs return of each query and key of a head: scores, or the attention weights.
 
 local score = require "score.init"
 local stat = require "emit.stats".at
 local transpose = require "emit.transpose"
+local types = require "types"
 
 local M = {}
 
--- probs[query][key] of one head from the weights P[key][lane] and the sums.
-function M.write(K, group, ptrs, span)
+-- to[query][key] of one head from p[key][lane]. what: name and doc of the function; to, its parameter; scores, whose
+-- span it is; none(name), what stands where no query of the group sees a key; of_vector(c, stats), a function of
+-- (name, x) to what x in vector c becomes.
+local function write(K, group, ptrs, what)
   local t, isa, m, rows = K.t, K.plan.isa, K.plan.cfg.seq_kv, group.keys.rows
-  local lanes = isa.lanes
+  local lanes, bounds = isa.lanes, what.scores.bounds
   local params = {
-    { "p", "out", ptrs.p }, { "stats", "in", ptrs.stats }, { "probs", "out", ptrs.probs },
+    { "p", "out", ptrs.p }, { "stats", "in", ptrs.stats }, { what.to, "out", ptrs.to },
   }
-  score.add_span(params, span)
-  K:part("probs_" .. group.name, "Normalizes, transposes and stores the attention weights.", params,
-    function(p)
-    local own = score.own_span(p, span)
-    -- Keys that no query of the group sees.
+  score.add_span(params, ptrs.span)
+  if ptrs.asked then params[#params + 1] = { "asked", "int", ptrs.asked } end
+  K:part(what.name .. "_" .. group.name, what.doc, params, function(p)
+    local own = score.own_span(p, ptrs.span)
     local function clear(from, count)
       K:each("row", count, function(i)
         t:block(function()
           for c = 1, #group.vecs do
             t:op("store", isa.full, nil, p.p:at((from + i) * group.width + (c - 1) * lanes),
-              t:op("zero", isa.full, "none_c" .. c - 1))
+              what.none("none_c" .. c - 1))
           end
         end)
       end)
     end
-    if K.plan.scores.bounds.first then clear(0, own.begin * rows) end
-    if K.plan.scores.masked then clear(own.finish * rows, m - own.finish * rows) end
-    local function square(key, count)
-      for c, v in ipairs(group.vecs) do
-        local inverse = t:op("load", isa.full, ("inverse_c%d"):format(c - 1),
-          stat(group, p.stats, "inverse", c))
-        local least = t:op("set", isa.full, ("least_c%d"):format(c - 1), 2.0 ^ -126)
+    if bounds.first then clear(0, own.begin * rows) end
+    if what.scores.masked then clear(own.finish * rows, m - own.finish * rows) end
+    local function squares(key, count)
+      for c in ipairs(group.vecs) do
+        local become = what.of_vector(c, p.stats)
         local rows = {}
         for r = 0, lanes - 1 do
           local name = ("r%d_c%d"):format(r, c - 1)
           if r < count then
-            local weight = t:op("load", isa.full, "p_" .. name,
-              p.p:at((key + r) * group.width + (c - 1) * lanes))
-            local scaled = t:op("mul", isa.full, "scaled_" .. name, weight, inverse)
-            local tiny = t:op("lt", isa.full, "tiny_" .. name, scaled, least)
-            rows[r] = t:op("zero_if", isa.full, "w_" .. name, tiny, scaled)
+            rows[r] = become(name, t:op("load", isa.full, "p_" .. name,
+              p.p:at((key + r) * group.width + (c - 1) * lanes)))
           else
             rows[r] = t:op("zero", isa.full, "w_" .. name)
           end
         end
-        local out = transpose.square(t, rows, ("t_c%d_"):format(c - 1))
-        for j = 0, v.used - 1 do
-          local at = p.probs:at(((c - 1) * lanes + j) * m + key)
-          if count < lanes then
-            t:op("store_n", isa.full, nil, at, out[j], count)
-          else
-            t:op("store", isa.full, nil, at, out[j])
-          end
-        end
+        transpose.store_columns(t, group, c, rows,
+          { at = p[what.to]:at(key), row = m, columns = count, asked = p.asked })
       end
     end
-    K:each("block", m // lanes, function(i) t:block(function() square(i * lanes, lanes) end) end)
-    if m % lanes > 0 then t:block(function() square(m - m % lanes, m % lanes) end) end
+    K:vectors("block", m, function(key, count) t:block(function() squares(key, count) end) end)
   end)
+end
+
+-- The attention weights. ptrs: p, stats, to = where those of the first query go, span, asked.
+function M.write(K, group, ptrs)
+  local t, w = K.t, K.plan.isa.full
+  write(K, group, ptrs, {
+    name = "probs", to = "probs", scores = K.plan.scores,
+    doc = "Normalizes, transposes and stores the attention weights.",
+    none = function(name) return t:op("zero", w, name) end,
+    of_vector = function(c, stats)
+      local inverse = t:op("load", w, ("inverse_c%d"):format(c - 1), stat(group, stats, "inverse", c))
+      local least = t:op("set", w, ("least_c%d"):format(c - 1), 2.0 ^ -126)
+      return function(name, weight)
+        local scaled = t:op("mul", w, "scaled_" .. name, weight, inverse)
+        local tiny = t:op("lt", w, "tiny_" .. name, scaled, least)
+        return t:op("zero_if", w, "w_" .. name, tiny, scaled)
+      end
+    end,
+  })
+end
+
+-- The scores that head.show has left in P; ptrs as above.
+function M.write_scores(K, group, ptrs)
+  local t, w = K.t, K.plan.isa.full
+  write(K, group, ptrs, {
+    name = "show", to = "scores", scores = K.plan.scores.shown,
+    doc = "Transposes and stores the scores, in base e.",
+    none = function(name) return t:op("set", w, name, -math.huge) end,
+    of_vector = function(c)
+      local factor = t:op("set", w, ("ln2_c%d"):format(c - 1), 1.0 / types.LOG2E)
+      return function(name, x) return t:op("mul", w, "s_" .. name, x, factor) end
+    end,
+  })
 end
 
 return M

@@ -1,6 +1,6 @@
 -- Tiles of scores, and the softmax that is fused into them.
 --
--- A score tile holds S^T[key][query lanes], scaled by log2(e)/sqrt(dk) at pack time, so the weights
+-- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights
 -- are exp2(S - max). One pass: the maximum m of the first tile serves for all keys; later tiles
 -- start their accumulators at -m and exponentiate at once. Any m gives the same softmax as long as
 -- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
@@ -10,18 +10,26 @@ local choices = require "choices"
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
 local stat = require "emit.stats".at
+local types = require "types"
 
 local M = {}
-
--- The maximum of no scores: the lowest float.
-M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104)
 
 -- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
 M.accepted = 4294967296.0
 
+-- The least sum of a lane that sees a key: a maximum of its own scores has the weight 1, but for roundings, and one
+-- that was made larger at first is accepted down to here.
+function M.least_sum(t, w, name, plan)
+  if #plan.scores.rises + #plan.scores.hides > 0 then
+    return t:op("set", w, "least_" .. name, plan.attend_product.b.least or 1.0 / M.accepted)
+  end
+  return t:op("set", w, "half_" .. name, 0.5)
+end
+
 -- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
 -- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
--- weighs: makes weights; adds: their sum is added to that of the tiles before. word: of the function's name.
+-- weighs: makes weights; adds: their sum is added to that of the tiles before. shows: the scores go where weights
+-- go. word: of the function's name.
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
@@ -33,16 +41,23 @@ M.passes = {
   -- all weights of a row could be zero.
   next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true,
                  doc = "Weights of some keys, added to the sum; a new maximum is subtracted last." },
+  shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
 
--- Masks of the lanes that do not see a key: { mask, name } for each end of the interval. ends: as M.ends has them.
-function M.hidden(t, w, ends, name, key)
-  local index = t:op("index", w, "key_" .. name, key)
+-- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends has
+-- them, and those of rows that hide keys.
+function M.hidden(t, tile, r, c, ends, name)
+  local w = tile.group.vecs[c].w
+  local index = t:op("index", w, "key_" .. name, tile.key + r)
   local list = {}
   if ends.last then list[1] = { t:op("lt", w, "hide_" .. name, ends.last, index), name } end
   if ends.first then
     list[#list + 1] = { t:op("lt", w, "early_" .. name, index, ends.first), name .. (ends.last and "_early" or "") }
+  end
+  for i, row in ipairs(tile.scores.hides) do
+    local of = ("%s_by%d"):format(name, i)
+    list[#list + 1] = { row.hides(t, w, "hide_" .. of, M.place(tile, r, c)), of }
   end
   return list
 end
@@ -64,15 +79,15 @@ local function hide(t, tile, acc)
   local out, least = {}, {}
   for r = 0, tile.rows - 1 do out[r] = {} end
   for c, v in ipairs(tile.group.vecs) do
-    local ends = M.ends(t, tile.scores, tile.group, tile.stats, c, "c" .. c - 1)
+    local ends = tile.edge and M.ends(t, tile.scores, tile.group, tile.stats, c, "c" .. c - 1) or {}
     local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), -math.huge)
     for r = 0, tile.rows - 1 do
       out[r][c] = acc[r][c]
-      for _, hidden in ipairs(M.hidden(t, v.w, ends, ("r%d_c%d"):format(r, c - 1), tile.key + r)) do
+      for _, hidden in ipairs(M.hidden(t, tile, r, c, ends, ("r%d_c%d"):format(r, c - 1))) do
         local mask, name = table.unpack(hidden)
         out[r][c] = t:op("sel", v.w, "s_" .. name, mask, hidden_score, out[r][c])
         if r == 0 and ends.last and not least[c] then
-          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), M.LOWEST)
+          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), types.LOWEST)
           least[c] = t:op("sel", v.w, ("least_c%d"):format(c - 1), mask, lowest, hidden_score)
         end
       end
@@ -117,7 +132,51 @@ local function start(t, tile, from_m)
 end
 
 -- Where a vector of scores is, for the rows that bias or change it.
-function M.place(tile, r, c) return setmetatable({ key = tile.key + r, c = c }, { __index = tile.reads }) end
+function M.place(tile, r, c)
+  local group, final, origin = tile.group, tile.final or {}, tile.origin or {}
+  local key = tile.key + r
+  local function index(t, w, name) return t:op("index", w, name, key) end
+  return setmetatable({ key = key, index = index, c = c, lane = (c - 1) * group.lanes, width = group.width,
+                        cfg = tile.scores.cfg, final = final[c], origin = origin[c],
+                        softcap = tile.scores.cfg.softcap }, { __index = tile.reads })
+end
+
+-- The places of the queries of each vector.
+local function places(t, tile)
+  local list = {}
+  for c, v in ipairs(tile.group.vecs) do
+    list[c] = t:op("load", v.w, ("place_c%d"):format(c - 1), stat(tile.group, tile.stats, "place", c))
+  end
+  return list
+end
+
+-- The last keys that the lanes of each vector see.
+local function final_keys(t, tile)
+  local list = {}
+  for c, v in ipairs(tile.group.vecs) do
+    local name = ("final_c%d"):format(c - 1)
+    list[c] = tile.scores.bounds.last and t:op("load", v.w, name, stat(tile.group, tile.stats, "last", c))
+      or t:op("index", v.w, name, tile.scores.cfg.seq_kv - 1)
+  end
+  return list
+end
+
+-- A maximum, or the larger score that no key has. Not by `max`, for a NaN must not reach a row that sees no key.
+function M.with_extras(t, w, name, of, m)
+  for i, row in ipairs(of.scores.extras) do
+    local extra = row.extra(t, w, ("extra%d_%s"):format(i, name), of.reads)
+    m = t:op("sel", w, ("most%d_%s"):format(i, name), t:op("lt", w, ("less%d_%s"):format(i, name), m, extra), extra, m)
+  end
+  return m
+end
+
+-- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is. From 2^22 on
+-- roundings of scores are as large.
+local function whole(t, w, name, m)
+  local size = t:op("max", w, "size_" .. name, m, t:op("sub", w, "minus_" .. name, t:op("zero", w, "none_" .. name), m))
+  local small = t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
+  return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
+end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
@@ -127,20 +186,29 @@ function M.tile(t, tile)
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
   -- Behind a change of a score -m is subtracted, as in the first tile.
   local from_m = pass.from_m and #scores.changes == 0
+  local rounds = tile.product.b.round
   local old_m = pass.old_m or pass.from_m and not from_m
+  tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
+  tile.origin = scores.places and places(t, tile) or tile.final
   tile.vecs, tile.init = group.vecs, start(t, tile, from_m)
   local acc = gemm.tile(t, tile)
   for i, row in ipairs(scores.changes) do
     for r = 0, tile.rows - 1 do
       for c, v in ipairs(group.vecs) do
-        acc[r][c] = row.change(t, v.w, ("s%d_r%d_c%d"):format(i, r, c - 1), M.place(tile, r, c), acc[r][c])
+        local name, at = ("s%d_r%d_c%d"):format(i, r, c - 1), M.place(tile, r, c)
+        if row.bias then acc[r][c] = t:op("add", v.w, name, acc[r][c], row.bias(t, v.w, "bias_" .. name, at)) end
+        if row.change then acc[r][c] = row.change(t, v.w, name .. (row.bias and "_changed" or ""), at, acc[r][c]) end
       end
     end
   end
   local least = {}
-  if tile.edge then acc, least = hide(t, tile, acc) end
+  if tile.edge or #scores.hides > 0 then acc, least = hide(t, tile, acc) end
 
   for c, v in ipairs(group.vecs) do
+    local function weights_at(r) return tile.out:at(r * group.width + (c - 1) * group.lanes) end
+    if pass.shows then
+      for r = 0, tile.rows - 1 do t:op("store", v.w, nil, weights_at(r), acc[r][c]) end
+    end
     local m
     if old_m or pass.new_m then
       local negmax_at = stat(group, stats, "negmax", c)
@@ -151,9 +219,20 @@ function M.tile(t, tile)
       end
       if pass.new_m then
         local list = { m }
-        if scores.keyless and not old_m then list[1] = least[c] end
+        if scores.keyless and #scores.hides == 0 and not old_m then list[1] = least[c] end
         for r = 0, tile.rows - 1 do list[#list + 1] = acc[r][c] end
         m = reduce(t, v.w, "max", list, ("max_c%d_"):format(c - 1))
+        for i, row in ipairs(not old_m and scores.rises or {}) do
+          local rise = row.rise(t, v.w, ("rise%d_c%d"):format(i, c - 1), M.place(tile, tile.rows - 1, c))
+          m = t:op("add", v.w, ("risen%d_c%d"):format(i, c - 1), m, rise)
+        end
+        if #scores.hides > 0 and not old_m then -- all keys of this tile may be hidden, or nearly so
+          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), exp.lowest)
+          local unseen = t:op("lt", v.w, ("unseen_c%d"):format(c - 1), m, lowest)
+          m = t:op("zero_if", v.w, ("seen_m_c%d"):format(c - 1), unseen, m)
+        end
+        if not old_m then m = M.with_extras(t, v.w, "c" .. c - 1, tile, m) end
+        if rounds then m = whole(t, v.w, "top_c" .. c - 1, m) end
         t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))
       end
     end
@@ -164,8 +243,9 @@ function M.tile(t, tile)
         local name = ("r%d_c%d"):format(r, c - 1)
         local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m)
           or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
-        local p = exp.exp2(t, "p_" .. name, x)
-        t:op("store", v.w, nil, tile.out:at(r * group.width + (c - 1) * group.lanes), p)
+        local p = exp.exp2(t, (rounds and "exact_" or "p_") .. name, x)
+        if rounds then p = rounds(t, v.w, "p_" .. name, p) end
+        t:op("store", v.w, nil, weights_at(r), p)
         local chain = r % 4 + 1
         if tile.test then
           local zero = t:op("zero", v.w, "zero_" .. name)

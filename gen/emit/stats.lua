@@ -1,11 +1,16 @@
 -- The statistics of a group of queries in the workspace, a row of `width` floats each. negmax: -m; test: not 0
 -- where a result was not finite; last and first: the ends of the interval of keys that a lane sees; kept: the -m
--- of the first attempt; late: the part of -m that is subtracted last.
+-- of the first attempt; late: the part of -m that is subtracted last; place: the places of the queries among the keys;
+-- seen: how many keys a lane sees, as far as that is known.
 
-local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, first = 7 } }
+local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, first = 7, place = 8,
+                     seen = 9 } }
 
--- How many there are; `first` only where the interval has that end.
-function M.count(scores) return scores.bounds.first and 8 or 7 end
+-- How many there are; `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a
+-- mask hides keys.
+function M.count(scores)
+  return #scores.hides > 0 and 10 or scores.places and 9 or scores.bounds.first and 8 or 7
+end
 
 -- The statistic `row` of vector c of a group.
 function M.at(group, stats, row, c) return stats:at(M.rows[row] * group.width + (c - 1) * group.lanes) end

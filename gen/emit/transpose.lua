@@ -1,5 +1,6 @@
 -- Transposition: a square of L rows by L columns in registers, L the lanes of the full width, in log2(L)
--- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors; and a matrix in squares.
+-- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors; the sums of lanes in as many; and
+-- matrices of a group in squares, from rows to lanes and back.
 
 local M = {}
 
@@ -22,30 +23,48 @@ function M.square(t, rows, prefix)
   return rows
 end
 
--- X[q][d] of one group, its rows `ld` floats apart -> XT[d][width], zeros in the lanes without a query.
-function M.panel(K, label, group, d, ld, x, xt)
+-- The sums of the lanes of each of the vectors list[i], i from 0 to L-1, as the lanes of one vector.
+function M.sums(t, list)
+  local w, block = t.isa.full, 1
+  while block < t.isa.lanes do
+    local joined = {}
+    for i = 0, #list, 2 do
+      local name, a, b = ("_%d_%d"):format(2 * block, i // 2), list[i], list[i + 1]
+      joined[i // 2] = t:op("add", w, "sums" .. name, t:op("trn_lo", w, "even" .. name, a, b, block),
+        t:op("trn_hi", w, "odd" .. name, a, b, block))
+    end
+    list, block = joined, 2 * block
+  end
+  return list[0]
+end
+
+-- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
+-- columns (d), scale, if there is one; of what is no X also letter, in the text; load, the op that reads it; none, what
+-- lanes without a query have; change(w, name, x), what becomes of a vector of XT.
+function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
-  local lanes = isa.lanes
+  local lanes, d, ld, letter, load = isa.lanes, from.columns, from.row, from.letter or "X", from.load or "load"
   K:part(label .. "_" .. group.name,
-    ("XT[%d][%d] from %d rows of X[..][%d]."):format(d, group.width, group.used, ld),
-    { { "x", "in", x }, { "xt", "out", xt } }, function(p)
+    ("%sT[%d][%d] from %d rows of %s[..][%d]%s."):format(letter, d, group.width, group.used, letter, ld,
+      from.scale and ", scaled" or ""),
+    { { "x", "in", from.p }, { "xt", "out", xt } }, function(p)
     -- One of `columns` columns of `used` rows, those of vector c.
     local function square(column, columns, c, used)
-      local rows = {}
+      local rows, scale = {}, from.scale and t:op("set", isa.full, "scale", from.scale)
       for r = 0, lanes - 1 do
         local name = "x_r" .. r
         local at = p.x:at(c * (lanes * ld) + column + r * ld)
         if r >= used then
-          rows[r] = t:op("zero", isa.full, name)
-        elseif columns < lanes then
-          rows[r] = t:op("load_n", isa.full, name, at, columns)
+          rows[r] = from.none and t:op("set", isa.full, name, from.none) or t:op("zero", isa.full, name)
         else
-          rows[r] = t:op("load", isa.full, name, at)
+          rows[r] = t:read(load, isa.full, name, at, columns)
         end
+        if scale and r < used then rows[r] = t:op("mul", isa.full, "scaled_r" .. r, rows[r], scale) end
       end
       local out = M.square(t, rows, "t")
       for j = 0, columns - 1 do
-        t:op("store", isa.full, nil, p.xt:at(column * group.width + c * lanes + j * group.width), out[j])
+        local vector = from.change and from.change(isa.full, "r" .. j, out[j]) or out[j]
+        t:op("store", isa.full, nil, p.xt:at(column * group.width + c * lanes + j * group.width), vector)
       end
     end
     local function squares(column, columns)
@@ -55,8 +74,45 @@ function M.panel(K, label, group, d, ld, x, xt)
         t:block(function() square(column, columns, whole, group.used % lanes) end)
       end
     end
-    K:each("block", d // lanes, function(i) squares(i * lanes, lanes) end)
-    if d % lanes > 0 then squares(d - d % lanes, d % lanes) end
+    K:vectors("block", d, squares)
+  end)
+end
+
+-- Stores columns of the queries in vector c of a group, each of them one of rows[0], rows[1], ... to: at, of the first
+-- query and column, row (floats from query to query), columns (their number), asked (how many queries are asked for),
+-- if a run says.
+function M.store_columns(t, group, c, rows, to)
+  local isa, lanes = t.isa, t.isa.lanes
+  local out = M.square(t, rows, ("t_c%d_"):format(c - 1))
+  for j = 0, group.vecs[c].used - 1 do
+    local query = (c - 1) * lanes + j
+    local at = to.at:at(query * to.row)
+    local function store() t:write(isa.full, at, out[j], to.columns) end
+    if to.asked then t:when(query, to.asked, store) else store() end
+  end
+end
+
+-- XT[d][width] of one group -> X[q][d], as `panel` has them. to: p, row, columns, asked.
+function M.rows(K, label, group, xt, to)
+  local t, isa, d = K.t, K.plan.isa, to.columns
+  local lanes, params = isa.lanes, { { "xt", "in", xt }, { "x", "out", to.p } }
+  if to.asked then params[#params + 1] = { "asked", "int", to.asked } end
+  K:part(label .. "_" .. group.name,
+    ("%d rows of X[..][%d] from XT[%d][%d]."):format(group.used, to.row, d, group.width), params, function(p)
+    local function squares(column, columns)
+      for c in ipairs(group.vecs) do
+        t:block(function()
+          local rows = {}
+          for r = 0, lanes - 1 do
+            local name, at = ("x_r%d_c%d"):format(r, c - 1), p.xt:at((column + r) * group.width + (c - 1) * lanes)
+            rows[r] = r < columns and t:op("load", isa.full, name, at) or t:op("zero", isa.full, name)
+          end
+          M.store_columns(t, group, c, rows, { at = p.x:at(column), row = to.row, columns = columns,
+                                                  asked = p.asked })
+        end)
+      end
+    end
+    K:vectors("block", d, squares)
   end)
 end
 

@@ -2,6 +2,26 @@
 
 local x86 = require "isa.x86"
 
+local bytes = [[
+/* Floats of the first n bytes at p, zeros behind. */
+static inline __m256 bytes8(const unsigned char *p, size_t n) {
+  uint64_t bits = 0;
+  memcpy(&bits, p, n);
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bits)));
+}
+]]
+
+local bf16 = [[
+/* The nearest bfloat16, ties to even; NaN stays NaN. */
+static inline __m256 to_bf16(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  const __m256i high = _mm256_slli_epi32(_mm256_srli_epi32(sum, 16), 16);
+  return _mm256_blendv_ps(_mm256_castsi256_ps(high), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+]]
+
 return {
   name = "avx2",
   title = "x86-64 with AVX2 and FMA",
@@ -11,12 +31,13 @@ return {
   headers = x86.headers,
   begin = x86.begin "avx2,fma",
   finish = x86.finish,
+  asks = { f16 = { cpu = "MHAGEN_CPU_AVX2_F16C", begin = x86.begin "avx2,fma,f16c" } },
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } } },
   },
   fused = true,
-  helpers = x86.helpers,
+  helpers = { load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16 },
   widths = {
     { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", register = "x", cost = 1 },
   },
@@ -24,6 +45,8 @@ return {
     load = "_mm256_loadu_ps($1)",
     load_kept = "kept$lanes(_mm256_loadu_ps($1))",
     load_n = "_mm256_maskload_ps($1, _mm256_setr_epi32($on))",
+    load_bytes = "bytes8($1, 8)",
+    load_bytes_n = "bytes8($1, $2)",
     store = "_mm256_storeu_ps($1, $2)",
     store_n = "_mm256_maskstore_ps($1, _mm256_setr_epi32($on), $2)",
     dup = "_mm256_set1_ps($1)",
@@ -34,11 +57,14 @@ return {
     add = "_mm256_add_ps($1, $2)",
     sub = "_mm256_sub_ps($1, $2)",
     mul = "_mm256_mul_ps($1, $2)",
+    sqrt = "_mm256_sqrt_ps($1)",
     div = "_mm256_div_ps($1, $2)",
     fma = "_mm256_fmadd_ps($1, $2, $3)",
     max = "_mm256_max_ps($1, $2)",
     min = "_mm256_min_ps($1, $2)",
     round = "_mm256_round_ps($1, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)",
+    round_bf16 = "to_bf16($1)",
+    round_f16 = "_mm256_cvtph_ps(_mm256_cvtps_ph($1, _MM_FROUND_TO_NEAREST_INT))",
     to_i = "_mm256_cvtps_epi32($1)",
     ishl = "_mm256_slli_epi32($1, $2)",
     iadd = "_mm256_add_epi32($1, $2)",

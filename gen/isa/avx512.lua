@@ -17,7 +17,7 @@ return {
   },
   fused = true,
   saturates = true,
-  helpers = x86.helpers,
+  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16 },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -29,15 +29,21 @@ static inline __m512 root16(__m512 a) {
 }
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
-    { lanes = 16, t = "__m512", m = "__mmask16", p = "_mm512", full = "0xFFFF", low = "(", cost = 1,
-      register = "v", root = "root16(", roots = ")" },
-    { lanes = 8, t = "__m256", m = "__mmask8", p = "_mm256", full = "0xFF", low = "_mm512_castps512_ps256(",
-      cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))" },
+    { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
+      full = "0xFFFF", low = "(", cost = 1,
+      register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
+    { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
+      full = "0xFF", low = "_mm512_castps512_ps256(",
+      cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
+      -- Without a mask they are of F16C.
+      widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
   },
   rows = {
     load = "$p_loadu_ps($1)",
     load_kept = "kept$lanes($p_loadu_ps($1))",
     load_n = "$p_maskz_loadu_ps($hex, $1)",
+    load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",
+    load_bytes_n = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
     store = "$p_storeu_ps($1, $2)",
     store_n = "$p_mask_storeu_ps($1, $hex, $2)",
     dup = "$p_set1_ps($1)",
@@ -48,11 +54,14 @@ static inline __m512 root16(__m512 a) {
     add = "$p_add_ps($1, $2)",
     sub = "$p_sub_ps($1, $2)",
     mul = "$p_mul_ps($1, $2)",
+    sqrt = "$p_sqrt_ps($1)",
     div = "$p_div_ps($1, $2)",
     fma = "$p_fmadd_ps($1, $2, $3)",
     max = "$p_max_ps($1, $2)",
     min = "$p_min_ps($1, $2)",
     round = "$p_roundscale_ps($1, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)",
+    round_bf16 = "to_bf16_$lanes($1)",
+    round_f16 = "$widen$narrow$1, _MM_FROUND_TO_NEAREST_INT))",
     scale2 = "$p_scalef_ps($1, $2)",
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",

@@ -28,9 +28,9 @@ end
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
 -- FMAs are by lane), widths (the full one first), rows. Optional: fused (fma
--- rounds once), saturates (scale2 takes any exponent), arch, headers, helpers (C functions that rows
--- call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before and after
--- the functions that need the ISA).
+-- rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops take
+-- besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each width in which
+-- a kernel uses it), prelude, begin and finish (text before and after the functions that need the ISA).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
@@ -62,6 +62,23 @@ end
 function M.product(isa, type)
   local row = isa.products[type.name .. " " .. type.name] or isa.products["f32 f32"]
   return { a = type, b = type, way = row.way, rows = row.rows }
+end
+
+-- Whether an ISA rounds to a type.
+function M.has(isa, type)
+  for _, op in ipairs(type.ops or {}) do
+    if not isa.rows[op] then return false end
+  end
+  return true
+end
+
+-- The ISA's cpu and begin, or others for what a type of the list asks.
+function M.asked(isa, list)
+  for _, type in ipairs(list) do
+    local more = isa.asks and isa.asks[type.name]
+    if more then return more end
+  end
+  return isa
 end
 
 -- A row for one width and literal, cut into texts and operands.

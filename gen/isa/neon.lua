@@ -1,5 +1,26 @@
 -- AArch64 Advanced SIMD: 4 lanes, 32 registers, FMA by a lane. A narrower FMA costs as much.
 
+local bytes = [[
+/* Floats of the first n bytes at p, zeros behind. */
+static inline float32x4_t bytes4(const unsigned char *p, size_t n) {
+  uint32_t bits = 0;
+  memcpy(&bits, p, n);
+  const uint16x8_t wide = vmovl_u8(vcreate_u8(bits));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)));
+}
+]]
+
+local bf16 = [[
+/* The nearest bfloat16, ties to even; NaN stays NaN. */
+static inline float32x4_t to_bf16(float32x4_t a) {
+  const uint32x4_t bits = vreinterpretq_u32_f32(a);
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t sum = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
+  const uint32x4_t high = vshlq_n_u32(vshrq_n_u32(sum, 16), 16);
+  return vbslq_f32(vceqq_f32(a, a), vreinterpretq_f32_u32(high), a);
+}
+]]
+
 return {
   name = "neon",
   title = "AArch64 with Advanced SIMD",
@@ -19,6 +40,7 @@ return {
     "#pragma GCC pop_options",
     "#endif",
   }, "\n"),
+  helpers = { load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16 },
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
@@ -34,6 +56,8 @@ return {
       [2] = "vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f))",
       [3] = "vld1q_lane_f32($1 + 2, vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f)), 2)",
     },
+    load_bytes = "bytes4($1, 4)",
+    load_bytes_n = "bytes4($1, $2)",
     store = "vst1q_f32($1, $2)",
     store_n = {
       [1] = "vst1q_lane_f32($1, $2, 0)",
@@ -48,12 +72,15 @@ return {
     add = "vaddq_f32($1, $2)",
     sub = "vsubq_f32($1, $2)",
     mul = "vmulq_f32($1, $2)",
+    sqrt = "vsqrtq_f32($1)",
     div = "vdivq_f32($1, $2)",
     fma = "vfmaq_f32($3, $1, $2)",
     fma_lane = "vfmaq_laneq_f32($3, $1, $2, $4)",
     max = "vmaxq_f32($1, $2)",
     min = "vminq_f32($1, $2)",
     round = "vrndnq_f32($1)",
+    round_bf16 = "to_bf16($1)",
+    round_f16 = "vcvt_f32_f16(vcvt_f16_f32($1))",
     to_i = "vcvtq_s32_f32($1)",
     ishl = "vshlq_n_s32($1, $2)",
     iadd = "vaddq_s32($1, $2)",

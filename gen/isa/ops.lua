@@ -1,16 +1,17 @@
 -- The contract between the emitters and the ISAs: every primitive, its signature, its meaning.
 --
 -- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
--- a address of floats, e one float in memory, n integer literal, s float literal,
+-- a address of floats, y address of bytes, e one float in memory, n integer literal, s float literal,
 -- x integer expression (converted to float). Left of the arrow stands the result.
 --
 -- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
--- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address,
--- n and s the literals, e the float in memory, x the integer. F(x) rounds to float32, pick(c, x, y)
--- selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
+-- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
+-- n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
+-- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
--- a meaning at all; `full`, which operand is of the full width at any width.
+-- a meaning at all; `full`, which operand is of the full width at any width. `port`: what it takes of a core, which
+-- else is "load" where it reads memory, "store" where it has no result, "vector" for all others.
 
 local list = {}
 local function op(def)
@@ -19,6 +20,7 @@ local function op(def)
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, unfused = def.unfused, domain = def.domain,
               optional = def.optional, by = def.by, full = def.full }
+  o.port = def.port or result == "-" and "store" or args:find "[aye]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
   list[name] = o
@@ -30,23 +32,28 @@ op { "load_kept", "f <- a",   "the same, into a register: no use of the result r
      ref = "M(i)", optional = true }
 op { "load_n",  "f <- a n",   "the first n < L floats, zeros behind; touches no other float",
      ref = "pick(i < n, M(i), 0.0)" }
+op { "load_bytes", "f <- y",  "L unsigned bytes from any address, each as a float", ref = "Y(i)" }
+op { "load_bytes_n", "f <- y n", "the first n < L bytes, zeros behind; touches no other byte",
+     ref = "pick(i < n, Y(i), 0.0)" }
 op { "store",   "- <- a f",   "all lanes to any float-aligned address", ref = "b" }
 op { "store_n", "- <- a f n", "the first n < L lanes; touches no other float", ref = "b" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
-op { "zero",    "f <-",       "zeros", ref = "0.0" }
-op { "set",     "f <- s",     "a literal in every lane", ref = "s" }
+op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }
+op { "set",     "f <- s",     "a literal in every lane", ref = "s", port = "none" }
 op { "index",   "f <- x",     "an integer in every lane, its magnitude below 2^24", ref = "x" }
-op { "iota",    "f <-",       "the lane number", ref = "i" }
+op { "iota",    "f <-",       "the lane number", ref = "i", port = "none" }
 -- arithmetic, round to nearest even
 op { "add",     "f <- f f",   "a + b", ref = "F(a + b)" }
 op { "sub",     "f <- f f",   "a - b", ref = "F(a - b)" }
 op { "mul",     "f <- f f",   "a * b", ref = "F(a * b)" }
 op { "div",     "f <- f f",   "a / b", ref = "F(a / b)" }
+op { "sqrt",    "f <- f",     "the square root, for a from 2^-126 on", ref = "F(sqrt(a))",
+     domain = "a >= FLT_MIN or isnan(a)" }
 op { "fma",     "f <- f f f", "a * b + c; rounded once where the ISA says fused",
-     ref = "fmaf(a, b, c)", unfused = "F(F(a * b) + c)" }
+     ref = "fmaf(a, b, c)", unfused = "F(F(a * b) + c)", port = "fma" }
 op { "fma_lane", "f <- f f f n", "a * (lane n of b) + c, rounded once; b is of the full width",
-     ref = "fmaf(a, B(n), c)", optional = true, full = 2 }
+     ref = "fmaf(a, B(n), c)", optional = true, full = 2, port = "fma" }
 op { "max",     "f <- f f",   "the larger; NaN where b is, b or NaN where only a is; either zero",
      ref = "pick(a > b, a, b)", alt = "pick(a >= b or isnan(a), a, b)" }
 op { "min",     "f <- f f",   "the smaller; NaN where b is, b or NaN where only a is; either zero",
@@ -60,8 +67,13 @@ op { "scale2",  "f <- f f",   "a * 2^b for a in [0.5, 2) and an integer b up to 
      ref = "F(a * exp2(b))",
      domain = "(isnan(a) and isnan(b)) or (a >= 0.5 and a < 2.0 and rintf(b) == b and b <= 127.0 " ..
               "and a * exp2(b) >= FLT_MIN)" }
+-- the nearest numbers of smaller types: NaN stays NaN, what is beyond them becomes infinite
+op { "round_bf16", "f <- f",  "the nearest bfloat16, ties to even; a zero of either sign", optional = true,
+     ref = "BF16(a)", alt = "BF16(a) + 0.0" }
+op { "round_f16", "f <- f",   "the nearest number of half precision, ties to even; a zero of either sign",
+     optional = true, ref = "F16(a)", alt = "F16(a) + 0.0" }
 -- the parts of exp2 by a table, where an ISA looks up sixteen floats in a register
-op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true,
+op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true, port = "shuffle",
      ref = "F(exp2(iand(BITS(a), 15) / 16.0))" }
 op { "scale2_floor", "f <- f f", "a * 2^floor(b) for a in [1, 2) and b from -126; inf for b from 128; " ..
      "NaN where b is", optional = true,
@@ -71,19 +83,19 @@ op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22;
      ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }
 op { "ishl",    "i <- i n",   "shifted left by n bits", ref = "ishl(a, n)", optional = true }
 op { "iadd",    "i <- i i",   "a + b modulo 2^32", ref = "iadd(a, b)", optional = true }
-op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true }
-op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", optional = true }
+op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true, port = "none" }
+op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", optional = true, port = "none" }
 -- comparison and choice
 op { "lt",      "m <- f f",   "a < b; false where either is NaN", ref = "a < b" }
 op { "sel",     "f <- m f f", "b where the mask is set, else c", ref = "pick(a, b, c)" }
-op { "low",     "f <- f",     "the first lanes of a, which is of the full width", ref = "a",
+op { "low",     "f <- f",     "the first lanes of a, which is of the full width", ref = "a", port = "none",
      optional = true, full = 1 }
 op { "zero_if", "f <- m f",   "zero where the mask is set, else b", ref = "pick(a, 0.0, b)" }
 op { "all",     "c <- m",     "whether the mask is set in every lane", ref = "all(A)" }
 -- the two halves of one step of a transposition: exchange blocks of n lanes between two vectors
 op { "trn_lo",  "f <- f f n", "even blocks of a, and those of b in the odd places",
-     ref = "pick(idiv(i, n) % 2 == 0, A(i), B(i - n))", by = "n" }
+     ref = "pick(idiv(i, n) % 2 == 0, A(i), B(i - n))", by = "n", port = "shuffle" }
 op { "trn_hi",  "f <- f f n", "odd blocks of a in the even places, and those of b",
-     ref = "pick(idiv(i, n) % 2 == 0, A(i + n), B(i))", by = "n" }
+     ref = "pick(idiv(i, n) % 2 == 0, A(i + n), B(i))", by = "n", port = "shuffle" }
 
 return list

@@ -13,6 +13,49 @@ return {
   },
   fused = false,
   saturates = true,
+  helpers = {
+    round_bf16 = [[
+/* The nearest bfloat16, ties to even; NaN stays NaN. */
+static inline float to_bf16(float a) {
+  uint32_t bits;
+  memcpy(&bits, &a, sizeof bits);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return a;
+  bits = (bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u;
+  memcpy(&a, &bits, sizeof a);
+  return a;
+}
+]],
+    round_f16 = [[
+/* The nearest number of half precision, ties to even; NaN stays NaN. Below 2^-14 these are the
+ * multiples of 2^-24. */
+static inline float to_f16(float a) {
+  uint32_t bits;
+  memcpy(&bits, &a, sizeof bits);
+  const uint32_t size = bits & 0x7FFFFFFFu, sign = bits ^ size;
+  if (size > 0x7F800000u) return a;
+  if (size < 0x38800000u) return nearest(a * 16777216.0f) * 5.9604644775390625e-8f;
+  bits = (size + 0xFFFu + ((size >> 13) & 1u)) & 0xFFFFE000u;
+  if (bits >= 0x47800000u) bits = 0x7F800000u;
+  bits |= sign;
+  memcpy(&a, &bits, sizeof a);
+  return a;
+}
+]],
+    sqrt = [[
+/* The square root, correctly rounded: the library's may set errno. Heron's method in double. */
+static inline float square_root(float a) {
+  if (!(a <= FLT_MAX)) return a;
+  uint32_t bits;
+  float near; /* to 6 %, by half of the exponent */
+  memcpy(&bits, &a, sizeof bits);
+  bits = (bits >> 1) + 0x1FC00000u;
+  memcpy(&near, &bits, sizeof near);
+  double root = (double)near;
+  for (int i = 0; i < 4; ++i) root = 0.5 * (root + (double)a / root);
+  return (float)root;
+}
+]],
+  },
   prelude = [[
 /* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It
  * is taken away as an integer: floats in another order or of more precision would lose the sum. */
@@ -38,6 +81,8 @@ static inline float scale2(float a, float b) {
   rows = {
     load = "$e1",
     load_n = "$e1",
+    load_bytes = "(float)$e1",
+    load_bytes_n = "(float)$e1",
     store = "$e1 = $2",
     store_n = "$e1 = $2",
     dup = "$1",
@@ -48,11 +93,14 @@ static inline float scale2(float a, float b) {
     add = "$1 + $2",
     sub = "$1 - $2",
     mul = "$1 * $2",
+    sqrt = "square_root($1)",
     div = "$1 / $2",
     fma = "$1 * $2 + $3",
     max = "$1 > $2 ? $1 : $2",
     min = "$1 < $2 ? $1 : $2",
     round = "nearest($1)",
+    round_bf16 = "to_bf16($1)",
+    round_f16 = "to_f16($1)",
     scale2 = "scale2($1, $2)",
     lt = "$1 < $2",
     sel = "$1 ? $2 : $3",

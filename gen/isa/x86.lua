@@ -17,6 +17,18 @@ static inline $t kept$lanes($t a) {
 ]],
 }
 
+-- AVX-512's widths, by masks.
+M.to_bf16 = [[
+/* The nearest bfloat16, ties to even; NaN stays NaN. */
+static inline $t to_bf16_$lanes($t a) {
+  const $i bits = $p_castps_$si(a);
+  const $i odd = $p_and_$si($p_srli_epi32(bits, 16), $p_set1_epi32(1));
+  const $i sum = $p_add_epi32(bits, $p_add_epi32(odd, $p_set1_epi32(0x7FFF)));
+  const $i high = $p_slli_epi32($p_srli_epi32(sum, 16), 16);
+  return $p_mask_blend_ps($p_cmp_ps_mask(a, a, _CMP_UNORD_Q), $p_cast$si_ps(high), a);
+}
+]]
+
 function M.begin(features)
   return table.concat({
     -- A spilled vector faults there: the stack is aligned to 16 bytes alone (gcc's bug 54412).

@@ -2,7 +2,9 @@
 -- results as text or JSON.
 
 local config = require "config"
+local cpu = require "cpu"
 local cprint = require "cprint"
+local floor = require "floor"
 local isas = require "isa.init"
 local json = require "json"
 local peak = require "emit.peak"
@@ -88,6 +90,37 @@ function M.phases(recorded, output, symbols)
   return fractions
 end
 
+-- ---- the floor ----
+
+-- The most flops of a cycle that a core has, with the widest of its ISAs.
+local function flops_of_a_cycle(name)
+  local most = 0
+  for _, isa in ipairs(isas.list) do
+    local facts = cpu.facts(name, isa)
+    most = math.max(most, facts and 2 * isa.lanes * facts.fmas or 0)
+  end
+  return most
+end
+
+-- Adds to a row which fraction the floor of the kernel's own operations is of its time, and of that of its phases if
+-- they are told apart. The row knows the time as a fraction of the FMA peak.
+function M.add_floor(row, recorded)
+  local cfg = recorded.plan.cfg
+  local counts, sum = floor.of(recorded)
+  local all = row.fraction * sum * cfg.batch * flops_of_a_cycle(cfg.cpu) / row.flops
+  row.of_floor = { order = { "all" }, all = rounded(all) }
+  local cycles = {}
+  for _, phase in ipairs(counts) do cycles[phase.phase] = phase.cycles end
+  for _, phase in ipairs(row.phases and row.phases.order or {}) do
+    local own, time = 0, row.phases[phase]
+    for name in phase:gmatch("[^+]+") do own = own + (cycles[name] or 0) end
+    if own > 0 and time > 0 then
+      table.insert(row.of_floor.order, phase)
+      row.of_floor[phase] = rounded(all * own / sum / time)
+    end
+  end
+end
+
 -- ---- results ----
 
 local keys = {}
@@ -169,8 +202,8 @@ function M.json(row)
   end
   all.config = ordered(row.config, config_keys)
   if row.phases then
-    order[#order + 1] = "phases"
-    all.phases = ordered(row.phases, row.phases.order)
+    table.move({ "phases", "of_floor" }, 1, 2, #order + 1, order)
+    all.phases, all.of_floor = ordered(row.phases, row.phases.order), ordered(row.of_floor, row.of_floor.order)
   end
   return json.encode(all) .. "\n"
 end
@@ -199,6 +232,13 @@ function M.text(row)
   line("speed", "%.1f GFLOP/s, %.1f %% of the FMA peak of %d core%s, %.1f GFLOP/s each%s", row.gflops,
     100 * row.fraction, row.threads, plural, row.peak_gflops,
     row.disturbed and "; the machine was disturbed" or "")
+  if row.of_floor then
+    local parts = {}
+    for i, phase in ipairs(row.of_floor.order) do
+      parts[i] = ("%s %.0f %%"):format(phase, 100 * row.of_floor[phase])
+    end
+    line("floor", "of the time, with cpu=%s: %s", row.config.cpu, table.concat(parts, ", "))
+  end
   if row.fma_speedup then
     line("threads", "%d FMA loops at once do %.2f times the work of one", row.threads, row.fma_speedup)
   end

@@ -67,7 +67,7 @@ end
 local function new_rows()
   local rows, count, same, lists = {}, 0, {}, {}
   local constant, varying = {}, {} -- the keys of either kind
-  local meta = { same = same, lists = lists }
+  local meta = { same = same, lists = lists, rows = rows } -- the rows in the order in which they came
   for i, column in ipairs(M.columns) do constant[i] = column.key end
   local function spread(key)
     local list, value = {}, same[key]
@@ -112,10 +112,12 @@ function M.constant(rows, key)
   return not meta.lists[key], meta.same[key]
 end
 
--- The values of rows in a column, nil where there is none: faster than row by row.
+-- The values of all rows of a list in a column, nil where there is none: faster than row by row. Nobody changes them.
 function M.list(rows, key)
-  local meta, list = getmetatable(rows[1]), {}
+  local meta = getmetatable(rows[1])
   local of, same = meta.lists[key], meta.same[key]
+  if of and rows == meta.rows then return of end
+  local list = {}
   for i = 1, #rows do
     if of then list[i] = of[rows[i][1]] else list[i] = same end
   end
@@ -165,6 +167,7 @@ end
 
 -- Whether a value is possible for a key of a config.
 local function is_of(rule, value)
+  if rule.kind == "number" then return type(value) == "number" end
   if rule.min then return math.type(value) == "integer" and value >= rule.min end
   if rule.default == false then return type(value) == "boolean" end
   return type(value) == "string"
@@ -367,6 +370,9 @@ function M.axes(sweep)
     if #values > 1 then axes[#axes + 1] = { column = column, values = values } end
   end
   local function copies(column)
+    if M.constant(sweep.rows, column.key) and M.constant(sweep.rows, column.same_as) then
+      return sweep.rows[1][column.key] == sweep.rows[1][column.same_as]
+    end
     local own, other = M.list(sweep.rows, column.key), M.list(sweep.rows, column.same_as)
     for i = 1, #sweep.rows do
       if own[i] ~= other[i] then return false end

@@ -70,12 +70,18 @@ local function id_of(cfg, command)
   return table.concat(words, ",")
 end
 
+local function load_one(entries)
+  local cfg = config.load(entries, {})
+  config.refuse_several(cfg, "a sweep")
+  return cfg
+end
+
 -- Lists of entries -> the configs { id, command, cfg }, each once, and the invalid ones
 -- { command, rule }.
 function M.expand(lists)
   local configs, invalid, seen = {}, {}, {}
   for _, entries in ipairs(lists) do
-    local ok, cfg = pcall(config.load, entries, {})
+    local ok, cfg = pcall(load_one, entries)
     local command, broken
     if ok then
       command = config.canonical(cfg)

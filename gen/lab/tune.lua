@@ -66,7 +66,7 @@ local function generate_one(candidate, lab)
     local words = table.move(candidate.arguments, 1, #candidate.arguments, 1, {})
     words[#words + 1] = "name=" .. lab.name(candidate.words)
     candidate.cfg = config.load(nil, words)
-    local files, recorded = generate(candidate.cfg)
+    local files, recorded = generate.kernel(candidate.cfg)
     candidate.files, candidate.flops = files, recorded.plan.flops
     candidate.bytes = recorded.plan.packed_bytes + recorded.plan.workspace_bytes
     candidate.code = lab.hash(same(candidate.cfg.name, files))

@@ -11,13 +11,15 @@ local M = { list = {}, always = rows.always, elsewhere = rows.elsewhere }
 M.told = { name = {}, word = {} }
 
 local function place(row)
-  if row.kind == "integer" then return 1 end
+  if row.kind == "integer" or row.kind == "ladder" then return 1 end
   return row.required and 3 or 2
 end
 
 local known = {} -- the fields of a row
-for field in ([[key kind min max choices doc default same_as required example computed also divides multiple excludes
-                beside name word bit number args weights idle draw schedule planned]]):gmatch("%S+") do
+for field in ([[key kind min max choices letters doc default same_as implied required example computed formula also
+                machines groups divides even within multiple least excludes beside name word bit number args weights
+                fill idle draw schedule
+                planned]]):gmatch("%S+") do
   known[field] = true
 end
 
@@ -48,19 +50,28 @@ for _, row in ipairs(rows.schedule) do M.add(row, true) end
 function M.rule(row) return kinds[row.kind].rule(row) end
 function M.values(row) return kinds[row.kind].values(row) end
 function M.from_text(row, text) return kinds[row.kind].from_text(row, text) end
+function M.text(row, value) return (kinds[row.kind].to_text or tostring)(value) end
 function M.accept(row, value) return kinds[row.kind].accept(row, value) end
+
+-- The values of several kernels that a value of a row asks for, or nil.
+function M.several(row, value)
+  local several = kinds[row.kind].several
+  return several and several(value)
+end
 
 -- What a missing key stands for; but the name's default is computed from the others.
 function M.default(row, values)
+  local implied = row.implied and row.implied(values)
+  if implied then return implied end
   if row.same_as then return values[row.same_as] end
   return row.default
 end
 
--- Whether the option has another value than its default.
+-- Whether the option has another value than its default, which what others imply is not where there is one.
 function M.on(row, values)
   local value = values[row.key]
   if value == nil or value == row.default then return false end
-  return not row.same_as or value ~= values[row.same_as]
+  return row.default ~= nil or value ~= M.default(row, values)
 end
 
 local function each_on(cfg)
@@ -78,9 +89,42 @@ local function any_on(keys, values)
   return false
 end
 
+-- Whether something is about these values: { of = the row's own value, but = { key, value } }.
+local function concerns(what, row, values)
+  local key, is = table.unpack(what.but or {})
+  return (what.of == nil or what.of == values[row.key]) and not (key and values[key] == is)
+end
+
+-- Whether a row cannot stand beside another one.
+local function excluded(row, other, values)
+  if not concerns(other, row, values) then return false end
+  for _, value in ipairs(other.unless or {}) do
+    if values[row.key] == value then return false end
+  end
+  local value = values[other.key]
+  if other.lacks then return not kinds.letters_of(value):find(("[%s]"):format(other.lacks)) end
+  if other.is ~= nil then return value == other.is end
+  return M.on(M.list[other.key], values)
+end
+
+-- What it must be there instead, and why.
+local function refusal(row, other, values)
+  local default, implied = M.default(row, values), row.implied and row.implied(values)
+  local equal = row.same_as and not implied and ("equal %s = "):format(row.same_as)
+  local must = { (equal or "be ") .. tostring(default) }
+  table.move(other.unless or {}, 1, #(other.unless or {}), 2, must)
+  local short = not other.lacks and (other.is == nil or other.is == true)
+  local with = short and other.key or ("%s = %s"):format(other.key, values[other.key])
+  return ("must %s with %s, %s"):format(table.concat(must, " or "), with, other.why)
+end
+
 -- The rule that a row breaks beside the other values, or nil.
 local function broken(row, values)
   local value = values[row.key]
+  local least = row.least
+  if least and values[least.with[1]] == least.with[2] and value < values[least.key] then
+    return ("must be at least %s = %d with %s = %s"):format(least.key, values[least.key], table.unpack(least.with))
+  end
   if row.divides and value and values[row.divides] % value ~= 0 then
     return ("must divide %s = %d"):format(row.divides, values[row.divides])
   end
@@ -88,18 +132,31 @@ local function broken(row, values)
   if of and value and value % (values[of] // values[by]) ~= 0 then
     return ("must be a multiple of %s / %s = %d"):format(of, by, values[of] // values[by])
   end
-  if not M.on(row, values) then return nil end
-  if row.beside and not any_on(row.beside, values) then
+  -- A default, too, may be odd.
+  if row.even and any_on(row.beside, values) and value % 2 ~= 0 then return "must be even" end
+  if row.within and value and value > values[row.within] then
+    return ("must be at most %s = %d"):format(row.within, values[row.within])
+  end
+  local on = M.on(row, values)
+  for _, other in ipairs(row.excludes or {}) do
+    if (on or other.of) and excluded(row, other, values) then return refusal(row, other, values) end
+  end
+  if on and row.beside and not any_on(row.beside, values) then
     return ("must be with one of %s, or it has no effect"):format(table.concat(row.beside, ", "))
   end
-  for _, other in ipairs(row.excludes or {}) do
-    local there = values[other.key] == other.is
-    if other.is == nil then there = M.on(M.list[other.key], values) end
-    if there then
-      local must = row.same_as and ("equal %s = %s"):format(row.same_as, M.default(row, values))
-        or "be " .. tostring(M.default(row, values))
-      local with = (other.is == nil or other.is == true) and other.key or ("%s = %s"):format(other.key, other.is)
-      return ("must %s with %s, %s"):format(must, with, other.why)
+end
+
+-- The first rule that a ladder breaks, as M.conflict has it: its row, the values of all its kernels, and their configs.
+function M.ladder_conflict(row, values, members)
+  local first, last = members[1], members[#members]
+  for _, other in ipairs(rows.ladder) do
+    local key, must = other.key, other.must
+    local about = (not other.row or other.row == row.key) and (not other.differs
+      or first[other.differs] ~= last[other.differs]) and not (other.beside and not any_on(other.beside, last))
+    local good = last[key] == must or other.unless and last[other.unless[1]] == other.unless[2]
+    if about and not good then
+      return { key = key, value = values[key], rule = ("must be %s with %s = %s, %s"):format(tostring(must), row.key,
+        values[row.key], other.why) }
     end
   end
 end
@@ -112,11 +169,14 @@ function M.conflict(values)
   end
 end
 
+-- Rows of the inputs K and V.
+function M.key_rows(cfg) return cfg.cache == "append" and cfg.seq or cfg.seq_kv end
+
 -- The words of a config's description.
 function M.words(cfg)
   local words = {}
   for _, row in ipairs(M.told.word) do
-    if M.on(row, cfg) then words[#words + 1] = row.word:format(cfg[row.key]) end
+    if M.on(row, cfg) then words[#words + 1] = row.word:format(M.text(row, cfg[row.key])) end
   end
   return words
 end
@@ -134,29 +194,48 @@ end
 -- The bits of mhagen_kernel.options, by their names in mhagen.h.
 function M.bits(plan)
   local bits = {}
-  for _, row in each_on(plan.cfg) do
-    if row.bit and not (row.idle and row.idle(plan)) then bits[#bits + 1] = row.bit end
+  for _, row in ipairs(M.list) do
+    local bit, value = row.bit, plan.cfg[row.key]
+    if type(bit) == "table" then bit = bit[value] elseif not M.on(row, plan.cfg) then bit = nil end
+    if bit and not (row.idle and row.idle(plan)) then bits[#bits + 1] = bit end
   end
   return bits
 end
 
--- The rows whose values mhagen_kernel has as numbers.
+-- The value of a row as mhagen_kernel has it: number = true, or the prefix of a name.
+local function number_text(row, value)
+  local number, text = kinds[row.kind].number, M.text(row, value)
+  if number then return tostring(number(row, value)) end
+  if row.number == true and row.kind == "choice" then return ('"%s"'):format(text) end
+  return row.number == true and text or row.number .. text:upper()
+end
+
+-- What mhagen_kernel has as numbers: { key, text } of the options that are on, and of those beside them.
 function M.numbers(cfg)
   local list = {}
-  for _, row in each_on(cfg) do
-    if row.number then list[#list + 1] = row end
+  for _, row in ipairs(M.list) do
+    if row.number and (M.on(row, cfg) or row.beside and any_on(row.beside, cfg)) then
+      list[#list + 1] = { row.key, number_text(row, cfg[row.key]) }
+    end
   end
   return list
 end
 
--- The pointers that a config needs, of `args` or of `weights`: { pointer =, aligned =, input =, most = }, the
--- last a number.
-function M.needs(cfg, of)
-  local list = table.move(M.always[of], 1, #M.always[of], 1, {})
+-- The pointers that a config needs, by the field `args`, `weights` or `fill` of the rows: { pointer =, aligned =,
+-- input =, most = }, the last a number.
+function M.needs(plan, of)
+  local cfg, list = plan.cfg, {}
+  for _, need in ipairs(M.always[of]) do
+    local there = not need.letter or kinds.letters_of(cfg.project):find(need.letter)
+    if there and (not need.bytes or plan[need.bytes] > 0) then list[#list + 1] = need end
+  end
   for _, row in each_on(cfg) do
     for _, need in ipairs(row[of] or {}) do
-      list[#list + 1] = { pointer = need.pointer, aligned = need.aligned, input = need.input,
-                          most = need.most and cfg[need.most] }
+      if concerns(need, row, cfg) and (not need.bytes or plan[need.bytes] > 0) then
+        local less = need.less and (plan.shortest or cfg)[need.less] or 0
+        list[#list + 1] = { pointer = need.pointer, aligned = need.aligned, input = need.input,
+                            most = need.most and cfg[need.most] - less }
+      end
     end
   end
   return list

@@ -6,11 +6,15 @@
 --   from_text    (row, text): what the text of a key=value argument stands for; a text that stands for
 --                nothing is returned as it is, and then breaks the rule
 --   values       (row): the values, for a table of the keys
+--   to_text      (value): the value as text, where that is not what Lua writes
 --   in_name      (row, value): how a name writes the value, behind the row's prefix
 --   parse        (row, text): the value that a text in a name begins with, and the rest of the text; or nil
+--   several      (value): the values that it asks several kernels for, or nil
+--   number       (row, value): the value as a number, for mhagen_kernel; where it is none itself
 
 local closest = require "options.closest"
 local identifier = require "options.identifier"
+local words = require "words"
 
 local M = {}
 
@@ -31,6 +35,50 @@ M.integer = {
   parse = function(_, text)
     local digits, rest = text:match("^(%d+)(.*)$")
     return digits and tonumber(digits), rest
+  end,
+}
+
+-- An integer, or several that rise, with commas between: a kernel for each.
+M.ladder = {
+  fields = M.integer.fields,
+  rule = function(row) return M.integer.rule(row) .. ", or several that rise, with commas between" end,
+  accept = function(row, value)
+    if type(value) ~= "string" then return M.integer.accept(row, value) end
+    local list = {}
+    for text in (value .. ","):gmatch("([^,]*),") do
+      local integer = M.integer.accept(row, M.integer.from_text(row, text))
+      if not integer or list[1] and integer <= list[#list] then return nil end
+      list[#list + 1] = integer
+    end
+    return list[2] and table.concat(list, ",") or nil
+  end,
+  from_text = M.integer.from_text,
+  values = M.integer.values,
+  several = function(value)
+    local list = {}
+    for text in (type(value) == "string" and value or ""):gmatch("%d+") do list[#list + 1] = tonumber(text) end
+    return list[2] and list
+  end,
+  in_name = function(_, value) return (tostring(value):gsub(",", "_")) end,
+  parse = M.integer.parse,
+}
+
+-- A floating-point number, kept to its last bit. In names p, m and nothing stand for point, minus and plus.
+local symbols, letters = { ["."] = "p", ["-"] = "m", ["+"] = "" }, { p = ".", m = "-" }
+M.number = {
+  fields = { "min", "max" },
+  rule = function(row) return ("must be a number from %s to %s"):format(words.exact(row.min), words.exact(row.max)) end,
+  accept = function(row, value)
+    local number = math.type(value) and value + 0.0
+    return number and number >= row.min and number <= row.max and number or nil
+  end,
+  from_text = function(_, text) return text:match("^[%w.+-]+$") and tonumber(text) or text end,
+  values = function(row) return ("%s..%s"):format(words.exact(row.min), words.exact(row.max)) end,
+  to_text = words.exact,
+  in_name = function(_, value) return (words.exact(value):gsub("[.+-]", symbols)) end,
+  parse = function(row, text)
+    local digits, rest = text:match("^(%d[%dpem]*)(.*)$")
+    return digits and M.number.accept(row, tonumber((digits:gsub("[pm]", letters)))), rest
   end,
 }
 
@@ -57,6 +105,65 @@ M.choice = {
   end,
 }
 
+-- Some of the choices, all for one machine, with + between: a kernel for each of them. The fields: machines, by choice
+-- what it is for, if not for any; groups, names of several choices, { name, value } each.
+local function words_of(value)
+  local words = {}
+  for word in (value .. "+"):gmatch("([^+]*)%+") do words[#words + 1] = word end
+  return words
+end
+
+M.bundle = {
+  fields = { "choices", "machines", "groups" },
+  rule = function(row)
+    local names = {}
+    for i, group in ipairs(row.groups) do names[i] = group[1] end
+    return ("must be one of %s, or several of a machine with + between, as %s"):format(table.concat(row.choices, ", "),
+      table.concat(names, ", "))
+  end,
+  accept = function(row, value)
+    if type(value) ~= "string" then return nil end
+    local known, names, asked = {}, table.move(row.choices, 1, #row.choices, 1, {}), {}
+    for _, group in ipairs(row.groups) do known[group[1]], names[#names + 1] = group[2], group[1] end
+    for _, choice in ipairs(row.choices) do known[choice] = choice end
+    for _, word in ipairs(words_of(value)) do
+      if not known[word] then
+        local meant = closest(word, names)
+        return nil, meant and ("%s, did you mean %s?"):format(M.bundle.rule(row), meant)
+      end
+      for _, choice in ipairs(words_of(known[word])) do asked[choice] = true end
+    end
+    local first
+    local found = {}
+    for _, choice in ipairs(row.choices) do
+      local machine = asked[choice] and row.machines[choice]
+      if machine and first and row.machines[first] ~= machine then
+        return nil, ("%s is for %s, %s for %s: a bundle is for one machine"):format(first, row.machines[first], choice,
+          machine)
+      end
+      first = first or machine and choice
+      found[#found + 1] = asked[choice] and choice or nil
+    end
+    return table.concat(found, "+")
+  end,
+  from_text = as_it_is,
+  values = function(row)
+    local names = table.move(row.choices, 1, #row.choices, 1, {})
+    for _, group in ipairs(row.groups) do names[#names + 1] = group[1] end
+    return table.concat(names, ", ")
+  end,
+  several = function(value)
+    local words = words_of(value)
+    return words[2] and words
+  end,
+  in_name = function(_, value) return (value:gsub("%+", "_")) end,
+  parse = function(row, text)
+    local value = text:gsub("_", "+")
+    local accepted = M.bundle.accept(row, value)
+    return accepted == value and value or nil, ""
+  end,
+}
+
 M.flag = {
   fields = { "default" },
   rule = function() return "must be true or false" end,
@@ -70,6 +177,35 @@ M.flag = {
   values = function() return "true, false" end,
   in_name = function() return "" end, -- the prefix says it
   parse = function(_, text) return true, text end,
+}
+
+-- Some of the letters of a row, in their order; "none" is none of them.
+function M.letters_of(value) return value ~= "none" and value or "" end
+
+M.letters = {
+  fields = { "letters", "default" },
+  rule = function(row) return ("must be letters of %s in this order, or none"):format(row.letters) end,
+  accept = function(row, value)
+    if value == "none" then return value end
+    local text = type(value) == "string" and #value > 0 and value or "none"
+    local in_order = {}
+    for letter in row.letters:gmatch(".") do in_order[#in_order + 1] = text:find(letter, 1, true) and letter end
+    return table.concat(in_order) == text and text or nil
+  end,
+  from_text = as_it_is,
+  values = function(row) return ("letters of %s, none"):format(row.letters) end,
+  in_name = function(_, value) return value end,
+  parse = function(row, text)
+    local letters, rest = text:match("^(%l+)(.*)$")
+    return letters and M.letters.accept(row, letters), rest
+  end,
+  number = function(row, value) -- a bit for each letter, the first is 1
+    local sum = 0
+    for i = 1, #row.letters do
+      if M.letters_of(value):find(row.letters:sub(i, i), 1, true) then sum = sum + (1 << (i - 1)) end
+    end
+    return sum
+  end,
 }
 
 M.identifier = {

@@ -1,23 +1,32 @@
 -- The options of a kernel, one row each: all that is particular to an option, but for what it does, is in
 -- its row. gen/options/init.lua reads the rows.
 --
---   key, kind   the kinds are in kinds.lua, with the fields that belong to them: min and max, choices
+--   key, kind   the kinds are in kinds.lua, with the fields that belong to them: min and max, choices, letters,
+--               machines, groups
 --   doc         what it is, in a table of the keys
 --   default     or same_as, the key whose value it takes; or required, with an example; or computed,
---               which tells from what. Without any of them a missing key stays nil.
+--               which tells from what. Without any of them a missing key stays nil; formula tells what that means.
+--   implied     (values): what a missing key stands for instead where other keys say so, or nil
 --   also        what other tools call it, for suggestions
 --   divides     a key that must be a multiple of it
---   excludes    what it cannot be combined with unless it has its default: { key, is =, why = }; without `is` any
---               value but that key's default
+--   even        true where it must be even; within: a key that it may not exceed
+--   excludes    what it cannot be combined with unless it has its default, or one of the values `unless`: { key,
+--               is =, lacks =, unless =, of =, but =, why = }. is: a value of that key; lacks: one that has none of
+--               these letters; without both any value but that key's default; of: the value of this key, which may
+--               be its default, that it is about; but: { key, value } with which it can
+--   least       { key =, with = { key, value } }: with that value, the key whose value it must not be below
 --   beside      keys of which one must be on, or it would have no effect
 --   name        what stands in a kernel's name before its value
 --   word        what the description of a kernel says of it; %s is the value
---   bit         of mhagen_kernel.options
---   number      true where mhagen_kernel has the value as a number of the same name
---   args        the pointers of mhagen_args that a run then needs: { pointer =, most =, aligned =, input = }.
---               most: it is to an int for each batch entry, from 0 to the value of this key; aligned: to
---               MHAGEN_ALIGN; input: it is to a matrix that the formula names
+--   bit         of mhagen_kernel.options where the option is on; or { value = bit } for some values
+--   number      true where mhagen_kernel has the value under the same name, as a number or a text; or what stands
+--               before a choice in the name of its constant
+--   args        the pointers of mhagen_args that a run then needs: { pointer =, most =, aligned =, input =, of =,
+--               but = }. most: it is to an int for each batch entry, from 0 to the value of this key, less that of
+--               `less`; aligned: to MHAGEN_ALIGN; input: it is to a matrix that the formula names; of: the value of
+--               the key with which it is needed; but: { key, value } with which it is not
 --   weights     the pointers of mhagen_weights that packing then needs
+--   fill        the pointers of mhagen_args that filling the cache then needs
 --   idle        (plan): why the plan could not do what the option asks, or nil
 --   draw        how tests/fuzz.py draws it: with this chance, from..to, or one of a list (another choice than
 --               the default), or mostly small and sometimes large. tiny: the value of a tiny shape; twice,
@@ -25,12 +34,13 @@
 
 local cpu = require "cpu"
 local isas = require "isa.init"
+local kinds = require "options.kinds"
 local types = require "types"
 
 -- What any ISA allows; what the one of a config allows, the plan knows.
-local isa_names, most_rows, most_vectors = {}, 0, 0
+local isa_names, machines, most_rows, most_vectors = {}, {}, 0, 0
 for i, isa in ipairs(isas.list) do
-  isa_names[i] = isa.name
+  isa_names[i], machines[isa.name] = isa.name, isa.arch
   for _, product in pairs(isa.products) do
     for _, rows in pairs(product.rows) do
       most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
@@ -38,13 +48,28 @@ for i, isa in ipairs(isas.list) do
   end
 end
 
+-- Whether a config that may lack keys does not project with the matrix of a letter.
+local function lacks(values, letter)
+  return values.project ~= nil and not kinds.letters_of(values.project):find(letter)
+end
+
+-- The width of rows that are not projected: `heads` and `width` are keys, each followed by that whose value it takes.
+local function unprojected(letter, heads, width)
+  return function(values)
+    local count, each = values[heads[1]] or values[heads[2]], values[width[1]] or values[width[2]]
+    return lacks(values, letter) and count and each and count * each or nil
+  end
+end
+
 local M = {}
 
--- What every kernel needs.
+-- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
 M.always = {
-  args = { { pointer = "q", input = true }, { pointer = "y" }, { pointer = "packed", aligned = true },
-           { pointer = "workspace", aligned = true } },
-  weights = { { pointer = "wq" }, { pointer = "wk" }, { pointer = "wv" }, { pointer = "wo" } },
+  args = { { pointer = "q", input = true }, { pointer = "y" },
+           { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true } },
+  fill = {},
+  weights = { { pointer = "wq", letter = "q" }, { pointer = "wk", letter = "k" }, { pointer = "wv", letter = "v" },
+              { pointer = "wo", letter = "o" } },
 }
 
 M.options = {
@@ -59,36 +84,54 @@ M.options = {
     draw = { chance = 0.3, from = 1, to = 8 } },
   { key = "d_model", kind = "integer", min = 1, max = 16384, required = true, example = 384, name = "_d",
     also = { "embed_dim", "dim", "width", "hidden_size", "hidden_dim", "n_embd" },
-    doc = "width of the rows of Q, and of K, V and Y", draw = { small = 64, large = 300 } },
+    implied = unprojected("q", { "h" }, { "dk" }),
+    doc = "width of the rows of Q, and of K, V and Y; may be left out where Q is not projected",
+    draw = { small = 64, large = 300 } },
   { key = "dk", kind = "integer", min = 1, max = 1024, required = true, example = 32, name = "_k",
     also = { "head_dim", "d_k", "d_head", "head_size" },
     doc = "width of one head's queries and keys", draw = { small = 32, large = 128 } },
   { key = "dv", kind = "integer", min = 1, max = 1024, same_as = "dk", name = "_v",
     also = { "d_v", "v_head_dim" },
     doc = "width of one head's values", draw = { chance = 0.3, small = 32, large = 128 } },
-  { key = "seq", kind = "integer", min = 1, max = 65536, required = true, example = 128, name = "_s",
+  { key = "seq", kind = "ladder", min = 1, max = 65536, required = true, example = 128, name = "_s",
     also = { "seq_len", "seq_q", "length", "max_position_embeddings", "n_positions", "n_ctx" },
-    doc = "rows of Q and of Y", draw = { small = 64, large = 200 } },
-  { key = "seq_kv", kind = "integer", min = 1, max = 65536, same_as = "seq", name = "_t",
+    doc = "rows of Q and of Y; several with commas between make a kernel for each, and one that calls the shortest " ..
+      "that is enough", draw = { small = 64, large = 200 } },
+  { key = "seq_kv", kind = "ladder", min = 1, max = 65536, same_as = "seq", name = "_t",
     also = { "seq_k", "kv_seq" },
-    excludes = { { key = "attention", is = "self", why = "which has one input" } },
-    doc = "rows of K and V", draw = { chance = 0.7, small = 64, large = 200 } },
+    excludes = { { key = "attention", is = "self", why = "which has one input", but = { "cache", "append" } } },
+    least = { key = "seq", with = { "cache", "append" } },
+    doc = "rows of K and V; with cache = append the rows that the cache has room for; several as in seq",
+    draw = { chance = 0.7, small = 64, large = 200 } },
   { key = "k_width", kind = "integer", min = 1, max = 16384, same_as = "d_model", name = "_kw", also = { "kdim" },
-    excludes = { { key = "attention", is = "self", why = "which has one input" } },
+    implied = unprojected("k", { "h_kv", "h" }, { "dk" }),
+    excludes = { { key = "project", lacks = "k", why = "which does not project K" },
+                 { key = "attention", is = "self", why = "which has one input" } },
     doc = "width of the rows of K, with attention = cross", draw = { chance = 0.3, small = 64, large = 300 } },
   { key = "v_width", kind = "integer", min = 1, max = 16384, same_as = "d_model", name = "_vw", also = { "vdim" },
-    excludes = { { key = "attention", is = "self", why = "which has one input" } },
+    implied = unprojected("v", { "h_kv", "h" }, { "dv", "dk" }),
+    excludes = { { key = "project", lacks = "v", why = "which does not project V" },
+                 { key = "attention", is = "self", why = "which has one input" } },
     doc = "width of the rows of V, with attention = cross", draw = { chance = 0.3, small = 64, large = 300 } },
   { key = "y_width", kind = "integer", min = 1, max = 16384, same_as = "d_model", name = "_yw",
+    implied = unprojected("o", { "h" }, { "dv", "dk" }),
+    excludes = { { key = "project", lacks = "o", why = "which does not project Y" } },
     doc = "width of the rows of Y", draw = { chance = 0.15, small = 64, large = 300 } },
-  { key = "isa", kind = "choice", choices = isa_names, required = true, example = "avx2", name = "_",
+  { key = "isa", kind = "bundle", choices = isa_names, machines = machines,
+    groups = { { "x86", "scalar+avx2+avx512" }, { "arm", "neon" } }, required = true, example = "avx2", name = "_",
     also = { "arch", "target", "simd" },
-    doc = "instruction set" },
+    doc = "instruction set; several with + between, x86 and arm make a kernel for each, and one that calls the last " ..
+      "that the CPU has" },
   { key = "name", kind = "identifier", computed = "from the other keys", also = { "prefix" },
     doc = "C identifier, prefix of everything exported" },
   { key = "attention", kind = "choice", choices = { "self", "cross" }, default = "self", name = "_",
-    bit = "MHAGEN_CROSS", args = { { pointer = "k", input = true }, { pointer = "v", input = true } },
-    doc = "one input, or three", draw = { chance = 0.35 } },
+    bit = "MHAGEN_CROSS",
+    args = { { pointer = "k", input = true, but = { "cache", "fixed" } },
+             { pointer = "v", input = true, but = { "cache", "fixed" } } },
+    implied = function(values)
+      return (lacks(values, "q") or lacks(values, "k") or lacks(values, "v")) and "cross" or nil
+    end,
+    doc = "one input, or three: cross is the default where Q, K or V is not projected", draw = { chance = 0.35 } },
   { key = "causal", kind = "flag", default = false, name = "_causal", word = "causal",
     bit = "MHAGEN_CAUSAL", also = { "is_causal" },
     doc = "row r sees keys 0..pos(r); pos(r) is r, but for causal_align", draw = { chance = 0.35 } },
@@ -106,7 +149,12 @@ M.options = {
     also = { "winograd" },
     excludes = { { key = "causal", why = "for it mixes rows" }, { key = "kv_len", why = "for it mixes rows" },
                  { key = "window_left", why = "for it mixes rows" },
-                 { key = "window_right", why = "for it mixes rows" } },
+                 { key = "window_right", why = "for it mixes rows" },
+                 { key = "kv_start", why = "for it mixes rows" }, { key = "q_len", why = "for it mixes rows" },
+                 { key = "mask", why = "for it mixes rows" },
+                 { key = "cache", why = "for it mixes rows" },
+                 { key = "dtype", why = "whose roundings of sums are as large as the sums" },
+                 { key = "project", lacks = "qkv", why = "which leaves it nothing to make" } },
     idle = function(plan)
       if plan.stage.sums then return nil end
       return ("not here: rows and d_model must be even, and heads together a multiple of %d columns"):format(
@@ -121,12 +169,121 @@ M.options = {
   { key = "window_right", kind = "integer", min = 0, max = 65536, name = "_wr", word = "%s keys to the right",
     bit = "MHAGEN_WINDOW_RIGHT", number = true,
     doc = "row r sees no key behind pos(r) + window_right", draw = { chance = 0.15, from = 0, to = 20 } },
-  { key = "causal_align", kind = "choice", choices = { "top_left", "bottom_right" }, default = "top_left", name = "_",
-    word = "%s", bit = "MHAGEN_BOTTOM_RIGHT", beside = { "causal", "window_left", "window_right" },
-    doc = "bottom_right: pos(r) is r + seq_kv - seq, so that the last row stands at the last key",
+  { key = "causal_align", kind = "choice", choices = { "top_left", "bottom_right" }, name = "_",
+    implied = function(values) return (values.cache or "none") == "none" and "top_left" or "bottom_right" end,
+    formula = "top_left; with a cache bottom_right", word = "%s", bit = { bottom_right = "MHAGEN_BOTTOM_RIGHT" },
+    beside = { "causal", "window_left", "window_right", "rope" },
+    excludes = { { key = "cache", is = "append", of = "top_left", why = "where rows stand behind those before them" } },
+    doc = "bottom_right: pos(r) is r + seq_kv - seq, so that the last row stands at the last key; past + r with " ..
+      "cache = append",
+    draw = { chance = 0.3, of = { "bottom_right" } } },
+  { key = "alibi", kind = "flag", default = false, name = "_alibi", word = "alibi", bit = "MHAGEN_ALIBI",
+    also = { "use_alibi" },
+    doc = "slope_i * (c - pos(r)) is added to the score of query r and key c, with slopes of Press et al. 2022 or " ..
+      "those in weights.alibi",
+    draw = { chance = 0.25 } },
+  { key = "kv_start", kind = "flag", default = false, name = "_start", word = "kv_start",
+    bit = "MHAGEN_KV_START", args = { { pointer = "kv_start", most = "seq_kv" } },
+    also = { "left_padding", "seqstart" },
+    doc = "the first valid key is given at run time, per batch entry", draw = { chance = 0.2 } },
+  { key = "q_len", kind = "flag", default = false, name = "_rows", word = "q_len",
+    bit = "MHAGEN_Q_LEN", args = { { pointer = "q_len", most = "seq" } },
+    also = { "query_lengths", "seqlens_q" },
+    doc = "how many rows of Y are wanted is given at run time, per batch entry", draw = { chance = 0.2 } },
+  { key = "mask", kind = "choice", choices = { "none", "bool", "add" }, default = "none", name = "_mask_",
+    word = "mask %s", bit = { bool = "MHAGEN_MASK_BOOL", add = "MHAGEN_MASK_ADD" }, args = { { pointer = "mask" } },
+    also = { "attn_mask", "attention_mask", "additive_mask", "attn_bias", "position_bias", "relative_attention",
+             "rel_pos" },
+    doc = "args.mask has for each key a byte, not 0 where it may be seen, or a float that is added to scores",
     draw = { chance = 0.3 } },
+  { key = "mask_dims", kind = "choice", choices = { "k", "qk", "hk", "hqk", "bk", "bqk", "bhk", "bhqk" },
+    default = "qk", name = "_", word = "by %s", number = true, beside = { "mask" },
+    doc = "axes of the mask: batch, heads, queries, keys; bk is [batch][seq_kv]", draw = { chance = 0.8 } },
+  { key = "softcap", kind = "number", min = 1e-9, max = 1e9, name = "_cap", word = "softcap %s",
+    bit = "MHAGEN_SOFTCAP", number = true,
+    also = { "logit_softcap", "logits_soft_cap", "attn_logit_softcapping", "softcapping" },
+    doc = "scores become softcap * tanh(score / softcap), before alibi",
+    draw = { chance = 0.15, of = { 1, 20, 50, 0.3, 1e-9, 1e9 } } },
+  { key = "sink", kind = "flag", default = false, name = "_sink", word = "sink", bit = "MHAGEN_SINK",
+    also = { "sinks", "attention_sinks", "add_zero_attn", "softmax_off_by_one" },
+    doc = "a logit for each head that takes weight and has no value: weights.sink, zeros without it",
+    draw = { chance = 0.2 } },
+  { key = "scores", kind = "choice", choices = { "none", "scaled", "capped", "masked" }, default = "none",
+    name = "_scores_", word = "%s scores", bit = "MHAGEN_SCORES", number = "MHAGEN_SCORES_",
+    args = { { pointer = "scores" } },
+    also = { "qk_matmul_output", "qk_matmul_output_mode", "output_qk", "return_scores" },
+    doc = "also write the scores of every head: products times scale, these behind softcap, or all that softmax is of",
+    draw = { chance = 0.15 } },
+  { key = "qk_norm", kind = "choice", choices = { "none", "rms", "layer", "l2" }, default = "none", name = "_qk",
+    word = "%s norm of Q and K", bit = "MHAGEN_QK_NORM", number = "MHAGEN_NORM_",
+    also = { "qk_layernorm", "use_qk_norm", "qknorm" },
+    fill = { { pointer = "workspace", aligned = true } },
+    doc = "rows of Q and K are divided by their root mean square, standard deviation or length; gains in weights",
+    draw = { chance = 0.2 } },
+  { key = "norm_span", kind = "choice", choices = { "head", "each", "all" }, default = "head", beside = { "qk_norm" },
+    name = "_span", word = "norm_span %s", number = "MHAGEN_SPAN_",
+    doc = "head: a norm of each head's columns, with the same gains; each: with gains for each head; all: of the " ..
+      "columns of all heads together", draw = { chance = 0.4 } },
+  { key = "norm_eps", kind = "number", min = 1e-18, max = 1, default = 1e-6, beside = { "qk_norm" }, name = "_eps",
+    word = "eps %s", number = true, also = { "rms_norm_eps", "layer_norm_eps", "eps", "qk_norm_eps" },
+    doc = "added to the mean square or variance; with l2 the least length",
+    draw = { chance = 0.2, of = { 1e-5, 1e-12, 0.5 } } },
+  { key = "rope", kind = "choice", choices = { "none", "half", "interleaved" }, default = "none", name = "_rope_",
+    word = "rope %s", bit = "MHAGEN_ROPE", number = "MHAGEN_ROPE_", also = { "rotary", "rotary_emb", "do_rotary" },
+    doc = "rows of Q and K are turned by their places: columns i and i + rope_dims / 2 of a head, or 2i and 2i + 1",
+    draw = { chance = 0.25, twice = { "dk" } } }, -- where columns are pairs
+  { key = "rope_dims", kind = "integer", min = 2, max = 1024, same_as = "dk", even = true, within = "dk",
+    beside = { "rope" }, name = "_rd", word = "%s columns turned", number = true,
+    also = { "rotary_dim", "rotary_ndims", "rotary_embedding_dim" },
+    doc = "columns of a head that rope turns, the first ones; even, at most dk",
+    draw = { chance = 0.2, from = 2, to = 16 } },
+  { key = "rope_theta", kind = "number", min = 1, max = 1e12, default = 10000.0, beside = { "rope" }, name = "_th",
+    word = "theta %s", number = true, also = { "rope_base", "rotary_base", "rotary_emb_base" },
+    doc = "a row at place x turns its pair i by x * rope_theta^(-2i / rope_dims), unless weights has tables",
+    draw = { chance = 0.1, of = { 1, 1.5, 500000, 1e6, 1e12 } } },
+  { key = "cache", kind = "choice", choices = { "none", "append", "fixed" }, default = "none", name = "_",
+    word = "cache %s", bit = { append = "MHAGEN_CACHE_APPEND", fixed = "MHAGEN_CACHE_FIXED" },
+    also = { "kv_cache", "use_cache", "past_key_values" },
+    args = { { pointer = "past", most = "seq_kv", less = "seq", of = "append" },
+             { pointer = "cache", aligned = true, but = { "cache_layout", "bhsd" } } },
+    fill = { { pointer = "k", input = true, of = "fixed" }, { pointer = "v", input = true, of = "fixed" },
+             { pointer = "packed", aligned = true, of = "fixed", bytes = "packed_bytes" },
+             { pointer = "cache", aligned = true, of = "fixed", but = { "cache_layout", "bhsd" } } },
+    excludes = { { key = "attention", is = "self", of = "fixed", why = "which projects its one input in every run" } },
+    doc = "append: a run adds K and V of its seq rows behind the args.past rows of args.cache; fixed: N_fill " ..
+      "projects K and V into it once",
+    draw = { chance = 0.25 } },
+  { key = "project", kind = "letters", letters = "qkvo", default = "qkvo", name = "_p", word = "projects %s",
+    bit = "MHAGEN_UNPROJECTED", number = true, also = { "projections", "sdpa" },
+    excludes = { { key = "attention", is = "self", unless = { "qkv" }, why = "which has one input" } },
+    doc = "the projections that are there; what is not projected is an input, or y, as it is",
+    draw = { chance = 0.4, of = { "none", "kvo", "none", "o", "q", "qo", "k", "v", "kv", "qk", "qkv", "qvo" } } },
+  { key = "layout", kind = "choice", choices = { "bshd", "bhsd" }, default = "bshd", name = "_", word = "layout %s",
+    bit = "MHAGEN_BHSD",
+    also = { "qkv_format", "qkv_layout", "input_layout", "tensor_layout" },
+    excludes = { { key = "project", is = "qkvo", why = "which leaves it nothing to lay out" } },
+    doc = "of what is not projected: [batch][rows][heads][width], or [batch][heads][rows][width]",
+    draw = { chance = 0.4 } },
+  { key = "cache_layout", kind = "choice", choices = { "packed", "bhsd" }, default = "packed", beside = { "cache" },
+    name = "_cache_", word = "cache layout %s", bit = { bhsd = "MHAGEN_CACHE_BHSD" }, also = { "kv_layout" },
+    args = { { pointer = "cache", of = "bhsd" } },
+    fill = { { pointer = "cache", of = "bhsd" } },
+    excludes = { { key = "norm_span", is = "all", why = "a norm of all heads, which lie apart in such a cache" } },
+    doc = "packed: as the kernel likes; bhsd: of a batch entry [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv]",
+    draw = { chance = 0.4 } },
+  { key = "scale", kind = "number", min = 1e-9, max = 1e9, formula = "1/sqrt(dk)", name = "_sc", word = "scale %s",
+    bit = "MHAGEN_SCALE",
+    also = { "scaling", "softmax_scale", "sm_scale", "attn_scale", "qk_scale", "attention_multiplier" },
+    doc = "what the products of queries and keys are multiplied by",
+    draw = { chance = 0.15, of = { 0.125, 1, 0.3, 1e-9, 1e9 } } },
   { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
-    doc = "number type of the operands of products; leads a name", draw = { chance = 0.2, of = types.names } },
+    word = "%s", bit = "MHAGEN_DTYPE", number = true,
+    doc = "number type of the operands of the projections' products, whose sums are float32; leads a name",
+    draw = { chance = 0.2, of = types.names } },
+  { key = "attend_dtype", kind = "choice", choices = types.names, same_as = "dtype", name = "_attend_",
+    word = "attention in %s", bit = "MHAGEN_ATTEND_DTYPE", number = true, also = { "softmax_dtype" },
+    doc = "the same of the products of queries and keys, and of weights and values",
+    draw = { chance = 0.2, of = types.names } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     also = { "mcpu", "march", "machine" },
     doc = "core whose caches and rates the plan goes by", draw = { chance = 0.1 } },
@@ -174,19 +331,30 @@ M.schedule = {
     doc = "statements of the kernel's functions" },
 }
 
+-- What a ladder must have, several lengths in seq or seq_kv, whose kernels read and write the buffers of the longest
+-- one: key, must, why; row, the key with the lengths; differs, a key that they change; beside, as above; unless, a key
+-- with the value of which it need not.
+M.ladder = {
+  { key = "q_len", must = true, row = "seq", why = "by which a kernel is chosen" },
+  { key = "kv_len", must = true, differs = "seq_kv", why = "by which a kernel is chosen" },
+  { key = "cache", must = "none", differs = "seq_kv", why = "for caches of different length lie differently" },
+  { key = "batch", must = 1, why = "for the next entry begins behind all rows" },
+  { key = "probs", must = false, why = "whose rows would be of different length" },
+  { key = "scores", must = "none", why = "whose rows would be of different length" },
+  { key = "mask_dims", must = "k", beside = { "mask" }, why = "for other rows of a mask are of different length" },
+  { key = "layout", must = "bshd", why = "for the next head begins behind all rows" },
+  { key = "rope", must = "none", why = "whose tables for each length would be packed" },
+  { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi" },
+    unless = { "cache", "append" }, why = "for the place of a row depends on the lengths" },
+}
+
 -- Words of other tools for what is no key here, and what is to be said of them.
 M.elsewhere = {
-  { "is not supported yet: there are no positions in a kernel",
-    "rope", "rope_theta", "rope_scaling", "rotary", "rotary_dim", "rotary_emb", "alibi", "position_bias",
-    "relative_attention", "rel_pos" },
-  { "is not supported yet: there are causal=true, window_left, window_right, and kv_len=true for lengths at run time",
-    "mask", "attn_mask", "attention_mask", "additive_mask", "attn_bias" },
-  { "is not supported yet: scores are divided by sqrt(dk)",
-    "scale", "scaling", "softmax_scale", "attn_scale", "qk_scale", "softcap", "logit_softcap", "qk_norm" },
-  { "is not supported yet: each run projects all keys and values",
-    "cache", "kv_cache", "use_cache", "past_key_values" },
-  { "is not supported yet: all numbers are float32",
-    "fp16", "bf16", "int8", "quantization" },
+  { "is no key: scaled angles are tables, rope_cos and rope_sin in mhagen_weights",
+    "rope_scaling", "rope_type", "rope_parameters" },
+  { "is no key, but a value of dtype and attend_dtype", "f16", "fp16", "float16", "half", "bf16", "bfloat16" },
+  { "is not supported yet: numbers are float32, bf16 or f16",
+    "int8", "quantization" },
   { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },

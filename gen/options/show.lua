@@ -1,6 +1,7 @@
 -- The options for people and for tools: the tables of --help and of docs/config.md, what `schema` prints, and
 -- a config in words.
 
+local graph = require "graph"
 local json = require "json"
 local options = require "options.init"
 
@@ -9,9 +10,16 @@ local M = {}
 -- What stands for a missing key, as a word; nil where the plan chooses.
 local function default_of(row)
   if row.required then return "required" end
-  local default = row.same_as or row.computed or row.default
+  local default = row.same_as or row.computed or row.formula or row.default
   if default == nil then return not row.planned and "none" or nil end
   return tostring(default)
+end
+
+-- A note on that; nil where there is nothing to say.
+function M.default_note(row)
+  local default = default_of(row)
+  if row.required then return "required" end
+  return default and "default: " .. default
 end
 
 local HEAD = "| key | values | default | meaning |\n|---|---|---|---|"
@@ -22,9 +30,9 @@ local function listing(more)
   local lines, planned = { "Config keys:" }, false
   for _, row in ipairs(options.list) do
     if row.planned and not planned then lines[#lines + 1], planned = "\n" .. PLANNED, true end
-    local default = default_of(row)
-    local note = row.required and " (required)" or default and (" (default: %s)"):format(default) or ""
-    lines[#lines + 1] = ("  %-14s %-27s  %s%s"):format(row.key, options.values(row), row.doc, note)
+    local note = M.default_note(row)
+    lines[#lines + 1] = ("  %-14s %-27s  %s%s"):format(row.key, options.values(row), row.doc,
+      note and " (" .. note .. ")" or "")
     for _, line in ipairs(more and more(row) or {}) do lines[#lines + 1] = (" "):rep(17) .. line end
   end
   return table.concat(lines, "\n")
@@ -45,14 +53,24 @@ function M.text()
     local function line(label, text) lines[#lines + 1] = ("%-9s %s"):format(label, text) end
     if row.also then line("also", table.concat(row.also, ", ")) end
     if row.name then line("in names", row.name .. (row.kind == "flag" and "" or "<value>")) end
-    if row.bit then line("bit", row.bit) end
+    for value, bit in pairs(type(row.bit) == "table" and row.bit or { row.bit }) do
+      line("bit", type(value) == "string" and value .. ": " .. bit or bit)
+    end
     if row.args then line("needs", "args: " .. names_of(row.args, "pointer")) end
+    if row.fill then line("needs", "args, to fill the cache: " .. names_of(row.fill, "pointer")) end
     if row.weights then line("needs", "weights: " .. names_of(row.weights, "pointer")) end
     if row.divides then line("divides", row.divides) end
+    if row.even then line("even", "always") end
+    if row.within then line("at most", row.within) end
     if row.multiple then line("multiple", table.concat(row.multiple, " / ")) end
     for _, other in ipairs(row.excludes or {}) do
-      line("not with", ("%s, %s"):format(other.is == nil and other.key or other.key .. "=" .. other.is, other.why))
+      local with = other.is == nil and other.key or other.key .. "=" .. other.is
+      if other.lacks then with = ("%s without %s"):format(other.key, other.lacks) end
+      if other.but then with = ("%s, unless %s=%s"):format(with, table.unpack(other.but)) end
+      if other.of then with = ("%s, where it is %s"):format(with, other.of) end
+      line("not with", ("%s, %s"):format(with, other.why))
     end
+    if row.least then line("at least", ("%s, with %s=%s"):format(row.least.key, table.unpack(row.least.with))) end
     if row.beside then line("beside", table.concat(row.beside, ", ")) end
     return lines
   end) .. "\n"
@@ -73,10 +91,12 @@ function M.markdown()
   return table.concat(lines, "\n") .. "\n"
 end
 
--- An object has its keys in this order; idle is a function.
-local order = { "key", "kind", "is", "why", "doc", "min", "max", "choices", "required", "example", "default",
-                "same_as", "computed", "also", "divides", "multiple", "excludes", "beside", "schedule", "planned",
-                "name", "word", "bit", "number", "pointer", "aligned", "input", "most", "args", "weights", "draw" }
+-- An object has its keys in this order; functions are left out.
+local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices", "letters",
+                "machines", "groups",
+                "required", "example", "default", "same_as", "computed", "formula", "also", "divides", "even", "within",
+                "multiple", "least", "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number",
+                "pointer", "aligned", "input", "letter", "bytes", "most", "less", "args", "weights", "fill", "draw" }
 
 -- The rows as they are, as one JSON object: { options = list, always = what every kernel needs }.
 function M.json()
@@ -84,22 +104,29 @@ function M.json()
   for i, row in ipairs(options.list) do
     list[i] = {}
     for field, value in pairs(row) do
-      if field ~= "idle" then list[i][field] = value end
+      if type(value) ~= "function" then list[i][field] = value end
     end
   end
   return json.encode({ options = list, always = options.always }, { keyorder = order }) .. "\n"
 end
 
+-- The extents of q, k, v or y of a batch entry; the heads first, where the layout has them so.
+local function extents(cfg, name)
+  local tensor = graph.unprojected(cfg, name == "y" and "o" or name)
+  local rows = (name == "q" or name == "y") and cfg.seq or options.key_rows(cfg)
+  if not tensor or cfg.layout == "bshd" then return ("[%d][%d]"):format(rows, graph.row(cfg, name)) end
+  return ("[%d][%d][%d]"):format(tensor.heads, rows, tensor.width)
+end
+
 -- A config in words: in one line, or with `newline` before the options.
 function M.shape(cfg, newline)
-  local inputs = ("x[%d][%d]"):format(cfg.seq, cfg.d_model)
+  local inputs, k, v = "x" .. extents(cfg, "q"), extents(cfg, "k"), extents(cfg, "v")
   if cfg.attention == "cross" then
-    local keys = cfg.k_width == cfg.v_width and "k" or ("k[%d][%d]"):format(cfg.seq_kv, cfg.k_width)
-    inputs = ("q[%d][%d], %s and v[%d][%d]"):format(cfg.seq, cfg.d_model, keys, cfg.seq_kv, cfg.v_width)
+    inputs = ("q%s, %s and v%s"):format(extents(cfg, "q"), k == v and "k" or "k" .. k, v)
   end
   local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
   local more = options.words(cfg)
-  return ("%s -> y[%d][%d], %d head%s of %s%s"):format(inputs, cfg.seq, cfg.y_width, cfg.h,
+  return ("%s -> y%s, %d head%s of %s%s"):format(inputs, extents(cfg, "y"), cfg.h,
     cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
 end
 

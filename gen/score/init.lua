@@ -3,16 +3,31 @@
 -- A row has a `key` of the config, or a function on(cfg), that switches it on, and of these what it needs:
 --
 --   reads    what it reads at run time: { name, kind, from = what C calls it } each. An "int" is one of a batch
---            entry, from `least` to most(cfg); of a pointer, "in", an entry has floats(cfg).
+--            entry, from `least` to most(cfg), moves: with it all places move; of a pointer, "in", an entry has
+--            floats(cfg), or as many of `type`. void: C has a pointer to void. block(cfg, head, query): how many lie
+--            before those of a head and a query.
+--   packed   what it reads of a head's packed weights: { name, matrix = which row of h numbers in mhagen_weights,
+--            doc, scale, default = of h to what a null pointer stands for }
 --   first, last   of s to the first and the last key that a query sees: sums of s.place, of s.<int> and of
 --            integers. None may fall where one of these rises; with the query they stay or rise by one.
---   bias     of (t, w, name, at) to what is added to a score: sums start there
+--   bias     of (t, w, name, at) to what is added to a score: sums start there, but behind a change
+--   hides    of (t, w, name, at) to the mask of the lanes that do not see the key
 --   change   of (t, w, name, at, score) to another score: sums start at zero then, for -m comes after it
+--   rise     of (t, w, name, at) to what a bias is expected to grow from the key at.key to the last one, 0 or more:
+--            m is so much above the maximum of the first tile. Sums may come out too small then, and are made again.
+--   shown    the least value of `scores` that has this row, if not "masked"
+--   extra    of (t, w, name, reads) to a score that no key has, and whose weight is added to the sum of a row that
+--            sees a key; m is not below it
 --
--- `at` is the place of a vector of scores: at.key, an expression, at.c, the number of the vector, and what the
--- rows read by name. Scores are in base 2: log2(e) times those of the formula.
+-- `at` is the place of a vector of scores: at.index(t, w, name), the vector of the numbers of its keys; where its lanes
+-- are queries at.key, the same as an expression, at.c, the number of the vector, at.lane, its first lane, of at.width
+-- in the group; at.cfg, what the rows read by name, and for a row with a rise at.final, the vector
+-- of the last keys that are seen, and at.origin, the same, but beside an extra score or before a change the places
+-- of the queries. Scores are in base 2: log2(e) times those of the formula.
 
 local expr = require "expr"
+local mask = require "score.mask"
+local past = require "score.past"
 local tape = require "tape"
 local window = require "score.window"
 
@@ -23,16 +38,22 @@ M.rows = {}
 function M.add(row) M.rows[#M.rows + 1] = row end
 
 -- One line to add for a new row.
+M.add(past.row)
 M.add(require "score.kv_len")
 M.add(require "score.causal")
 M.add(window.left)
 M.add(window.right)
+M.add(require "score.softcap")
+M.add(require "score.alibi")
+M.add(require "score.kv_start")
+M.add(require "score.q_len")
+M.add(mask.bool)
+M.add(mask.add)
+M.add(require "score.sink")
 
 -- s for one query: what s has, the query, and its place among the keys.
 function M.of_query(s, query)
-  local cfg = s.cfg
-  local offset = cfg.causal_align == "bottom_right" and cfg.seq_kv - cfg.seq or 0
-  return setmetatable({ query = query, place = query + offset }, { __index = s })
+  return setmetatable({ query = query, place = query + past.before(s) }, { __index = s })
 end
 
 -- The interval of keys of a query. s: cfg, query, place and the integers that rows read.
@@ -52,54 +73,86 @@ local function last_key(rows, s)
   return last
 end
 
--- s for one query, where each integer is its `least` or its `most`.
-local function extreme(scores, which, query)
+-- The first and the last key that a query sees; behind the last one where it sees none. s: as M.of_query makes it.
+function M.interval(scores, s) return first_key(scores.rows, s), last_key(scores.rows, s) end
+
+-- s for one query, where each integer is its `least` or its `most`; those that move places, as `moving` says.
+local function extreme(scores, which, query, moving)
   local s = { cfg = scores.cfg }
   for _, read in ipairs(scores.reads) do
-    if read.kind == "int" then s[read.name] = which == "least" and read.least or read.most(scores.cfg) end
+    local this = read.moves and moving or which
+    if read.kind == "int" then s[read.name] = this == "least" and read.least or read.most(scores.cfg) end
   end
   return M.of_query(s, query)
 end
 
--- Whether some query may see no key. From query to query the last key less the first is concave, so that it
--- is least at one of the ends.
+-- Whether some query may see no key. From query to query, and from place to place, the last key less the first is
+-- concave, so that it is least at one of the ends.
 local function keyless(scores)
   for _, query in ipairs { 0, scores.cfg.seq - 1 } do
-    local first = first_key(scores.rows, extreme(scores, "most", query))
-    if last_key(scores.rows, extreme(scores, "least", query)) < first then return true end
+    for _, moving in ipairs { "least", "most" } do
+      local first = first_key(scores.rows, extreme(scores, "most", query, moving))
+      if last_key(scores.rows, extreme(scores, "least", query, moving)) < first then return true end
+    end
   end
   return false
 end
 
--- The rows of a config: { rows, reads = of all of them, masked = where one bounds the interval, bounds =
--- { first =, last = } where that end is not the one of all keys; behind a mask the last tile is as high as the
--- others, so that its last key is always one, biases and changes = the rows with one, keyless = whether a query
--- may see no key }.
-function M.of(cfg)
-  local scores = { cfg = cfg, rows = {}, reads = {}, bounds = {}, biases = {}, changes = {} }
+local levels = { scaled = 1, capped = 2, masked = 3 }
+
+-- M.of for those rows that `is` tells.
+local function of_rows(cfg, is)
+  local scores = { cfg = cfg, rows = {}, reads = {}, bounds = {}, biases = {}, changes = {}, packed = {}, rises = {},
+                   extras = {}, hides = {} }
   for _, row in ipairs(M.rows) do
     local on = row.on
-    if on and on(cfg) or not on and cfg[row.key] then
+    if is(row) and (on and on(cfg) or not on and cfg[row.key]) then
       scores.rows[#scores.rows + 1] = row
       for _, read in ipairs(row.reads or {}) do scores.reads[#scores.reads + 1] = read end
       for _, bound in ipairs { "first", "last" } do
-        if row[bound] then scores.masked, scores.bounds.last, scores.bounds[bound] = true, true, true end
+        if row[bound] then scores.bounded, scores.bounds[bound] = true, true end
       end
-      if row.bias then scores.biases[#scores.biases + 1] = row end
-      if row.change then scores.changes[#scores.changes + 1] = row end
+      if row.hides then scores.hides[#scores.hides + 1] = row end
+      local behind = row.change or #scores.changes > 0
+      if row.bias or row.change then table.insert(behind and scores.changes or scores.biases, row) end
+      if row.change and #scores.rises > 0 then scores.places = true end
+      if row.rise then scores.rises[#scores.rises + 1] = row end
+      if row.extra then scores.extras[#scores.extras + 1] = row end
+      scores.packed[#scores.packed + 1] = row.packed
     end
   end
-  scores.keyless = keyless(scores)
+  scores.masked = scores.bounded or #scores.hides > 0
+  scores.bounds.last = scores.masked
+  scores.places = scores.places or #scores.rises > 0 and #scores.extras > 0
+  scores.keyless = #scores.hides > 0 or keyless(scores)
   return scores
 end
 
--- Pairs of a query and a key that it may see.
+-- The rows of a config: { rows, reads = of all of them, masked = where one bounds the interval, bounds =
+-- { first =, last = } where that end is not the one of all keys; behind a mask the last tile is as high as the
+-- others, so that its last key is always one, biases = the rows with one before any change, changes = the first row
+-- with a change and those with either behind it, packed = what is read of a head's weights, rises = the rows with a
+-- rise, extras = those with an extra score, places = whether places of queries are read, hides = those that hide keys,
+-- which is a mask as well, bounded = where a row bounds the interval, keyless = whether a query may see no key,
+-- shown = the same of the rows that are in what args->scores has, where the config has that }.
+function M.of(cfg)
+  local scores = of_rows(cfg, function() return true end)
+  local level = levels[cfg.scores]
+  if not level then return scores end
+  scores.shown = of_rows(cfg, function(row) return levels[row.shown or "masked"] <= level end)
+  scores.shown.places = #scores.shown.rises > 0 -- what is shown is added whole
+  scores.places = scores.places or scores.shown.places
+  return scores
+end
+
+-- Pairs of a query and a key that it may see, at the last places that there are.
 function M.pairs_seen(scores)
   local cfg, pairs_seen = scores.cfg, 0
   if not scores.masked then return cfg.seq * cfg.seq_kv end
   for query = 0, cfg.seq - 1 do
     local most = last_key(scores.rows, extreme(scores, "most", query))
-    pairs_seen = pairs_seen + math.max(0, most + 1 - first_key(scores.rows, extreme(scores, "least", query)))
+    local first = first_key(scores.rows, extreme(scores, "least", query, "most"))
+    pairs_seen = pairs_seen + math.max(0, most + 1 - first)
   end
   return pairs_seen
 end
@@ -107,8 +160,13 @@ end
 -- Reads what the rows want of batch entry entry.b, into `entry` by name.
 function M.read(scores, t, entry)
   for _, read in ipairs(scores.reads) do
-    entry[read.name] = read.kind == "int" and t:int_at(read.name, read.from, entry.b)
-      or tape.pointer(read.from, entry.b * read.floats(scores.cfg))
+    if read.kind == "int" then
+      entry[read.name] = t:int_at(read.name, read.from, entry.b)
+    else
+      local pointer = tape.pointer(read.from, entry.b * read.floats(scores.cfg), read.type)
+      if read.void then pointer.base = ("(const %s *)%s"):format(pointer.type.c, read.from) end
+      entry[read.name] = pointer
+    end
   end
 end
 
@@ -117,12 +175,62 @@ function M.add_params(scores, params, values)
   for _, read in ipairs(scores.reads) do params[#params + 1] = { read.name, read.kind, values[read.name] } end
 end
 
+-- The same of one that works on a head.
+function M.add_head_params(scores, params, values)
+  M.add_params(scores, params, values)
+  for _, value in ipairs(scores.packed) do params[#params + 1] = { value.name, "in", values[value.name] } end
+end
+
+-- What the rows read, by name, from a head and a query on.
+function M.of_block(scores, values, head, query)
+  local own = setmetatable({}, { __index = values })
+  for _, read in ipairs(scores.reads) do
+    if read.block then own[read.name] = values[read.name]:at(read.block(scores.cfg, head, query)) end
+  end
+  return own
+end
+
+-- What the rows read for a head, by name; at: of the name of a packed value to the pointer to it; biases: what is read
+-- in the place of a mask.
+function M.of_head(scores, values, at, biases)
+  local own = setmetatable({ mask = biases or nil }, { __index = values })
+  for _, value in ipairs(scores.packed) do own[value.name] = at(value.name) end
+  return own
+end
+
+-- The keys of a batch entry that some row sees, or whose scores are shown, from `first` on and below `stop`, as far as
+-- what is read at run time tells; values: by name.
+function M.keys_seen(scores, values)
+  local bounds, s, m = {}, setmetatable({ cfg = scores.cfg }, { __index = values }), scores.cfg.seq_kv
+  local function bound(row, which, query)
+    local key = row[which] and row[which](M.of_query(s, query))
+    return key and not expr.is_const(key) and key or nil
+  end
+  local function rises(row, which)
+    return row[which] and row[which](M.of_query(s, 1)) - row[which](M.of_query(s, 0)) == 1
+  end
+  for _, row in ipairs((scores.shown or scores).rows) do
+    local first, last = bound(row, "first", 0), nil
+    if first and rises(row, "first") then first = expr.max(first, 0) end
+    if not rises(row, "last") then
+      last = bound(row, "last", 0)
+    elseif values.rows and scores.cfg.cache ~= "append" then -- there no row stands behind the last key
+      last = bound(row, "last", values.rows - 1)
+      last = last and expr.max(expr.min(last, m - 1), -1)
+    end
+    if first then bounds.first = bounds.first and expr.max(bounds.first, first) or first end
+    if last then bounds.stop = bounds.stop and expr.min(bounds.stop, last + 1) or last + 1 end
+  end
+  return bounds
+end
+
 local ends = { "begin", "lead", "opened", "finish" }
 
 -- By row, the number of tiles that each end of a span would be. s: as rows have it, its query the first of a group.
 local function tile_numbers(scores, group, s)
   local rows, numbers = group.keys.rows, { begin = {}, lead = {}, opened = {}, finish = {} }
-  local final = M.of_query(s, s.query + (group.used - 1))
+  local last = s.query + (group.used - 1)
+  local final = M.of_query(s, s.rows and expr.min(last, s.rows - 1) or last)
   local function add(name, number) table.insert(numbers[name], number) end
   for _, row in ipairs(scores.rows) do
     if row.first then

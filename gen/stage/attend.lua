@@ -3,38 +3,103 @@
 local again = require "emit.again"
 local apply = require "stage.apply"
 local choices = require "choices"
+local graph = require "graph"
+local groups = require "groups"
 local head = require "emit.head"
+local mask = require "emit.mask"
 local probs = require "emit.probs"
+local rounding = require "emit.rounding"
 local memory = require "memory"
 local score = require "score.init"
+local step_code = require "emit.step"
 local statistics = require "emit.stats"
 local transpose = require "emit.transpose"
+local turn_of = require "turn"
+local turning = require "emit.turn"
+local types = require "types"
 local words = require "words"
 
 local M = { phase = "attend", title = "attend", per = "heads" }
 
+-- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head, and
+-- the scale, where no weights have it. Or nil.
+local function query_rows(plan)
+  local projected, given = plan.stage.queries, plan.attend.queries
+  if projected then return { tensor = projected.c, width = projected.cols } end
+  return given and { tensor = given, width = given.width, scale = plan.attend.scale }
+end
+
+-- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
+-- at: where it is there; lane: the first of its rows where these are lanes.
+local function each_matrix(K, tensor, width, build)
+  local hb = K.plan.hb
+  if tensor.head == width then return build(hb * width, 0, 0) end
+  K:each("head", hb, function(i) build(width, i * tensor.head, i * width) end)
+end
+
+-- Whether queries are read as the rows that they are: steps have no lanes for them.
+local function read_as_rows(plan)
+  local rows = query_rows(plan)
+  return plan.step and rows and not rows.scale and not plan.attend.turn
+end
+
+-- What is left where a plan has steps. Queries in lanes become rows again. own: p, the parameters; q, those queries, if
+-- there are any; seen, what the first query sees; scratch and of_keys as attend has them.
+local function steps(K, group, own)
+  local plan, p, scratch = K.plan, own.p, own.scratch
+  local context, scores, share, depth = plan.attend.context, plan.scores, plan.attend.share, plan.attend.depth
+  local queries = query_rows(plan)
+  if own.q then
+    local rows = { p = scratch "q_rows", row = plan.hb * depth, columns = plan.hb * depth }
+    transpose.rows(K, "queries_rows", group, own.q, rows)
+    queries = { p = rows.p, row = rows.row, head = depth }
+  else
+    queries = { p = p.queries, row = queries.tensor.row, head = queries.tensor.head }
+  end
+  K:each("kv", plan.hb // share, function(kv)
+    local k, v = own.of_keys(kv)
+    local reads = score.of_head(scores, own.seen, function(name)
+      return plan.memory:from(p.packed, name):at(kv * share)
+    end)
+    K:each("query", group.used, function(r)
+      K.t:when(r, p.rows and p.rows - own.seen.query or group.used, function()
+        step_code.heads(K, {
+          q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head,
+          k = k, v = v, p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
+          out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
+          reads = score.of_query(reads, own.seen.query + r),
+        })
+      end)
+    end)
+  end)
+end
+
 -- Queries, scores, softmax and context of one group for one block of heads.
 local function attend(K, group, a)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
-  local params = {
-    { "packed", "in", a.packed }, { "keys", "in", a.keys },
-    { "values", "in", a.values },
-    { "scratch", "out", a.scratch }, { "o", "out", a.o },
-  }
-  local projected, query = plan.stage.queries, plan.stage.query
+  local query, rows, context = plan.stage.query, query_rows(plan), plan.attend.context
   local key_query, value_context = plan.stage.key_query, plan.stage.value_context
+  local params = { { "keys", "in", a.keys }, { "values", "in", a.values }, { "scratch", "out", a.scratch } }
+  if a.packed then table.insert(params, 1, { "packed", "in", a.packed }) end
+  if a.o then params[#params + 1] = { "o", "out", a.o } end
   if a.xt then table.insert(params, 1, { "xt", "in", a.xt }) end
-  if projected then params[#params + 1] = { "queries", "in", a.queries } end
-  if cfg.probs then params[#params + 1] = { "probs", "out", a.probs } end
+  if a.queries then params[#params + 1] = { "queries", "in", a.queries } end
+  if a.y then params[#params + 1] = { "y", "out", a.y } end
+  for _, name in ipairs(graph.sheets(cfg)) do params[#params + 1] = { name, "out", a[name] } end
+  for _, table in ipairs(a.tables) do params[#params + 1] = table end
   params[#params + 1] = { "q0", "int", a.q0 }
   score.add_params(plan.scores, params, a.reads)
   K:part("attend_" .. group.name, ("Attention of %d queries, %d head%s."):format(
     group.used, plan.hb, plan.hb > 1 and "s" or ""), params, function(p)
     local function scratch(name) return plan.memory:from(p.scratch, name) end
-    local stats, q = scratch "stats", nil
-    if projected then
+    local q
+    if rows and not read_as_rows(plan) then
       q = scratch "q"
-      transpose.panel(K, "queries_lanes", group, plan.hb * projected.cols, projected.c.row, p.queries, q)
+      each_matrix(K, rows.tensor, rows.width, function(columns, at, lane)
+        transpose.panel(K, "queries_lanes", group,
+          { p = p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale },
+          q:at(lane * group.width))
+      end)
     elseif query then
       q = scratch "q"
       apply.record(K, query, { group = group, packed = p.packed, head = 0, b = p.xt, c = q })
@@ -44,81 +109,202 @@ local function attend(K, group, a)
     local reads = { cfg = cfg }
     for _, read in ipairs(plan.scores.reads) do reads[read.name] = p[read.name] end
     local seen = score.of_query(reads, group.count == 1 and group.q0 or p.q0)
+    local turn = plan.attend.turn
+    if turn and turn.norm and turn.all then
+      turning.query_factors(K, group, turn, plan.hb * cfg.dk, q, scratch "norms")
+    end
+    local function turn_queries(i, q_head)
+      if not turn then return end
+      local factors = turn.norm and scratch "norms"
+      if turn.norm and not turn.all then turning.query_factors(K, group, turn, cfg.dk, q_head, factors) end
+      turning.queries(K, group, turn, q_head, { cosines = p.cosines, sines = p.sines, place = seen.place,
+        gains = p.gains and p.gains:at(turn.q_heads and i * cfg.dk or 0), factors = factors })
+    end
+    local function of_keys(kv) -- and of values
+      return p.keys:at(kv * plan.attend.keys.head), p.values:at(kv * plan.attend.values.head)
+    end
+    if plan.step then
+      K:each("head", turn and plan.hb or 0, function(i) turn_queries(i, q:at(i * (cfg.dk * group.width))) end)
+      return steps(K, group, { p = p, q = q, seen = seen, scratch = scratch, of_keys = of_keys })
+    end
+    local stats = scratch "stats"
     local span = score.span(plan.scores, group, seen, K.full)
     score.name_span(span, t)
-    if plan.scores.masked then
+    local asked = p.rows and t:int("asked", p.rows - seen.query) -- of its queries; or more
+    local function put_ends(scores, name, put)
+      for _, which in ipairs { "last", "first" } do
+        if scores.bounds[which] then
+          put(which, score.lane_bound(scores, t, group, which, tonumber(name:sub(2)) + 1, seen))
+        end
+      end
+    end
+    if plan.scores.masked or plan.scores.places then
       t:block(function()
-        head.each_stat(K, group, stats, function(_, name, _, put)
-          for _, which in ipairs { "last", "first" } do
-            if plan.scores.bounds[which] then
-              put(which, score.lane_bound(plan.scores, t, group, which, tonumber(name:sub(2)) + 1, seen))
-            end
+        head.each_stat(K, group, stats, function(w, name, _, put)
+          if plan.scores.places then
+            local first = seen.place + (tonumber(name:sub(2)) * group.lanes)
+            put("place", t:op("add", w, "place_" .. name, t:op("index", w, "from_" .. name, first),
+              t:op("iota", w, "lane_" .. name)))
           end
+          put_ends(plan.scores, name, put)
         end)
       end)
     end
 
+    local biases = #plan.scores.hides > 0 and scratch "mask"
+    local function write_biases(head) mask.write(K, group, score.of_block(plan.scores, p, head, 0).mask, biases) end
+    if biases and not mask.by_head(plan) then write_biases(0) end
+
+    local function show(ptrs, to)
+      local shown = plan.scores.shown
+      local of_shown = score.span(shown, group, seen, K.full)
+      local function ends_of(scores)
+        if not scores.bounded then return end
+        t:block(function()
+          head.each_stat(K, group, stats, function(_, name, _, put) put_ends(scores, name, put) end)
+        end)
+      end
+      ends_of(shown)
+      head.show(K, group, ptrs, of_shown)
+      probs.write_scores(K, group, { p = ptrs.p, stats = stats, to = to, span = of_shown, asked = asked })
+      ends_of(plan.scores)
+    end
+
+    local o_heads = p.o or scratch "o"
     local function one_head(i, kv) -- and the number of its keys and values, which others may share
+      if biases and mask.by_head(plan) then write_biases(i) end
+      local k, v = of_keys(kv)
       local ptrs = {
-        q = q and q:at(i * ((projected or query).cols * group.width)), p = scratch "p", stats = stats,
-        k = p.keys:at(kv * plan.attend.keys.head), v = p.values:at(kv * plan.attend.values.head),
-        o = p.o:at(i * (plan.attend.out * group.width)), reads = p,
+        q = q and q:at(i * ((rows and rows.width or query.cols) * group.width)), p = scratch "p", stats = stats,
+        reads = score.of_head(plan.scores, p, function(name) return plan.memory:from(p.packed, name):at(i) end, biases),
+        k = k, v = v, o = o_heads:at(i * (plan.attend.out * group.width)), asked = asked,
       }
       local function applied(stage, b, c)
         apply.record(K, stage, { group = group, packed = p.packed, head = kv, b = b, c = c })
         return c
       end
-      if key_query then ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq") end
+      turn_queries(i, ptrs.q)
+      if key_query then
+        if ptrs.q then
+          rounding.lanes(K, "queries", group, { p = ptrs.q, rows = key_query.steps, type = plan.product.b })
+        end
+        ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
+      end
+      rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, rows = plan.attend.depth, scale = plan.attend.late,
+                                                   type = plan.attend_product.b })
       local o = ptrs.o
       if value_context then ptrs.o = scratch "c" end
+      if biases then
+        t:block(function()
+          head.each_stat(K, group, stats, function(w, name, _, put)
+            put("seen", t:op("set", w, "seen_" .. name, 1.0))
+          end)
+        end)
+      end
+      if p.scores then show(ptrs, p.scores:at(i * (cfg.seq * cfg.seq_kv))) end
       head.pass(K, group, ptrs, { span = span })
       again.check(K, group, ptrs, span)
       if value_context then applied(value_context, ptrs.o, o) end
-      if cfg.probs then
-        ptrs.probs = p.probs:at(i * (cfg.seq * cfg.seq_kv))
-        probs.write(K, group, ptrs, span)
+      if p.probs then
+        probs.write(K, group, { p = ptrs.p, stats = stats, to = p.probs:at(i * (cfg.seq * cfg.seq_kv)), span = span,
+                                asked = asked })
       end
     end
     local share = plan.attend.share
     K:each("head", plan.hb // share, function(kv)
       K:each("sharing", share, function(i) one_head(kv * share + i, kv) end)
     end)
+    if not p.y then return end
+    each_matrix(K, context, context.width, function(columns, at, lane)
+      transpose.rows(K, "y_rows", group, o_heads:at(lane * group.width),
+        { p = p.y:at(at), row = context.row, columns = columns, asked = asked })
+    end)
   end)
 end
 
 function M.emit(K, place, stage, group, i)
-  choices.add(K.t.why, "one_pass")
+  if not K.plan.step then choices.add(K.t.why, "one_pass") end
   local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
-  local q0, projected = i * group.used + group.q0, plan.stage.queries
+  local q0, queries, context = i * group.used + group.q0, query_rows(plan), stage.context
+  local function from_q0(tensor) return memory:tensor(place, tensor):at(q0 * tensor.row) end
+  local function of_keys(name) -- what is [h][seq][seq_kv]
+    return place[name] and place[name]:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv)
+  end
+  local in_lanes = context.at == "lanes"
   attend(K, group, {
     xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
-    packed = memory:base(place, "head"),
-    queries = projected and memory:tensor(place, projected.c):at(q0 * projected.c.row),
+    packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
     keys = memory:tensor(place, stage.keys), values = memory:tensor(place, stage.values),
     scratch = memory:base(place, "task"),
-    o = memory:of_group(place, "context", group, i):at(place.hb * (plan.hb * stage.out * group.width)),
-    probs = cfg.probs and place.probs:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv),
-    q0 = q0, reads = place,
+    o = in_lanes and memory:of_group(place, "context", group, i):at(place.hb * (plan.hb * stage.out * group.width)),
+    y = not in_lanes and from_q0(context):at(context.at == "rows" and place.hb * (plan.hb * context.head) or 0),
+    probs = of_keys("probs"), scores = of_keys("scores"),
+    q0 = q0, reads = score.of_block(plan.scores, place, place.hb * plan.hb, q0),
+    tables = turning.query_params(K, place, stage.turn),
   })
 end
 
 -- ---- the plan ----
 
 function M.axes(plan)
-  return { { var = "g", items = plan.groups, total = plan.group_count, grain = plan.groups_per_task } }
+  return { { var = "g", items = plan.groups, total = plan.group_count, grain = plan.groups_per_task,
+             queries = groups.queries } }
 end
 
--- Of the widest group and one task: queries, those with Wk applied, weights, context before Wv is applied, statistics.
+-- Of the widest group and one task: queries, those with Wk applied, weights, statistics, context before Wv is applied,
+-- and the context that becomes rows of y; of steps rows of queries and of the context as well.
 function M.sections(plan, stage, add)
   local widest, in_list = plan.widest, plan.stage
-  local query = in_list.queries or in_list.query
-  local function add_task(name, doc, rows) add("task", { name = name, doc = doc, count = rows * widest }) end
-  if query then add_task("q", "Q", plan.hb * query.cols) end
-  if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols) end
-  add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats })
+  local rows, query = query_rows(plan), in_list.query
+  local scored = types.held(plan.attend_product.b)
+  local function add_task(name, doc, rows, type)
+    add("task", { name = name, doc = doc, count = rows * widest, type = type })
+  end
+  local in_lanes = (rows or query) and not read_as_rows(plan)
+  if in_lanes then
+    add_task("q", "Q", plan.hb * (rows and rows.width or query.cols),
+      in_list.key_query and types.held(plan.product.b) or scored)
+  end
+  if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
+  if plan.step then
+    local function add_rows(name, doc, count) add("task", { name = name, doc = doc, count = count }) end
+    if in_lanes then add_rows("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth) end
+    add_rows("p", "weights of scores", stage.share * plan.step.p_row)
+    add_rows("sums", "sums of weights", stage.share * plan.isa.lanes)
+    add_rows("o_sums", "sums of the context", stage.share * plan.step.product.ld)
+  else
+    add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
+    add_task("stats", "statistics", statistics.count(plan.scores))
+  end
   if in_list.value_context then add_task("c", "context of a head", in_list.value_context.steps) end
-  add_task("stats", "statistics", statistics.count(plan.scores))
-  add("lanes", { name = "context", doc = "context of all heads", rows = plan.cfg.h * stage.out })
+  if #plan.scores.hides > 0 then
+    add("task", { name = "mask", doc = "biases of a mask", count = mask.count(plan) })
+  end
+  for _, value in ipairs(plan.scores.packed) do
+    add("head", { name = value.name, doc = value.doc, count = plan.hb })
+  end
+  if stage.context.at == "lanes" then
+    add("lanes", { name = "context", doc = "context of all heads", rows = plan.cfg.h * stage.out })
+  elseif stage.context.at == "rows" then
+    add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
+                   count = plan.cfg.seq * stage.context.row })
+  elseif not plan.step then
+    add_task("o", "context", plan.hb * stage.out)
+  end
+  if stage.turn then
+    if stage.turn.norm then add_task("norms", "factors and means of queries", 2) end
+    turn_of.query_sections(plan, stage.turn, add)
+  end
+end
+
+function M.fills(pack, stage)
+  if stage.turn then turn_of.query_fills(pack, stage.turn) end
+  local hb = pack.plan.hb
+  for _, value in ipairs(pack.plan.scores.packed) do
+    local matrix = { text = value.matrix, a = value.matrix, along = "column", width = 1, heads = pack.plan.cfg.h }
+    pack:add_heads(matrix, { to = pack:at(value.name), steps = 1, used = hb, width = hb, scale = value.scale,
+                             terms = { pack.term(matrix, 0) }, rounds = {} })
+  end
 end
 
 -- With all that is applied to its queries.
@@ -136,6 +322,10 @@ function M.statements(count, plan, stage)
   local cfg = plan.cfg
   for _, group in ipairs(plan.groups) do
     local n, heads = #group.vecs, group.count * cfg.h
+    if plan.step then
+      count:tiles(cfg.h, plan.step.keys, 1, -(-stage.depth // plan.isa.lanes))
+      return count:columns(plan.step.product, plan.step.product.runs[1], 2)
+    end
     -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
     local kinds = count.straight and 1 or plan.scores.masked and 6 or 3
     count:copies(count:times(heads * group.keys.tiles) + kinds - 1, group.keys.rows, n, stage.depth, SCORE)
@@ -155,6 +345,11 @@ function M.describe(plan, stage)
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
     lines[#lines + 1] = { "attend", ("%d x %s queries%s"):format(group.count, width,
       first and ": Q " .. words.runs(plan.groups[1].products[first.name].runs, group.used) or "") }
+    if plan.step then
+      lines[#lines + 1] = { "", ("scores of %d keys k%d | context %s k%d"):format(plan.step.keys, stage.depth,
+        words.column_tiles(plan.step.product), math.min(plan.cfg.seq_kv, plan.step.block)) }
+      return lines
+    end
     lines[#lines + 1] = { "", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, stage.depth,
       words.runs(group.context, group.used), math.min(plan.cfg.seq_kv, group.keys.block_tiles * group.keys.rows)) }
   end

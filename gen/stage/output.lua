@@ -51,22 +51,50 @@ function M.plan(plan, stage)
   return cost
 end
 
-function M.sections(_, stage, add)
+function M.sections(plan, stage, add)
   add("packed", { name = "wo", doc = "Wo", count = stage.product.floats })
   add("packed", { name = "bo", doc = "bias", count = stage.product.ld })
+  if not plan.cfg.q_len then return end
+  local rows = 0
+  for _, runs in ipairs(stage.product.runs) do
+    for _, run in ipairs(runs) do rows = math.max(rows, run.size) end
+  end
+  add("entry", { name = "tail", doc = "a tile of Y", cols = stage.cols, count = rows * stage.cols })
 end
 
-function M.axes(_, stage)
-  return { { var = "part", items = stage.blocks, total = stage.block_count },
+function M.axes(plan, stage)
+  local function queries(block) -- equal blocks have one piece
+    local piece = block.pieces[1]
+    local group = plan.groups[piece.kind]
+    return piece.first * group.used + group.q0, piece.count * group.used
+  end
+  return { { var = "part", items = stage.blocks, total = stage.block_count, queries = queries },
            { var = "panel", items = stage.product.blocks, total = stage.product.panels } }
 end
 
 -- ---- the work ----
 
--- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, o, y }
--- each, with the number of equal groups in group.pieces.
+-- Copies the first rows of a panel of a tile of `size` rows.
+local function copy(K, stage, block, size, tile)
+  local t, d = K.t, stage.cols
+  local function row(r, p)
+    for c, v in ipairs(block.vecs) do
+      local at, name = r * d + (c - 1) * K.plan.isa.lanes, "row_c" .. c - 1
+      t:write(v.w, p.to:at(at), t:read("load", v.w, name, p.from:at(at), v.used), v.used)
+    end
+  end
+  K:part(("copy_%d"):format(block.used), ("Copies rows of %d columns."):format(block.used),
+    { { "from", "in", tile.from }, { "to", "out", tile.to }, { "rows", "int", tile.rows } }, function(p)
+    if not K.full then return t:loop("row", p.rows, function(r) row(r, p) end) end
+    for r = 0, size - 2 do t:when(r, p.rows, function() row(r, p) end) end
+  end)
+end
+
+-- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, kind, count of equal
+-- groups, o, y } each. Where rows are asked for, asked = so many from the first one of the piece on; the tile with the
+-- last one goes by way of the tail if it has more.
 local function record(K, stage, pieces, block, panel, bias)
-  local plan, product = K.plan, stage.product
+  local t, plan, product = K.t, K.plan, stage.product
   local d, names, queries = stage.cols, {}, 0
   local params = { { "panel", "in", panel }, { "bias", "in", bias } }
   for i, piece in ipairs(pieces) do
@@ -74,7 +102,9 @@ local function record(K, stage, pieces, block, panel, bias)
     queries = queries + piece.count * piece.group.used
     params[#params + 1] = { "o" .. i, "in", piece.o }
     params[#params + 1] = { "y" .. i, "out", piece.y }
+    if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
+  if pieces.tail then params[#params + 1] = { "tail", "out", pieces.tail } end
   K:part(("output_%s_%d"):format(table.concat(names, "_"), block.used),
     ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
     params, function(p)
@@ -82,13 +112,24 @@ local function record(K, stage, pieces, block, panel, bias)
       local group = piece.group
       K:each("g", piece.count, function(g)
         local o, y = p["o" .. i]:at(g * (stage.steps * group.width)), p["y" .. i]:at(g * (group.used * d))
+        local order = stage.a.at == "rows" and { row = stage.a.row, step = 1 } or { row = 1, step = group.width }
         for _, run in ipairs(product.runs[piece.kind]) do
           K:each("tile", run.count, function(j)
             local row = j * run.size + run.at
-            K:chunks(product.chunks, function(mode, k0, steps)
-              product_of.column_tile(K, "output_" .. group.name, run.size, block, mode, steps,
-                { p = o:at(row + k0 * group.width), row = 1, step = group.width },
-                p.panel:at(k0 * block.width), p.bias, { p = y:at(row * d), row = d, exact = true })
+            local function tile(to)
+              K:chunks(product.chunks, function(mode, k0, steps)
+                product_of.column_tile(K, "output_" .. group.name, run.size, block, mode, steps,
+                  { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step },
+                  p.panel:at(k0 * block.width), p.bias, { p = to, row = d, exact = true })
+              end)
+            end
+            if not piece.asked then return tile(y:at(row * d)) end
+            local left = p["asked" .. i] - g * group.used - row
+            t:when(run.size - 1, left, function() tile(y:at(row * d)) end, run.size > 1 and function()
+              t:when(0, left, function()
+                tile(p.tail)
+                copy(K, stage, block, run.size, { from = p.tail, to = y:at(row * d), rows = left })
+              end)
             end)
           end)
         end
@@ -101,16 +142,18 @@ end
 function M.emit(K, place, stage, out_block, i, block, j)
   local plan, d = K.plan, stage.cols
   choices.add(K.t.why, "output_order")
-  local pieces = {}
   local column = j * block.width + block.at
+  local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
   local panel = j * (block.width * stage.steps) + block.panel
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first
+    local row = first * group.used + group.q0
     pieces[n] = {
       group = group, kind = piece.kind, count = piece.count,
-      o = plan.memory:of_group(place, "context", group, first),
-      y = place.y:at((first * group.used + group.q0) * d + column),
+      o = stage.a.at == "rows" and plan.memory:tensor(place, stage.a):at(row * stage.a.row)
+        or plan.memory:of_group(place, "context", group, first), y = place.y:at(row * d + column),
+      asked = place.rows and place.rows - row,
     }
   end
   record(K, stage, pieces, block, plan.memory:at(place, "wo"):at(panel), plan.memory:at(place, "bo"):at(column))

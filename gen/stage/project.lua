@@ -3,8 +3,12 @@
 local choices = require "choices"
 local expr = require "expr"
 local graph = require "graph"
+local memory = require "memory"
 local product_of = require "emit.product"
+local score = require "score.init"
 local tiles = require "tiles"
+local turn_of = require "turn"
+local turning = require "emit.turn"
 local words = require "words"
 
 local M = { phase = "keys_values", title = "keys and values", per = "heads" }
@@ -15,79 +19,158 @@ function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(plan, M.keys, { { rows = stage.rows, count = 1 } },
     graph.in_block(plan, stage) * stage.cols, stage.steps, "rows")
-  stage.c.row = stage.product.ld
+  if not stage.c.exact then stage.c.row = stage.product.ld end
   return cost
 end
 
--- Rows of what is projected: tiles of keys may touch more than there are.
-local function rows(plan, stage) return stage.letter == "q" and stage.rows or plan.kv_rows end
+-- Rows of what is projected: tiles of keys may touch more than there are. Those of a cache are the same for kernels of
+-- any tiles and number of queries; an exact one has no more than there are.
+local function rows(plan, stage)
+  if stage.c.exact then return plan.cfg.seq_kv end
+  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(plan) end
+  return stage.letter == "q" and stage.rows or plan.kv_rows
+end
+
+-- What a stage makes of a block of heads, in the workspace or in a cache.
+function M.result_section(plan, stage, add)
+  local c, height = stage.c, rows(plan, stage)
+  if c.at == "cache" then
+    local each = c.exact and height * c.row or memory.aligned(height * c.row)
+    add("cache", { name = stage.name, doc = stage.name, cols = c.row, height = height, each = each,
+                   count = plan.head_blocks * each, exact = c.exact })
+  else
+    add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = height * c.row })
+  end
+end
 
 function M.sections(plan, stage, add)
   local product = stage.product
   add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1) })
   if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
-  add("projected", { name = stage.name, doc = stage.name, cols = product.ld,
-                     count = rows(plan, stage) * product.ld })
+  M.result_section(plan, stage, add)
+  if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
 end
 
--- V rows from `from` on that a key tile may still touch: zeros, so that zero weights stay zeros.
-local function clear_values(K, v, from)
-  local t, plan, isa = K.t, K.plan, K.plan.isa
-  local most, ld = 0, plan.attend.values.row
-  for _, group in ipairs(plan.groups) do most = math.max(most, group.keys.rows) end
-  K:each("row", expr.min(most, plan.kv_rows - from), function(i)
-    t:block(function()
-      local zero = t:op("zero", isa.full, "zero")
-      for c = 0, ld // isa.lanes - 1 do
-        t:op("store", isa.full, nil, v:at((from + i) * ld + c * isa.lanes), zero)
-      end
-    end)
+-- Row i of V becomes zeros.
+function M.clear_row(K, v, i)
+  local t, isa, ld = K.t, K.plan.isa, K.plan.attend.values.row
+  t:block(function()
+    local zero = t:op("zero", isa.full, "zero")
+    for c = 0, ld // isa.lanes - 1 do t:op("store", isa.full, nil, v:at(i * ld + c * isa.lanes), zero) end
   end)
 end
 
--- All rows by all panels: the panels are the inner loop. Run-time `p.len` (or nil) bounds the keys.
+-- Rows of V that a key tile may touch and nobody sees become zeros, so that zero weights stay zeros: `count` from
+-- row `from` on.
+local function clear_rows(K, v, from, count)
+  K:each("row", count, function(i) M.clear_row(K, v, from + i) end)
+end
+
+local function highest_tile(plan)
+  local most = 0
+  for _, group in ipairs(plan.groups) do most = math.max(most, group.keys.rows) end
+  return most
+end
+
+-- Those behind the last key, and those before the first one.
+function M.clear_values(K, v, bounds)
+  local plan, most = K.plan, highest_tile(K.plan)
+  local stop = bounds.stop or plan.cfg.seq_kv
+  if bounds.stop or plan.kv_rows > stop then clear_rows(K, v, stop, expr.min(most, plan.kv_rows - stop)) end
+  if bounds.first and most > 1 then
+    local count = K.t:int("before", expr.min(most - 1, bounds.first))
+    clear_rows(K, v, bounds.first - count, count)
+  end
+end
+
+-- Those behind the rows that a cache has now. p: out, where the first row of this run is, past, the number of those
+-- before it, and bounds. Straight code goes through all tiles of keys.
+local function clear_behind(K, stage, p)
+  local plan, stop = K.plan, p.bounds.stop or stage.rows
+  if plan.step then return end -- which read no such row
+  if not K.full then return clear_rows(K, p.out, stop, expr.min(highest_tile(plan), plan.kv_rows - stop - p.past)) end
+  for i = stage.rows, plan.kv_rows - 1 do
+    K.t:when(p.past, plan.kv_rows - i, function() M.clear_row(K, p.out, i) end)
+  end
+end
+
+-- Those behind all rows of a cache, which other kernels may have higher tiles for.
+local function clear_margin(K, stage, v)
+  local seq_kv = K.plan.cfg.seq_kv
+  clear_rows(K, v, seq_kv, rows(K.plan, stage) - seq_kv)
+end
+
+-- What a run bounds the rows by that are projected: { first =, stop = }.
+function M.bounds_of(K, place, stage)
+  if K.full or stage.fill then return {} end
+  if stage.letter == "q" or stage.behind then return { stop = place.rows } end
+  return score.keys_seen(K.plan.scores, place)
+end
+
+-- All rows by all panels: the panels are the inner loop. Where a run bounds the keys, whole tiles are left out.
 local function record_tiles(K, stage, p)
-  local product, d = stage.product, stage.steps
+  local product, d, bounds = stage.product, stage.steps, p.bounds
   choices.add(K.t.why, "project_order")
   for _, run in ipairs(product.runs[1]) do
-    local count = run.count
-    if p.len and not K.full then
-      count = expr.min(count, expr.ceil_div(p.len - run.at, run.size))
+    local from, count = 0, run.count
+    if bounds.stop then count = expr.min(count, expr.ceil_div(bounds.stop - run.at, run.size)) end
+    if bounds.first then
+      from = K.t:int("from" .. run.at, expr.div(expr.max(bounds.first - run.at, 0), run.size))
     end
-    K:each("tile", count, function(i)
-      local row = i * run.size + run.at
+    K:each("tile", count - from, function(i)
+      local row = (i + from) * run.size + run.at
       product_of.each_panel(K, product, d, function(block, j, panel)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
             { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
-            p.bias and p.bias:at(column), { p = p.out:at(row * product.ld + column), row = product.ld })
+            p.bias and p.bias:at(column),
+            { p = p.out:at(row * stage.c.row + column), row = stage.c.row, exact = stage.c.exact })
         end)
       end)
     end)
   end
 end
 
+-- Adds the rows that a run wants at most to the parameters of a function, which record(p) has as p.bounds then: its
+-- first, and where they stop. In straight code there are none.
+function M.bounded(K, bounds, params, record)
+  local first, stop = not K.full and bounds.first, not K.full and bounds.stop
+  if first then params[#params + 1] = { "pad", "int", first } end
+  if stop then params[#params + 1] = { "len", "int", stop } end
+  return function(p)
+    p.bounds = { first = first and p.pad, stop = stop and p.len }
+    record(p)
+  end
+end
+
+-- What is done to the rows that a stage has made: keys are turned, and what stands behind values becomes zeros.
+function M.finish(K, stage, p)
+  if stage.turn then turning.keys(K, stage, p) end
+  if stage.letter ~= "v" or stage.c.exact then return end
+  if p.past then return clear_behind(K, stage, p) end
+  if stage.fill then return clear_margin(K, stage, p.out) end
+  M.clear_values(K, p.out, p.bounds)
+end
+
 -- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to.
 function M.record(K, place, stage, more, record)
   local plan, memory = K.plan, K.plan.memory
-  local len = stage.letter ~= "q" and place.len or nil
+  local past, bounds = stage.behind and place[stage.behind], M.bounds_of(K, place, stage)
   K.role = stage.name
   local params = { { "x", "in", memory:tensor(place, stage.a) }, { "w", "in", memory:at(place, "w" .. stage.letter) },
-                   { "out", "out", memory:at(place, stage.name) } }
+                   { "out", "out", memory:at(place, stage.name):at((past or 0) * stage.c.row) } }
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
-  if len then params[#params + 1] = { "len", "int", len } end
+  if past then params[#params + 1] = { "past", "int", past } end
+  local bounded = M.bounded(K, bounds, params, record)
+  local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
+  table.move(turns, 1, #turns, #params + 1, params)
   table.move(more, 1, #more, #params + 1, params)
   local heads = graph.in_block(plan, stage)
   K:part("project_" .. stage.name, ("Projects %s of %d head%s."):format(stage.name, heads, heads > 1 and "s" or ""),
     params, function(p)
-    record(p)
-    if stage.letter ~= "v" then return end
-    if len and not K.full then
-      clear_values(K, p.out, p.len)
-    elseif plan.kv_rows > plan.cfg.seq_kv then
-      clear_values(K, p.out, plan.cfg.seq_kv)
-    end
+    bounded(p)
+    M.finish(K, stage, p)
   end)
   K.role = nil
 end
@@ -109,8 +192,10 @@ function M.describe(plan, stage)
     words.chain(product.chunks), graph.in_block(plan, stage), stage.heads) } }
 end
 
-function M.fill_bias(pack, stage)
+-- What is packed for a stage behind its weights.
+function M.fill_more(pack, stage)
   local bias, product = stage.bias, stage.product
+  if stage.turn then turn_of.key_fills(pack, stage.turn) end
   if not bias then return end
   pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1,
     used = graph.in_block(pack.plan, bias) * stage.cols, width = product.ld, scale = stage.scale,
@@ -123,7 +208,7 @@ function M.fills(pack, stage)
     pack:add_heads(weights, { to = to, steps = product.steps, used = block.used, width = block.width,
       scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
   end)
-  M.fill_bias(pack, stage)
+  M.fill_more(pack, stage)
 end
 
 return M

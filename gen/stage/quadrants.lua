@@ -49,7 +49,7 @@ M.choice = { "quadrants", "projections by seven products of quadrants",
 -- ---- the rewrite ----
 
 -- Whether a projection is made so. An infinite input makes all results of self-attention infinite or NaN, but not its
--- weights; of a key of its own see fold.lua.
+-- weights and scores; of a key of its own see fold.lua.
 local function applies(plan, stage)
   local cfg = plan.cfg
   if stage.kind ~= "project" or stage.merged or stage.rows % 2 > 0 or stage.steps % 2 > 0
@@ -57,7 +57,7 @@ local function applies(plan, stage)
     return false
   end
   if stage.letter == "v" then return true end
-  if cfg.probs then return false end
+  if #graph.sheets(cfg) > 0 then return false end
   return cfg.attention == "self" or stage.letter == "k" and cfg.dk >= 16
 end
 
@@ -212,7 +212,7 @@ function M.fills(pack, stage)
         width = block.width, scale = stage.scale, terms = terms, rounds = { round } })
     end)
   end
-  project.fill_bias(pack, stage)
+  project.fill_more(pack, stage)
 end
 
 return M

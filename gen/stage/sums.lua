@@ -1,26 +1,19 @@
 -- The sums of the quadrants of X, where projections are made of quadrants (quadrants.lua), for some of their
 -- rows: S1 S2 above S3 S4.
 
-local cover = require "isa.init".cover
 local tiles = require "tiles"
 
 local M = { phase = "sums" }
 
 local function record(K, input, x, s)
-  local t, plan, d = K.t, K.plan, input.cols
+  local t, d = K.t, input.cols
   local width, below = d // 2, input.rows // 2 * d
   K:part(("sums_%d_of_%dx%d"):format(input.size, input.rows, d),
     ("Sums of X's quadrants, %d rows of each: S1 S2 above S3 S4."):format(input.size),
     { { "x", "in", x }, { "s", "out", s } }, function(p)
     local function vector(v, name, at)
-      local function load(quadrant, off)
-        if v.used < v.w.lanes then return t:op("load_n", v.w, quadrant .. name, p.x:at(off + at), v.used) end
-        return t:op("load", v.w, quadrant .. name, p.x:at(off + at))
-      end
-      local function store(value, off)
-        if v.used < v.w.lanes then return t:op("store_n", v.w, nil, p.s:at(off + at), value, v.used) end
-        t:op("store", v.w, nil, p.s:at(off + at), value)
-      end
+      local function load(quadrant, off) return t:read("load", v.w, quadrant .. name, p.x:at(off + at), v.used) end
+      local function store(value, off) t:write(v.w, p.s:at(off + at), value, v.used) end
       local a11, a12 = load("a11", 0), load("a12", width)
       local a21, a22 = load("a21", below), load("a22", below + width)
       local s1 = t:op("add", v.w, "s1" .. name, a21, a22)
@@ -31,13 +24,7 @@ local function record(K, input, x, s)
       store(t:op("sub", v.w, "s4" .. name, a12, s2), below + width)
     end
     K:each("row", input.size, function(r)
-      local lanes = plan.isa.lanes
-      K:each("i", width // lanes, function(i)
-        t:block(function() vector({ w = plan.isa.full, used = lanes }, "", r * d + i * lanes) end)
-      end)
-      for _, v in ipairs(cover(plan.isa, width % lanes)) do
-        t:block(function() vector(v, "_tail", r * d + width // lanes * lanes) end)
-      end
+      K:covered(width, function(v, at, suffix) vector(v, suffix, r * d + at) end)
     end)
   end)
 end

@@ -88,6 +88,10 @@ mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
+mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
+  return mhagen_packed_check(&tiny_avx2_kernel, bytes, size);
+}
+
 #if defined(__x86_64__)
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
@@ -850,8 +854,6 @@ const mhagen_kernel tiny_avx2_kernel = {
   .supported = tiny_avx2_supported,
   .pack = tiny_avx2_pack,
   .run = tiny_avx2_run,
-  .phases = phases,
-  .phase_count = PHASES,
   .self_test = tiny_avx2_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
@@ -861,4 +863,8 @@ const mhagen_kernel tiny_avx2_kernel = {
   .k_width = 8,
   .v_width = 8,
   .y_width = 8,
+  .scale = 0.5,
+  .phases = phases,
+  .phase_count = PHASES,
+  .fingerprint = 0xD1B7ECCB6AD2B5F8,
 };

@@ -90,6 +90,10 @@ mhagen_status tiny_avx512_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
+mhagen_status tiny_avx512_packed_check(const void *bytes, size_t size) {
+  return mhagen_packed_check(&tiny_avx512_kernel, bytes, size);
+}
+
 #if defined(__x86_64__)
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
@@ -1012,8 +1016,6 @@ const mhagen_kernel tiny_avx512_kernel = {
   .supported = tiny_avx512_supported,
   .pack = tiny_avx512_pack,
   .run = tiny_avx512_run,
-  .phases = phases,
-  .phase_count = PHASES,
   .self_test = tiny_avx512_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
@@ -1023,4 +1025,8 @@ const mhagen_kernel tiny_avx512_kernel = {
   .k_width = 8,
   .v_width = 8,
   .y_width = 8,
+  .scale = 0.5,
+  .phases = phases,
+  .phase_count = PHASES,
+  .fingerprint = 0xA9ED10245EBCE4A8,
 };

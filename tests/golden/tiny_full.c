@@ -87,6 +87,10 @@ mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
+mhagen_status tiny_full_packed_check(const void *bytes, size_t size) {
+  return mhagen_packed_check(&tiny_full_kernel, bytes, size);
+}
+
 #if defined(__x86_64__)
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
@@ -852,8 +856,6 @@ const mhagen_kernel tiny_full_kernel = {
   .supported = tiny_full_supported,
   .pack = tiny_full_pack,
   .run = tiny_full_run,
-  .phases = phases,
-  .phase_count = PHASES,
   .self_test = tiny_full_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
@@ -863,4 +865,8 @@ const mhagen_kernel tiny_full_kernel = {
   .k_width = 4,
   .v_width = 4,
   .y_width = 4,
+  .scale = 0.70710678118654746,
+  .phases = phases,
+  .phase_count = PHASES,
+  .fingerprint = 0x0C62CB7E0189E0B0,
 };

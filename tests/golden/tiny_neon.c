@@ -88,6 +88,10 @@ mhagen_status tiny_neon_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
+mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
+  return mhagen_packed_check(&tiny_neon_kernel, bytes, size);
+}
+
 #if defined(__aarch64__)
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
@@ -1119,8 +1123,6 @@ const mhagen_kernel tiny_neon_kernel = {
   .supported = tiny_neon_supported,
   .pack = tiny_neon_pack,
   .run = tiny_neon_run,
-  .phases = phases,
-  .phase_count = PHASES,
   .self_test = tiny_neon_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
@@ -1130,4 +1132,8 @@ const mhagen_kernel tiny_neon_kernel = {
   .k_width = 8,
   .v_width = 8,
   .y_width = 8,
+  .scale = 0.5,
+  .phases = phases,
+  .phase_count = PHASES,
+  .fingerprint = 0xD1B7ECCB6AD2B5F8,
 };

@@ -85,6 +85,10 @@ mhagen_status tiny_scalar_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
+mhagen_status tiny_scalar_packed_check(const void *bytes, size_t size) {
+  return mhagen_packed_check(&tiny_scalar_kernel, bytes, size);
+}
+
 #if 1
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
@@ -736,8 +740,6 @@ const mhagen_kernel tiny_scalar_kernel = {
   .supported = tiny_scalar_supported,
   .pack = tiny_scalar_pack,
   .run = tiny_scalar_run,
-  .phases = phases,
-  .phase_count = PHASES,
   .self_test = tiny_scalar_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
@@ -747,4 +749,8 @@ const mhagen_kernel tiny_scalar_kernel = {
   .k_width = 3,
   .v_width = 3,
   .y_width = 3,
+  .scale = 0.70710678118654746,
+  .phases = phases,
+  .phase_count = PHASES,
+  .fingerprint = 0xCA3F9A7CE92C36C8,
 };

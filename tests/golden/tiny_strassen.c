@@ -153,6 +153,10 @@ mhagen_status tiny_strassen_pack(const mhagen_weights *weights, void *packed) {
   return status;
 }
 
+mhagen_status tiny_strassen_packed_check(const void *bytes, size_t size) {
+  return mhagen_packed_check(&tiny_strassen_kernel, bytes, size);
+}
+
 #if 1
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
@@ -1218,8 +1222,6 @@ const mhagen_kernel tiny_strassen_kernel = {
   .supported = tiny_strassen_supported,
   .pack = tiny_strassen_pack,
   .run = tiny_strassen_run,
-  .phases = phases,
-  .phase_count = PHASES,
   .self_test = tiny_strassen_self_test,
   .needs = needs,
   .need_count = sizeof needs / sizeof needs[0],
@@ -1229,4 +1231,8 @@ const mhagen_kernel tiny_strassen_kernel = {
   .k_width = 10,
   .v_width = 10,
   .y_width = 10,
+  .scale = 0.70710678118654746,
+  .phases = phases,
+  .phase_count = PHASES,
+  .fingerprint = 0xC9D3BE92F56FA58E,
 };

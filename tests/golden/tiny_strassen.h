@@ -40,6 +40,11 @@ extern "C" {
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_strassen_pack(const mhagen_weights *weights, void *packed);
 
+/* Whether these `size` bytes, aligned to MHAGEN_ALIGN, are a whole and undamaged file of packed
+ * weights of this kernel; see mhagen_packed_head. Reads all of them. Errors: MHAGEN_ERR_NULL,
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_PACKED. */
+MHAGEN_API mhagen_status tiny_strassen_packed_check(const void *bytes, size_t size);
+
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
  * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written

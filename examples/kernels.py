@@ -3,6 +3,7 @@
 The structures mirror runtime/mhagen.h, which says what every field means.
 """
 import ctypes
+import re
 import subprocess
 import time
 from ctypes import POINTER, Structure, c_char_p, c_int, c_size_t, c_uint, c_void_p
@@ -14,11 +15,13 @@ OUT_IN = 1  # MHAGEN_OUT_IN: a weight matrix is [out][in], as torch.nn.Linear st
 
 
 class Weights(Structure):
-    _fields_ = [(name, c_void_p) for name in "wq wk wv wo bq bk bv bo".split()] + [("layout", c_int)]
+    _fields_ = [*[(name, c_void_p) for name in "wq wk wv wo bq bk bv bo".split()], ("layout", c_int),
+                *[(name, c_void_p) for name in "alibi sink q_norm k_norm rope_cos rope_sin".split()]]
 
 
 class Args(Structure):
-    _fields_ = [(name, c_void_p) for name in "q k v y packed workspace kv_len probs".split()]
+    _fields_ = [(name, c_void_p) for name in
+                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache".split()]
 
 
 class KernelData(Structure):  # the beginning of mhagen_kernel; the functions are found by their names
@@ -36,14 +39,16 @@ def aligned(size):
 
 
 class Kernel:
-    """One self-attention kernel with kv_len, for one sequence; probs only if its config says so."""
+    """A kernel of one sequence."""
 
-    def __init__(self, library, name):
+    def __init__(self, library, header, name):
         library = ctypes.CDLL(str(library))
         self.name = name
         self.data = KernelData.in_dll(library, f"{name}_kernel")
         self.isa = self.data.isa.decode()
         self.workspace = aligned(self.data.workspace_bytes)
+        cache = re.search(rf"#define {name.upper()}_CACHE_BYTES (\d+)", header.read_text())
+        self.cache_bytes = int(cache[1]) if cache else 0
         self.us = []  # the time of each run
         self.c_pack, self.c_run = library[f"{name}_pack"], library[f"{name}_run"]
         self.c_pack.argtypes = [POINTER(Weights), c_void_p]
@@ -63,19 +68,18 @@ class Kernel:
         self.must(self.c_pack(weights, packed.ctypes.data))
         return packed
 
-    def run(self, packed, x, probs=None):
-        """x[n][d_model] -> y[n][d_model], n <= seq: the rows after n are padding, masked by kv_len."""
+    def run(self, packed, x, **more):
+        """x[n][d_model] -> y[n][d_model], n <= seq: the rows behind n are padding. more: arrays, or the integers of the
+        only sequence, for the other arguments."""
         n = len(x)
         q = np.zeros((self.data.seq, self.data.d_model), np.float32)
         q[:n] = x
         y = np.empty_like(q)
-        kv_len = c_int(n)
-        args = Args(
-            q=q.ctypes.data, y=y.ctypes.data, packed=packed.ctypes.data,
-            workspace=self.workspace.ctypes.data,
-            kv_len=ctypes.addressof(kv_len),
-            probs=None if probs is None else probs.ctypes.data,
-        )
+        lengths = {name: c_int(value) for name, value in more.items() if isinstance(value, int)}
+        pointers = {name: ctypes.addressof(lengths[name]) if name in lengths else value.ctypes.data
+                    for name, value in more.items() if value is not None}
+        args = Args(q=q.ctypes.data, y=y.ctypes.data, packed=packed.ctypes.data,
+                    workspace=self.workspace.ctypes.data, **pointers)
         start = time.perf_counter()
         status = self.c_run(args)
         self.us.append((time.perf_counter() - start) * 1e6)
@@ -96,4 +100,4 @@ def build(mhagen, folder, **config):
     library = folder / f"{name}.so"
     sources = [folder / f"{name}.c", folder / "mhagen.c"]
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-pthread", "-o", library, *sources], check=True)
-    return Kernel(library, name)
+    return Kernel(library, folder / f"{name}.h", name)

@@ -1,0 +1,28 @@
+"""The options of run.sh. It reads them before anything is installed, so only Python's own library is used."""
+import argparse
+from pathlib import Path
+
+LAYERS, ROOM = 30, 512
+QUESTION = "Why is the sky blue, and why are sunsets red?"
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="examples/smollm2/run.sh", description="SmolLM2-135M-Instruct writes an answer, token by token, with its "
+        "attention on generated kernels that share a cache; the model comes from PyPI (93 MB).")
+    parser.add_argument("question", nargs="?", default=QUESTION, help=f'default: "{QUESTION}"')
+    parser.add_argument("--tokens", type=int, default=240, help="how many to write at most (default 240)")
+    parser.add_argument("--isa", help="default: the widest that this CPU has")
+    parser.add_argument("--layer", type=int, default=12, choices=range(LAYERS), metavar=f"0..{LAYERS - 1}",
+                        help="the layer to draw (default 12)")
+    parser.add_argument("--torch", action="store_true", help="compare with transformers on PyTorch as well, which "
+                        "requirements.in leaves out")
+    parser.add_argument("--out", type=Path, default=Path("build/smollm2"), help="where the picture goes")
+    args = parser.parse_args()
+    if not 1 <= args.tokens <= ROOM:
+        parser.error(f"argument --tokens: must be from 1 to {ROOM}")
+    return args
+
+
+if __name__ == "__main__":
+    parse()

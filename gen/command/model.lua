@@ -1,0 +1,209 @@
+-- `model`: the kernels, the packed weights and a table of the attention layers of a model.
+
+local host = require "host"
+local build = require "command.build"
+local config = require "config"
+local errors = require "command.errors"
+local kernel = require "command.kernel"
+local layers = require "model.layers"
+local model_text = require "model.text"
+local options = require "options.init"
+local pack = require "pack"
+local packed_file = require "command.packed_file"
+local show = require "options.show"
+local takes = require "command.takes"
+local weights = require "command.weights"
+local words = require "words"
+
+local must = errors.must
+
+-- ---- configs ----
+
+-- The keys that are given, but for those of the layers themselves.
+local function given_keys(arguments)
+  local given = {}
+  for _, argument in ipairs(arguments) do
+    local key = argument:match("^([^=]*)=") or error({ message = argument .. ": is no key=value" }, 0)
+    if key == "name" then error({ message = "name: kernels are named by their keys; --name is for the table" }, 0) end
+    if given[key] then error({ key = key, value = argument:match("=(.*)$"), rule = "is given twice" }, 0) end
+    given[key] = argument:match("=(.*)$")
+  end
+  return given
+end
+
+local off = { none = true, ["false"] = true }
+
+-- Whether a key says more of others that are switched off.
+local function is_idle(key, given)
+  local beside = options.list[key].beside
+  for _, other in ipairs(beside or {}) do
+    if not off[given[other]] then return false end
+  end
+  return beside ~= nil
+end
+
+-- The config of a layer: the keys of the model, but where others are given.
+local function config_of(layer, arguments, given)
+  local all = table.move(arguments, 1, #arguments, 1, {})
+  for _, word in ipairs(layer.keys) do
+    local key = word:match("^[^=]*")
+    if not given[key] and not is_idle(key, given) then all[#all + 1] = word end
+  end
+  local ok, cfg = pcall(kernel.load_one, all, "model")
+  if ok then return cfg end
+  if type(cfg) ~= "table" then error(cfg, 0) end
+  error({ message = ("layer %s: %s"):format(layer.name, errors.one_line(cfg)) }, 0)
+end
+
+-- ---- angles of rope ----
+
+-- The packing of a kernel with the angles of a layer, where they are not those of rope_theta alone.
+local function packing_of(entry, layer)
+  local packing, cfg, turns = entry.packing, entry.cfg, entry.packing.turns
+  if not turns then return packing end
+  if layer.divide then turns = layer.divide(turns, cfg.seq_kv) end
+  local tensor = layer.frequencies
+  if tensor then -- GGUF: what the angles of each pair are divided by
+    local memory = weights.floats({ name = tensor.name, tensor = tensor, features = #turns, blocks = 1, count = #turns,
+                                    first = 0, step = #turns })
+    local divided = {}
+    for i, factor in ipairs(memory:floats(0, #turns)) do divided[i] = turns[i] / factor end
+    turns = divided
+  end
+  local own = {}
+  for key, value in pairs(packing) do own[key] = value end
+  own.turns = turns
+  return own
+end
+
+-- ---- the command ----
+
+-- The layers whose names have the text, with their configs and the parts of their weights: kernels in the order in
+-- which they come, each { cfg, layers }. Nothing is written yet, and no weights are read.
+local function plan(model, args)
+  local given = given_keys(args.config)
+  local kernels, all = {}, {}
+  for _, layer in ipairs(model:layers(given)) do
+    if not args.only or layer.name:find(args.only, 1, true) then
+      local cfg = config_of(layer, args.config, given)
+      layer.weights = layers.weights(model, layer, cfg, host.type_size)
+      local entry = kernels[cfg.name]
+      if not entry then
+        entry = { cfg = cfg, layers = {} }
+        kernels[#kernels + 1], kernels[cfg.name] = entry, entry
+      end
+      entry.layers[#entry.layers + 1], all[#all + 1] = layer, layer
+      layer.kernel = entry
+    end
+  end
+  if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
+  return kernels, all
+end
+
+-- The files of all kernels, each once.
+local function generate(kernels)
+  local files, seen = {}, {}
+  for _, entry in ipairs(kernels) do
+    local made, recorded = kernel.files_of(entry.cfg)
+    entry.packing, entry.fingerprint = pack.packing(recorded[1].plan), recorded[1].fingerprint
+    for _, file in ipairs(made) do
+      if not seen[file.name] then files[#files + 1], seen[file.name] = file, true end
+    end
+  end
+  return files
+end
+
+local SOON = 2 -- seconds between lines that say how far it is
+
+-- Packs all layers, into a file for each kernel; returns the files, and how many bytes that are.
+local function pack_layers(all, kernels, args)
+  local told, done = host.clock(), 0
+  for _, entry in ipairs(kernels) do entry.file = packed_file.new(args.output, entry) end
+  for i, layer in ipairs(all) do
+    local entry = layer.kernel
+    local packed = weights.packed(packing_of(entry, layer), layer.weights, layer.in_out)
+    entry.file:add(packed)
+    done = done + #packed
+    packed:free()
+    if not args.quiet and host.clock() - told > SOON then
+      told = host.clock()
+      must(host.print(("packed %d of %d layers\n"):format(i, #all)))
+    end
+  end
+  local files = {}
+  for i, entry in ipairs(kernels) do files[i] = entry.file:finish(entry.cfg.name .. ".packed") end
+  return files, done
+end
+
+local function summary(model, all, kernels, figures)
+  local lines = { ("%s: %s, %d layers, %d kernels"):format(model.path, model.type, #all, #kernels) }
+  for _, entry in ipairs(kernels) do
+    local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
+    lines[#lines + 1] = ("  %-3d %s"):format(#entry.layers, first == last and first or first .. " .. " .. last)
+    lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
+    lines[#lines + 1] = ("      %s bytes packed a layer"):format(words.number(entry.packing.bytes))
+  end
+  lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(words.number(figures.bytes),
+    figures.packing, figures.seconds)
+  lines[#lines + 1] = figures.compile
+  return table.concat(lines, "\n") .. "\n"
+end
+
+local function append(list, more) table.move(more, 1, #more, #list + 1, list) end
+
+local function compile_line(args, files, cfg)
+  local emulated = build.emulated(cfg)
+  return build.command_line(build.joined({ emulated and emulated.cc or "cc", "-O2", "-c" },
+    args.embed and { "-I", args.output } or {},
+    build.sources(args.output, files, function() return true end)))
+end
+
+local function run(args)
+  if not args.output then error({ message = "missing option '-o'" }, 0) end
+  local start = host.clock()
+  local model = weights.open_model(args.path)
+  local kernels, all = plan(model, args)
+  local files = generate(kernels)
+  local function name_of(entry) return { name = entry.cfg.name .. ".packed", mark = packed_file.MARK } end
+  local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
+  append(files, model_text.table(args.name, from, kernels, all, args.embed))
+  for _, entry in ipairs(args.embed and kernels or {}) do
+    append(files, model_text.embedded(entry.cfg.name, entry.cfg.name .. ".packed",
+                                      packed_file.bytes(entry.packing.bytes, #entry.layers)))
+  end
+  local written = table.move(files, 1, #files, 1, {})
+  for _, entry in ipairs(kernels) do written[#written + 1] = name_of(entry) end
+  takes.refuse_foreign(args.output, written, args.force)
+  local packing = host.clock()
+  local packed, bytes = pack_layers(all, kernels, args)
+  packing = build.seconds_since(packing)
+  append(files, packed)
+  must(host.write_files(args.output, files))
+  if args.quiet then return 0 end
+  must(host.print(summary(model, all, kernels, {
+    bytes = bytes, packing = packing, seconds = build.seconds_since(start),
+    compile = compile_line(args, files, kernels[1].cfg) })))
+  return 0
+end
+
+local function add_options(cmd)
+  cmd:argument("path", "a folder with config.json and model.safetensors, a GGUF or an ONNX file"):argname("<PATH>")
+  cmd:argument("config", "keys of a config, which win over those of the model; isa and seq must be there")
+    :args("*"):argname("<key=value>")
+  cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):overwrite(false)
+  cmd:option("--name", "of the table of layers: NAME.h, NAME.c, NAME_layers", "model"):argname("<NAME>")
+    :convert(takes.number("--name", "^[%a_][%w_]*$", "a C identifier"))
+  cmd:option("--only", "take the layers with this in their names, such as encoder."):argname("<TEXT>")
+  takes.embed(cmd)
+  takes.force(cmd)
+  cmd:flag("--quiet", "say nothing but errors")
+  cmd:epilog(show.help() .. "\n\nExit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
+end
+
+return {
+  name = "model", run = run, options = add_options,
+  summary = "Write the kernels and the packed weights of a model's attention.",
+  about = "Example: mhagen model MiniLM/ isa=avx2 seq=128 -o out\n" ..
+    "It writes a kernel for each distinct config, its NAME.packed with the weights of each layer, and model.h with\n" ..
+    "a table of the layers.",
+}

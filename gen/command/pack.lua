@@ -1,0 +1,111 @@
+-- `pack`: the packed weights of one kernel, from files of single matrices.
+
+local host = require "host"
+local errors = require "command.errors"
+local kernel = require "command.kernel"
+local model_text = require "model.text"
+local pack = require "pack"
+local packed_file = require "command.packed_file"
+local show = require "options.show"
+local takes = require "command.takes"
+local tensors = require "model.tensors"
+local weights = require "command.weights"
+local words = require "words"
+
+-- Matrices as mhagen_weights names them, and as packing does.
+local names = { wq = "wq", wk = "wk", wv = "wv", wo = "wo", bq = "bq", bk = "bk", bv = "bv", bo = "bo",
+                alibi = "slopes", sink = "sink_logits", q_norm = "q_norm", k_norm = "k_norm", rope_cos = "rope_cos",
+                rope_sin = "rope_sin" }
+local switches = { ["true"] = true, ["false"] = true } -- alibi and sink are keys of a config too
+
+-- The words of a config, and the files by the names of matrices.
+local function divide(arguments)
+  local keys, files = {}, {}
+  for _, argument in ipairs(arguments) do
+    local name, value = argument:match("^([^=]*)=(.*)$")
+    if names[name] and not switches[value] then
+      if files[name] then error({ message = name .. ": is given twice" }, 0) end
+      files[name] = value
+    else
+      keys[#keys + 1] = argument
+    end
+  end
+  return keys, files
+end
+
+-- Tensors of the wanted sizes as parts; those of one row may have any axes.
+local function parts_of(packing, files, in_out)
+  local parts = {}
+  for name, text in pairs(files) do
+    local size = packing.sizes[names[name]]
+    if not size or size[1] * size[2] == 0 then error({ message = name .. ": the kernel has no such matrix" }, 0) end
+    local tensor = weights.find_tensor(text)
+    if not host.type_size(tensor.type) then
+      tensors.fail(tensor, "numbers of type %s are not read", errors.show(tensor.type))
+    end
+    local rows, columns = size[1], size[2]
+    local turned = not in_out and name:find("^w") and true
+    if turned then rows, columns = columns, rows end
+    local wanted = { rows, columns }
+    local same = rows == 1 and tensors.count(tensor) == columns
+      or tensors.shape_text(tensor.shape) == tensors.shape_text(wanted)
+    if not same then
+      local other = tensors.shape_text(tensor.shape) == tensors.shape_text { columns, rows }
+      tensors.fail(tensor, "its shape is %s, and %s must be %s%s", tensors.shape_text(tensor.shape), name,
+        tensors.shape_text(rows == 1 and { columns } or wanted),
+        other and name:find("^w") and ("; see --layout %s"):format(in_out and "out_in" or "in_out") or "")
+    end
+    parts[names[name]] = { tensor = tensor, features = rows, width = columns, blocks = 1, count = rows, first = 0,
+                           step = rows }
+  end
+  for _, letter in ipairs { "q", "k", "v", "o" } do
+    local size = packing.sizes["w" .. letter]
+    if size[1] * size[2] > 0 and not parts["w" .. letter] then
+      local name = "w" .. letter
+      error({ message = ("%s is missing: %s=FILE.npy or %s=FILE.safetensors:TENSOR"):format(name, name, name) }, 0)
+    end
+  end
+  return parts
+end
+
+local function run(args)
+  if not args.output then error({ message = "missing option '-o'" }, 0) end
+  local keys, files = divide(args.config)
+  local cfg = kernel.load_one(keys, "pack")
+  local _, recorded = kernel.files_of(cfg)
+  local packing = pack.packing(recorded[1].plan)
+  local in_out = args.layout == "in_out"
+  local parts = parts_of(packing, files, in_out)
+  local dir, name = takes.split(args.output)
+  local written = args.embed and model_text.embedded(cfg.name, name, packed_file.bytes(packing.bytes, 1)) or {}
+  takes.refuse_foreign(dir, { { name = name, mark = packed_file.MARK }, table.unpack(written) }, args.force)
+  local file = packed_file.new(dir, { cfg = cfg, packing = packing, fingerprint = recorded[1].fingerprint })
+  local packed = weights.packed(packing, parts, in_out)
+  file:add(packed)
+  written[#written + 1] = file:finish(name)
+  errors.must(host.write_files(dir, written))
+  if args.quiet then return 0 end
+  errors.must(host.print(("%s: %s bytes of packed weights for %s\n"):format(args.output, words.number(#packed),
+                                                                          cfg.name)))
+  return 0
+end
+
+local function options(cmd)
+  cmd:argument("config", "one CONFIG.lua or none, key=value of the config, and NAME=FILE for each matrix")
+    :args("*"):argname("<CONFIG.lua, key=value or NAME=FILE>")
+  cmd:option("-o --output", "the file of packed weights"):argname("<FILE>"):overwrite(false)
+  cmd:option("--layout", "how matrices lie: out_in is y = x W^T, as in torch.nn.Linear", "out_in")
+    :choices { "in_out", "out_in" }
+  takes.embed(cmd)
+  takes.force(cmd)
+  cmd:flag("--quiet", "say nothing but errors")
+  cmd:epilog(show.help())
+end
+
+return {
+  name = "pack", run = run, options = options,
+  summary = "Write the packed weights of one kernel, from single matrices.",
+  about = "Example: mhagen pack minilm.lua wq=wq.npy wk=a.safetensors:key.weight wv=v.npy wo=o.npy -o a.packed\n" ..
+    "NAME is one of mhagen_weights: wq, wk, wv, wo, bq, bk, bv, bo, alibi, sink, q_norm, k_norm, rope_cos,\n" ..
+    "rope_sin. FILE is FILE.npy, FILE.npz:NAME, FILE.safetensors:TENSOR or FILE.gguf:TENSOR.",
+}

@@ -1,0 +1,36 @@
+-- A file of packed weights of a kernel; docs/format.md has its layout.
+
+local host = require "host"
+local errors = require "command.errors"
+
+local must = errors.must
+
+local M = {}
+M.__index = M
+
+M.MARK = "mhagen\n\0" -- with which such files begin
+
+-- The bytes of a file with so many layers of so many bytes.
+function M.bytes(packed_bytes, layers) return #host.packed_head("", "0", packed_bytes) + layers * packed_bytes end
+
+-- Begins the file of a kernel in `dir`, which need not be there yet.
+function M.new(dir, entry)
+  local file = setmetatable({ stream = must(host.stream(dir)),
+                              head = host.packed_head(entry.cfg.name, entry.fingerprint, entry.packing.bytes) }, M)
+  must(file.stream:write(file.head))
+  return file
+end
+
+-- Adds the packed weights of a layer.
+function M:add(packed)
+  self.head = host.add_packed(self.head, packed)
+  must(self.stream:write(packed))
+end
+
+-- The file as host.write_files takes it.
+function M:finish(name)
+  must(self.stream:rewrite(self.head))
+  return { name = name, stream = self.stream }
+end
+
+return M

@@ -1,0 +1,134 @@
+-- Files of tensors, and their numbers as the packed weights of a kernel.
+
+local host = require "host"
+local errors = require "command.errors"
+local fields = require "model.fields"
+local families = require "model.families"
+local gguf = require "model.gguf"
+local json = require "json"
+local layers = require "model.layers"
+local npy = require "model.npy"
+local npz = require "model.npz"
+local onnx = require "model.onnx"
+local operators = require "model.operators"
+local safetensors = require "model.safetensors"
+
+local must = errors.must
+
+local M = {}
+
+local function open(path) return must(host.open_file(path)) end
+
+-- ---- models ----
+
+local function read_json(path)
+  local text = must(host.read_file(path))
+  local values, why = json.decode(text)
+  if type(values) ~= "table" then error({ message = ("%s: %s"):format(path, why or "is no object") }, 0) end
+  return values
+end
+
+-- The shards that an index names: files of the same folder.
+local function shards(dir)
+  local path = dir .. "/model.safetensors.index.json"
+  local map, list, seen = read_json(path).weight_map, {}, {}
+  if type(map) ~= "table" then error({ message = path .. ": weight_map is missing" }, 0) end
+  for name, file in pairs(map) do
+    if type(file) ~= "string" or file:find("^%.") or file:find("[/%z]") then
+      error({ message = ("%s: tensor %s: %s is no file of this folder"):format(
+        path, errors.show(name), errors.show(file)) }, 0)
+    end
+    if not seen[file] then list[#list + 1], seen[file] = file, true end
+  end
+  table.sort(list)
+  return list
+end
+
+-- A folder as Hugging Face's.
+local function open_folder(dir)
+  local path = dir .. "/config.json"
+  local values = read_json(path)
+  local config = fields.new(path, values)
+  local files, all = { "model.safetensors" }, {}
+  if not host.exists(dir .. "/model.safetensors") and host.exists(dir .. "/model.safetensors.index.json") then
+    files = shards(dir)
+  end
+  for _, name in ipairs(files) do
+    local file = dir .. "/" .. name
+    for tensor, at in pairs(safetensors(open(file), file, host.type_size)) do
+      if all[tensor] then
+        error({ message = ("%s: tensor %s is in %s too"):format(file, errors.show(tensor), all[tensor].path) }, 0)
+      end
+      all[tensor] = at
+    end
+  end
+  return { path = path, data = dir, type = config:word "model_type", rows = families.rows, fields = config,
+           tensors = all, layers = layers.of }
+end
+
+local function open_gguf(path)
+  local all, values = gguf(open(path), path, host.type_size)
+  local kind = fields.new(path, values):word "general.architecture"
+  return { path = path, data = path, type = kind, rows = families.gguf, fields = fields.new(path, values, kind .. "."),
+           tensors = all, layers = layers.of }
+end
+
+local function open_onnx(path)
+  local folder, others = path:match("^(.*/)[^/]*$") or "", {}
+  local graph = onnx(open(path), path, host.type_size, function(name)
+    others[name] = others[name] or open(folder .. name)
+    return others[name], folder .. name
+  end)
+  return { path = path, data = path, type = "onnx", tensors = graph.tensors,
+           layers = function(_, given) return operators(graph, given) end }
+end
+
+-- The model of a folder or a file.
+function M.open_model(path)
+  if host.exists(path .. "/.") then return open_folder((path:gsub("(.)/+$", "%1"))) end
+  if path:find("%.onnx$") then return open_onnx(path) end
+  if must(host.head(path)):sub(1, 4) == "GGUF" then return open_gguf(path) end
+  open(path)
+  error({ message = path .. ": is neither a folder with config.json and model.safetensors nor a .gguf or .onnx file" },
+        0)
+end
+
+-- ---- single matrices ----
+
+local readers = { npz = npz, safetensors = safetensors, gguf = gguf }
+
+-- FILE.npy, or FILE:TENSOR with one of the readers -> its tensor
+function M.find_tensor(text)
+  if text:find("%.npy$") then return npy(open(text), text, host.type_size) end
+  local path, name = text:match("^(.-%.%w+):(.+)$")
+  local read = path and readers[path:match("%w+$")]
+  if not read then
+    error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf" }, 0)
+  end
+  return read(open(path), path, host.type_size, name)[name]
+    or error({ message = ("%s: tensor %s is missing"):format(path, errors.show(name)) }, 0)
+end
+
+-- ---- numbers ----
+
+-- The numbers of a part of a tensor, in memory of the host.
+function M.floats(part)
+  local memory = host.floats(part.blocks * part.count * (part.width or 1))
+  for _, piece in ipairs(layers.pieces(part, host.type_size)) do
+    local good, why = memory:read(piece, part.tensor.file)
+    if not good then error({ message = ("%s: %s"):format(part.tensor.path, why) }, 0) end
+  end
+  if part.plus then memory:add(part.plus) end
+  return memory
+end
+
+-- parts: by the names of matrices -> the packed weights, in memory of the host. in_out: matrices lie so.
+function M.packed(packing, parts, in_out)
+  local weights = { in_out = in_out }
+  for matrix, part in pairs(parts) do weights[matrix] = M.floats(part) end
+  local packed = host.pack(packing, weights)
+  for matrix in pairs(parts) do weights[matrix]:free() end
+  return packed
+end
+
+return M

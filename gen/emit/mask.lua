@@ -1,0 +1,68 @@
+-- The biases of a mask for a group of queries, as gen/score/mask.lua reads them: in base 2, and -inf where a key is not
+-- seen.
+
+local mask = require "score.mask"
+local transpose = require "emit.transpose"
+local types = require "types"
+
+local M = {}
+
+local kinds = {} -- of masks
+
+local function kind_of(plan) return kinds[plan.scores.hides[1].kind] end
+
+-- A lane without a query sees all keys.
+kinds.bool = { load = "load_bytes", none = 1.0, bias = function(t, w, name, x)
+  local zero = t:op("zero", w, "zero_" .. name)
+  return t:op("sel", w, "bias_" .. name, t:op("lt", w, "allowed_" .. name, zero, x), zero,
+    t:op("set", w, "never_" .. name, -math.huge))
+end }
+
+-- Finite numbers stay finite in base 2; of infinity and NaN there comes NaN.
+kinds.add = { load = "load", none = 0.0, bias = function(t, w, name, x)
+  local lowest = t:op("set", w, "lowest_" .. name, types.LOWEST)
+  local scaled = t:op("mul", w, "scaled_" .. name, x, t:op("set", w, "log2e_" .. name, types.LOG2E))
+  local least = t:op("max", w, "least_" .. name, lowest, scaled)
+  local finite = t:op("min", w, "finite_" .. name, t:op("set", w, "highest_" .. name, -types.LOWEST), least)
+  local tested = t:op("fma", w, "tested_" .. name, x, t:op("zero", w, "zero_" .. name), finite)
+  return t:op("sel", w, "bias_" .. name, t:op("lt", w, "below_" .. name, x, lowest),
+    t:op("set", w, "never_" .. name, -math.huge), tested)
+end }
+
+-- A row of biases, one for each key.
+local function row(K, from, to)
+  local t, cfg, w = K.t, K.plan.cfg, K.plan.isa.full
+  local kind = kind_of(K.plan)
+  K:part("mask_row", "Biases of all keys from a mask, in base 2.", { { "mask", "in", from }, { "biases", "out", to } },
+    function(p)
+    K:vectors("block", cfg.seq_kv, function(key, count)
+      t:block(function()
+        local x = t:read(kind.load, w, "given", p.mask:at(key), count)
+        t:op("store", w, nil, p.biases:at(key), kind.bias(t, w, "given", x))
+      end)
+    end)
+  end)
+end
+
+-- Numbers that the biases of the widest group take.
+function M.count(plan)
+  local lanes = plan.isa.lanes
+  if mask.steps(plan.cfg).q > 0 then return plan.kv_rows * plan.widest end
+  return math.max(plan.kv_rows, -(-plan.cfg.seq_kv // lanes) * lanes)
+end
+
+-- Whether heads have biases of their own.
+function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
+
+-- from: the mask of a head and of the first query of the group.
+function M.write(K, group, from, to)
+  local cfg = K.plan.cfg
+  if mask.steps(cfg).q == 0 then return row(K, from, to) end
+  local kind = kind_of(K.plan)
+  transpose.panel(K, "mask", group, {
+    p = from, row = cfg.seq_kv, columns = cfg.seq_kv, letter = "M", load = kind.load, none = kind.none,
+    change = function(w, name, x) return kind.bias(K.t, w, name, x) end,
+  }, to)
+end
+
+return M

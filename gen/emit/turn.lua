@@ -1,0 +1,295 @@
+-- The code of turn.lua: rows of K with lanes over columns, where they were projected, and queries of a group with
+-- lanes over queries, where their scores read them.
+
+local expr = require "expr"
+local graph = require "graph"
+local transpose = require "emit.transpose"
+local turn_of = require "turn"
+
+local M = {}
+
+-- build(at, used) for the vectors of n columns, each in a block.
+local function vectors(K, n, build)
+  K:vectors("i", n, function(at, used) K.t:block(function() build(at, used) end) end)
+end
+
+-- The two of a pair turned: (x cos - y sin, y cos + x sin). load(word) is of first, second, cosine and sine.
+local function turned(t, w, name, load)
+  local x, y, cosine, sine = load "first", load "second", load "cosine", load "sine"
+  local less = t:op("mul", w, "less" .. name, y, sine)
+  local rest = t:op("mul", w, "rest" .. name, y, cosine)
+  return t:op("sub", w, "first_turned" .. name, t:op("mul", w, "part" .. name, x, cosine), less),
+    t:op("fma", w, "second_turned" .. name, x, sine, rest)
+end
+
+-- What a row is multiplied by, from the sum of the squares of its n columns: zero where that has overflowed.
+local function factor(t, w, name, turn, n, sum)
+  local function constant(word, value) return t:op("set", w, word .. name, value) end
+  local m
+  if turn.norm == "l2" then
+    m = t:op("max", w, "bounded" .. name, constant("least", turn.eps * turn.eps), sum)
+  else
+    local mean = t:op("mul", w, "mean_square" .. name, sum, constant("share", 1.0 / n))
+    m = t:op("add", w, "bounded" .. name, mean, constant("epsilon", turn.eps))
+  end
+  return t:op("div", w, "factor" .. name, constant("one", 1.0), t:op("sqrt", w, "length" .. name, m))
+end
+
+-- ---- rows ----
+
+-- The sums of so many rows, as the lanes of one vector, of what add(sum, r, value, used) makes of each vector of the n
+-- columns of row r.
+local function sums(K, rows, n, at, add)
+  local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
+  local list = {}
+  for r = 0, lanes - 1 do list[r] = t:start("zero", w, "sum_r" .. r) end
+  vectors(K, n, function(column, used)
+    for r = 0, rows - 1 do add(list[r], r, t:read("load", w, "value_r" .. r, at(r, column), used), used) end
+  end)
+  return transpose.sums(t, list)
+end
+
+-- Puts the factors of so many rows, and for layer their means, into q.factors.
+local function row_factors(K, turn, rows, n, q, at)
+  local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
+  local centered = turn.norm == "layer"
+  if centered then
+    t:block(function()
+      local sum = sums(K, rows, n, at, function(acc, _, value) t:update(acc, "add", acc, value) end)
+      t:op("store", w, nil, q.factors:at(lanes), t:op("mul", w, "mean", sum, t:op("set", w, "share", 1.0 / n)))
+    end)
+  end
+  t:block(function()
+    local sum = sums(K, rows, n, at, function(acc, r, value, used)
+      if centered then
+        value = t:op("sub", w, "centered_r" .. r, value, t:op("dup", w, "mean_r" .. r, q.factors:at(lanes + r)))
+        if used < lanes then
+          local last = t:op("set", w, "last_r" .. r, used - 0.5)
+          local beyond = t:op("lt", w, "beyond_r" .. r, last, t:op("iota", w, "lane_r" .. r))
+          value = t:op("zero_if", w, "inside_r" .. r, beyond, value)
+        end
+      end
+      t:update(acc, "fma", value, value, acc)
+    end)
+    t:op("store", w, nil, q.factors, factor(t, w, "", turn, n, sum))
+  end)
+end
+
+-- Row r of a block, one head at x; the rows of its tables and its gains are at those of q.
+local function row(K, turn, r, x, q)
+  local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
+  local by = turn.norm and t:op("dup", w, "factor", q.factors:at(r))
+  local mean = turn.norm == "layer" and t:op("dup", w, "mean", q.factors:at(lanes + r))
+  local function load(name, p, used) return t:read("load", w, name, p, used) end
+  local function store(p, value, used) t:write(w, p, value, used) end
+  local function value(word, column, used)
+    local found = load(word, x:at(column), used)
+    if not by then return found end
+    if mean then found = t:op("sub", w, word .. "_centered", found, mean) end
+    local scaled = t:op("mul", w, word .. "_scaled", found, by)
+    return t:op("mul", w, word .. "_normal", scaled, load(word .. "_gain", q.gain:at(column), used))
+  end
+  if turn.interleaved and lanes > 1 then
+    vectors(K, 2 * turn.pairs, function(at, used)
+      local both = value("value", at, used)
+      local firsts = t:op("trn_lo", w, "firsts", both, both, 1)
+      local seconds = t:op("trn_hi", w, "seconds", both, both, 1)
+      local part = t:op("mul", w, "part", firsts, load("turn_first", q.tables[1]:at(at), used))
+      local by_second = load("turn_second", q.tables[2]:at(at), used)
+      store(x:at(at), t:op("fma", w, "turned", seconds, by_second, part), used)
+    end)
+  elseif turn.pairs > 0 then
+    vectors(K, turn.pairs, function(at, used)
+      local columns = { first = at, second = at + turn.pairs }
+      local tables = { cosine = q.tables[1]:at(at), sine = q.tables[2]:at(at) }
+      if turn.interleaved then -- one lane: a pair lies side by side, as do the two that its first is multiplied by
+        columns = { first = 2 * at, second = 2 * at + 1 }
+        tables = { cosine = q.tables[1]:at(2 * at), sine = q.tables[1]:at(2 * at + 1) }
+      end
+      local first, second = turned(t, w, "", function(word)
+        if columns[word] then return value(word, columns[word], used) end
+        return load(word, tables[word], used)
+      end)
+      store(x:at(columns.first), first, used)
+      store(x:at(columns.second), second, used)
+    end)
+  end
+  if not turn.norm then return end
+  vectors(K, turn.dk - 2 * turn.pairs, function(at, used)
+    local column = 2 * turn.pairs + at
+    store(x:at(column), value("value", column, used), used)
+  end)
+end
+
+-- What is done to rows, for comments in the text.
+function M.doc(turn)
+  if not turn.norm then return "Turns" end
+  return turn.pairs > 0 and "Norms and turns" or "Norms"
+end
+
+-- What a function that turns keys has as parameters.
+function M.key_params(K, place, turn)
+  local params, memory = {}, K.plan.memory
+  for i, name in ipairs(turn_of.key_tables(turn)) do params[i] = { name, "in", memory:at(place, name) } end
+  if turn.norm then
+    params[#params + 1] = { "k_gain", "in", memory:at(place, "k_gain") }
+    params[#params + 1] = { "factors", "out", memory:at(place, "factors") }
+  end
+  return params
+end
+
+-- `rows` rows of all heads of a block, from row `first` on; p: out, past or nil, the tables, gains and factors.
+local function key_block(K, stage, p, first, rows)
+  local t, turn, heads, ld = K.t, stage.turn, graph.in_block(K.plan, stage), stage.c.row
+  local names, width = turn_of.key_tables(turn)
+  local params = { { "x", "out", p.out:at(first * ld) } }
+  local row_of_tables = (p.past or 0) + first - turn.first
+  for _, name in ipairs(names) do params[#params + 1] = { name, "in", p[name]:at(row_of_tables * width) } end
+  if turn.norm then
+    params[#params + 1] = { "k_gain", "in", p.k_gain }
+    params[#params + 1] = { "factors", "out", p.factors }
+  end
+  local spans = turn.all and 1 or heads -- of the norm
+  local within = heads // spans
+  local name, of = "turn_keys", "one key"
+  if turn.norm then name, of = "norm_keys_" .. rows, ("%d key%s"):format(rows, rows > 1 and "s" or "") end
+  K:part(name, ("%s %s, %d head%s."):format(M.doc(turn), of, heads, heads > 1 and "s" or ""), params, function(q)
+    K:each("head", spans, function(span)
+      local x = q.x:at(span * (within * turn.dk))
+      if turn.norm then
+        row_factors(K, turn, rows, within * turn.dk, q, function(r, column) return x:at(r * ld + column) end)
+      end
+      K:each("row", rows, function(r)
+        K:each("head", within, function(head)
+          local gain = turn.k_heads and (span * within + head) * turn.dk or 0
+          local own = { factors = q.factors, gain = q.k_gain and q.k_gain:at(gain), tables = {} }
+          for i, name in ipairs(names) do own.tables[i] = q[name]:at(r * width) end
+          local function record() row(K, turn, r, x:at(r * ld + head * turn.dk), own) end
+          if turn.norm then t:block(record) else record() end
+        end)
+      end)
+    end)
+  end)
+end
+
+-- The rows that are needed: of a norm as many at a time as a vector has lanes, with some more at the ends.
+function M.keys(K, stage, p)
+  local rows, size = stage.rows, stage.turn.norm and K.plan.isa.lanes or 1
+  local stop, whole, rest = p.bounds.stop or rows, rows // size, rows % size
+  local first, blocks = expr.div(p.bounds.first or 0, size), expr.ceil_div(stop, size)
+  if p.bounds.first and size > 1 then first = K.t:int("first_block", first) end
+  if rest > 0 then blocks = expr.min(whole, blocks) end
+  K:each(size > 1 and "block" or "row", blocks - first, function(i)
+    key_block(K, stage, p, (i + first) * size, size)
+  end)
+  if rest > 0 then
+    K.t:when(whole * size, stop, function() key_block(K, stage, p, whole * size, rest) end)
+  end
+end
+
+-- ---- lanes of queries ----
+
+function M.query_params(K, place, turn)
+  local params, memory, names = {}, K.plan.memory, { "cosines", "sines" }
+  if not turn then return params end
+  for i, name in ipairs(turn_of.query_tables(turn)) do params[i] = { names[i], "in", memory:at(place, name) } end
+  if turn.norm then params[#params + 1] = { "gains", "in", memory:at(place, "q_gain") } end
+  return params
+end
+
+-- The factors of n rows of q[n][width], for each lane; for layer the means behind them.
+function M.query_factors(K, group, turn, n, q, factors)
+  local t, centered = K.t, turn.norm == "layer"
+  local chains = n % 4 == 0 and 4 or n % 2 == 0 and 2 or 1
+  K:part(("norm_queries_%dx%s"):format(n, group.name), "What a norm multiplies each query by.", {
+    { "q", "in", q }, { "factors", "out", factors } }, function(p)
+    local function sum_of(c, v, add)
+      local list, name = {}, "_c" .. c - 1
+      for i = 1, chains do list[i] = t:start("zero", v.w, ("sum%d%s"):format(i, name)) end
+      K:each("row", n // chains, function(r)
+        t:block(function()
+          for i = 1, chains do
+            local at = p.q:at((r * chains + i - 1) * group.width + (c - 1) * group.lanes)
+            add(list[i], t:op("load", v.w, ("value%d%s"):format(i, name), at), ("%d%s"):format(i, name))
+          end
+        end)
+      end)
+      for i = 2, chains do t:update(list[1], "add", list[1], list[i]) end
+      return list[1]
+    end
+    for c, v in ipairs(group.vecs) do
+      local at, name = (c - 1) * group.lanes, "_c" .. c - 1
+      if centered then
+        t:block(function()
+          local sum = sum_of(c, v, function(acc, value) t:update(acc, "add", acc, value) end)
+          local mean = t:op("mul", v.w, "mean" .. name, sum, t:op("set", v.w, "share" .. name, 1.0 / n))
+          t:op("store", v.w, nil, p.factors:at(group.width + at), mean)
+        end)
+      end
+      t:block(function()
+        local mean = centered and t:op("load", v.w, "mean" .. name, p.factors:at(group.width + at))
+        local sum = sum_of(c, v, function(acc, value, suffix)
+          if mean then value = t:op("sub", v.w, "centered" .. suffix, value, mean) end
+          t:update(acc, "fma", value, value, acc)
+        end)
+        t:op("store", v.w, nil, p.factors:at(at), factor(t, v.w, name, turn, n, sum))
+      end)
+    end
+  end)
+end
+
+-- The queries of one head of a group, q[dk][width]; p: the tables, gains and factors by name, gain: the place of the
+-- head's first one, place: that of the first query.
+function M.queries(K, group, turn, q, p)
+  local t, along = K.t, turn_of.lanes_row(K.plan, turn)
+  local at = p.place - turn.first
+  local params = { { "q", "out", q } }
+  if turn.pairs > 0 then
+    params[2], params[3] = { "cosines", "in", p.cosines:at(at) }, { "sines", "in", p.sines:at(at) }
+  end
+  if turn.norm then
+    params[#params + 1] = { "gains", "in", p.gains }
+    params[#params + 1] = { "factors", "in", p.factors }
+  end
+  K:part("turn_queries_" .. group.name, M.doc(turn) .. " the queries of one head.", params, function(own)
+    local function value(c, v, word, row)
+      local name, from = "_c" .. c - 1, (c - 1) * group.lanes
+      local found = t:op("load", v.w, word .. name, own.q:at(row * group.width + from))
+      if not turn.norm then return found end
+      if turn.norm == "layer" then
+        local mean = t:op("load", v.w, word .. "_mean" .. name, own.factors:at(group.width + from))
+        found = t:op("sub", v.w, word .. "_centered" .. name, found, mean)
+      end
+      local by = t:op("load", v.w, word .. "_factor" .. name, own.factors:at(from))
+      local gain = t:op("dup", v.w, word .. "_gain" .. name, own.gains:at(row))
+      return t:op("mul", v.w, word .. "_normal" .. name, t:op("mul", v.w, word .. "_scaled" .. name, found, by), gain)
+    end
+    K:each("pair", turn.pairs, function(i)
+      local rows = { first = i, second = i + turn.pairs }
+      if turn.interleaved then rows = { first = 2 * i, second = 2 * i + 1 } end
+      t:block(function()
+        for c, v in ipairs(group.vecs) do
+          local from, name = (c - 1) * group.lanes, "_c" .. c - 1
+          local tables = turn.pairs > 0 and { cosine = own.cosines:at(i * along), sine = own.sines:at(i * along) }
+          local first, second = turned(t, v.w, name, function(word)
+            if rows[word] then return value(c, v, word, rows[word]) end
+            return t:op("load", v.w, word .. name, tables[word]:at(from))
+          end)
+          t:op("store", v.w, nil, own.q:at(rows.first * group.width + from), first)
+          t:op("store", v.w, nil, own.q:at(rows.second * group.width + from), second)
+        end
+      end)
+    end)
+    K:each("row", turn.norm and turn.dk - 2 * turn.pairs or 0, function(r)
+      t:block(function()
+        for c, v in ipairs(group.vecs) do
+          local at_row = r + 2 * turn.pairs
+          local normal = value(c, v, "value", at_row)
+          t:op("store", v.w, nil, own.q:at(at_row * group.width + (c - 1) * group.lanes), normal)
+        end
+      end)
+    end)
+  end)
+end
+
+return M

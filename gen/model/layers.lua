@@ -1,0 +1,201 @@
+-- The attention layers of a model: for each a list of key=value, and which parts of which tensors its weights are.
+
+local families = require "model.families"
+local pack = require "pack"
+local rope = require "model.rope"
+local tensors = require "model.tensors"
+local words = require "words"
+
+local M = {}
+
+-- ---- keys ----
+
+local function word(key, value)
+  if math.type(value) == "float" then value = ("%.17g"):format(value) end
+  return ("%s=%s"):format(key, value)
+end
+
+-- What the scaling of rope makes of its angles, or nil; its factor goes into the scale, for Q and K have it both.
+local function take_scaling(c, keys)
+  local s = keys.scaling
+  keys.scaling = nil
+  local dims = keys.rope_dims or keys.dk
+  local scaling = s and rope.of(s, c, keys.rope_theta, dims // 2)
+  if not scaling then return nil end
+  if scaling.factor ~= 1 then
+    if dims ~= keys.dk then s:fail("attention_factor", "is not supported where rope turns a part of a head") end
+    keys.scale = (keys.scale or keys.dk ^ -0.5) * scaling.factor ^ 2
+  end
+  return scaling.divide
+end
+
+-- { key = value } as words of a command line.
+function M.key_list(keys)
+  local list = {}
+  for key, value in pairs(keys) do list[#list + 1] = word(key, value) end
+  return list
+end
+
+local function keys_of(c, stack, i)
+  local keys = families.sizes(c, stack)
+  for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
+  local divide = take_scaling(c, keys)
+  return M.key_list(keys), divide
+end
+
+-- ---- tensors ----
+
+-- What stands before `name` in the file: "" or a path that ends with a dot; nil if there is no such tensor.
+local function prefix_of(model, name)
+  local found = model.tensors[name] and "" or nil
+  for other in pairs(found and {} or model.tensors) do
+    if other:sub(-#name - 1) == "." .. name then
+      local prefix = other:sub(1, -#name - 1)
+      if found then
+        error({ message = ("%s: tensor %s is there behind %s and behind %s"):format(
+          model.data, name, words.short(found), words.short(prefix)) }, 0)
+      end
+      found = prefix
+    end
+  end
+  return found
+end
+
+-- Some features of a linear map with `all` features and `width` inputs: `blocks` times `count` of them, each block
+-- `step` behind the one before, from `first` on. in_out: they are columns.
+local function features(name, all, width, part)
+  return { name = name, features = all, width = width, blocks = part and part.blocks or 1,
+           count = part and part.count or all, first = part and part.first or 0, step = part and part.step or all }
+end
+
+-- The weights of a layer as cfg wants them: { wq = features, .. }; those of biases have no width.
+local function weights_of(layer, cfg)
+  local stack, sizes, all = layer.stack, pack.sizes(cfg), {}
+  local q, k, v = cfg.h * cfg.dk, cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
+  local function add(letter, map, count, width, part)
+    local weight, bias = features(layer.at .. map .. ".weight", count, width, part),
+      features(layer.at .. map .. ".bias", count, nil, part)
+    weight.in_out, bias.optional = stack.in_out, true
+    all["w" .. letter], all["b" .. letter] = weight, bias
+  end
+  if #stack.maps == 2 then
+    local blocks, first = stack.heads and cfg.h_kv or 1, 0
+    for i, count in ipairs { q, k, v } do
+      add(("qkv"):sub(i, i), stack.maps[1], q + k + v, cfg.d_model, {
+        blocks = blocks, count = count // blocks, first = first, step = (q + k + v) // blocks })
+      first = first + count // blocks
+    end
+  else
+    add("q", stack.maps[1], q, cfg.d_model)
+    add("k", stack.maps[2], k, cfg.k_width)
+    add("v", stack.maps[3], v, cfg.v_width)
+  end
+  add("o", stack.maps[#stack.maps], cfg.y_width, cfg.h * cfg.dv)
+  for matrix, name in pairs(stack.more or {}) do
+    local size = sizes[matrix]
+    if size then
+      all[matrix] = features(layer.at .. name, size[2])
+      all[matrix].plus = stack.plus
+    end
+  end
+  for matrix in pairs(all) do -- what another key has switched off
+    if sizes[matrix][1] * sizes[matrix][2] == 0 then all[matrix] = nil end
+  end
+  return all
+end
+
+-- The shape that a tensor must have; a vector may have more axes.
+local function check_shape(tensor, part, type_size)
+  if not type_size(tensor.type) then
+    tensors.fail(tensor, "numbers of type %s are not read", words.short(tensor.type))
+  end
+  local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
+    or { part.features, part.width }
+  local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(tensor.shape) ==
+    tensors.shape_text(wanted)
+  if not same then
+    tensors.fail(tensor, "its shape is %s, and by the config it must be %s", tensors.shape_text(tensor.shape),
+                 tensors.shape_text(wanted))
+  end
+end
+
+-- The parts of the weights of a layer with their tensors, whose shapes are as cfg says.
+function M.weights(model, layer, cfg, type_size)
+  local all = layer:features(cfg)
+  for matrix, part in pairs(all) do
+    part.tensor = model.tensors[part.name]
+    if part.tensor then
+      check_shape(part.tensor, part, type_size)
+    elseif part.optional then
+      all[matrix] = nil
+    else
+      error({ message = ("%s: tensor %s is missing"):format(model.data, words.short(part.name)) }, 0)
+    end
+  end
+  return all
+end
+
+-- What the host's memory:read takes of a part: a list, a piece for each block. turned: in memory it lies the other way
+-- round than in the file.
+function M.pieces(part, type_size)
+  local tensor, list = part.tensor, {}
+  local elements, bytes = type_size(tensor.type)
+  local rows = part.width and not part.in_out
+  local row = rows and part.width or part.features
+  local count, width = part.blocks * part.count, part.width or 1
+  local feature, input = width, 1 -- steps in memory
+  if (part.in_out or false) ~= (part.turned or false) or not part.width then feature, input = 1, count end
+  for block = 0, part.blocks - 1 do
+    local first = part.first + block * part.step
+    local piece = { type = tensor.type, at = tensor.at, columns = row, to = block * part.count * feature }
+    if rows then
+      piece.at, piece.rows = tensor.at + first * (row // elements * bytes), part.count
+      piece.row_step, piece.column_step = feature, input
+    else
+      piece.rows, piece.column, piece.used = width, first, part.count
+      piece.row_step, piece.column_step = input, feature
+    end
+    list[#list + 1] = piece
+  end
+  return list
+end
+
+-- ---- layers ----
+
+local MOST = 1 << 16 -- layers
+
+local function add_stack(model, stack, all)
+  local c = model.fields
+  if stack.within then c = c:object(stack.within) or c:fail(stack.within, "is missing") end
+  local at = stack.at .. "."
+  local prefix = prefix_of(model, at:gsub("%%d", "0") .. stack.maps[1] .. ".weight")
+  if not prefix then return end
+  local count = stack.layers and c:int(stack.layers) or 1
+  if count > MOST then c:fail(stack.layers, "%d layers", count) end
+  for i = 0, count - 1 do
+    local name = stack.at:gsub("%%d", tostring(i))
+    local keys, divide = keys_of(c, stack, i)
+    all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
+                      divide = divide, frequencies = model.tensors[stack.frequencies], features = weights_of }
+  end
+end
+
+-- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
+-- tensors } -> its layers.
+function M.of(model)
+  local row, known = families.find(model.rows, model.type)
+  if not row then
+    error({ message = ("%s: model type %s is not known"):format(model.path, words.short(model.type)),
+            more = { { message = "known are " .. known } } }, 0)
+  end
+  local all, stacks = {}, type(row.stacks) == "function" and row.stacks(model.fields) or row.stacks
+  for _, stack in ipairs(stacks) do add_stack(model, stack, all) end
+  if #all == 0 then
+    local stack = stacks[1]
+    error({ message = ("%s: tensor %s.%s.weight is missing"):format(
+      model.data, stack.at:gsub("%%d", "0"), stack.maps[1]) }, 0)
+  end
+  return all
+end
+
+return M

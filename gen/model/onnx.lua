@@ -1,0 +1,187 @@
+-- An ONNX file: the nodes of its graph, the constants as tensors, and what it says of the types and shapes of values.
+-- Bodies of If and Loop, and functions of the model, are not read.
+
+local cursor = require "model.cursor"
+local protobuf = require "model.protobuf"
+local tensors = require "model.tensors"
+local words = require "words"
+
+-- ---- messages, by the numbers of onnx.proto ----
+
+local NODES, NAMES, AXES = 1 << 18, 1 << 12, 16 -- the most of a graph, of a node, of a tensor
+
+local pair = { message = "StringStringEntryProto", [1] = { "key", "text" }, [2] = { "value", "text" } }
+local tensor_message = {
+  message = "TensorProto", [1] = { "dims", "ints" }, [2] = { "data_type", "int" }, [3] = { "segment", "place" },
+  [4] = { "float_data", "place" }, [5] = { "int32_data", "place" }, [7] = { "int64_data", "place" },
+  [8] = { "name", "text" }, [9] = { "raw_data", "place" }, [10] = { "double_data", "place" },
+  [13] = { "external_data", pair, list = NAMES }, [14] = { "data_location", "int" },
+}
+local attribute = {
+  message = "AttributeProto", [1] = { "name", "text" }, [2] = { "f", "float" }, [3] = { "i", "int" },
+  [5] = { "t", tensor_message }, [8] = { "ints", "ints" }, [20] = { "type", "int" },
+}
+local node_message = {
+  message = "NodeProto", [1] = { "input", "text", list = NAMES }, [2] = { "output", "text", list = NAMES },
+  [3] = { "name", "text" }, [4] = { "op_type", "text" }, [5] = { "attribute", attribute, list = NAMES },
+  [7] = { "domain", "text" },
+}
+local dimension = { message = "TensorShapeProto.Dimension", [1] = { "value", "int" } }
+local shape = { message = "TensorShapeProto", [1] = { "dim", dimension, list = AXES } }
+local tensor_type = { message = "TypeProto.Tensor", [1] = { "elem_type", "int" }, [2] = { "shape", shape } }
+local value_info = {
+  message = "ValueInfoProto", [1] = { "name", "text" },
+  [2] = { "type", { message = "TypeProto", [1] = { "tensor_type", tensor_type } } },
+}
+local graph_message = {
+  message = "GraphProto", [1] = { "node", node_message, list = NODES },
+  [5] = { "initializer", tensor_message, list = NODES }, [11] = { "input", value_info, list = NODES },
+  [12] = { "output", value_info, list = NODES }, [13] = { "value_info", value_info, list = NODES },
+}
+local model_message = { message = "ModelProto", [7] = { "graph", graph_message } }
+
+-- ---- tensors ----
+
+local types = { "F32", "U8", "I8", "U16", "I16", "I32", "I64", "string", "bool", "F16", "F64", "U32", "U64",
+                "complex64", "complex128", "BF16" }
+
+-- Where the numbers of a type may be; as varints they are not read.
+local places = { { "raw_data" }, { "float_data", "F32" }, { "double_data", "F64" }, { "int32_data" },
+                 { "int64_data" } }
+
+local EXTERNAL = 1
+
+-- A number of external_data.
+local function decimal(tensor, entries, key)
+  local text = entries[key]
+  local value = text and #text <= 15 and text:match("^%d+$") and math.tointeger(tonumber(text))
+  if text and not value then tensors.fail(tensor, "external_data: %s = %s is no number", key, words.short(text)) end
+  return value
+end
+
+-- The place of a tensor in another file of the same folder.
+local function external(self, tensor, raw)
+  local entries = {}
+  for _, entry in ipairs(raw.external_data) do entries[entry.key or ""] = entry.value or "" end
+  local name = entries.location or tensors.fail(tensor, "external_data: location is missing")
+  if name == "" or name:find("^%.") or name:find("[/\\%c]") then
+    tensors.fail(tensor, "external_data: location = %s is no file of this folder", words.short(name))
+  end
+  local file, path = self.open(name)
+  tensor.file, tensor.path = file, path
+  local at = decimal(tensor, entries, "offset") or 0
+  if at > file:size() then tensors.fail(tensor, "begins behind the end of the file") end
+  return { at = at, bytes = decimal(tensor, entries, "length") or file:size() - at }
+end
+
+-- The place of the numbers in a file, and how they are written there if not as numbers of the tensor's type.
+local function place_of(self, tensor, raw)
+  if raw.data_location == EXTERNAL then return external(self, tensor, raw) end
+  local found
+  for _, kind in ipairs(places) do
+    if raw[kind[1]] then
+      if found then tensors.fail(tensor, "has both %s and %s", found[1], kind[1]) end
+      found = kind
+    end
+  end
+  if not found then return { at = 0, bytes = 0 } end
+  if found[1] ~= "raw_data" and found[2] ~= tensor.type then return raw[found[1]], found[1] end
+  return raw[found[1]]
+end
+
+-- A TensorProto as the readers of all formats return tensors.
+local function read_tensor(self, raw, name)
+  local tensor = { name = name, path = self.path, file = self.file, shape = raw.dims }
+  tensor.type = types[raw.data_type] or ("type %d"):format(raw.data_type or 0)
+  if #raw.dims > AXES then tensors.fail(tensor, "%d axes", #raw.dims) end
+  if raw.segment then tensors.fail(tensor, "segment: parts of tensors are not read") end
+  local count = tensors.count(tensor)
+  local place, how = place_of(self, tensor, raw)
+  tensor.at = place.at
+  local elements, size = self.type_size(tensor.type)
+  if how then
+    tensor.type = ("%s in %s"):format(tensor.type, how)
+  elseif elements then
+    local bytes = tensors.bytes(tensor, elements, size)
+    if raw.data_location == EXTERNAL then
+      local list = self.places[tensor.path] or {}
+      self.places[tensor.path] = list
+      list[#list + 1] = { tensor = tensor, first = tensor.at, bytes = bytes, stop = tensor.file:size() }
+    end
+    tensors.require_bytes(tensor, bytes, place.bytes)
+  end
+  tensor.bytes = count > 0 and place.bytes or 0
+  if self.tensors[name] then tensors.fail(tensor, "is there twice") end
+  self.tensors[name] = tensor
+  return tensor
+end
+
+-- ---- the graph ----
+
+local function attributes_of(raw)
+  local values = {}
+  for _, attribute in ipairs(raw.attribute) do
+    local name = attribute.name or ""
+    if attribute.type == 2 then values[name] = attribute.i or 0 -- which some writers leave out where it is 0
+    elseif attribute.type == 1 then values[name] = attribute.f or 0.0
+    elseif attribute.t then values[name] = attribute.t
+    elseif attribute.type == 7 then values[name] = attribute.ints
+    else values[name] = attribute.i or attribute.f end
+  end
+  return values
+end
+
+local function read_node(self, raw)
+  local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = raw.input, outputs = raw.output,
+                 attributes = attributes_of(raw) }
+  if node.domain == "ai.onnx" then node.domain = "" end -- its two names
+  node.name = raw.name ~= nil and raw.name ~= "" and raw.name or ("%s of %s"):format(node.op, node.outputs[1] or "")
+  for _, name in ipairs(node.outputs) do
+    if name ~= "" then
+      if self.makers[name] then
+        error({ message = ("%s: value %s is made by two nodes"):format(self.path, words.short(name)) }, 0)
+      end
+      self.makers[name] = node
+    end
+  end
+  for _, name in ipairs(node.inputs) do
+    self.users[name] = self.users[name] or {}
+    table.insert(self.users[name], node)
+  end
+  if node.op == "Constant" and node.domain == "" and type(node.attributes.value) == "table"
+      and node.attributes.value.dims and node.outputs[1] then
+    read_tensor(self, node.attributes.value, node.outputs[1])
+  end
+  return node
+end
+
+-- What a list says of the types and shapes of values; an axis without a size is false.
+local function read_types(self, list)
+  for _, info in ipairs(list) do
+    local of = info.type and info.type.tensor_type
+    if of and info.name then
+      local dims = of.shape and {}
+      for i, dim in ipairs(dims and of.shape.dim or {}) do
+        dims[i] = dim.value and dim.value >= 0 and dim.value or false
+      end
+      self.values[info.name] = { type = types[of.elem_type], dims = dims }
+    end
+  end
+end
+
+-- file -> { path, nodes in their order, makers = { value: node }, users = { value: nodes },
+-- tensors = { value: constant }, values = { name: { type, dims } }, outputs = { name: true } }; open: of a name to
+-- another file of the folder, and its path.
+return function(file, path, type_size, open)
+  local at = cursor.new(file, path)
+  local raw = protobuf.read(at, model_message)
+  if not raw.graph then error({ message = path .. ": is no ONNX file: it has no graph" }, 0) end
+  local self = { path = path, file = file, type_size = type_size, open = open, places = {}, nodes = {}, makers = {},
+                 users = {}, tensors = {}, values = {}, outputs = {} }
+  for _, initializer in ipairs(raw.graph.initializer) do read_tensor(self, initializer, initializer.name or "") end
+  for i, node in ipairs(raw.graph.node) do self.nodes[i] = read_node(self, node) end
+  for _, list in ipairs { raw.graph.input, raw.graph.value_info, raw.graph.output } do read_types(self, list) end
+  for _, output in ipairs(raw.graph.output) do self.outputs[output.name or ""] = true end
+  for _, list in pairs(self.places) do tensors.apart(list, list[1].stop) end
+  return self
+end

@@ -1,0 +1,121 @@
+-- Messages of Protocol Buffers. A kind of message is a table: `message` is its name, and [number] a field,
+-- { name, kind }, or with list = the most of them for one that may be there often. Fields that it does not have are
+-- skipped.
+--
+-- Kinds are "int" (64 bits with a sign), "float", "text" (UTF-8), "place" ({ at, bytes } in the file, which are not
+-- read), "ints" (a list, packed or not) and other messages. How deep messages lie in each other is up to these tables,
+-- not to the file.
+
+local words = require "words"
+
+local M = {}
+
+local LONGEST, MOST = 1 << 16, 4096 -- bytes of a text; numbers of a list
+local VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+local function varint(at, what)
+  local value, shift = 0, 0
+  while true do
+    local byte = at:bytes(1, what):byte()
+    if shift == 63 and byte > 1 then at:fail("%s: a number of more than 64 bits", what) end
+    value = value | (byte & 127) << shift
+    if byte < 128 then return value end
+    shift = shift + 7
+  end
+end
+
+local function length(at, what)
+  local bytes = varint(at, what)
+  if bytes < 0 then at:fail("%s: a length of 2^63 or more", what) end
+  at:inside(bytes, what)
+  return bytes
+end
+
+-- Calls read with the next bytes as all that there are.
+local function within(at, what, read, ...)
+  local outer = at:narrow(length(at, what), what)
+  local value = read(at, ...)
+  at.stop = outer
+  return value
+end
+
+local function read_text(at, what)
+  local bytes = length(at, what)
+  if bytes > LONGEST then at:fail("%s: a text of %d bytes", what, bytes) end
+  local text = at:bytes(bytes, what)
+  if not utf8.len(text) then at:fail("%s: %s is no UTF-8", what, words.short(text)) end
+  return text
+end
+
+local function read_ints(at, what, list)
+  while at.at < at.stop do
+    if #list == MOST then at:fail("%s: more than %d numbers", what, MOST) end
+    list[#list + 1] = varint(at, what)
+  end
+end
+
+local kinds = {
+  int = { wire = VARINT, read = varint },
+  float = { wire = FIXED32, read = function(at, what) return at:number("f", what) end },
+  text = { wire = BYTES, read = read_text },
+  place = { wire = BYTES, read = function(at, what)
+    local place = { bytes = length(at, what), at = at.at }
+    at:skip(place.bytes, what)
+    return place
+  end },
+}
+
+local skips = {
+  [VARINT] = varint,
+  [FIXED64] = function(at, what) at:skip(8, what) end,
+  [BYTES] = function(at, what) at:skip(length(at, what), what) end,
+  [FIXED32] = function(at, what) at:skip(4, what) end,
+}
+
+local function read_value(at, field, wire, what)
+  local kind = kinds[field[2]] or { wire = BYTES }
+  if wire ~= kind.wire then at:fail("%s: is of wire type %d, not %d", what, wire, kind.wire) end
+  if kind.read then return kind.read(at, what) end
+  return within(at, what, M.read, field[2])
+end
+
+local function read_list(at, wire, what, list)
+  if wire == BYTES then
+    within(at, what, read_ints, what, list)
+  elseif wire == VARINT and #list < MOST then
+    list[#list + 1] = varint(at, what)
+  else
+    at:fail("%s: is no list of at most %d numbers", what, MOST)
+  end
+end
+
+-- The message that ends where the cursor does, as { name = value }.
+function M.read(at, message)
+  local values = {}
+  for number, field in pairs(message) do
+    if number ~= "message" and (field.list or field[2] == "ints") then values[field[1]] = {} end
+  end
+  while at.at < at.stop do
+    local tag = varint(at, message.message)
+    local number, wire = tag >> 3, tag & 7
+    local field = message[number]
+    local what = ("%s.%s"):format(message.message, field and field[1] or number)
+    if number == 0 or number >= 1 << 29 then at:fail("%s: no field has this number", what) end
+    if not field then
+      (skips[wire] or at:fail("%s: wire type %d is not known", what, wire))(at, what)
+    elseif field[2] == "ints" then
+      read_list(at, wire, what, values[field[1]])
+    elseif field.list then
+      local list = values[field[1]]
+      if #list == field.list then at:fail("%s: there are more than %d", what, #list) end
+      list[#list + 1] = read_value(at, field, wire, what)
+    elseif values[field[1]] ~= nil then
+      at:fail("%s: is there twice", what)
+    else
+      values[field[1]] = read_value(at, field, wire, what)
+    end
+  end
+  return values
+end
+
+return M

@@ -1,0 +1,89 @@
+-- How models change the angles of rope for texts that are longer than those they were first trained on, by
+-- `rope_scaling` (or rope_parameters) of their configs: { factor =, divide = of (turns, places) to new turns }. Cosines
+-- and sines are multiplied by the factor; turns[i] is the part of a turn of pair i - 1 from place to place.
+
+local M = {}
+
+local function map(turns, change)
+  local changed = {}
+  for i, turn in ipairs(turns) do changed[i] = change(turn, i) end
+  return changed
+end
+
+-- Each row: of (fields of the scaling, those of the config, theta, pairs).
+local kinds = {}
+
+function kinds.linear(s)
+  local factor = s:positive "factor"
+  return { factor = 1.0, divide = function(turns) return map(turns, function(turn) return turn / factor end) end }
+end
+
+-- Within its length it changes nothing.
+function kinds.dynamic(s, c)
+  local most = c:int "max_position_embeddings"
+  return { factor = 1.0, divide = function(turns, places)
+    if places > most then s:fail("rope_type", "dynamic is known up to %d places, not for %d", most, places) end
+    return turns
+  end }
+end
+
+-- Llama 3.1: waves that are longer than `low` are stretched, those shorter than `high` stay.
+function kinds.llama3(s, c)
+  local factor, low, high = s:positive "factor", s:positive "low_freq_factor", s:positive "high_freq_factor"
+  local trained = s:int("original_max_position_embeddings", c:int("max_position_embeddings", 8192))
+  if high <= low then s:fail("high_freq_factor", "must be larger than low_freq_factor") end
+  return { factor = 1.0, divide = function(turns)
+    return map(turns, function(turn)
+      local stay = math.min(1.0, math.max(0.0, (trained * turn - low) / (high - low)))
+      return (1.0 - stay) * turn / factor + stay * turn
+    end)
+  end }
+end
+
+-- Peng et al., YaRN, 2023.
+function kinds.yarn(s, c, theta, pairs)
+  local factor = s:positive "factor"
+  local trained = s:int("original_max_position_embeddings", c:int("max_position_embeddings", 1 << 12))
+  local function magnitude(weight) return factor <= 1 and 1.0 or 0.1 * weight * math.log(factor) + 1.0 end
+  local some, all = s:number("mscale", 0), s:number("mscale_all_dim", 0)
+  local by_default = some ~= 0 and all ~= 0 and magnitude(some) / magnitude(all) or magnitude(1)
+  if theta <= 1 then c:fail("rope_theta", "must be larger than 1 with yarn") end
+  local function pair_of(rotations) return pairs * math.log(trained / (rotations * 2 * math.pi)) / math.log(theta) end
+  local first, last = pair_of(s:positive("beta_fast", 32)), pair_of(s:positive("beta_slow", 1))
+  if s:flag("truncate", true) then first, last = math.floor(first), math.ceil(last) end
+  first, last = math.max(first, 0), math.min(last, 2 * pairs - 1)
+  if first == last then last = last + 0.001 end
+  return { factor = s:positive("attention_factor", by_default), divide = function(turns)
+    return map(turns, function(turn, i)
+      local stretched = math.min(1.0, math.max(0.0, (i - 1 - first) / (last - first)))
+      return stretched * turn / factor + (1.0 - stretched) * turn
+    end)
+  end }
+end
+
+-- Ding et al., LongRoPE, 2024: a list of factors for short texts, and one for long ones.
+function kinds.longrope(s, c, _, pairs)
+  local most = c:int("max_position_embeddings", 1 << 12)
+  local trained = c:int("original_max_position_embeddings", most)
+  local factor = c:has "original_max_position_embeddings" and most / trained or s:positive("factor", 1)
+  local by_default = factor > 1 and math.sqrt(1 + math.log(factor) / math.log(math.max(trained, 2))) or 1.0
+  return { factor = s:positive("attention_factor", by_default), divide = function(turns, places)
+    local name = places > trained and "long_factor" or "short_factor"
+    local list = s:list(name) or s:fail(name, "is missing")
+    if #list ~= pairs then s:fail(name, "has %d numbers, not %d", #list, pairs) end
+    return map(turns, function(turn, i)
+      if type(list[i]) ~= "number" or not (list[i] > 0) then s:fail(name, "has what is no number above zero") end
+      return turn / list[i]
+    end)
+  end }
+end
+
+-- The scaling of a config, or nil; s: the fields of its rope_scaling.
+function M.of(s, c, theta, pairs)
+  local kind = s and s:word("rope_type", s:word("type", "default"))
+  if not s or kind == "default" then return nil end
+  local of = kinds[kind] or s:fail("rope_type", "%s is not known", kind)
+  return of(s, c, theta, pairs)
+end
+
+return M

@@ -1,0 +1,60 @@
+-- The tensors that a file says it has, as the readers of all formats return them:
+-- { name, type = as the host's type_size knows it, or another, shape = { outermost, .. }, at = byte, path, file }.
+
+local words = require "words"
+
+local M = {}
+
+local MOST = 1 << 47 -- numbers, or bytes
+
+function M.fail(tensor, ...)
+  error({ message = ("%s: tensor %s: %s"):format(tensor.path, words.short(tensor.name), string.format(...)) }, 0)
+end
+
+-- The numbers of a tensor of this shape.
+function M.count(tensor)
+  local count = 1
+  for _, size in ipairs(tensor.shape) do
+    if math.type(size) ~= "integer" or size < 0 then M.fail(tensor, "its shape has a size that is no count") end
+    if size > 0 and count > MOST // size then M.fail(tensor, "its shape has more than 2^47 numbers") end
+    count = count * size
+  end
+  return count
+end
+
+-- The bytes of a tensor with blocks of so many elements and bytes, which lie in a row.
+function M.bytes(tensor, elements, bytes)
+  local row = tensor.shape[#tensor.shape] or 1
+  if row % elements ~= 0 then M.fail(tensor, "rows of %d numbers in blocks of %d", row, elements) end
+  local blocks = M.count(tensor) // elements
+  if blocks > MOST // bytes then M.fail(tensor, "has more than 2^47 bytes") end
+  return blocks * bytes
+end
+
+function M.shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
+
+-- Refuses a tensor that takes so many bytes where others are there.
+function M.require_bytes(tensor, bytes, there)
+  if bytes == there then return end
+  M.fail(tensor, "%s of %s takes %d bytes, and %d are there", tensor.type, M.shape_text(tensor.shape), bytes, there)
+end
+
+-- Refuses tensors { tensor, first byte, number of bytes } that share one, or do not end before `stop`.
+function M.apart(places, stop)
+  table.sort(places, function(a, b) return a.first < b.first end)
+  local last
+  for _, place in ipairs(places) do
+    local tensor = place.tensor
+    if place.bytes > stop - place.first then
+      M.fail(tensor, "its %d bytes from byte %d on end behind byte %d", place.bytes, place.first, stop)
+    end
+    if place.bytes > 0 then
+      if last and place.first < last.first + last.bytes then
+        M.fail(tensor, "shares bytes with tensor %s", words.short(last.tensor.name))
+      end
+      last = place
+    end
+  end
+end
+
+return M

@@ -1,0 +1,63 @@
+-- What stands beside the kernels of a model as C: the table of its layers, and packed weights that can be linked.
+
+local template = require "template"
+local version = require "version"
+
+local M = {}
+
+-- A text as a literal of C.
+local function literal(text)
+  return '"' .. text:gsub('[%c"\\\x7f-\xff?]', function(c) return ("\\%03o"):format(c:byte()) end) .. '"'
+end
+
+-- What stands in a comment.
+local function plain(text) return (text:gsub("[^%w ._()-]", "?")) end
+
+-- The files that link a file of packed weights, of so many bytes, into a program.
+function M.embedded(name, file, bytes)
+  return {
+    { name = name .. "_packed.h", text = template.file("packed.h.in", {
+      name = name, NAME = name:upper(), version = version, bytes = tostring(bytes) }) },
+    { name = name .. "_packed.S", text = template.file("packed.S.in", {
+      name = name, version = version, file = literal(file) }) },
+  }
+end
+
+local function row(entry, embed)
+  local name = entry.cfg.name
+  local words = { ("&%s_kernel"):format(name), "\n    " .. literal(name .. ".packed") }
+  if embed then words[3] = ("\n    %s_packed, sizeof %s_packed"):format(name, name) end
+  return "  { " .. table.concat(words, ",") .. " },"
+end
+
+-- name: prefix of all names; from: { path, type }; kernels: { cfg } each; layers: { name, kernel } each in order.
+-- embed: whether the rows have the packed weights too.
+function M.table(name, from, kernels, layers, embed)
+  local includes, kernel_rows, layer_rows, at, counts = {}, {}, {}, {}, {}
+  for i, entry in ipairs(kernels) do
+    at[entry.cfg.name], counts[i] = i, 0
+    includes[i] = template.file("include.h.in", { name = entry.cfg.name })
+    if embed then includes[i] = includes[i] .. template.file("include.h.in", { name = entry.cfg.name .. "_packed" }) end
+    kernel_rows[i] = row(entry, embed)
+  end
+  for i, layer in ipairs(layers) do
+    local kernel = at[layer.kernel.cfg.name]
+    layer_rows[i] = ("  { %s, %d, %d },"):format(literal(layer.name), kernel - 1, counts[kernel])
+    counts[kernel] = counts[kernel] + 1
+  end
+  local head = { name = name, NAME = name:upper(), version = version,
+                 from = plain(("%s (%s)"):format(from.path, from.type)) }
+  local function with(more)
+    for key, value in pairs(head) do more[key] = value end
+    return more
+  end
+  return {
+    { name = name .. ".h", text = template.file("model.h.in", with {
+      kernels = tostring(#kernels), layers = tostring(#layers), includes = table.concat(includes),
+      fields = embed and template.file("row_packed.h.in", {}) or "" }) },
+    { name = name .. ".c", text = template.file("model.c.in", with {
+      kernels = table.concat(kernel_rows, "\n"), layers = table.concat(layer_rows, "\n") }) },
+  }
+end
+
+return M

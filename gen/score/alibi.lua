@@ -1,0 +1,40 @@
+-- alibi: s += slope * (key - place of the query), a slope for each head (Press, Smith and Lewis, Train Short, Test
+-- Long, 2022).
+--
+-- What is added to all scores of a query does not matter, so distances are to the last key that the query sees. They
+-- are exact, and the product is small where weights are large: its rounding reaches them hardly. Beside a sink it
+-- does matter, and distances are to the place of the query. The slopes are positive as a rule, so that scores rise
+-- with the key, and `rise` makes up for a first tile that is far behind.
+
+local types = require "types"
+
+-- The slopes of the paper: for h a power of two 2^(-8/h), 2^(-16/h), ..; else those of the largest power below h, and
+-- then every second one of twice as many.
+local function slopes(h)
+  local list, power = {}, 1
+  while 2 * power <= h do power = 2 * power end
+  for i = 1, h do
+    list[i] = i <= power and 2.0 ^ (-8.0 * i / power) or 2.0 ^ (-4.0 * (2 * (i - power) - 1) / power)
+  end
+  return list
+end
+
+local function times_slope(t, w, name, at, distance)
+  return t:op("mul", w, name, distance, t:op("dup", w, "slope_" .. name, at.slope))
+end
+
+return {
+  key = "alibi",
+  packed = { name = "slope", matrix = "slopes", doc = "slopes of alibi", scale = types.LOG2E, default = slopes },
+  bias = function(t, w, name, at)
+    local key = at.index(t, w, "key_" .. name)
+    return times_slope(t, w, name, at, t:op("sub", w, "distance_" .. name, key, at.origin))
+  end,
+  rise = function(t, w, name, at)
+    local key = at.index(t, w, "key_" .. name)
+    local rise = times_slope(t, w, "whole_" .. name, at, t:op("sub", w, "ahead_" .. name, at.final, key))
+    local none = t:op("zero", w, "none_" .. name)
+    -- Not `max`, which may let a slope of NaN into the maximum of a row that sees no key.
+    return t:op("sel", w, name, t:op("lt", w, "ahead_is_more_" .. name, none, rise), rise, none)
+  end,
+}

@@ -1,0 +1,8 @@
+-- kv_start: the first valid key of a batch entry; what stands before it is padding.
+
+return {
+  key = "kv_start", shown = "scaled",
+  reads = { { name = "pad", kind = "int", from = "args->kv_start", least = 0,
+              most = function(cfg) return cfg.seq_kv end } },
+  first = function(s) return s.pad end,
+}

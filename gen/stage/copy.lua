@@ -1,0 +1,105 @@
+-- Keys or values that lie as others have them, as inputs or in a cache, copied for a block of heads: behind a mask
+-- tiles of keys may touch more rows than there are, and keys may be turned. Else attention reads them where they are.
+-- And inputs that a cache keeps.
+
+local graph = require "graph"
+local project = require "stage.project"
+local score = require "score.init"
+local tiles = require "tiles"
+local turn_of = require "turn"
+local turning = require "emit.turn"
+
+local M = { phase = project.phase, title = project.title, per = project.per, axes = project.axes }
+
+-- The list with copies where they are needed, for groups that are planned.
+function M.rewrite(plan, list)
+  local rows, spilling = plan.cfg.seq_kv, false
+  for _, group in ipairs(plan.groups) do spilling = spilling or rows % group.key_rows > 0 end
+  local attend, before = graph.find(list, "attend"), {}
+  for _, name in ipairs { "keys", "values" } do
+    local input, cached = attend[name], attend[name].at == "cache"
+    local touched = not plan.step and (input.grows or plan.scores.masked and spilling)
+    local turn = name == "keys" and not cached and attend.turn or nil
+    -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
+    if input.heads and (turn or touched) then
+      local heads, width = graph.in_block(plan, input), input.width
+      local copy = { name = cached and "copied_" .. name or name, at = "workspace", head = width,
+                     row = tiles.round_up(heads * width, plan.isa.lanes) }
+      before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
+                              phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
+                              cols = width, heads = input.heads, turn = turn, macs = function() return 0.0 end }
+      attend = graph.with(attend, { [name] = copy })
+    end
+  end
+  before[#before + 1] = attend
+  return graph.edited(list, { attend = before })
+end
+
+-- What tiles have the rows of, as project.plan tells it of a product.
+function M.plan(plan, stage)
+  if not stage.c.exact then stage.c.row = tiles.round_up(graph.in_block(plan, stage) * stage.cols, plan.isa.lanes) end
+  return 0
+end
+
+function M.sections(plan, stage, add)
+  project.result_section(plan, stage, add)
+  if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
+end
+
+function M.fills(pack, stage)
+  if stage.turn then turn_of.key_fills(pack, stage.turn) end
+end
+
+-- Copies a row, which in straight code may be behind those that a cache has now: values become zeros there.
+local function if_there(K, stage, bounds, row, copy, clear)
+  if not (K.full and stage.a.grows) then return copy() end
+  K.t:when(row, bounds.stop, copy, stage.of == "values" and clear or nil)
+end
+
+function M.emit(K, place, stage)
+  local t, plan, memory = K.t, K.plan, K.plan.memory
+  local input, copy, kept = stage.a, stage.c, stage.c.at == "cache"
+  local past = stage.behind and place[stage.behind]
+  local params = { { "x", "in", memory:tensor(place, input) },
+                   { "out", "out", memory:at(place, stage.name):at((past or 0) * copy.row) } }
+  if past then params[#params + 1] = { "past", "int", past } end
+  local all = graph.in_block(plan, stage)
+  local text = ("%s the %s of %d head%s."):format(kept and "Keeps" or "Copies", stage.of, all, all > 1 and "s" or "")
+  local bounds = kept and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
+  local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
+  table.move(turns, 1, #turns, #params + 1, params)
+  K:part((kept and "keep_" or "copy_") .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+    -- Heads that lie side by side are one.
+    local heads, columns = all, stage.cols
+    if input.head == columns then heads, columns = 1, heads * columns end
+    K:each("head", heads, function(head)
+      local first = p.bounds.first or 0
+      K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
+        local row = i + first
+        local x, out = p.x:at(head * input.head + row * input.row), p.out:at(head * columns + row * copy.row)
+        if_there(K, stage, bounds, row, function()
+          K:covered(columns, function(v, at)
+            t:write(v.w, out:at(at), t:read("load", v.w, "given", x:at(at), v.used), v.used)
+          end)
+        end, function() project.clear_row(K, p.out, row) end)
+      end)
+    end)
+    project.finish(K, stage, p)
+  end))
+end
+
+-- A load and a store for each vector.
+function M.cycles(plan, stage) return 2.0 * plan.head_blocks * stage.rows * stage.c.row / plan.isa.lanes end
+
+function M.statements(count, plan, stage)
+  count:tiles(plan.head_blocks * stage.rows, 1, tiles.ceil_div(stage.c.row, plan.isa.lanes), 1)
+end
+
+function M.describe(plan, stage)
+  local together = ("; %d of %d heads together"):format(graph.in_block(plan, stage), stage.heads)
+  if stage.c.at == "cache" then return { { stage.name, "the inputs, put into the cache" .. together } } end
+  return { { stage.name, ("%s, copied to %d rows"):format(stage.a.at == "cache" and "out of the cache" or "the inputs",
+    plan.kv_rows) .. together } }
+end
+
+return M

@@ -1,0 +1,174 @@
+/* mhagen.hpp: kernels from C++17, for those who want it: nothing else needs this file.
+ *
+ * This file may be used, changed and shipped without conditions; it comes without warranty
+ * (SPDX-License-Identifier: 0BSD).
+ *
+ *   mhagen::attention layer(minilm_kernel, weights);   packs; owns packed weights and a workspace
+ *   layer.run(x, y);                                   throws mhagen::error
+ *
+ * With -fno-exceptions, or where errors are values:
+ *
+ *   auto made = mhagen::attention::make(minilm_kernel, weights);
+ *   if (!made) return made.status();
+ *   mhagen_status status = made.value().try_run(x, y);
+ *
+ * MHAGEN_ERR_NULL stands for lack of memory too, MHAGEN_ERR_LENGTH for a view that is too short.
+ * Runs do not allocate.
+ */
+#ifndef MHAGEN_HPP
+#define MHAGEN_HPP
+
+#include <cstddef>
+#include <cstdlib>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#if defined(__cpp_exceptions)
+#include <stdexcept>
+#endif
+#include "mhagen.h"
+
+namespace mhagen {
+
+/* Numbers that somebody else owns: of a vector, an array, a std::span. */
+template <class T>
+class view {
+public:
+  constexpr view() noexcept = default;
+  constexpr view(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
+  template <class C, class = std::enable_if_t<std::is_convertible_v<
+                         decltype(std::data(std::declval<C &>())), T *>>>
+  constexpr view(C &&whole) noexcept : data_(std::data(whole)), size_(std::size(whole)) {}
+  constexpr T *data() const noexcept { return data_; }
+  constexpr std::size_t size() const noexcept { return size_; }
+  constexpr T *begin() const noexcept { return data_; }
+  constexpr T *end() const noexcept { return data_ + size_; }
+  constexpr T &operator[](std::size_t i) const noexcept { return data_[i]; }
+
+private:
+  T *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+#if defined(__cpp_exceptions)
+class error : public std::runtime_error {
+public:
+  explicit error(mhagen_status status)
+      : std::runtime_error(mhagen_status_text(status)), status_(status) {}
+  mhagen_status status() const noexcept { return status_; }
+
+private:
+  mhagen_status status_;
+};
+#endif
+
+/* Throws, or ends the program where there are no exceptions. */
+inline void require(mhagen_status status) {
+  if (status == MHAGEN_OK) return;
+#if defined(__cpp_exceptions)
+  throw error(status);
+#else
+  std::abort();
+#endif
+}
+
+/* A T, or the status that says why there is none. */
+template <class T>
+class result {
+public:
+  result(mhagen_status status) noexcept : status_(status) {}
+  result(T &&value) noexcept : value_(std::move(value)) {}
+  explicit operator bool() const noexcept { return value_.has_value(); }
+  mhagen_status status() const noexcept { return status_; }
+  T &value() & { return require(status_), *value_; }
+  T &&value() && { return require(status_), std::move(*value_); }
+
+private:
+  mhagen_status status_ = MHAGEN_OK;
+  std::optional<T> value_;
+};
+
+/* Aligned memory for packed weights, workspaces and caches. get() is null if there was none. */
+struct release {
+  void operator()(void *memory) const noexcept {
+    ::operator delete(memory, std::align_val_t{MHAGEN_ALIGN});
+  }
+};
+using memory = std::unique_ptr<void, release>;
+inline memory allocate(std::size_t bytes) noexcept {
+  return memory(::operator new(bytes, std::align_val_t{MHAGEN_ALIGN}, std::nothrow));
+}
+
+/* Threads for runs; one run at a time. Without threads get() is null, and the caller runs all. */
+struct end_threads {
+  void operator()(mhagen_pool *pool) const noexcept { mhagen_pool_destroy(pool); }
+};
+using thread_pool = std::unique_ptr<mhagen_pool, end_threads>;
+inline thread_pool make_pool(int threads) noexcept {
+  return thread_pool(mhagen_pool_create(threads));
+}
+
+/* A kernel with packed weights, which copies share, and a workspace, which each has of its own:
+ * another thread takes a copy. */
+class attention {
+public:
+  static result<attention> make(const mhagen_kernel &kernel, const mhagen_weights &weights) {
+    memory packed = allocate(kernel.packed_bytes), workspace = allocate(kernel.workspace_bytes);
+    if (!packed || !workspace) return MHAGEN_ERR_NULL;
+    const mhagen_status status = kernel.pack(&weights, packed.get());
+    if (status != MHAGEN_OK) return status;
+    return attention(kernel, std::move(packed), std::move(workspace));
+  }
+  attention(const mhagen_kernel &kernel, const mhagen_weights &weights)
+      : attention(make(kernel, weights).value()) {}
+  result<attention> copy() const noexcept {
+    memory workspace = allocate(kernel_->workspace_bytes);
+    if (!workspace) return MHAGEN_ERR_NULL;
+    return attention(*kernel_, packed_, std::move(workspace));
+  }
+
+  const mhagen_kernel &kernel() const noexcept { return *kernel_; }
+
+  /* Numbers in q (of self-attention x) and in y, of all batch entries. */
+  std::size_t q_size() const noexcept { return numbers(kernel_->d_model); }
+  std::size_t y_size() const noexcept { return numbers(kernel_->y_width); }
+
+  /* Everything but packed and workspace is the caller's: inputs of other kinds, lengths, caches. */
+  mhagen_status try_run(mhagen_args args, mhagen_pool *pool = nullptr) noexcept {
+    args.packed = packed_.get();
+    args.workspace = workspace_.get();
+    return mhagen_run_parallel(kernel_, &args, pool);
+  }
+  /* With one input. */
+  mhagen_status try_run(view<const float> x, view<float> y, mhagen_pool *pool = nullptr) noexcept {
+    if (x.size() < q_size() || y.size() < y_size()) return MHAGEN_ERR_LENGTH;
+    mhagen_args args{};
+    args.q = x.data();
+    args.y = y.data();
+    return try_run(args, pool);
+  }
+  void run(const mhagen_args &args, mhagen_pool *pool = nullptr) { require(try_run(args, pool)); }
+  void run(view<const float> x, view<float> y, mhagen_pool *pool = nullptr) {
+    require(try_run(x, y, pool));
+  }
+
+private:
+  attention(const mhagen_kernel &kernel, std::shared_ptr<const void> packed,
+            memory workspace) noexcept
+      : kernel_(&kernel), packed_(std::move(packed)), workspace_(std::move(workspace)) {}
+  std::size_t numbers(int width) const noexcept {
+    return static_cast<std::size_t>(kernel_->batch) * static_cast<std::size_t>(kernel_->seq) *
+           static_cast<std::size_t>(width);
+  }
+
+  const mhagen_kernel *kernel_;
+  std::shared_ptr<const void> packed_;
+  memory workspace_;
+};
+
+} // namespace mhagen
+
+#endif

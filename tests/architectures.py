@@ -1,0 +1,167 @@
+"""Models of Hugging Face's transformers, and the keys of mhagen that their attention takes.
+
+`python3 tests/architectures.py` prints the table of docs/models.md, which says how to read it. tests/test_models.py
+compares each row with transformers.
+"""
+import re
+import typing
+
+
+class Row(typing.NamedTuple):
+    name: str
+    kind: str  # the model_type of its config
+    at: str  # the attention of a layer in the model
+    matrices: str  # its linear maps: of q, k, v and o; or a joint one of q, k and v, then o's
+    keys: str  # {...} is an expression of the config's fields
+    config: dict = {}  # what the test sets besides TINY, to be fast
+    weights: dict = {}  # other pointers of mhagen_weights: expressions of the module's parts and its call's arguments
+    args: dict = {}  # and of mhagen_args, also of seq, seq_kv, batch and past
+
+
+VIT = "attention.query attention.key attention.value output.dense"
+BERT = "self.query self.key self.value output.dense"
+Q_K_V_OUT = "q_proj k_proj v_proj out_proj"
+Q_K_V_O = "q_proj k_proj v_proj o_proj"
+LAYER = "layers.0.self_attn"
+
+ROPE = "causal=true rope=half rope_theta={rope_theta}"
+WINDOW = "window_left={sliding_window - 1}"
+T5_BIAS = dict(mask="compute_bias(seq_kv, seq_kv)[0, :, past:past + seq]")
+SWIN_BIAS = "self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)"
+RMS = "qk_norm=rms norm_eps={rms_norm_eps}"
+GAINS = dict(q_norm="q_norm.weight", k_norm="k_norm.weight")
+GEMMA_GAINS = dict(q_norm="1 + q_norm.weight", k_norm="1 + k_norm.weight")
+TABLES = dict(rope_cos="position_embeddings[0][0, :, :head_dim // 2]",
+              rope_sin="position_embeddings[1][0, :, :head_dim // 2]")
+
+TINY = dict(hidden_size=64, num_attention_heads=4, num_hidden_layers=1, intermediate_size=32, vocab_size=50,
+            pad_token_id=0)
+TINY_IMAGE = dict(image_size=12, patch_size=4)
+TINY_SPEECH = dict(d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+                   decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, max_source_positions=11)
+TINY_T5 = dict(d_model=64, d_kv=12, num_heads=4, num_layers=1, d_ff=32)
+TINY_BART = {**TINY_SPEECH, "max_position_embeddings": 64}
+TINY_SWIN = dict(image_size=12, patch_size=2, embed_dim=32, depths=[2], num_heads=[4], window_size=3)
+TINY_GQA = dict(num_key_value_heads=2, head_dim=16, max_position_embeddings=64)
+TINY_WINDOW = {**TINY_GQA, "sliding_window": 4}
+
+ROWS = [
+    Row("BERT", "bert", "encoder.layer.0.attention", BERT, "kv_len=true"),
+    Row("DistilBERT", "distilbert", "transformer.layer.0.attention", "q_lin k_lin v_lin out_lin", "kv_len=true"),
+    Row("ModernBERT, whole", "modernbert", "layers.0.attn", "Wqkv Wo",
+        "rope=half rope_theta={global_rope_theta} kv_len=true"),
+    Row("ModernBERT, windows", "modernbert", "layers.1.attn", "Wqkv Wo",
+        "rope=half rope_theta={local_rope_theta} window_left={local_attention // 2} "
+        "window_right={local_attention // 2} kv_len=true", dict(local_attention=4, num_hidden_layers=2)),
+    Row("ViT", "vit", "encoder.layer.0.attention", VIT, "", TINY_IMAGE),
+    Row("DeiT", "deit", "encoder.layer.0.attention", VIT, "", TINY_IMAGE),
+    Row("Swin", "swin", "encoder.layers.0.blocks.0.attention", BERT,
+        "h={num_heads[0]} d_model={embed_dim} mask=add mask_dims=hqk", TINY_SWIN, args=dict(mask=SWIN_BIAS)),
+    Row("Swin, shifted windows", "swin", "encoder.layers.0.blocks.1.attention", BERT,
+        "h={num_heads[0]} d_model={embed_dim} mask=add mask_dims=bhqk", TINY_SWIN,
+        args=dict(mask=SWIN_BIAS + " + attention_mask.repeat(batch // len(attention_mask), 1, 1)[:, None]")),
+    Row("CLIP, text", "clip_text_model", "text_model.encoder.layers.0.self_attn", Q_K_V_OUT, "causal=true"),
+    Row("CLIP, vision", "clip_vision_model", "vision_model.encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_IMAGE),
+    Row("Whisper, encoder", "whisper", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_SPEECH),
+    Row("Whisper, decoder", "whisper", "decoder.layers.0.self_attn", Q_K_V_OUT, "causal=true", TINY_SPEECH),
+    Row("Whisper, decoder to encoder", "whisper", "decoder.layers.0.encoder_attn", Q_K_V_OUT, "attention=cross",
+        TINY_SPEECH),
+    Row("wav2vec 2", "wav2vec2", "encoder.layers.0.attention", Q_K_V_OUT, "",
+        dict(conv_dim=[16], conv_kernel=[10], conv_stride=[5], num_conv_pos_embeddings=4,
+             num_conv_pos_embedding_groups=4)),
+    Row("BART, encoder", "bart", "encoder.layers.0.self_attn", Q_K_V_OUT, "kv_len=true", TINY_BART),
+    Row("BART, decoder", "bart", "decoder.layers.0.self_attn", Q_K_V_OUT, "causal=true", TINY_BART),
+    Row("BART, decoder to encoder", "bart", "decoder.layers.0.encoder_attn", Q_K_V_OUT,
+        "attention=cross kv_len=true", TINY_BART),
+    Row("T5, encoder", "t5", "encoder.block.0.layer.0.SelfAttention", "q k v o",
+        "dk={d_kv} scale=1 mask=add mask_dims=hqk kv_len=true", TINY_T5, args=T5_BIAS),
+    Row("T5, decoder", "t5", "decoder.block.0.layer.0.SelfAttention", "q k v o",
+        "dk={d_kv} scale=1 mask=add mask_dims=hqk causal=true", TINY_T5, args=T5_BIAS),
+    Row("T5, decoder to encoder", "t5", "decoder.block.0.layer.1.EncDecAttention", "q k v o",
+        "attention=cross dk={d_kv} scale=1 kv_len=true", TINY_T5),
+    Row("Perceiver, inputs", "perceiver", "encoder.cross_attention.attention", BERT,
+        "attention=cross h={num_cross_attention_heads} d_model={d_latents} k_width={d_model} v_width={d_model} "
+        "dk={qk_channels // num_cross_attention_heads} dv={v_channels // num_cross_attention_heads} kv_len=true",
+        dict(d_latents=32, d_model=24, num_latents=5, num_blocks=1, num_self_attends_per_block=1,
+             num_cross_attention_heads=4, num_self_attention_heads=4, qk_channels=48, v_channels=32)),
+    Row("GPT-2", "gpt2", "h.0.attn", "c_attn c_proj", "causal=true kv_start=true"),
+    Row("GPT-J", "gptj", "h.0.attn", Q_K_V_OUT, "causal=true rope=interleaved rope_dims={rotary_dim}",
+        dict(rotary_dim=8)),
+    Row("GPT-NeoX", "gpt_neox", "layers.0.attention", "query_key_value[heads] dense",
+        "causal=true rope=half rope_theta={rotary_emb_base} "
+        "rope_dims={int(rotary_pct * hidden_size // num_attention_heads)}", dict(rotary_pct=0.5)),
+    Row("OPT", "opt", "decoder.layers.0.self_attn", Q_K_V_OUT, "causal=true",
+        dict(word_embed_proj_dim=64, ffn_dim=32)),
+    Row("BLOOM", "bloom", "h.0.self_attention", "query_key_value[heads] dense", "causal=true alibi=true kv_start=true"),
+    Row("MPT, 12 heads", "mpt", "blocks.0.attn", "Wqkv out_proj", "causal=true alibi=true",
+        dict(d_model=48, n_heads=12, max_seq_len=64)),
+    Row("Falcon 7B", "falcon", "h.0.self_attention", "query_key_value dense", ROPE + " h_kv=1",
+        dict(multi_query=True, alibi=False, new_decoder_architecture=False)),
+    Row("Falcon 40B", "falcon", "h.0.self_attention", "query_key_value[heads] dense", ROPE + " h_kv={num_kv_heads}",
+        dict(new_decoder_architecture=True, num_kv_heads=2, alibi=False)),
+    Row("Llama", "llama", LAYER, Q_K_V_O, ROPE + " kv_start=true", TINY_GQA),
+    Row("Llama 3.1", "llama", LAYER, Q_K_V_O, ROPE,
+        {**TINY_GQA, "rope_scaling": dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                          original_max_position_embeddings=16)}, TABLES),
+    Row("Mistral", "mistral", LAYER, Q_K_V_O, f"{ROPE} {WINDOW}", TINY_WINDOW),
+    Row("Qwen 2", "qwen2", LAYER, Q_K_V_O, ROPE, TINY_GQA),
+    Row("Qwen 3", "qwen3", LAYER, Q_K_V_O, f"{ROPE} {RMS}", TINY_GQA, GAINS),
+    Row("Gemma", "gemma", LAYER, Q_K_V_O, ROPE, TINY_GQA),
+    Row("Gemma 2, windows", "gemma2", LAYER, Q_K_V_O,
+        f"{ROPE} {WINDOW} scale={{query_pre_attn_scalar ** -0.5}} softcap={{attn_logit_softcapping}}",
+        {**TINY_WINDOW, "attn_logit_softcapping": 3.0}),
+    Row("Gemma 3, windows", "gemma3_text", LAYER, Q_K_V_O, "causal=true rope=half rope_theta={rope_local_base_freq} "
+        f"{WINDOW} scale={{query_pre_attn_scalar ** -0.5}} {RMS}", TINY_WINDOW, GEMMA_GAINS),
+    Row("Gemma 3, whole", "gemma3_text", "layers.5.self_attn", Q_K_V_O,
+        f"{ROPE} scale={{query_pre_attn_scalar ** -0.5}} {RMS}", {**TINY_WINDOW, "num_hidden_layers": 6}, GEMMA_GAINS),
+    Row("Phi", "phi", LAYER, "q_proj k_proj v_proj dense",
+        ROPE + " rope_dims={int(partial_rotary_factor * hidden_size // num_attention_heads)}",
+        dict(partial_rotary_factor=0.5)),
+    Row("Phi-3", "phi3", LAYER, "qkv_proj o_proj", f"{ROPE} {WINDOW}", TINY_WINDOW),
+    Row("Cohere", "cohere", LAYER, Q_K_V_O, "causal=true rope=interleaved rope_theta={rope_theta}", TINY_GQA),
+    Row("Cohere, Command R+", "cohere", LAYER, Q_K_V_O,
+        "causal=true rope=interleaved rope_theta={rope_theta} qk_norm=layer norm_span=each norm_eps={layer_norm_eps}",
+        {**TINY_GQA, "use_qk_norm": True}, GAINS),
+    Row("OLMo 2", "olmo2", LAYER, Q_K_V_O, f"{ROPE} {RMS} norm_span=all", TINY_GQA, GAINS),
+    Row("gpt-oss", "gpt_oss", LAYER, Q_K_V_O, f"causal=true rope=half sink=true {WINDOW}",
+        {**TINY_WINDOW, "num_local_experts": 2, "num_experts_per_tok": 1, "max_position_embeddings": 4096 * 32},
+        dict(sink="sinks", rope_cos="position_embeddings[0][0]", rope_sin="position_embeddings[1][0]")),
+    Row("StarCoder 2", "starcoder2", LAYER, Q_K_V_O, f"{ROPE} {WINDOW}", TINY_WINDOW),
+]
+
+
+class Fields(dict):
+    """The fields of an object, and other names, for eval."""
+
+    def __init__(self, of, **others):
+        super().__init__(others)
+        self.of = of
+
+    def __missing__(self, name):
+        try:
+            return getattr(self.of, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
+def keys(row, config):
+    """The keys of a row as a dictionary, with the numbers of a config; but for seq and batch."""
+    numbers = re.sub(r"{(.*?)}", lambda found: str(eval(found[1], {}, Fields(config))), row.keys)
+    given = dict(word.split("=") for word in numbers.split())
+    h, d_model = int(given.get("h") or config.num_attention_heads), int(given.get("d_model") or config.hidden_size)
+    return {"h": h, "h_kv": getattr(config, "num_key_value_heads", None) or h, "d_model": d_model,
+            "dk": getattr(config, "head_dim", None) or d_model // h} | given
+
+
+def table():
+    lines = ["| model | `model_type` and module | keys | matrices |", "|---|---|---|---|"]
+    for row in ROWS:
+        keys, more = (f"`{text}`" if text else "" for text in (
+            row.keys, ", ".join(f"{name} = {value}" for name, value in {**row.weights, **row.args}.items())))
+        lines.append(f"| {row.name} | `{row.kind}`: `{row.at}` | {keys} | "
+                     f"{', '.join(f'`{name}`' for name in row.matrices.split())}{'; ' if more else ''}{more} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,201 @@
+"""Kernels that share a cache: of other seq, schedules and masks, on the same rows."""
+import array
+import ctypes
+import math
+import random
+import re
+import struct
+import subprocess
+
+import pytest
+
+from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Kernel, Weights, build, shape_of)
+from tools import ISAS, MHAGEN, ROOT, in_turn, native, run
+
+H, H_KV, D, DK, DV, SEQ_KV, BATCH = 4, 2, 20, 6, 9, 41, 2
+SHAPE = f"h={H} h_kv={H_KV} d_model={D} dk={DK} dv={DV} batch={BATCH}"
+ALIGN, ERR_LENGTH = 64, 3
+
+
+def address(numbers):
+    return numbers.buffer_info()[0]
+
+
+def floats(rng, count, scale=1.0):
+    return array.array("f", [scale * rng.gauss(0, 1) for _ in range(count)])
+
+
+def aligned(count):
+    """Memory whose bytes are NaN, and where it is aligned."""
+    room = ctypes.create_string_buffer(b"\xff" * (count + ALIGN), count + ALIGN)
+    return room, -(-ctypes.addressof(room) // ALIGN) * ALIGN
+
+
+class Program:
+    """A kernel in a shared library, with packed weights and a workspace."""
+
+    def __init__(self, directory, name, isa, config, weights):
+        run(MHAGEN, "gen", *SHAPE.split(), *config.split(), f"isa={isa}", f"name={name}", "-o", directory)
+        path = directory / f"{name}.so"
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", directory / f"{name}.c", directory / "mhagen.c", "-o", path,
+                        "-pthread"], check=True)
+        self.library = ctypes.CDLL(path)
+        self.kernel = Kernel.in_dll(self.library, f"{name}_kernel")
+        self.name = name
+        self.rooms = [aligned(size) for size in (self.kernel.packed_bytes, self.kernel.workspace_bytes)]
+        self.packed, self.workspace = (at for _, at in self.rooms)
+        assert self.call("pack", ctypes.byref(weights), ctypes.c_void_p(self.packed)) == 0
+
+    def supported(self):
+        return self.call("supported")
+
+    def call(self, function, *arguments):
+        return getattr(self.library, f"{self.name}_{function}")(*arguments)
+
+    def run(self, **pointers):
+        seq = self.kernel.seq
+        y = array.array("f", [float("nan")] * (BATCH * seq * D))
+        args = Args(packed=self.packed, workspace=self.workspace, y=address(y), **pointers)
+        assert self.call("run", ctypes.byref(args)) == 0
+        return [[y[(b * seq + r) * D:(b * seq + r + 1) * D] for r in range(seq)] for b in range(BATCH)]
+
+
+@pytest.fixture(scope="module")
+def weights():
+    rng = random.Random(3)
+    sizes = {"q": (D, H * DK), "k": (D, H_KV * DK), "v": (D, H_KV * DV), "o": (H * DV, D)}
+    kept = {f"w{x}": floats(rng, rows * columns, rows ** -0.5) for x, (rows, columns) in sizes.items()}
+    kept |= {f"b{x}": floats(rng, columns, 0.5) for x, (_, columns) in sizes.items()}
+    return kept, Weights(**{key: address(numbers) for key, numbers in kept.items()})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("reference") / "reference.so")
+
+
+def wanted(reference, weights, options, seq, **pointers):
+    """y of the reference, [batch][seq][D]."""
+    kernel = shape_of(options, h=H, h_kv=H_KV, d_model=D, dk=DK, dv=DV, seq=seq, seq_kv=SEQ_KV, batch=BATCH)
+    y = array.array("d", [0.0] * (BATCH * seq * D))
+    args = Args(**pointers)
+    assert reference.mhagen_reference(ctypes.byref(kernel), ctypes.byref(weights[1]), ctypes.byref(args),
+                                      ctypes.c_void_p(address(y)), None, None) == 0
+    return [[y[(b * seq + r) * D:(b * seq + r + 1) * D] for r in range(seq)] for b in range(BATCH)]
+
+
+def expect(got, want):
+    for b, rows in enumerate(got):
+        for r, row in enumerate(rows):
+            size = sum(x * x for x in want[b][r]) ** 0.5
+            assert sum((x - y) ** 2 for x, y in zip(row, want[b][r])) ** 0.5 <= 3e-6 * size, (b, r)
+
+
+ISAS_HERE = [isa for isa in ISAS if native(isa)]
+
+
+def programs(tmp_path, isa, weights, configs):
+    made = [Program(tmp_path, f"kernel{i}", isa, config, weights[1]) for i, config in enumerate(configs)]
+    if not made[0].supported():
+        pytest.skip(f"this CPU has no {isa}")
+    assert len({program.kernel.cache_bytes for program in made}) == 1
+    return made
+
+
+@pytest.mark.parametrize("isa", in_turn(ISAS_HERE, "kernels that share a cache"))
+def test_prefill_and_decode(isa, tmp_path, weights, reference):
+    """Chunks of 9 rows by one kernel, then rows one by one by another, then 5 at once; a batch whose entries have other
+    rows before."""
+    kernels = programs(tmp_path, isa, weights, [
+        f"seq={seq} seq_kv={SEQ_KV} cache=append causal=true {more}"
+        for seq, more in ((9, "key_rows=4 fold=off"), (1, ""), (5, "kv_rows=1 key_rows=1 unroll=tile"))])
+    rows = floats(random.Random(7), BATCH * SEQ_KV * D)
+    cache, at = aligned(BATCH * kernels[0].kernel.cache_bytes)
+    past = array.array("i", [0, 0])
+    steps = [0, 0, *[1] * 5, 2, *[1] * 3, 2]
+    for n, which in enumerate(steps):
+        program = kernels[which]
+        seq = program.kernel.seq
+        x = array.array("f")
+        for b in range(BATCH):
+            x += rows[(b * SEQ_KV + past[b]) * D:(b * SEQ_KV + past[b] + seq) * D]
+        pointers = dict(q=address(x), past=address(past))
+        y = program.run(cache=at, **pointers)
+        expect(y, wanted(reference, weights, CAUSAL | CACHE_APPEND, seq, k=address(rows), v=address(rows), **pointers))
+        for b in range(BATCH):
+            past[b] += seq if n > 0 else seq - 4 * b  # the second entry drops rows
+    assert max(past) > SEQ_KV - 10 and past[0] != past[1]
+
+
+def rows_of_cache(source):
+    """Where the rows of keys and of values lie in a batch entry: function of a row to slices of bytes."""
+    places = re.findall(r"float \*const (?:keys|values) = \(float \*\)args->cache \+ \d+ \* b(?: \+ (\d+))?; "
+                        r"/\* \[(\d+)\]\[(\d+)\]\[(\d+)\] \*/", source.read_text())
+    assert len(set(places)) == 2
+
+    def rows(first, end):
+        for offset, heads, height, columns in ({tuple(int(x or 0) for x in place) for place in places}):
+            for head in range(heads):
+                start = offset + head * (-(-height * columns // 16) * 16)
+                yield slice(4 * (start + first * columns), 4 * (start + end * columns))
+    return rows
+
+
+@pytest.mark.parametrize("isa", ISAS_HERE)
+@pytest.mark.parametrize("more", ["key_rows=5", ""])
+def test_rows_of_others(isa, more, tmp_path, weights):
+    """A run leaves the rows before past as they are, and writes all of its own; what stands behind them has no
+    influence on y or on these; and past outside 0..seq_kv - seq writes nothing."""
+    [program] = programs(tmp_path, isa, weights, [f"seq=4 seq_kv={SEQ_KV} cache=append causal=true {more}"])
+    rows, size = rows_of_cache(tmp_path / "kernel0.c"), program.kernel.cache_bytes
+    x, before = floats(random.Random(7), BATCH * 4 * D), floats(random.Random(8), BATCH * size // 4).tobytes()
+
+    def run(past, fill):
+        """y and the entries of the cache behind a run that finds `fill` from past + seq on."""
+        room, at = aligned(BATCH * size)
+        for b in range(BATCH):
+            entry = bytearray(before[b * size:(b + 1) * size])
+            for part in rows(past[b] + 4, SEQ_KV):
+                entry[part] = fill * ((part.stop - part.start) // 4)
+            ctypes.memmove(at + b * size, bytes(entry), size)
+        given = array.array("i", past)
+        y = program.run(cache=at, q=address(x), past=address(given))
+        return y, [ctypes.string_at(at + b * size, size) for b in range(BATCH)]
+
+    for past in [0, SEQ_KV - 4], [13, 20]:
+        runs = [run(past, struct.pack("f", value)) for value in (0.0, math.nan, math.inf, -1e30)]
+        assert all(y == runs[0][0] for y, _ in runs)
+        for b in range(BATCH):
+            for part in rows(0, past[b]):
+                assert all(entries[b][part] == before[b * size:][part] for _, entries in runs)
+            for part in rows(past[b], past[b] + 4):
+                assert all(entries[b][part] == runs[0][1][b][part] for _, entries in runs)
+                assert runs[0][1][b][part] != before[b * size:][part]
+
+    room, at = aligned(BATCH * size)
+    y = array.array("f", [0.5] * (BATCH * 4 * D))
+    for past in [-1, 0], [0, SEQ_KV - 3], [0, -2**31], [2**31 - 1, 0]:
+        given = array.array("i", past)
+        args = Args(packed=program.packed, workspace=program.workspace, y=address(y), q=address(x),
+                    past=address(given), cache=at)
+        assert program.call("run", ctypes.byref(args)) == ERR_LENGTH
+        assert bytes(room) == b"\xff" * len(room) and set(y) == {0.5}
+
+
+@pytest.mark.parametrize("isa", in_turn(ISAS_HERE, "a cache that is filled once"))
+def test_filled_once(isa, tmp_path, weights, reference):
+    """One kernel fills the cache, all of them read it."""
+    kernels = programs(tmp_path, isa, weights, [
+        f"seq={seq} seq_kv={SEQ_KV} attention=cross cache=fixed {more}"
+        for seq, more in ((1, ""), (9, "key_rows=3"), (1, "unroll=tile key_rows=7 kv_len=true"))])
+    rng = random.Random(7)
+    k, v = floats(rng, BATCH * SEQ_KV * D), floats(rng, BATCH * SEQ_KV * D)
+    cache, at = aligned(BATCH * kernels[0].kernel.cache_bytes)
+    filling = Args(k=address(k), v=address(v), packed=kernels[0].packed, cache=at)
+    assert kernels[0].call("fill", ctypes.byref(filling)) == 0
+    all_keys = array.array("i", [SEQ_KV] * BATCH)
+    for program in kernels:
+        q = floats(rng, BATCH * program.kernel.seq * D)
+        y = program.run(cache=at, q=address(q), kv_len=address(all_keys))
+        expect(y, wanted(reference, weights, CROSS | CACHE_FIXED, program.kernel.seq, q=address(q), k=address(k),
+                         v=address(v)))

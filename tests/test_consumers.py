@@ -1,0 +1,358 @@
+"""examples/use: kernels in programs of other build systems and languages; and what `ninja install` installs.
+
+Each is built and run as its user would, with the generator of this build.
+"""
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tools import CXX_COMPILERS, MHAGEN, ROOT, WARNINGS, in_turn, installed, native, need, run, schema
+
+pytestmark = pytest.mark.slow
+USE = ROOT / "examples/use"
+INSTALL = ["sh", ROOT / "scripts/install-mhagen.sh"]  # what `ninja install` runs
+MOST_LINES = 60  # of what a user writes to get at a kernel
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """In which mhagen is a command, without what another project has set."""
+    bin = tmp_path_factory.mktemp("bin")
+    (bin / "mhagen").symlink_to(MHAGEN)
+    (bin / "python").symlink_to(sys.executable)
+    kept = {key: value for key, value in os.environ.items() if key not in ("CC", "CFLAGS", "MHAGEN", "DESTDIR")}
+    return {**kept, "PATH": f"{bin}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture
+def use(tmp_path):
+    """A copy of examples/use and of the quickstart, which tests may write to."""
+    shutil.copytree(USE, tmp_path / "examples/use")
+    shutil.copy(ROOT / "examples/quickstart.c", tmp_path / "examples")
+    return tmp_path / "examples/use"
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory, environment):
+    """Where mhagen is installed."""
+    prefix = tmp_path_factory.mktemp("prefix") / "usr"
+    run(*INSTALL, env={**environment, "PREFIX": str(prefix)})
+    return prefix
+
+
+def glue_of(folder):
+    """Lines that a user writes to get at a kernel: no comments, and no program that only calls what the others
+    offer."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "main." not in path.name
+             and path.suffix in ("", ".txt", ".build", ".toml", ".rs", ".py")]
+    text = "\n".join(path.read_text() for path in files)
+    text = re.sub(r'^ *"""(?!\n).*?"""$', "", text, flags=re.S | re.M)
+    if folder.name in ("rust", "python"):
+        text += re.sub(r"/\*.*?\*/", "", (USE / "flat.c").read_text(), flags=re.S)
+    return sum(bool(re.match(r"\s*(?!//|#(?!\[|!|include))\S", line)) for line in text.splitlines())
+
+
+def test_lines_of_glue():
+    rows = re.findall(r"^\| \[.*?\]\(\.\./examples/use/(\w+)\) \|.*\| (\d+) \|$",
+                      (ROOT / "docs/integrate.md").read_text(), re.M)
+    assert len(rows) == 6
+    glue = {name: glue_of(USE / name) for name, _ in rows}
+    assert glue == {name: int(lines) for name, lines in rows} and max(glue.values()) <= MOST_LINES
+
+
+# ---- build systems: the program of README ----
+
+def quickstart_works(program):
+    assert re.fullmatch(r"minilm: done, y = (-?\d\.\d{6} ){3}\.\.\.\n", run(program, "2"))
+
+
+def test_make(use, environment):
+    folder = use / "make"
+    run("make", "-j2", cwd=folder, env=environment)
+    quickstart_works(folder / "quickstart")
+    run("make", "-q", cwd=folder, env=environment)
+    (folder / "Makefile").write_text((folder / "Makefile").read_text().replace("seq=128", "seq=101"))
+    assert "seq=101" in run("make", "-n", cwd=folder, env=environment)
+
+
+def test_meson(use, environment):
+    need("meson")
+    folder = use / "meson"
+    run("meson", "setup", "build", cwd=folder, env=environment)
+    run("ninja", "-C", "build", cwd=folder, env=environment)
+    quickstart_works(folder / "build/quickstart")
+    assert "no work to do" in run("ninja", "-C", "build", cwd=folder, env=environment)
+
+
+SHAPE = "h=12 d_model=384 dk=32"
+
+
+def cmake_builds(folder, environment, *options):
+    need("cmake")
+    run("cmake", "-S", folder, "-B", folder / "build", *options, env=environment)
+    return run("cmake", "--build", folder / "build", "-j2", env=environment)
+
+
+def test_cmake_of_sources(use, environment):
+    """FetchContent takes the sources, builds the generator, and writes nothing into them."""
+    folder = use / "cmake"
+    (folder / "CMakeLists.txt").write_text((folder / "CMakeLists.txt").read_text().replace(
+        "${CMAKE_CURRENT_SOURCE_DIR}/../../..", str(ROOT)))
+    output = cmake_builds(folder, environment, "-DCMAKE_DISABLE_FIND_PACKAGE_mhagen=TRUE", "-G", "Ninja",
+                          f"-DISA={'avx2' if native('avx2') else 'neon'}")
+    assert "Building the generator" in output and "Generating minilm" in output
+    quickstart_works(folder / "build/quickstart")
+    assert "Generating" not in run("cmake", "--build", folder / "build", env=environment)
+    links = [path for path in folder.rglob("tree/*") if path.is_symlink()]
+    assert len(links) > 5 and all(path.resolve().parent == ROOT for path in links)
+
+
+def test_cmake_of_package(use, environment, prefix):
+    """find_package finds what is installed; a key that changes, and a CONFIG.lua, make the kernel anew. It is a
+    bundle, whose members CMake knows as the schema does."""
+    (groups,) = [row["groups"] for row in schema() if row["key"] == "isa"]
+    ((name, isas),) = [group for group in groups if "+" in group[1]]
+    assert f'REGEX REPLACE "^{name}$" "{isas}"' in (ROOT / "cmake/mhagen-config.cmake").read_text()
+    folder = use / "cmake"
+    text = (folder / "CMakeLists.txt").read_text()
+    (folder / "CMakeLists.txt").write_text(text.replace(SHAPE, "layer.lua d_model=16 dk=8 unroll=tile"))
+    (folder / "layer.lua").write_text("return { h = 2 }\n")
+    output = cmake_builds(folder, environment, f"-DCMAKE_PREFIX_PATH={prefix}", "-G", "Unix Makefiles",
+                          "-DCMAKE_C_FLAGS_RELEASE=-O1", *([] if native("avx2") else ["-DISA=arm"]))
+    assert "Building the generator" not in output
+    quickstart_works(folder / "build/quickstart")
+
+    def again():
+        return "Generating minilm" in run("cmake", "--build", folder / "build", "-t", "minilm", env=environment)
+
+    assert not again()
+    (folder / "layer.lua").write_text("return { h = 1 }\n")
+    assert again() and " h=1 " in (folder / "build/mhagen/minilm/minilm.h").read_text()
+    (folder / "CMakeLists.txt").write_text(text.replace(SHAPE, "h=1 d_model=16 dk=16 unroll=tile"))
+    assert again() and "dk=16" in (folder / "build/mhagen/minilm/minilm.h").read_text() and not again()
+
+
+# ---- languages: a layer of four heads ----
+
+D, SEQ, HEADS = 32, 16, 4
+
+
+def numbers(count, seed):
+    """What the examples take for weights and inputs."""
+    list_ = []
+    for _ in range(count):
+        seed = (seed * 1664525 + 1013904223) % 2 ** 32
+        list_.append((seed >> 8) / 2 ** 23 - 1)
+    return list_
+
+
+def product(a, b, columns):
+    """Rows of a times the matrix b, by Python's floats."""
+    return [[sum(x * b[k * columns + j] for k, x in enumerate(row)) for j in range(columns)] for row in a]
+
+
+def layer():
+    """y by the formula at the head of README."""
+    x = numbers(SEQ * D, 5)
+    x = [x[r * D:][:D] for r in range(SEQ)]
+    q, k, v = (product(x, numbers(D * D, seed), D) for seed in (1, 2, 3))
+    heads = [[] for _ in range(SEQ)]
+    for at in range(0, D, D // HEADS):
+        part = slice(at, at + D // HEADS)
+        for row, result in zip(q, heads):
+            scores = [sum(map(lambda a, b: a * b, row[part], key[part])) / math.sqrt(D // HEADS) for key in k]
+            weights = [math.exp(score - max(scores)) for score in scores]
+            result += [sum(w * value[j] for w, value in zip(weights, v)) / sum(weights)
+                       for j in range(part.start, part.stop)]
+    return [value for row in product(heads, numbers(D * D, 4), D) for value in row]
+
+
+def layer_works(output):
+    got, ref = [float(line) for line in output.split()], layer()
+    assert len(got) == len(ref)
+    norm = math.sqrt(sum(y * y for y in ref))
+    assert math.sqrt(sum((a - b) ** 2 for a, b in zip(got, ref))) < 2e-6 * norm
+
+
+def commands_of(path):
+    """The commands that the comment at the head of a file says."""
+    return "\n".join(line[5:] for line in path.read_text().splitlines() if line.startswith("//   "))
+
+
+def test_cxx(use, environment):
+    folder = use / "cxx"
+    layer_works(run("sh", "-eu", "-c", commands_of(folder / "main.cpp").replace("-o .", "-o . --quiet"),
+                    cwd=folder, env=environment))
+    for flags in ["-std=c++17"], ["-std=c++20", "-fno-exceptions", "-fno-rtti"]:
+        for compiler in in_turn([name for name in CXX_COMPILERS if shutil.which(name)], flags):
+            run(compiler, *flags, *WARNINGS, "-Wsign-conversion", "main.cpp", "layer.o", "mhagen.o", "-pthread",
+                "-o", "layer", cwd=folder)
+            layer_works(run(folder / "layer"))
+
+
+CXX_MISTAKES = r"""
+#include <array>
+#include <cstring>
+#include <vector>
+#include "layer.h"
+#include "mhagen.hpp"
+int main() {
+  const std::vector<float> w(LAYER_D_MODEL * LAYER_D_MODEL), x(LAYER_SEQ * LAYER_D_MODEL - 1);
+  std::array<float, LAYER_SEQ * LAYER_D_MODEL> y;
+  mhagen_weights weights{};
+  auto none = mhagen::attention::make(layer_kernel, weights);
+  if (none || none.status() != MHAGEN_ERR_NULL) return 1;
+  try {
+    mhagen::attention unmade(layer_kernel, weights);
+    return 2;
+  } catch (const mhagen::error &e) {
+    if (e.status() != MHAGEN_ERR_NULL || std::strcmp(e.what(), mhagen_status_text(e.status()))) return 3;
+  }
+  weights.wq = weights.wk = weights.wv = weights.wo = w.data();
+  mhagen::attention layer(layer_kernel, weights);
+  if (layer.try_run(x, y) != MHAGEN_ERR_LENGTH) return 4;
+  auto copy = layer.copy();
+  mhagen::attention moved = std::move(layer);
+  const std::vector<float> whole(moved.q_size());
+  if (!copy || copy.value().try_run(whole, y) || moved.try_run(whole, y)) return 5;
+  static_assert(!std::is_constructible_v<mhagen::view<float>, const std::vector<float> &>);
+  static_assert(!std::is_constructible_v<mhagen::view<float>, std::vector<double> &>);
+  return 0;
+}
+"""
+
+
+def test_cxx_mistakes(tmp_path):
+    """Statuses come as results or as exceptions; a view is not of other numbers, and not too short."""
+    run(MHAGEN, "gen", "h=2", "d_model=8", "dk=4", "seq=3", "isa=scalar", "name=layer", "--cxx", "-o", tmp_path)
+    (tmp_path / "test.cpp").write_text(CXX_MISTAKES)
+    run("gcc", "-O1", "-c", "layer.c", "mhagen.c", cwd=tmp_path)
+    run("g++", "-std=c++17", "-fsanitize=address,undefined", *WARNINGS, "test.cpp", "layer.o", "mhagen.o", "-pthread",
+        "-o", "test", cwd=tmp_path)
+    run(tmp_path / "test")
+
+
+def test_rust(use, environment):
+    """Cargo takes nothing from outside."""
+    need("cargo")
+    layer_works(run("cargo", "run", "--release", "--offline", "--quiet", cwd=use / "rust",
+                    env={**environment, "CARGO_HOME": str(use / "cargo")}))
+
+
+def test_python(use, environment, tmp_path):
+    """pip builds a wheel from the folder, which any Python of this machine can install."""
+    if not installed("numpy", "setuptools"):
+        pytest.skip("numpy and setuptools are not installed")
+    wheels = tmp_path / "wheels"
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels,
+        use / "python", env=environment)
+    (wheel,) = wheels.iterdir()
+    assert re.fullmatch(r"attention_layer-0\.1\.0-py3-none-linux_\w+\.whl", wheel.name)
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel)
+    (tmp_path / "program.py").write_text(f"""
+import numpy, attention
+assert attention.__file__.startswith({str(tmp_path / 'site')!r})
+matrices = [numpy.array(m).reshape({D}, {D}) for m in {[numbers(D * D, seed) for seed in (1, 2, 3, 4)]!r}]
+x = numpy.array({numbers(SEQ * D, 5)!r}).reshape({SEQ}, {D})
+layer = attention.Attention(*matrices)
+for value in layer(x.astype(numpy.float32)).ravel(): print(value)
+try: layer(x[:5]); print("no error")
+except Exception as error: assert "shape" in str(error)
+""")
+    layer_works(run(sys.executable, "-B", tmp_path / "program.py",
+                    env={**environment, "PYTHONPATH": tmp_path / "site"}))
+
+
+# ---- what docs/integrate.md says ----
+
+READ_ONLY = r"""
+#define _DEFAULT_SOURCE
+#include <sys/mman.h>
+#include "layer.h"
+static _Alignas(MHAGEN_ALIGN) char workspace[LAYER_WORKSPACE_BYTES];
+static float w[LAYER_D_MODEL * LAYER_D_MODEL], x[LAYER_SEQ * LAYER_D_MODEL], y[LAYER_SEQ * LAYER_D_MODEL];
+int main(void) {
+  void *packed = mmap(0, LAYER_PACKED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const mhagen_weights weights = {.wq = w, .wk = w, .wv = w, .wo = w};
+  const mhagen_args args = {.q = x, .y = y, .packed = packed, .workspace = workspace};
+  if (packed == MAP_FAILED || layer_pack(&weights, packed)) return 1;
+  return mprotect(packed, LAYER_PACKED_BYTES, PROT_READ) || layer_run(&args);
+}
+"""
+
+
+def test_packed_weights_in_read_only_memory(tmp_path):
+    run(MHAGEN, "gen", "h=2", "d_model=8", "dk=4", "seq=3", "isa=scalar", "name=layer", "-o", tmp_path)
+    (tmp_path / "test.c").write_text(READ_ONLY)
+    run("gcc", "-O1", "test.c", "layer.c", "mhagen.c", "-pthread", "-o", "test", cwd=tmp_path)
+    run(tmp_path / "test")
+
+
+def test_statuses_keep_their_values():
+    """As docs/integrate.md promises, which is why this list only grows."""
+    header = (ROOT / "runtime/mhagen.h").read_text()
+    text = header.split("typedef enum mhagen_status {")[1].split("}")[0]
+    assert [(name, int(value)) for name, value in re.findall(r"MHAGEN_(\w+) = (\d+)", text)][:9] == [
+        ("OK", 0), ("ERR_NULL", 1), ("ERR_ALIGN", 2), ("ERR_LENGTH", 3), ("ERR_CPU", 4), ("ERR_LAYOUT", 5),
+        ("ERR_TARGET", 6), ("ERR_ARITHMETIC", 7), ("ERR_PACKED", 8)]
+
+
+# ---- install ----
+
+def test_install(environment, tmp_path):
+    """DESTDIR stands before all paths, and files name PREFIX alone; uninstalling leaves nothing."""
+    to = {**environment, "PREFIX": "/opt/somewhere", "DESTDIR": str(tmp_path / "root")}
+    assert "install-mhagen.sh" in run("ninja", "-t", "commands", "install", cwd=ROOT).splitlines()[-1]
+    run(*INSTALL, env=to)
+    prefix = tmp_path / "root/opt/somewhere"
+    files = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file()}
+    assert {"bin/mhagen", "include/mhagen/mhagen.h", "include/mhagen/mhagen.hpp", "share/mhagen/mhagen.c",
+            "share/pkgconfig/mhagen.pc", "share/cmake/mhagen/mhagen-config.cmake",
+            "share/man/man1/mhagen.1", "share/bash-completion/completions/mhagen"} <= files
+    for path in files - {"bin/mhagen"}:
+        assert str(tmp_path) not in (prefix / path).read_text()
+    assert run(prefix / "bin/mhagen", "--version") == run(MHAGEN, "--version")
+    run(*INSTALL, "--uninstall", env=to)
+    assert not [path for path in prefix.rglob("*") if path.is_file() or "mhagen" in path.name]
+    refused = subprocess.run(INSTALL, env={**to, "PREFIX": "here"}, text=True, stderr=subprocess.PIPE)
+    assert refused.returncode == 2 and refused.stderr == "install: PREFIX = here: must begin with a /\n"
+
+
+def test_pkg_config(environment, prefix, tmp_path):
+    """Its flags and variables are enough for the program of README."""
+    need("pkg-config")
+    commands = """
+mhagen=$(pkg-config --variable=program mhagen)
+$mhagen gen h=12 d_model=384 dk=32 seq=128 kv_len=true isa=$($mhagen isas --widest) name=minilm -o out --quiet
+rm out/mhagen.*
+cc -O2 -Iout $(pkg-config --cflags mhagen) quickstart.c out/minilm.c $(pkg-config --variable=runtime mhagen) \
+  $(pkg-config --libs mhagen) -o quickstart
+"""
+    shutil.copy(ROOT / "examples/quickstart.c", tmp_path)
+    run("sh", "-eu", "-c", commands, cwd=tmp_path, env={**environment, "PKG_CONFIG_PATH": prefix / "share/pkgconfig"})
+    quickstart_works(tmp_path / "quickstart")
+    version = run("pkg-config", "--modversion", "mhagen", env={**environment,
+                                                               "PKG_CONFIG_PATH": prefix / "share/pkgconfig"})
+    assert version.strip() == run(MHAGEN, "--version").split()[1]
+
+
+def test_debian_package(environment, tmp_path):
+    """lintian has nothing to say, and the same sources give the same package; what is in it works."""
+    need("dpkg-deb")
+    packages = []
+    for _ in range(2):
+        path = ROOT / run("sh", ROOT / "scripts/deb.sh", tmp_path, env=environment).splitlines()[-1]
+        packages.append(path.read_bytes())
+    assert packages[0] == packages[1]
+    run("dpkg-deb", "-x", path, tmp_path / "root")
+    program = tmp_path / "root/usr/bin/mhagen"
+    run(program, "gen", "h=2", "d_model=8", "dk=4", "seq=3", "isa=scalar", "-o", tmp_path / "out")
+    needed = re.findall(r"NEEDED\s+(\S+)", run("objdump", "-p", program))
+    assert set(needed) <= {"libc.so.6", "libm.so.6"}
+    need("lintian")
+    run("lintian", "--fail-on", "error,warning", "--allow-root", path)

@@ -1,0 +1,54 @@
+"""The floor: how often a kernel does each operation, and which port that fills."""
+import re
+
+import pytest
+
+from tools import ISAS, MHAGEN, in_turn, run
+
+LANES = {"scalar": 1, "avx2": 8, "avx512": 16, "neon": 4}
+PORTS = ["fma", "vector", "shuffle", "load", "store"]
+
+
+def floor(*words):
+    """{ phase: (cycles, port, the counts by port) } of a kernel, and the sum of the cycles."""
+    told = run(MHAGEN, "explain", *words)
+    table = told.split("\nfloor (")[1].split("\nwhy")[0].replace(",", "")
+    rows = re.findall(r"^  (\w+) +(\d+)  (\w+)" + r" +(\d+)" * 5 + "$", table, re.M)
+    return ({name: (int(cycles), port, dict(zip(PORTS, map(int, counts)))) for name, cycles, port, *counts in rows},
+            int(re.search(r"^  all +(\d+)$", table, re.M)[1]))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_products(isa):
+    """Where no lane idles, a product has a multiplication and an addition for each FMA."""
+    phases, total = floor("h=2", "d_model=64", "dk=32", "seq=32", f"isa={isa}")
+    projected = sum(phases[name][2]["fma"] for name in ("keys_values", "keys", "values", "queries", "query")
+                    if name in phases)
+    assert projected == 3 * 32 * 64 * 64 / LANES[isa]
+    assert phases["output"][2]["fma"] == 32 * 64 * 64 / LANES[isa]
+    for name in "scores", "context":  # and exponentials; tiles of the last rows are no larger
+        assert 2 * 32 * 32 * 32 / LANES[isa] <= phases[name][2]["fma"] < 2 * 2 * 32 * 32 * 32 / LANES[isa]
+    assert abs(total - sum(cycles for cycles, _, _ in phases.values())) < len(phases) + 1
+
+
+@pytest.mark.parametrize("options", in_turn([
+    [], ["causal=true"], ["causal=true", "window_left=3"], ["rope=half", "probs=true"], ["mask=add", "softcap=5"],
+    ["cache=fixed", "attention=cross", "seq_kv=20"]], "floor"))
+@pytest.mark.parametrize("isa", in_turn(ISAS, "floor"))
+def test_straight_code_counts_as_loops_do(isa, options):
+    """Every round of a loop is counted as what it does. (With lengths that a run is given, straight code has no
+    branches, and does more.)"""
+    shape = ["h=2", "d_model=12", "dk=6", "seq=21", f"isa={isa}", "code_limit=100000", *options]
+    phases, _ = floor(*shape, "unroll=full")
+    assert phases and all(floor(*shape, f"unroll={level}")[0] == phases for level in ("tile", "k", "auto"))
+
+
+def test_ports_of_a_core():
+    """Shuffles share the ports of FMAs on one core and not on the other; a division takes many turns."""
+    shape = ["h=2", "d_model=32", "dk=8", "seq=16", "isa=avx512"]
+    intel, amd = (floor(*shape, f"cpu={cpu}")[0] for cpu in ("sapphirerapids", "zen4"))
+    assert intel["transpose"] == (128, "shuffle", {"fma": 0, "vector": 0, "shuffle": 128, "load": 32, "store": 32})
+    loads = intel["keys_values"][2]["load"]
+    assert amd["keys_values"][:2] == (loads, "load") and intel["keys_values"][:2] == (loads / 2, "load")
+    divided = [floor(*shape, f"cpu={cpu}")[0]["attend"][2]["vector"] for cpu in ("sapphirerapids", "zen4")]
+    assert divided[0] > divided[1]

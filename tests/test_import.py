@@ -1,0 +1,670 @@
+"""`mhagen model` and `mhagen pack`: models that real writers have saved, against the models themselves; and files that
+are wrong."""
+import copy
+import ctypes
+import json
+import random
+import re
+import shutil
+import struct
+import subprocess
+import zipfile
+
+import numpy
+import pytest
+
+import architectures
+from architectures import ROWS, TINY_GQA, TINY_WINDOW, Row
+from reference_lib import Args, Kernel, Weights, aligned, drawn_isa, runtime
+from tools import MHAGEN, SEED, in_turn, installed, run
+
+if not installed("torch", "safetensors"):
+    pytest.skip("PyTorch or safetensors is not installed", allow_module_level=True)
+
+import torch
+from safetensors.torch import save_file
+
+from test_models import SEEN, Observed, floats, pointers, transformers  # noqa: F401
+
+
+# ---- what is written ----
+
+
+class KernelRow(ctypes.Structure):
+    _fields_ = [("kernel", ctypes.POINTER(Kernel)), ("file", ctypes.c_char_p)]
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("kernel", ctypes.c_int), ("index", ctypes.c_int)]
+
+
+class Imported:
+    """The layers of a model, compiled fast."""
+
+    def __init__(self, path, out, *keys):
+        self.out = out
+        self.text = run(MHAGEN, "model", path, "-o", out, *keys)
+        library = out / "model.so"
+        run("cc", "-O0", "-shared", "-fPIC", *[path for path in out.glob("*.c") if path.name != "mhagen.c"],
+            runtime()[0], "-o", library)
+        self.library = ctypes.CDLL(library)
+        counts = dict(re.findall(r"#define MODEL_(\w+) (\d+)", (out / "model.h").read_text()))
+        self.kernels = (KernelRow * int(counts["KERNELS"])).in_dll(self.library, "model_kernels")
+        layers = (Layer * int(counts["LAYERS"])).in_dll(self.library, "model_layers")
+        self.layers = {layer.name.decode(): layer for layer in layers}
+
+    def packed(self, layer):
+        """A copy of the file, and where the packed weights of a layer are in it."""
+        row = self.kernels[layer.kernel]
+        data = (self.out / row.file.decode()).read_bytes()
+        room, at = aligned(len(data))
+        ctypes.memmove(at, data, len(data))
+        assert self.library.mhagen_packed_check(row.kernel, ctypes.c_void_p(at), ctypes.c_size_t(len(data))) == 0
+        find = self.library.mhagen_packed_layer
+        find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
+        return room, find(at, layer.index)
+
+    def run(self, name, **args):
+        layer = self.layers[name]
+        kernel = self.kernels[layer.kernel].kernel.contents
+        packed, workspace = self.packed(layer), aligned(kernel.workspace_bytes)
+        call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(kernel.run)
+        assert call(ctypes.byref(Args(**args, packed=packed[1], workspace=workspace[1]))) == 0
+
+
+def compare(seen, row, imported):
+    x, y = floats(dict(zip("qkv", seen.inputs()))), torch.cat(seen.y, dim=1)
+    real = seen.given.get("attention_mask", torch.ones(y.shape[:2], dtype=torch.bool))
+    counts = {key: count.sum(1, dtype=torch.int32)
+              for key, count in [("kv_len", real), ("kv_start", ~real)] if key in row.keys}
+    (batch, rows, _), seq_kv = y.shape, x["k"].shape[1]
+    args = x | floats(seen.values(row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts
+    got = torch.full(y.shape, torch.nan, dtype=torch.float32)
+    imported.run(row.at, y=got.data_ptr(), **pointers(args))
+    used = ... if "cross" in row.keys else real
+    error = (got - y)[used].abs().max().item()
+    print(f"\n{row.name:30} max |difference| {error:.1e}", end="")
+    assert error <= 2e-5
+
+
+def keys_for(seen, row):
+    """What stands on the command line: the sizes that are ours, and what only the test has."""
+    (batch, rows, _), seq_kv = torch.cat(seen.y, dim=1).shape, seen.inputs()[1].shape[1]
+    keys = [f"isa={drawn_isa(row.name)}", f"seq={rows}", f"batch={batch}"]
+    keys += [f"seq_kv={seq_kv}"] if "cross" in row.keys else []
+    return [*keys, *["kv_start=true"] * ("kv_start" in row.keys), "--only", row.at]
+
+
+def save(seen, folder, dtype, **options):
+    model = copy.deepcopy(seen.model).to(dtype)
+    for module in model.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    model.save_pretrained(folder, **options)
+
+
+# ---- folders ----
+
+LLAMA = next(row for row in ROWS if row.name == "Llama")
+
+
+def like(model, **changed):
+    return next(row for row in ROWS if row.name == model)._replace(**changed)
+
+
+def second_layer(model, name, at, **config):
+    """Where layers differ."""
+    return like(model, name=name, at=at, config={**like(model).config, "num_hidden_layers": 2, **config})
+
+
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
+LONG = dict(type="longrope", short_factor=[1 + 0.1 * i for i in range(8)], long_factor=8 * [4.0])
+
+# Types, layers and scalings that the table of docs/models.md does not have.
+MORE = [
+    *[like("BERT", name=name, kind=kind) for name, kind in [
+        ("RoBERTa", "roberta"), ("XLM-RoBERTa", "xlm-roberta"), ("CamemBERT", "camembert"), ("ELECTRA", "electra")]],
+    like("wav2vec 2", name="HuBERT", kind="hubert"),
+    second_layer("Gemma 2, windows", "Gemma 2, whole", "layers.1.self_attn"),
+    second_layer("gpt-oss", "gpt-oss, whole", "layers.1.self_attn"),
+    second_layer("GPT-2", "GPT-2, scaled by layer", "h.1.attn", scale_attn_by_inverse_layer_idx=True),
+    like("Llama 3.1", name="Llama, linear", config={**TINY_GQA, "rope_scaling": dict(rope_type="linear", factor=3.0)}),
+    like("Llama 3.1", name="Llama, YaRN", config={**TINY_GQA, "rope_scaling": YARN}),
+    # A model changes its factors in the midst of a text, and then has keys of both in its cache: not in these.
+    *[like("Phi-3", name=name, config={**TINY_WINDOW, "rope_scaling": LONG, "original_max_position_embeddings": most})
+      for name, most in [("Phi-3, LongRoPE", 4), ("Phi-3, LongRoPE, short", 64)]],
+]
+DRAWN = set(random.Random(SEED).sample([row.name for row in ROWS + MORE], 18 if SEED != "all" else len(ROWS + MORE)))
+
+
+@pytest.mark.parametrize("row", ROWS + MORE, ids=lambda row: row.name)
+def test_family(transformers, row, tmp_path):  # noqa: F811
+    """Each run draws a third of them."""
+    if row.name not in DRAWN:
+        pytest.skip("not drawn")
+    seen = Observed(transformers, row)
+    save(seen, tmp_path / "model", torch.float32)
+    keys = keys_for(seen, row)
+    compare(seen, row, Imported(tmp_path / "model", tmp_path / "out", *keys))
+
+
+def test_shards_of_bfloat16(transformers, tmp_path):  # noqa: F811
+    """All layers of a model in several files, by kernels of both kinds of layers."""
+    row = like("Gemma 3, whole")
+    seen = Observed(transformers, row, torch.bfloat16)
+    save(seen, tmp_path / "model", torch.bfloat16, max_shard_size="20KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 3
+    imported = Imported(tmp_path / "model", tmp_path / "out", *keys_for(seen, row)[:-2])
+    assert len(imported.kernels) == 2 and list(imported.layers) == [f"layers.{i}.self_attn" for i in range(6)]
+    assert "6 layers, 2 kernels" in imported.text
+    compare(seen, row, imported)
+
+
+# ---- GGUF ----
+
+GGUF = {"Llama": "LLAMA", "Qwen 2": "QWEN2", "Gemma": "GEMMA", "StarCoder 2": "STARCODER2", "Qwen 3": "QWEN3",
+        "Phi-3": "PHI3", "BERT": "BERT", "GPT-2": "GPT2"}
+
+
+def permuted(x, heads):
+    """Rows of Q and K as these files have them for Llama: rope turns neighbours."""
+    return x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def write_gguf(seen, kind, path, **tensors):
+    """As the tools of these files write a model, with their own names of tensors."""
+    import gguf
+    arch, config = getattr(gguf.MODEL_ARCH, kind), seen.config
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    h, h_kv = config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_head_count(h)
+    writer.add_tokenizer_model("none")
+    writer.add_token_list([f"token {i}" for i in range(6000)])
+    if kind not in ("BERT", "GPT2"):
+        writer.add_head_count_kv(h_kv)
+        writer.add_key_length(config.head_dim)
+        writer.add_rope_freq_base(config.rope_theta)
+        writer.add_rope_dimension_count(config.head_dim)
+    if kind == "QWEN3":
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if kind == "PHI3":
+        writer.add_sliding_window(config.sliding_window)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for name, x in seen.model.state_dict().items():
+        to = names.get_name(name, (".weight", ".bias")) or names.get_name(f"model.{name}", (".weight", ".bias"))
+        if not to or not to.startswith("blk"):
+            continue
+        if kind == "LLAMA" and ("q_proj" in name or "k_proj" in name):
+            x = permuted(x, h if "q_proj" in name else h_kv)
+        if kind == "GPT2" and "c_" in name and x.dim() == 2:
+            x = x.T
+        writer.add_tensor(to, x.float().contiguous().numpy())
+    for name, x in tensors.items():
+        writer.add_tensor(name.replace("__", "."), x)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf(transformers, name, tmp_path):  # noqa: F811
+    if not installed("gguf"):
+        pytest.skip("gguf is not installed")
+    if name not in in_turn(list(GGUF), "gguf") + ["Llama"]:
+        pytest.skip("not drawn")
+    changed = {"num_hidden_layers": 2} | ({"sliding_window": None} if name == "StarCoder 2" else {})
+    row = like(name, config={**like(name).config, **changed})
+    seen = Observed(transformers, row)
+    write_gguf(seen, GGUF[name], tmp_path / "model.gguf")
+    keys = keys_for(seen, row)[:-1] + ["blk.0"]
+    imported = Imported(tmp_path / "model.gguf", tmp_path / "out", *keys)
+    compare(seen, row._replace(at="blk.0"), imported)
+
+
+def test_gguf_frequencies(transformers, tmp_path):  # noqa: F811
+    """Llama 3.1's scaling of rope is a tensor there."""
+    if not installed("gguf"):
+        pytest.skip("gguf is not installed")
+    row = like("Llama 3.1")
+    seen = Observed(transformers, row)
+    rotary = seen.model.rotary_emb
+    factors = rotary.original_inv_freq.new_tensor(
+        [10000.0 ** (-i / 8) for i in range(8)]).double() / rotary.inv_freq.double()
+    write_gguf(seen, "LLAMA", tmp_path / "model.gguf", rope_freqs__weight=factors.float().numpy())
+    imported = Imported(tmp_path / "model.gguf", tmp_path / "out", *keys_for(seen, row)[:-1], "blk.0")
+    compare(seen, row._replace(at="blk.0"), imported)
+
+
+# ---- single matrices ----
+
+CONFIG = "h=2 d_model=64 dk=32 dv=16 seq=5 isa=scalar rope=half qk_norm=rms sink=true".split()
+SHAPES = dict(wq=(64, 64), wk=(64, 64), wv=(32, 64), wo=(64, 32), bq=(64,), bo=(64,), sink=(2,), q_norm=(32,))
+
+
+def matrices():
+    draw = numpy.random.default_rng(7)
+    return {name: draw.normal(size=shape).astype("f4") for name, shape in SHAPES.items()}
+
+
+def packed(out, files, *options):
+    run(MHAGEN, "pack", *CONFIG, *[f"{name}={file}" for name, file in files.items()], *options, "-o", out)
+    return out.read_bytes()
+
+
+def save_npy(folder, given):
+    folder.mkdir()
+    for name, x in given.items():
+        numpy.save(folder / f"{name}.npy", x)
+    return {name: folder / f"{name}.npy" for name in given}
+
+
+ERR_PACKED = 8
+
+
+def status_of(kernel, data):
+    room, at = aligned(len(data))
+    ctypes.memmove(at, data, len(data))
+    return kernel.library.kernel_packed_check(ctypes.c_void_p(at), ctypes.c_size_t(len(data)))
+
+
+def test_pack_is_that_of_the_kernel(tmp_path):
+    """The bytes are those that the kernel's own function writes, in both layouts."""
+    from reference_lib import Generated
+    given = matrices()
+    kernel = Generated(dict(word.split("=") for word in CONFIG if "isa" not in word), "scalar", tmp_path / "kernel")
+    kernel.pack(layout=1, **{name: x.ctypes.data for name, x in given.items()})
+    expected = ctypes.string_at(kernel.packed[1], kernel.shape.packed_bytes)
+    data = packed(tmp_path / "a.packed", save_npy(tmp_path / "a", given))
+    assert data[128:] == expected and status_of(kernel, data) == 0
+    turned = {name: numpy.ascontiguousarray(x.T) if name[0] == "w" else x for name, x in given.items()}
+    assert packed(tmp_path / "b.packed", save_npy(tmp_path / "b", turned), "--layout", "in_out") == data
+    assert status_of(kernel, data[:300] + bytes([data[300] ^ 1]) + data[301:]) == ERR_PACKED
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_pack_types_of_safetensors(kind, tmp_path):
+    given = {name: torch.from_numpy(x).to(kind) for name, x in matrices().items()}
+    save_file(given, tmp_path / "all.safetensors")
+    files = {name: f"{tmp_path}/all.safetensors:{name}" for name in given}
+    plain = save_npy(tmp_path / "plain", {name: x.float().numpy() for name, x in given.items()})
+    expected = packed(tmp_path / "plain.packed", plain)
+    assert packed(tmp_path / "typed.packed", files) == expected
+    if kind != torch.bfloat16:
+        assert packed(tmp_path / "npy.packed", save_npy(tmp_path / "npy", {
+            name: x.numpy() for name, x in given.items()})) == expected
+
+
+def test_pack_npz(tmp_path, monkeypatch):
+    """Arrays of an archive, among others of types that are not read; also with the wide records of great archives."""
+    given = matrices()
+    expected = packed(tmp_path / "npy.packed", save_npy(tmp_path / "npy", given))
+    for wide in False, True:
+        if wide:
+            monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+            monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 3)
+        numpy.savez(tmp_path / "all.npz", names=numpy.array(["a", "b"]), **given)
+        assert (b"PK\6\6" in (tmp_path / "all.npz").read_bytes()) == wide
+        assert packed(tmp_path / "npz.packed", {name: f"{tmp_path}/all.npz:{name}" for name in given}) == expected
+    numpy.savez_compressed(tmp_path / "all.npz", **given)
+    assert "is compressed; write it by numpy.savez" in refused(tmp_path, "pack", *CONFIG, f"wq={tmp_path}/all.npz:wq")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"])
+def test_pack_types_of_gguf(kind, tmp_path):
+    if not installed("gguf"):
+        pytest.skip("gguf is not installed")
+    import gguf
+    given = {name: x for name, x in matrices().items() if x.ndim == 2}
+    quantized = getattr(gguf.GGMLQuantizationType, kind)
+    writer = gguf.GGUFWriter(tmp_path / "all.gguf", "any")
+    plain = {}
+    for name, x in given.items():
+        data = gguf.quantize(x, quantized)
+        writer.add_tensor(name, data, raw_dtype=quantized)
+        plain[name] = gguf.dequantize(data, quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    expected = packed(tmp_path / "plain.packed", save_npy(tmp_path / "plain", plain))
+    assert packed(tmp_path / "typed.packed", {name: f"{tmp_path}/all.gguf:{name}" for name in given}) == expected
+
+
+# ---- files that are wrong ----
+
+
+def refused(tmp_path, *command):
+    """The message of a command that fails as it must: in one line, and nothing is written."""
+    out = tmp_path / "refused"
+    result = subprocess.run([MHAGEN, *command, "-o", out], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and re.fullmatch(r"mhagen: [^\n]{1,900}\n", result.stderr), result
+    assert not out.exists() and not list(tmp_path.glob(".mhagen*"))
+    return result.stderr
+
+
+def safetensors_file(header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def entry(shape, begin, end, dtype="F32"):
+    return dict(dtype=dtype, shape=shape, data_offsets=[begin, end])
+
+
+WRONG_SAFETENSORS = [
+    (b"", "length of the header: the file ends at byte 0"),
+    (safetensors_file({}, length=1 << 20), "header: the file ends at byte 10"),
+    (safetensors_file({}, length=1 << 63), "is 2^63 or more"),
+    (safetensors_file({}, length=1 << 40), "the format allows 100000000"),
+    (safetensors_file(b"[]"), "is no object"),
+    (safetensors_file(b'{"x": '), "x.safetensors: header: "),
+    (safetensors_file(b"[" * 4000), "nested"),
+    (safetensors_file({"x": 1}), "tensor x: is no object"),
+    (safetensors_file({"x": dict(dtype=1, shape=[], data_offsets=[0, 0])}), "dtype is no text"),
+    (safetensors_file({"x": dict(dtype="F32", shape=4, data_offsets=[0, 0])}), "shape is no list"),
+    (safetensors_file({"x": dict(dtype="F32", shape=[1], data_offsets=[0])}), "data_offsets are not"),
+    (safetensors_file({"x": entry([1], 4, 0)}), "data_offsets are not"),
+    (safetensors_file({"x": entry([-1], 0, 4)}), "a size that is no count"),
+    (safetensors_file({"x": entry([1.5], 0, 4)}), "a size that is no count"),
+    (safetensors_file({"x": entry([1 << 30, 1 << 30], 0, 4)}), "more than 2^47 numbers"),
+    (safetensors_file({"x": entry([2], 0, 4)}, bytes(4)), "F32 of [2] does not take 4 bytes"),
+    (safetensors_file({"x": entry([2], 0, 8)}, bytes(4)), "end behind byte"),
+    (safetensors_file({"x": entry([1], 1 << 40, (1 << 40) + 4)}, bytes(4)), "begins behind the end"),
+    (safetensors_file({"x": entry([1], 0, 4), "y": entry([1], 0, 4)}, bytes(8)), "shares bytes with tensor"),
+    (safetensors_file({"x": entry([1], 4, 8)}, bytes(8)), "take 4 bytes of the 8"),
+    (safetensors_file({"x": entry([64], 0, 64, "I8")}, bytes(64)), "numbers of type I8 are not read"),
+    (safetensors_file({"x": entry([64, 32], 0, 8192)}, bytes(8192)), "its shape is [64, 32], and wq must be [64, 64]"),
+    (safetensors_file({"y": entry([1], 0, 4)}, bytes(4)), "tensor x is missing"),
+    (safetensors_file({"x\x1b[1m\n": entry([1], 4, 0)}), "data_offsets are not"),
+]
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_file(keys=b"", tensors=b"", counts=None, magic=b"GGUF", version=3, data=b""):
+    head = magic + struct.pack("<IQQ", version, *(counts or (0, 0))) + keys + tensors
+    return head + bytes(-len(head) % 32) + data
+
+
+def gguf_tensor(shape, kind=0, offset=0, name="x"):
+    return gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+def gguf_key(name, kind, value):
+    return gguf_text(name) + struct.pack("<I", kind) + value
+
+
+WRONG_GGUF = [
+    (b"GG", "magic: the file ends at byte 2"),
+    (gguf_file(magic=b"GGML"), "is no GGUF file"),
+    (gguf_file(version=1), "version 1; 2 and 3 are read"),
+    (gguf_file(counts=(1 << 60, 0)), "number of axes: the file ends"),
+    (gguf_file(counts=(0, 1 << 63)), "is 2^63 or more"),
+    (gguf_file(gguf_key("a", 13, b""), counts=(0, 1)), "kind 13 is not known"),
+    (gguf_file(gguf_key("a", 9, struct.pack("<IQ", 5, 1 << 61)), counts=(0, 1)), "the file ends before"),
+    (gguf_file(gguf_key("a", 9, struct.pack("<IQ", 8, 1 << 61)), counts=(0, 1)), "the file ends at byte"),
+    (gguf_file(gguf_key("a", 9, struct.pack("<IQ", 9, 1)), counts=(0, 1)), "a list of kind 9"),
+    (gguf_file(2 * gguf_key("a", 0, b"1"), counts=(0, 2)), "key a is there twice"),
+    (gguf_file(gguf_key("general.alignment", 4, struct.pack("<I", 48)), counts=(0, 1)), "a power of two"),
+    (gguf_file(gguf_key("general.alignment", 4, struct.pack("<I", 0)), counts=(0, 1)), "a power of two"),
+    (gguf_file(tensors=gguf_text("x") + struct.pack("<I", 5), counts=(1, 0)), "tensor x: 5 axes"),
+    (gguf_file(tensors=gguf_tensor([4]) + gguf_tensor([4]), counts=(2, 0), data=bytes(32)), "is there twice"),
+    (gguf_file(tensors=gguf_tensor([4], offset=8), counts=(1, 0), data=bytes(32)), "offset 8 is not aligned"),
+    (gguf_file(tensors=gguf_tensor([4], offset=1 << 40), counts=(1, 0), data=bytes(32)), "begins behind the end"),
+    (gguf_file(tensors=gguf_tensor([4] + [1 << 40, 1 << 40]), counts=(1, 0)), "more than 2^47 numbers"),
+    (gguf_file(tensors=gguf_tensor([64]), counts=(1, 0), data=bytes(32)), "end behind byte"),
+    (gguf_file(tensors=gguf_tensor([40], 2), counts=(1, 0), data=bytes(64)), "rows of 40 numbers in blocks of 32"),
+    (gguf_file(tensors=gguf_tensor([16]) + gguf_tensor([4], 0, 32, "y"), counts=(2, 0), data=bytes(64)),
+     "shares bytes"),
+    (gguf_file(tensors=gguf_tensor([256], 12), counts=(1, 0), data=bytes(256)), "numbers of type Q4_K are not read"),
+    (gguf_file(tensors=gguf_tensor([256], 99), counts=(1, 0), data=bytes(256)), "numbers of type type 99 are not read"),
+]
+
+
+def npy_file(header, version=1, data=b""):
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(header)) + header + data
+
+
+def npy_header(descr="<f4", order="False", shape="(1, 2)"):
+    return f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
+
+
+FULL32 = (1 << 32) - 1  # a number that is elsewhere, for it does not fit
+WRONG_NPY = [
+    (b"\x93NUM", "magic: the file ends"),
+    (b"\x92NUMPY\1\0", "is no .npy file"),
+    (npy_file(npy_header(), version=9), "version 9 is not known"),
+    (npy_file(npy_header())[:20], "header: the file ends"),
+    (npy_file(b"{'descr': [], 'fortran_order': False, 'shape': ()}"), "the header is not"),
+    (npy_file(npy_header(descr=">f4")), "numbers of type >f4"),
+    (npy_file(npy_header(order="True")), "lies by columns"),
+    (npy_file(npy_header(shape="(99999999999999999999,)")), "its shape is too large"),
+    (npy_file(npy_header(shape="(99999999999, 99999999999)")), "more than 2^47 numbers"),
+    (npy_file(npy_header(), data=bytes(4)), "takes 8 bytes, and 4 are there"),
+    (npy_file(npy_header(), data=bytes(8)), "its shape is [1, 2], and wq must be [64, 64]"),
+]
+
+def zip_file(*entries, list_from=None, comment=b"", count=None, **changed):
+    """An archive of { name, data }; what is changed has the names of zipfile's fields."""
+    data, entries_list = b"", b""
+    for name, content in entries:
+        fields = {"flag": 0, "method": 0, "csize": len(content), "usize": len(content), "offset": len(data), **changed}
+        extra = fields.get("extra", b"")
+        entries_list += b"PK\1\2" + struct.pack("<HHHHIIIIHHHHHII", 20, 20, fields["flag"], fields["method"], 0, 0,
+                                                fields["csize"], fields["usize"], len(name), len(extra), 0, 0, 0, 0,
+                                                fields["offset"]) + name + extra
+        local = fields.get("local", name)
+        data += b"PK\3\4" + struct.pack("<HHHIIIIHH", 20, 0, 0, 0, 0, len(content), len(content), len(local), 0)
+        data += local + content
+    at = len(data) if list_from is None else list_from
+    end = struct.pack("<HHHHIIH", 0, 0, len(entries), len(entries) if count is None else count, len(entries_list), at,
+                      len(comment))
+    return data + entries_list + b"PK\5\6" + end + comment
+
+
+MATRIX = npy_file(npy_header(shape="(64, 64)"), data=bytes(4 * 64 * 64))
+X = (b"x.npy", MATRIX)
+WRONG_NPZ = [
+    (b"PK", "the end of a zip archive is missing"),
+    (zip_file(X)[:-1], "the end of a zip archive is missing"),
+    (zip_file(X, list_from=0), "entry of the list: does not begin as one"),
+    (zip_file(X, list_from=1 << 30), "place of the list of entries: what it is in ends"),
+    (zip_file(X, list_from=FULL32), "is no wide .npz file"),
+    (zip_file(X, count=2), "entry of the list: what it is in ends"),
+    (zip_file(X, X), "tensor x: is there twice"),
+    (zip_file(X, flag=1), "tensor x: is encrypted"),
+    (zip_file(X, method=8), "tensor x: is compressed; write it by numpy.savez"),
+    (zip_file(X, csize=7), "takes 7 bytes in the archive, and is of "),
+    (zip_file(X, csize=FULL32 - 1, usize=FULL32 - 1), "head of entry x.npy: what it is in ends"),
+    (zip_file(X, csize=FULL32, usize=FULL32, extra=struct.pack("<HHQ", 1, 8, 5)), "extra field: what it is in ends"),
+    (zip_file(X, csize=FULL32, usize=FULL32, extra=struct.pack("<HHQQ", 1, 16, 1 << 63, 1 << 63)), "is 2^63 or more"),
+    (zip_file(X, extra=b"\1\0\7\0"), "extra field: what it is in ends"),
+    (zip_file(X, offset=5), "head of entry x.npy: does not begin as one"),
+    (zip_file(X, offset=1 << 30), "head of entry x.npy: what it is in ends"),
+    (zip_file(X, local=b"y.npy"), "has another name there"),
+    (zip_file((b"x.npy", MATRIX[:-4])), "takes 16384 bytes, and 16380 are there"),
+    (zip_file((b"x.npy", b"no")), "magic: what it is in ends"),
+    (zip_file((b"y.npy", MATRIX)), "tensor x is missing"),
+]
+
+CASES = [(format, data, message) for format, cases in [
+    ("safetensors", WRONG_SAFETENSORS), ("gguf", WRONG_GGUF), ("npy", WRONG_NPY),
+    ("npz", WRONG_NPZ)] for data, message in cases]
+
+
+@pytest.mark.parametrize("format", ["safetensors", "gguf", "npy", "npz"])
+def test_wrong_files(format, tmp_path):
+    """Each says what is wrong, and of which file."""
+    path = tmp_path / f"x.{format}"
+    for data, message in [case[1:] for case in CASES if case[0] == format]:
+        path.write_bytes(data)
+        said = refused(tmp_path, "pack", *CONFIG, f"wq={path}" + ("" if format == "npy" else ":x"))
+        assert message in said and f"x.{format}: " in said, (message, said)
+
+
+def test_wrong_words(tmp_path):
+    path = tmp_path / "x.npy"
+    numpy.save(path, numpy.zeros((64, 64), "f4"))
+    for words, message in [
+            ([], "wq is missing: wq=FILE.npy"),
+            ([f"wq={path}", f"wq={path}"], "wq: is given twice"),
+            (["wq=x.bin"], "x.bin: must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf"),
+            (["wq=missing.npy"], "missing.npy: No such file or directory"),
+            ([f"rope_cos={path}"], "its shape is [64, 64], and rope_cos must be [5, 16]"),
+            ([f"alibi={path}"], "alibi: the kernel has no such matrix"),
+            ([f"wv={path}"], "wv must be [32, 64]")]:
+        assert message in refused(tmp_path, "pack", *CONFIG, *words)
+    numpy.save(path, numpy.zeros((32, 64), "f4"))
+    narrow = [word.replace("d_model=64", "d_model=32") for word in CONFIG]
+    assert "see --layout in_out" in refused(tmp_path, "pack", *narrow, f"wq={path}")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A small model, its config, its tensors."""
+    draw = numpy.random.default_rng(3)
+    names = [f"encoder.layer.{i}.attention.{name}" for i in range(2)
+             for name in ["self.query", "self.key", "self.value", "output.dense"]]
+    tensors = {f"{name}.weight": torch.from_numpy(draw.normal(size=(8, 8)).astype("f4")) for name in names}
+    return dict(model_type="bert", hidden_size=8, num_attention_heads=2, num_hidden_layers=2), tensors
+
+
+def write_model(folder, config, tensors, **files):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+WRONG_CONFIGS = [
+    ("", "config.json: "), ("[]", "model_type: is missing"), ("[" * 99, "config.json: "),
+    (dict(model_type=None), "config.json: model_type: is missing"),
+    (dict(model_type=7), "config.json: model_type: 7 must be a text"),
+    (dict(model_type="bret"), "config.json: model type bret is not known; known are bart, bert, bloom"),
+    (dict(hidden_size=None), "hidden_size: is missing"), (dict(hidden_size="8"), "hidden_size: 8 must be a number"),
+    (dict(num_attention_heads=0), "num_attention_heads: 0 must be a number from 1 on"),
+    (dict(num_attention_heads=1.5), "num_attention_heads: 1.5 must be"),
+    (dict(num_attention_heads=[2]), "num_attention_heads: it must be"),
+    (dict(num_attention_heads=4000), "layer encoder.layer.0.attention: config: h = 4000"),
+    (dict(num_hidden_layers=1 << 30), "num_hidden_layers: 1073741824 layers"),
+    (dict(num_hidden_layers=3), "model: tensor encoder.layer.2.attention.self.key.weight is missing"),
+    (dict(hidden_size=16), "its shape is [8, 8], and by the config it must be [16, 16]"),
+]
+
+
+def test_wrong_models(bert, tmp_path):
+    config, tensors = bert
+    for change, message in WRONG_CONFIGS:
+        path = write_model(tmp_path / "model", change if isinstance(change, str) else {**config, **change}, tensors)
+        assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=4"), message
+    path = write_model(tmp_path / "model", config, tensors)
+    for words, message in [(["seq=4"], "layer encoder.layer.0.attention: config: isa: is required"),
+                           (["isa=scalar", "seq=4", "seq=5"], "seq = 5: is given twice"),
+                           (["isa=scalar", "seq=4", "name=x"], "--name is for the table"),
+                           (["isa=scalar", "seq=4", "--only", "x"], "--only: no layer's name has x"),
+                           (["isa=scalar", "seq=4", "--name", "1"], "option '--name': '1' is not a C identifier")]:
+        assert message in refused(tmp_path, "model", path, *words), words
+    for path, message in [(tmp_path, "config.json: No such file"), (tmp_path / "none", "No such file"),
+                          (path / "config.json", "is neither a folder")]:
+        assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=4")
+
+
+def test_wrong_shards(bert, tmp_path):
+    config, tensors = bert
+    folder = write_model(tmp_path / "model", config, tensors)
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    index = folder / "model.safetensors.index.json"
+    for weight_map, message in [(None, "weight_map is missing"), ({"x": 1}, "is no file of this folder"),
+                                ({"x": "../a.safetensors"}, "is no file of this folder"),
+                                ({"x": "/etc/passwd"}, "is no file of this folder"),
+                                ({"x": "none.safetensors"}, "none.safetensors: No such file"),
+                                ({"x": "a.safetensors", "y": "b.safetensors"}, "is in ")]:
+        save_file(tensors, folder / "b.safetensors")
+        index.write_text(json.dumps(dict(weight_map=weight_map)))
+        assert message in refused(tmp_path, "model", folder, "isa=scalar", "seq=4"), message
+
+
+RUN_LINKED = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include "model.h"
+
+static const float x[4 * 8] = {1, -2, 3};
+static float y[4 * 8];
+static _Alignas(64) unsigned char workspace[1 << 16];
+
+int main(void) {
+  for (int i = 0; i < MODEL_KERNELS; i++) {
+    const model_kernel_row *row = &model_kernels[i];
+    if ((uintptr_t)row->packed % MHAGEN_ALIGN != 0) return 2;
+    if (mhagen_packed_check(row->kernel, row->packed, row->bytes) != MHAGEN_OK) return 3;
+  }
+  for (int i = 0; i < MODEL_LAYERS; i++) {
+    const model_kernel_row *row = &model_kernels[model_layers[i].kernel];
+    const mhagen_args args = {.q = x, .y = y, .workspace = workspace,
+                              .packed = mhagen_packed_layer(row->packed, model_layers[i].index)};
+    if (row->kernel->workspace_bytes > sizeof workspace || row->kernel->run(&args) != MHAGEN_OK) return 4;
+    fwrite(y, sizeof y, 1, stdout);
+  }
+  return 0;
+}
+"""
+
+
+def test_embed(bert, tmp_path):
+    """Packed weights that are linked: each layer computes what it does with those of the file. Assemblers of other
+    systems take the same text."""
+    path, out = write_model(tmp_path / "model", *bert), tmp_path / "out"
+    keys = ["isa=scalar", "seq=4", "kv_len=false"]
+    imported = Imported(path, tmp_path / "plain", *keys)
+    text = run(MHAGEN, "model", path, "-o", out, *keys, "--embed")
+    assert f" -I {out} " in text and "_packed.S" in text
+    x, expected = numpy.zeros((4, 8), "f4"), b""
+    x.flat[:3] = 1, -2, 3
+    for name in imported.layers:
+        y = numpy.empty((4, 8), "f4")
+        imported.run(name, q=x.ctypes.data, y=y.ctypes.data)
+        expected += y.tobytes()
+    (tmp_path / "main.c").write_text(RUN_LINKED)
+    sources = [*out.glob("*.c"), *out.glob("*.S")]
+    for compiler in "gcc", "clang":
+        if shutil.which(compiler):
+            run(compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,--fatal-warnings", "-I", out, tmp_path / "main.c",
+                *sources, "-lm", "-o", tmp_path / "main")
+            assert subprocess.run([tmp_path / "main"], capture_output=True, check=True).stdout == expected, compiler
+    for compiler in "aarch64-linux-gnu-gcc", "x86_64-w64-mingw32-gcc":
+        if shutil.which(compiler):
+            run(compiler, "-c", "-I", out, *out.glob("*.S"), "-o", tmp_path / "packed.o")
+
+
+def test_pack_embed(tmp_path):
+    """The name of the symbol is the kernel's, and any name of the file is found."""
+    given = matrices()
+    name = 'a "b\\c.packed'
+    data = packed(tmp_path / name, save_npy(tmp_path / "npy", given), "--embed")
+    (source,), (header,) = tmp_path.glob("*_packed.S"), tmp_path.glob("*_packed.h")
+    run("cc", "-shared", "-I", tmp_path, source, "-o", tmp_path / "linked.so")
+    symbol = re.search(rf"extern const unsigned char (\w+)\[{len(data)}\];", header.read_text())[1]
+    assert symbol == source.stem
+    assert bytes((ctypes.c_ubyte * len(data)).in_dll(ctypes.CDLL(tmp_path / "linked.so"), symbol)) == data
+
+
+def test_nothing_of_others_is_replaced(bert, tmp_path):
+    """A file that somebody else has made stops all before the work; without it a second run replaces the first."""
+    path = write_model(tmp_path / "model", *bert)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "model.h").write_text("mine")
+    result = subprocess.run([MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", out], capture_output=True, text=True)
+    assert "model.h: not made by mhagen; --force replaces" in result.stderr
+    assert [path.name for path in out.iterdir()] == ["model.h"]
+    (out / "model.h").unlink()
+    for _ in range(2):
+        text = run(MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", out)
+        assert "bert, 2 layers, 1 kernels" in text
+    assert len(list(out.iterdir())) == 7

@@ -1,0 +1,77 @@
+"""Kernels whose operands are rounded: beside PyTorch's layers of the same type, and numbers at the ends of a type. The
+checker, which compares every number with what rounded operands make, is in the tests of all configs."""
+import ctypes
+import math
+import os
+import re
+import struct
+import subprocess
+
+import pytest
+
+from reference_lib import Generated, drawn_isa
+from tools import MHAGEN, ROOT, native, run
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("shape", ["micro", "odd"])
+def test_no_less_exact_than_pytorch(shape, dtype, tmp_path):
+    """`tests/errors.py` prints all shapes."""
+    pytest.importorskip("torch")
+    import errors
+    ours, theirs, below = errors.errors(shape, dtype, drawn_isa(f"errors {shape} {dtype}"), 2, tmp_path)
+    assert below and ours <= errors.BOUNDS[dtype], (ours, theirs)
+
+
+def half(x):
+    return struct.unpack("<e", struct.pack("<e", x))[0]
+
+
+def floats(values):
+    return (ctypes.c_float * len(values))(*values)
+
+
+@pytest.mark.parametrize("dtype, values, wanted", [
+    ("bf16", [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1e-30, 3.4e38, 3.396e38],
+     [1, 1 + 2**-6, 1 + 2**-7, -162 * 2.0**-107, math.inf, 255 * 2.0**120]),
+    ("f16", [1 + 2**-11, 1 + 3 * 2**-11, 65504, 65519.996, 65520, 2**-24, 2**-25, 3 * 2**-25, 1e-5, -5.97e-8],
+     [1, 1 + 2**-9, 65504, 65504, math.inf, 2**-24, 0, 2**-23, half(1e-5), half(-5.97e-8)])])
+def test_values(dtype, values, wanted, tmp_path):
+    """With one key y is its value, as the type has it."""
+    n = len(values)
+    kernel = Generated(dict(h=n, dk=1, seq=1, project="none", dtype=dtype), drawn_isa(f"values {dtype}"), tmp_path)
+    y, zeros = floats([float("nan")] * n), floats([0] * n)
+    given = {"q": zeros, "k": zeros, "v": floats(values), "y": y}
+    kernel.run(**{name: ctypes.addressof(array) for name, array in given.items()})
+    for got, want, value in zip(y, wanted, values):
+        assert got == want or want == math.inf and not abs(got) < want, (value, got, want)
+
+
+def test_what_the_files_say(tmp_path):
+    shape = "h=2 d_model=8 dk=4 seq=5 isa=scalar".split()
+    run(MHAGEN, "gen", *shape, "dtype=bf16", "attend_dtype=f32", "-o", tmp_path)
+    text = (tmp_path / "mha_bf16_h2_d8_k4_s5_attend_f32_scalar.c").read_text()
+    assert '.dtype = "bf16"' in text and '.attend_dtype = "f32"' in text
+    assert "MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE" in text
+    assert "projections in bf16, of attention in f32" in " ".join(text.split()).replace("* ", "")
+    header = (tmp_path / "mha_bf16_h2_d8_k4_s5_attend_f32_scalar.h").read_text()
+    assert re.search(r"shape .*\n?.*bf16", header)
+    said = run(MHAGEN, "explain", *shape, "attend_dtype=f16")
+    assert "operands of projections in f32, of attention in f16" in said and "error at most 0.001" in said
+
+
+def test_reference_with_fused_products():
+    """Compilers of other machines make these of the reference's; ALiBi's poisoned slopes make huge scores."""
+    if not native("avx2"):
+        pytest.skip("this CPU has no avx2")
+    config = "h=1 d_model=2 dk=1 seq=25 alibi=true sink=true attend_dtype=f16"
+    run("python3", ROOT / "tests/fuzz.py", "--replay", config, "--isa", "avx2", "--cc", "gcc",
+        env={**os.environ, "REFERENCE_FLAGS": "-mfma -ffp-contract=fast"})
+
+
+def test_refusal():
+    result = subprocess.run([MHAGEN, "explain", *"h=2 d_model=8 dk=4 seq=4 isa=avx2 strassen=true dtype=f16".split()],
+                            capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr == (
+        "mhagen: config: strassen = true: must be false with dtype, whose roundings of sums are as large as the "
+        "sums\n"), result.stderr
