@@ -44,7 +44,8 @@ local against = {
     if plan.whole_p then return "probs and scores are written with lanes over queries" end
   end,
   function(plan)
-    if plan.product.b ~= types.f32 then return "operands of products are rounded as they are read" end
+    local exact = plan.product.b == types.f32 and plan.attend_product.b == types.f32
+    if not exact then return "operands of products are rounded as they are read" end
   end,
   function(plan, attend)
     local columns = tiles.vector_blocks(plan.isa, attend.breadth, 1)

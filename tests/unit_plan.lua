@@ -99,6 +99,8 @@ return function(check)
     { "seq=1 seq_kv=16 isa=scalar", "once for each query" },
     { "seq=1 seq_kv=16 isa=avx2 unroll=full", "straight code" },
     { "seq=1 seq_kv=16 isa=avx2 key_rows=2", "key_rows is given" },
+    { "seq=1 seq_kv=16 isa=avx2 attend_dtype=f16", "operands of products are rounded" },
+    { "seq=1 seq_kv=16 isa=avx2 dtype=bf16 attend_dtype=f32", "operands of products are rounded" },
     { "seq=1 seq_kv=16 isa=avx2 mask=bool", "a mask" }, { "seq=1 seq_kv=16 isa=avx2 probs=true", "probs" },
     { "seq=1 seq_kv=16 isa=avx2 dv=8 cache_layout=bhsd", true },
     { "seq=1 seq_kv=16 isa=avx2 dv=9 cache_layout=bhsd", "no whole vectors" },
