@@ -366,7 +366,7 @@ function M.pressure(fn)
       if node.kind == "op" or node.kind == "apply" then
         for _, a in ipairs(node.args) do touch(a) end
         if node.dst then touch(node.dst) end
-        products[at] = node.again and node.op.name:find "^fma" ~= nil
+        products[at] = node.again and node.op.port == "fma"
       end
       if node.body then
         local start = at

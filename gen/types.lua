@@ -43,6 +43,15 @@ function M.held(type)
   return held[type.name]
 end
 
+-- Two numbers of a type in a word: what products of pairs read.
+local in_pairs = {}
+
+function M.pairs(type)
+  in_pairs[type.name] = in_pairs[type.name] or { name = "pairs of " .. type.name, bytes = 4, c = type.name .. "_pair",
+                                                 rounded = type }
+  return in_pairs[type.name]
+end
+
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2
 

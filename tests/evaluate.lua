@@ -14,7 +14,7 @@ local fn = {}
 
 function fn.F(x) return (string.unpack("<f", string.pack("<f", x))) end
 function fn.BITS(x) return (string.unpack("<i4", string.pack("<f", x))) end
-function fn.FLOAT(bits) return (string.unpack("<f", string.pack("<i4", bits))) end
+function fn.FLOAT(bits) return (string.unpack("<f", string.pack("<I4", bits & 0xFFFFFFFF))) end
 function fn.pick(condition, yes, no) if condition then return yes end return no end
 function fn.isnan(x) return x ~= x end
 function fn.sqrt(x) return math.sqrt(x) end
@@ -40,6 +40,10 @@ local function nearest(x, bits, least, most)
   return math.abs(rounded) > most and rounded * math.huge or rounded
 end
 
+function fn.FLUSHED(x) return math.abs(x) < 0x1p-126 and x * 0.0 or x end
+function fn.LOW(x) return fn.FLUSHED(fn.FLOAT(fn.ishl(fn.BITS(x), 16))) end
+function fn.HIGH(x) return fn.FLUSHED(fn.FLOAT(fn.BITS(x) & ~0xFFFF)) end
+function fn.PAIR(x, y) return fn.FLOAT(fn.BITS(x) >> 16 & 0xFFFF | fn.BITS(y) & ~0xFFFF) end
 function fn.BF16(x) return nearest(x, 8, -126, 0x1.FEp127) end
 function fn.F16(x) return nearest(x, 11, -14, 65504.0) end
 

@@ -101,7 +101,7 @@ local function meaning(isa, name, op, w, literal)
   end
   local result = op.result == "i" and "float_of((int32_t)(%s))" or "(float)(%s)"
   return template.fill(MEANING, {
-    name = name, lanes = tostring(w.lanes), lane_values = table.concat(values),
+    name = name, lanes = tostring(op.halves and w.lanes // 2 or w.lanes), lane_values = table.concat(values),
     domain = op.domain or "1", ref = result:format(op.ref), alt = result:format(alt),
   }, "meaning")
 end
@@ -132,6 +132,7 @@ local function program(isa, replaced)
         if literal then title = ("%s, n = %s"):format(title, literal) end
         local letters = table.concat(op.args)
         local count = letters:find("[ay]") and (literal or w.lanes) or letters:find("e") and 1 or 0
+        if op.halves then count = count // 2 end
         local bytes = letters:find("y") and count or 4 * count
         record(t, "run_" .. name, op, w, literal)
         meanings[#meanings + 1] = meaning(isa, "mean_" .. name, op, w, literal)

@@ -7,6 +7,7 @@
 
 local ops = require "isa.ops"
 local derived = require "isa.derived"
+local types = require "types"
 
 local M = {}
 
@@ -27,7 +28,7 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane), widths (the full one first), rows. Optional: fused (fma
+-- FMAs are by lane; where it is no `fma` of single numbers, its op, and group, the numbers of a K step), widths (the full one first), rows. Optional: fused (fma
 -- rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops take
 -- besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each width in which
 -- a kernel uses it), prelude, begin and finish (text before and after the functions that need the ISA).
@@ -57,11 +58,21 @@ function M.define(isa)
   return isa
 end
 
--- The product of an ISA for operands of a type: { a, b = types, way, rows }. Where the ISA has none of its own,
--- operands become float32 as they are read, and the product is that of float32.
+-- The product of an ISA for operands of a type: { a, b = types, way, rows }. Where the ISA has none of its own that
+-- takes one number, operands become float32 as they are read, and the product is that of float32.
 function M.product(isa, type)
-  local row = isa.products[type.name .. " " .. type.name] or isa.products["f32 f32"]
-  return { a = type, b = type, way = row.way, rows = row.rows }
+  local own = isa.products[type.name .. " " .. type.name]
+  local row = own and not own.group and own or isa.products["f32 f32"]
+  return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", group = 1, held = types.held(type) }
+end
+
+-- The product of pairs of a type, or nil: { a, b, way, rows, op, group }, where a K step takes `group` numbers of each
+-- operand, which lie in a word of memory.
+function M.paired(isa, type)
+  local row = isa.products[type.name .. " " .. type.name]
+  if not (row and row.group) then return end
+  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
+           held = types.pairs(type) }
 end
 
 -- Whether an ISA rounds to a type.
@@ -150,6 +161,7 @@ end
 M.add(require "isa.scalar")
 M.add(require "isa.avx2")
 M.add(require "isa.avx512")
+M.add(require "isa.avx512_bf16")
 M.add(require "isa.neon")
 
 return M

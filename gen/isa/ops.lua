@@ -8,9 +8,12 @@
 -- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
 -- n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
 -- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
+-- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or zero if
+-- that is below 2^-126; so are LOW(x) and HIGH(x).
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
--- a meaning at all; `full`, which operand is of the full width at any width. `port`: what it takes of a core, which
+-- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
+-- words as there are lanes. `port`: what it takes of a core, which
 -- else is "load" where it reads memory, "store" where it has no result, "vector" for all others.
 
 local list = {}
@@ -18,7 +21,7 @@ local function op(def)
   local name, sig, doc = def[1], def[2], def[3]
   local result, args = sig:match("^(.) <%-%s*(.*)$")
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
-              alt = def.alt, unfused = def.unfused, domain = def.domain,
+              alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
               optional = def.optional, by = def.by, full = def.full }
   o.port = def.port or result == "-" and "store" or args:find "[aye]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
@@ -72,6 +75,18 @@ op { "round_bf16", "f <- f",  "the nearest bfloat16, ties to even; a zero of eit
      ref = "BF16(a)", alt = "BF16(a) + 0.0" }
 op { "round_f16", "f <- f",   "the nearest number of half precision, ties to even; a zero of either sign",
      optional = true, ref = "F16(a)", alt = "F16(a) + 0.0" }
+-- pairs of bfloat16 in the words of a vector, and their products, for which numbers below 2^-126 are zeros
+op { "pair", "f <- f f",      "the nearest bfloat16 of a in the low halves, those of b in the high ones", optional = true,
+     ref = "PAIR(BF16(FLUSHED(a)), BF16(FLUSHED(b)))", domain = "not (isnan(a) or isnan(b))" }
+op { "store_pairs", "- <- a f", "L/2 words: the nearest bfloat16 of all lanes", optional = true, halves = true,
+     ref = "PAIR(BF16(FLUSHED(B(2 * i))), BF16(FLUSHED(B(2 * i + 1))))",
+     domain = "not (isnan(B(2 * i)) or isnan(B(2 * i + 1)))" }
+op { "dot",     "f <- f f f", "c plus the products of the high halves, plus those of the low halves of a and b",
+     ref = "FLUSHED(fmaf(LOW(a), LOW(b), FLUSHED(fmaf(HIGH(a), HIGH(b), FLUSHED(c)))))", optional = true, port = "fma" }
+op { "zero_low_if", "f <- m f", "b, its low half zero where the mask is set", optional = true,
+     ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF0000)), b)" }
+op { "zero_high_if", "f <- m f", "b, its high half zero where the mask is set", optional = true,
+     ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF)), b)" }
 -- the parts of exp2 by a table, where an ISA looks up sixteen floats in a register
 op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true, port = "shuffle",
      ref = "F(exp2(iand(BITS(a), 15) / 16.0))" }

@@ -23,7 +23,7 @@ return function(t, tile, block)
       if tile.filter then
         factor = tile.filter(c, v.w, block.base + step.k, factor, ("r%d%s_c%d"):format(r, step.tag, c - 1))
       end
-      t:update(acc[c], "fma", factor, b[c], acc[c])
+      t:update(acc[c], tile.product.op, factor, b[c], acc[c])
     end
   end
   return { begin = nothing, multiply = multiply }
