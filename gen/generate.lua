@@ -102,7 +102,7 @@ local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() en
 
 -- The tables of a list of fills, as initializers.
 local function pack_text(list, h)
-  local terms, fills, sizes, instead = {}, {}, {}, {}
+  local terms, fills, in_pairs, sizes, instead = {}, {}, {}, {}, {}
   for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
   for _, matrix in ipairs(list.more) do
     sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
@@ -115,7 +115,7 @@ local function pack_text(list, h)
       instead[#instead + 1] = ("    %s = (const float[]){\n%s\n    },\n"):format(at, cprint.list(numbers, "      "))
     end
   end
-  for i, fill in ipairs(list.fills) do
+  local function add(to, fill)
     local rounds = {}
     for j, round in ipairs(fill.rounds) do
       rounds[j] = ("{ %d, %d, %d, %d, %d }"):format(round.count, round.to, round.row or 0, round.column or 0,
@@ -124,14 +124,16 @@ local function pack_text(list, h)
     local numbers = ("{ %d, %d, %d, %d, %s, %d, %d"):format(fill.to, fill.steps, fill.used, fill.width,
       cprint.double(fill.scale), #terms, #fill.terms)
     local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
-    fills[i] = cprint.list({ numbers, moves }, "  ")
+    to[#to + 1] = cprint.list({ numbers, moves }, "  ")
     for _, term in ipairs(fill.terms) do
       terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d, %d },"):format(matrix_name(term.a),
         term.a_flipped and 1 or 0, matrix_name(term.b), term.b_flipped and 1 or 0, term.row or 0, term.column or 0,
         term.first or 0, term.inner or 0, term.sign or 1)
     end
   end
-  return { terms, fills }, cprint.list(sizes, "    "),
+  for _, fill in ipairs(list.fills) do add(fills, fill) end
+  for _, fill in ipairs(list.pairs) do add(in_pairs, fill) end
+  return { terms, fills, in_pairs }, cprint.list(sizes, "    "),
     #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
 end
 
@@ -141,6 +143,8 @@ local packing_tables = {
     name = "pack_terms", pointer = "terms" },
   { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",
     type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
+  { doc = "the same of pairs of bfloat16", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
+    count = "pair_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },
 }
@@ -238,8 +242,8 @@ function M.kernel(cfg)
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
-    rope)
-  rows[3] = weight_needs
+    rope, table.unpack(rows[3]))
+  rows[4] = weight_needs
   local tables, fields = packing_text(rows)
   local of_cache = cache_texts(cfg, plan)
   local test_inputs, test_bits = test_values(test_rows)

@@ -499,17 +499,20 @@ static int host_pack(lua_State *L) {
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
 
-  const size_t count = push_list(L, 1, "fills");
-  const int fills = lua_gettop(L);
+  const size_t fill_count = push_list(L, 1, "fills"), pair_count = push_list(L, 1, "pairs");
+  const size_t count = fill_count + pair_count;
+  const int fills = lua_gettop(L) - 1;
   mhagen_pack_fill *list = push_memory(L, (count + 1) * sizeof *list)->at;
   mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
   int term = 0;
   for (size_t i = 0; i < count; ++i) {
-    lua_rawgeti(L, fills, (lua_Integer)i + 1);
+    const int of_pairs = i >= fill_count;
+    lua_rawgeti(L, fills + of_pairs, (lua_Integer)(i - (of_pairs ? fill_count : 0)) + 1);
     term += read_fill(L, &list[i], terms, term);
     lua_pop(L, 1);
   }
-  packing.fills = list, packing.fill_count = (int)count, packing.terms = terms;
+  packing.fills = list, packing.fill_count = (int)fill_count, packing.terms = terms;
+  packing.pairs = list + fill_count, packing.pair_count = (int)pair_count;
   mhagen_pack(&packing, &weights, push_memory(L, packing.bytes)->at);
   return 1;
 }

@@ -206,9 +206,38 @@ static double add_term(const mhagen_pack_term *t, view a, view b, ptrdiff_t row,
   return sum;
 }
 
+/* The bits of the nearest bfloat16, ties to even. */
+static uint32_t to_bf16(double x) {
+  const float f = (float)x;
+  const double size = x < 0.0 ? -x : x, rounded = f < 0.0f ? -(double)f : (double)f;
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  if (x != x) return bits >> 16 | 0x40;
+  if (rounded > size) --bits; /* towards zero, and odd if inexact: rounding again is as once */
+  if (rounded != size) bits |= 1;
+  return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+
+/* Writes element (step, column) of a panel of `width` columns. */
+typedef void (*write_element)(float *panel, ptrdiff_t width, ptrdiff_t step, ptrdiff_t column,
+                              double x);
+
+static void write_float(float *panel, ptrdiff_t width, ptrdiff_t step, ptrdiff_t column, double x) {
+  panel[step * width + column] = (float)x;
+}
+
+/* Zeros are there. */
+static void write_half(float *panel, ptrdiff_t width, ptrdiff_t step, ptrdiff_t column, double x) {
+  uint32_t word;
+  float *const at = panel + step / 2 * width + column;
+  memcpy(&word, at, sizeof word);
+  word |= to_bf16(x) << (step % 2 * 16);
+  memcpy(at, &word, sizeof word);
+}
+
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill,
                         const mhagen_weights *weights, const mhagen_pack_term *terms,
-                        float *panel) {
+                        write_element write, float *panel) {
   view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS];
   for (int i = 0; i < fill->terms; ++i) {
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
@@ -220,7 +249,7 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
       for (int i = 0; c < fill->used && i < fill->terms; ++i) {
         sum = add_term(&terms[i], a[i], b[i], terms[i].row + k, terms[i].column + c, sum);
       }
-      panel[k * fill->width + c] = (float)(fill->scale * sum);
+      write(panel, fill->width, k, c, fill->scale * sum);
     }
   }
 }
@@ -228,16 +257,16 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
 /* Runs the rounds of a fill from number `round` on. Each round moves the panel and the terms on. */
 static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *fill,
                          const mhagen_weights *weights, int round, const mhagen_pack_term *at,
-                         float *panel) {
+                         write_element write, float *panel) {
   if (round == MHAGEN_PACK_ROUNDS) {
-    write_panel(packing, fill, weights, at, panel);
+    write_panel(packing, fill, weights, at, write, panel);
     return;
   }
   const mhagen_pack_round r = fill->rounds[round];
   mhagen_pack_term terms[MHAGEN_PACK_TERMS];
   for (int i = 0; i < fill->terms; ++i) terms[i] = at[i];
   for (ptrdiff_t n = 0; n == 0 || n < r.count; ++n) {
-    write_rounds(packing, fill, weights, round + 1, terms, panel + n * r.to);
+    write_rounds(packing, fill, weights, round + 1, terms, write, panel + n * r.to);
     for (int i = 0; i < fill->terms; ++i) {
       terms[i].row += r.row;
       terms[i].column += r.column;
@@ -246,13 +275,18 @@ static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *
   }
 }
 
+static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *fills, int count,
+                        const mhagen_weights *weights, write_element write, float *packed) {
+  for (int i = 0; i < count; ++i) {
+    const mhagen_pack_term *terms = packing->terms + fills[i].term;
+    write_rounds(packing, &fills[i], weights, 0, terms, write, packed + fills[i].to);
+  }
+}
+
 void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights, void *packed) {
   if (packing->bytes > 0) memset(packed, 0, packing->bytes); /* the gaps between sections too */
-  for (int i = 0; i < packing->fill_count; ++i) {
-    const mhagen_pack_fill *fill = &packing->fills[i];
-    float *panel = (float *)packed + fill->to;
-    write_rounds(packing, fill, weights, 0, packing->terms + fill->term, panel);
-  }
+  write_fills(packing, packing->fills, packing->fill_count, weights, write_float, packed);
+  write_fills(packing, packing->pairs, packing->pair_count, weights, write_half, packed);
 }
 
 mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {

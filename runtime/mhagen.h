@@ -359,7 +359,9 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
 /* For generated code: a list of fills says how packed weights are made of the given ones. A fill
  * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and
  * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
- * repeat a fill, and move the panel and the terms on. */
+ * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
+ * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half.
+ */
 enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 
 enum { /* a matrix of mhagen_weights */
@@ -388,7 +390,7 @@ typedef struct mhagen_pack_round {
 } mhagen_pack_round;
 
 typedef struct mhagen_pack_fill {
-  ptrdiff_t to; /* place of the panel in packed, in floats */
+  ptrdiff_t to; /* place of the panel in packed, in floats or words */
   ptrdiff_t steps, used, width;
   double scale;
   int term, terms; /* the first, and how many */
@@ -402,6 +404,8 @@ typedef struct mhagen_packing {
   const mhagen_pack_term *terms;
   const mhagen_pack_fill *fills;
   int fill_count;
+  const mhagen_pack_fill *pairs; /* fills of pairs */
+  int pair_count;
   const mhagen_need *needs; /* of mhagen_weights */
   int need_count;
   const double *rope_turns; /* where tables of rope are null: the part of a turn for each pair, */
