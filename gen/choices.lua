@@ -39,6 +39,8 @@ M.rows = {
     rejected = { { "key_rows=16", "slower: micro by 1.5 %, dk = 4 by 2.3 %, dk = 12 by 0.8 %" },
                  { "key_rows=4 also for more keys", "slower: 32 keys by 1.9 %, small by 0.7 %, 64 keys by " ..
                    "0.6 %" } } },
+  { "pairs", "products of pairs of bfloat16",
+    "an instruction adds two products to a sum; operands take half of the memory", rejected = {} },
   { "short_chains", "maxima and sums in short chains",
     "pairs of maxima, four sums: the exponentials can start earlier",
     rejected = { { "one chain each", "micro 0.5 % slower, small 0.2 %" } } },

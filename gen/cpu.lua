@@ -61,9 +61,10 @@ for _, row in ipairs(M.rows) do M.add(row) end
 function M.facts(name, isa)
   local row, facts = M.by_name[name], {}
   for fact, value in pairs(row) do facts[fact] = value end
-  facts.fmas = row.fmas[isa.name] or row == generic and 1 or nil -- of an ISA that is new here
+  local known = isa.extends or isa.name
+  facts.fmas = row.fmas[known] or row == generic and 1 or nil -- of an ISA that is new here
   local fmas = facts.fmas
-  facts.ports = row.ports[isa.name] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }
+  facts.ports = row.ports[known] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }
   return facts.fmas and facts
 end
 

@@ -146,6 +146,19 @@ function M.div(x, n)
   }
 end
 
+-- x / n, where n divides each term of x.
+function M.share(x, n)
+  if n == 1 then return x end
+  local const, terms = parts(x)
+  local of = {}
+  for i, t in ipairs(terms) do
+    assert(t.coef % n == 0, "a share of no whole terms")
+    of[i] = { atom = t.atom, coef = t.coef // n }
+  end
+  assert(const % n == 0, "a share of no whole number")
+  return make(const // n, of)
+end
+
 function M.ceil_div(x, n) return M.div(x + (n - 1), n) end
 
 function M.mod(x, n)

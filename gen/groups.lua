@@ -24,6 +24,7 @@ local function plan_attention(plan, group, attend)
     return step.plan(plan, attend)
   end
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
+  local depth = tiles.words(plan.attend_product, attend.depth)
   -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
   local copied = 0
   if plan.scores.masked then
@@ -31,18 +32,20 @@ local function plan_attention(plan, group, attend)
     copied = 2 * keys * copied // plan.isa.lanes * group.used // (cfg.seq * attend.share)
   end
   local function score_cost(rows)
-    local cost = keys // rows * tiles.cost(plan, rows, vecs, attend.depth, "rows")
-    if keys % rows > 0 then cost = cost + tiles.cost(plan, keys % rows, vecs, attend.depth, "rows") + copied end
+    local cost = keys // rows * tiles.cost(plan, rows, vecs, depth, "rows")
+    if keys % rows > 0 then cost = cost + tiles.cost(plan, keys % rows, vecs, depth, "rows") + copied end
     return cost
   end
-  local key_rows = tiles.choose_rows(plan, "key_rows", keys, n, "rows", score_cost)
+  local even = plan.attend_product.group > 1
+  local key_rows = tiles.choose_rows(plan, "key_rows", keys, n, "rows", score_cost, even)
   if not cfg.key_rows and n == 1 and keys > ONE_TILE and keys <= key_rows then
     key_rows = SHARED
     choices.add(group.why, "shared_keys")
   end
-  local context_cost = tiles.rows_cost(plan, attend.breadth, vecs, keys)
-  local context_rows = tiles.choose_rows(plan, "context_rows", attend.breadth, n, "columns", context_cost)
-  group.context = tiles.balanced(attend.breadth, context_rows)
+  local in_pairs = attend.context.pairs
+  local context_cost = tiles.rows_cost(plan, attend.breadth, vecs, tiles.words(plan.attend_product, keys), in_pairs)
+  local context_rows = tiles.choose_rows(plan, "context_rows", attend.breadth, n, "columns", context_cost, in_pairs)
+  group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
   group.key_rows = math.min(key_rows, keys)
   return score_cost(key_rows) + context_cost(context_rows)
 end
@@ -58,11 +61,11 @@ local function plan_group(plan, group, list, hb)
     if stage.kind == "apply" then
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
-      local cost_of = tiles.rows_cost(plan, rows, group.vecs, stage.steps)
+      local steps = tiles.words(plan.product, stage.steps)
+      local cost_of = tiles.rows_cost(plan, rows, group.vecs, steps)
       local height = tiles.choose_rows(plan, "q_rows", rows, #group.vecs, "columns", cost_of)
       group.products[stage.name] = {
-        runs = tiles.balanced(rows, height), rows = rows, steps = stage.steps,
-        chunks = tiles.k_chunks(plan, stage.steps) }
+        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(plan, steps) }
       cost = cost + cost_of(height) * (hb // heads)
     end
   end
@@ -103,14 +106,14 @@ function M.finish(plan)
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, cfg.key_block or M.key_block)))
-    group.keys = { rows = rows, tiles = count, block_tiles = block_tiles,
+    group.keys = { rows = rows, words = tiles.words(plan.attend_product, rows), tiles = count, block_tiles = block_tiles,
                    blocks = ceil_div(count, block_tiles), rest = m % rows }
     if group.keys.blocks > 1 and not cfg.key_block then choices.add(group.why, "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0 = plan.group_count, group.at
     plan.group_count = plan.group_count + group.count
     plan.widest = math.max(plan.widest, group.width)
-    plan.weights_floats = math.max(plan.weights_floats, (plan.whole_p and count or block_tiles) * rows * group.width)
+    plan.weights_floats = math.max(plan.weights_floats, (plan.whole_p and count or block_tiles) * group.keys.words * group.width)
     plan.kv_rows = math.max(plan.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end

@@ -21,6 +21,7 @@ local groups = require "groups"
 local isas = require "isa.init"
 local kinds = require "stage.init"
 local memory = require "memory"
+local paired = require "paired"
 local score = require "score.init"
 local quadrants = require "stage.quadrants"
 local step = require "step"
@@ -42,8 +43,8 @@ local function with_queries(list, lanes)
   if lanes == "columns" then
     moved = queries
   else
-    local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end }
-    table.insert(list, 1, transpose)
+    local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end, a = queries.a }
+    table.insert(list, graph.find(list, "narrow") and 2 or 1, transpose)
     if not queries.merged then
       return graph.edited(list, { queries = { graph.with(queries, { name = "query", kind = "apply" }) } })
     end
@@ -285,6 +286,7 @@ function M.build(cfg)
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
   plan.whole_p = #graph.sheets(cfg) > 0 -- the weights of all keys are kept, not of a block
+  paired.choose(plan)
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
@@ -292,7 +294,7 @@ function M.build(cfg)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 
-  list = with_steps(plan, list)
+  list = paired.rewrite(plan, with_steps(plan, list))
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}

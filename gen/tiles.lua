@@ -16,6 +16,9 @@ function M.round_up(a, b) return M.ceil_div(a, b) * b end
 
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
+-- Words of a product that n numbers of a sum take.
+function M.words(product, n) return M.ceil_div(n, product.group) end
+
 -- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
 function M.balanced(n, most)
   local blocks = M.ceil_div(n, most)
@@ -28,6 +31,17 @@ function M.balanced(n, most)
   return runs
 end
 
+-- n rows that are stored two and two: the same of even sizes, and a last row alone where n is odd.
+function M.in_pairs(n, most)
+  local runs = n > 1 and M.balanced(n // 2, math.max(1, most // 2)) or {}
+  for _, run in ipairs(runs) do run.size, run.at = 2 * run.size, 2 * run.at end
+  if n % 2 > 0 then runs[#runs + 1] = { size = 1, count = 1, at = n - 1 } end
+  return runs
+end
+
+-- The runs of n rows, stored so (`even`) or one by one.
+function M.rows_in(n, most, even) return (even and M.in_pairs or M.balanced)(n, most) end
+
 -- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
 -- grows with the root of a chain's length, and the footprint in cache.
 function M.chunks(n, most, multiple)
@@ -36,6 +50,8 @@ function M.chunks(n, most, multiple)
   count = M.ceil_div(n, size)
   return { total = n, size = size, count = count, last = n - (count - 1) * size }
 end
+
+function M.one_chunk(n) return M.chunks(n, n, 1) end
 
 -- Those of a plan's products.
 function M.k_chunks(target, steps) return M.chunks(steps, target.k_block, target.k_unroll) end
@@ -107,8 +123,8 @@ function M.runs_cost(target, runs, vecs, steps, a_order)
 end
 
 -- The same as a function of a tile's rows, for `total` rows whose lanes are those of a group of queries.
-function M.rows_cost(target, total, vecs, steps)
-  return function(rows) return M.runs_cost(target, M.balanced(total, rows), vecs, steps, "columns") end
+function M.rows_cost(target, total, vecs, steps, even)
+  return function(rows) return M.runs_cost(target, M.rows_in(total, rows, even), vecs, steps, "columns") end
 end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
@@ -147,14 +163,15 @@ function M.vector_counts(target, vectors_key, keys)
     isa.name, isa.registers))
 end
 
--- Rows of a tile: the schedule key if it is set, else the cheapest.
-function M.choose_rows(target, key, n, vectors, a_order, cost)
+-- Rows of a tile: the schedule key if it is set, else the cheapest; even: an even number of them.
+function M.choose_rows(target, key, n, vectors, a_order, cost, even)
   if target.cfg[key] then return target.cfg[key] end
   choices.add(target.why, "model")
   choices.add(target.why, "one_size")
   local most = most_rows(target, vectors, a_order)
   local best, best_cost
-  for rows = math.max(1, most // 3), most do
+  local step = even and 2 or 1
+  for rows = math.max(step, most // 3 // step * step), most, step do
     local c = cost(rows)
     if not best or c < best_cost then best, best_cost = rows, c end
     if rows >= n then break end
@@ -163,7 +180,7 @@ function M.choose_rows(target, key, n, vectors, a_order, cost)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, the runs of its tiles; ld = numbers from row to row, steps and their chunks; of the panels of B, each
+-- `rows` rows, stored two and two if they are `even`, the runs of its tiles; ld = numbers from row to row, steps and their chunks; of the panels of B, each
 -- as wide as a block: panels = their number, floats = their size, and where a block's begin, first and panel. keys:
 -- the schedule's for rows and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
@@ -175,12 +192,13 @@ function M.columns(target, keys, sets, columns, steps, a_order)
       local function cost(tile_rows)
         local sum = 0
         for _, block in ipairs(product.blocks) do
-          sum = sum + block.count * M.runs_cost(target, M.balanced(set.rows, tile_rows), block.vecs, steps, a_order)
+          local runs = M.rows_in(set.rows, tile_rows, set.even)
+          sum = sum + block.count * M.runs_cost(target, runs, block.vecs, steps, a_order)
         end
         return sum
       end
-      local tile_rows = M.choose_rows(target, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost)
-      product.runs[i] = M.balanced(set.rows, tile_rows)
+      local tile_rows = M.choose_rows(target, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost, set.even)
+      product.runs[i] = M.rows_in(set.rows, tile_rows, set.even)
       product_cost = product_cost + set.count * cost(tile_rows)
     end
     if not best or product_cost < best_cost then best, best_cost = product, product_cost end

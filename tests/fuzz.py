@@ -340,7 +340,7 @@ class Item:
         key = re.search(r"config: (\w+) = (\w+): (isa = )?", output)
         scheduled = {row["key"] for row in run.rows if row["schedule"]}
         may = scheduled | set(TYPES if key and key[3] else ())
-        allowed = "code_limit" in output or (key and key[1] in self.config and key[1] in may)
+        allowed = (run.changed and key) or "code_limit" in output or (key and key[1] in self.config and key[1] in may)
         clean = not directory.exists() or not list(directory.iterdir())
         self.settle("refused" if code == 2 and allowed and clean else "gen",
                     f"exit status {code}: {output}")
@@ -372,8 +372,9 @@ class Item:
 class Run:
     """What all items of one call of this program share."""
 
-    def __init__(self, mhagen, directory, seed, precompile, draws=None):
+    def __init__(self, mhagen, directory, seed, precompile, draws=None, changed=False):
         self.mhagen, self.directory, self.seed, self.draws = mhagen, directory, seed, draws
+        self.changed = changed  # random configs may break rules: keys are given, or missing
         self.rows = tools.schema(mhagen)
         self.precompile = precompile  # would hide a forgotten #include; the warning tests would not
         self.serial = itertools.count()
@@ -492,10 +493,19 @@ def replay_command(options, item):
             f"{item.toolchain.name} --level {item.level} --seed {options.seed}{sanitize}{draws}")
 
 
+def parse_config(line):
+    pairs = (pair.split("=", 1) for pair in line.split())
+    return {key: int(value) if value.isdigit() else value for key, value in pairs}
+
+
 def run_command(options):
     """Draws the same configs again."""
     more = "".join(f" --{key} {value}" for key in ("cc", "level", "sanitize")
                    if (value := getattr(options, key)) is not None)
+    if options.fixed:
+        more += f" --with '{text(options.fixed)}'"
+    if options.without != [""]:
+        more += f" --without {','.join(options.without)}"
     what = f"--grid {options.grid}" if options.grid else "--pairs" if options.pairs else f"--count {options.count}"
     return f"python3 tests/fuzz.py --seed {options.seed} {what} --isa {options.isa}{more}"
 
@@ -509,6 +519,10 @@ def arguments():
                         "for random configs; else 1)")
     parser.add_argument("--count", type=int, default=100, help="random configs for each ISA")
     parser.add_argument("--isa", default=",".join(ISAS), help="default: %(default)s")
+    parser.add_argument("--with", default="", dest="fixed", metavar="CONFIG", type=parse_config,
+                        help="what all random configs have")
+    parser.add_argument("--without", default="", metavar="KEYS", type=lambda text: text.split(","),
+                        help="options that no random config has, with commas between")
     parser.add_argument("--grid", type=int, nargs="?", const=1, metavar="N",
                         help="the fixed grid instead, or the N-th part of it that the seed draws")
     parser.add_argument("--pairs", action="store_true", help="all pairs of values of two options, each on one ISA")
@@ -524,11 +538,6 @@ def arguments():
     if options.seed is None:
         options.seed = 1 if options.grid == 1 or options.replay else tools.seed_of(*sys.argv[1:])
     return options
-
-
-def parse_config(line):
-    pairs = (pair.split("=", 1) for pair in line.split())
-    return {key: int(value) if value.isdigit() else value for key, value in pairs}
 
 
 def batches(options, isa, chains):
@@ -560,7 +569,9 @@ def run_batch(options, run, items):
     for attempt in range(20):
         for item in todo:
             rng = random.Random(f"{options.seed} {item.name} {attempt}")
-            item.config, item.kind = random_config(rng, run.rows), None
+            drawn = random_config(rng, run.rows)
+            item.config = {key: value for key, value in drawn.items() if key not in options.without} | options.fixed
+            item.kind = None
             if options.draws:
                 item.config = few_rows(item.config, rng)
         run.check(todo)
@@ -579,7 +590,8 @@ def main():
         sys.exit(f"fuzz: {options.mhagen} does not exist; build it first: ninja")
     with tempfile.TemporaryDirectory(prefix="mhagen-fuzz-") as directory:
         run = Run(options.mhagen.resolve(), pathlib.Path(directory), options.seed,
-                  precompile=not options.replay, draws=options.draws)
+                  precompile=not options.replay, draws=options.draws,
+                  changed=options.fixed or options.without != [""])
         work = []
         for isa in options.isa.split(","):
             chains, reason = toolchains(isa, compilers, options.sanitize)
@@ -624,11 +636,11 @@ def main():
 
     for isa, items in results.items():
         if isa in skipped:
-            print(f"{isa:7} skipped: {skipped[isa]}")
+            print(f"{isa:11} skipped: {skipped[isa]}")
             continue
         ok = [item for item in items if item.kind == "ok"]
         skips = [item for item in items if item.kind == "skip"]
-        line = f"{isa:7} {len(ok)} ok, {sum(item.failed for item in items)} failed"
+        line = f"{isa:11} {len(ok)} ok, {sum(item.failed for item in items)} failed"
         line += f", {refused[isa] + sum(item.kind == 'refused' for item in items)} refused"
         if options.draws:
             line += f", {sum(item.draws for item in ok)} draws"

@@ -5,11 +5,11 @@ local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"
 
--- The ISA of this CPU with the most lanes; of several the last in the list.
+-- The ISA of this CPU with the most lanes; of several the first in the list, which others extend.
 local function widest()
   local best
   for _, isa in ipairs(isas.list) do
-    if not build.obstacle(isa) and (not best or isa.lanes >= best.lanes) then best = isa end
+    if not build.obstacle(isa) and (not best or isa.lanes > best.lanes) then best = isa end
   end
   return best.name
 end
@@ -19,7 +19,7 @@ local function run(args)
     errors.must(host.print(widest() .. "\n"))
     return 0
   end
-  local lines = { ("%-8s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
+  local lines = { ("%-11s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
                                                      "what it is") }
   for _, isa in ipairs(isas.list) do
     local why = build.obstacle(isa)
@@ -27,7 +27,7 @@ local function run(args)
     if why and isa.arch ~= host.arch and build.foreign[isa.arch] then
       how = how .. "; check runs it with " .. table.concat(build.foreign[isa.arch].run, " ")
     end
-    lines[#lines + 1] = ("%-8s %5d %9d  %-8s  %s"):format(isa.name, isa.lanes, isa.registers,
+    lines[#lines + 1] = ("%-11s %5d %9d  %-8s  %s"):format(isa.name, isa.lanes, isa.registers,
                                                           why and "no" or "yes", how)
   end
   errors.must(host.print(table.concat(lines, "\n") .. "\n"))

@@ -30,6 +30,7 @@ local function head_again(K, group, ptrs, span)
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
     { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o },
   }
+  if ptrs.context then params[#params + 1] = { "context", "out", ptrs.context } end
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
   K:part("again_" .. group.name,

@@ -1,10 +1,12 @@
 -- The context of a head for one group of queries, O^T[dv][width] = V^T P, block by block of keys.
 
 local epilogue = require "emit.epilogue"
+local expr = require "expr"
 local gemm = require "emit.gemm"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
+local tiles = require "tiles"
 
 local M = {}
 
@@ -15,24 +17,30 @@ local function divisor(n)
   end
 end
 
--- Keeps values of hidden keys out, which may be NaN. tile: as softmax.hidden has it.
+local zeros = { { "zero_if" }, { "zero_low_if", "zero_high_if" } } -- of the keys of a word
+
+-- Keeps values of hidden keys out, which may be NaN. tile: as softmax.hidden has it, and by, the keys of a word.
 local function filter(t, tile)
   return function(c, w, k, value, name)
     local ends = softmax.ends(t, tile.scores, tile.group, tile.stats, c, name)
-    for _, hidden in ipairs(softmax.hidden(t, tile, k, c, ends, name)) do
-      value = t:op("zero_if", w, "seen_" .. hidden[2], hidden[1], value)
+    for i, zero in ipairs(zeros[tile.by]) do
+      local of = tile.by > 1 and ("%s_key%d"):format(name, i - 1) or name
+      for _, hidden in ipairs(softmax.hidden(t, tile, k * tile.by + (i - 1), c, ends, of)) do
+        value = t:op(zero, w, "seen_" .. hidden[2], hidden[1], value)
+      end
     end
     return value
   end
 end
 
--- One block of keys. block: v_at and p_at, where its values and weights start; steps, a literal number of
+-- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and weights start; steps, a literal number of
 -- keys, or tiles, a run-time number of their tiles; key, its first; add, to what is there; final, the last one;
 -- filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
   local t, plan = K.t, K.plan
   -- With the filter time is no matter: the smallest tiles.
-  local runs = block.filtered and { { size = 1, count = plan.attend.breadth, at = 0 } } or group.context
+  local least = ptrs.context and 2 or 1
+  local runs = block.filtered and { { size = least, count = plan.attend.breadth // least, at = 0 } } or group.context
   for _, run in ipairs(runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
@@ -40,6 +48,9 @@ function M.block(K, group, ptrs, block)
         { "v", "in", ptrs.v:at(block.v_at + row) }, { "p", "in", ptrs.p:at(block.p_at) },
         { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o:at(row * group.width) },
       }
+      if block.final and ptrs.context then
+        params[#params + 1] = { "context", "out", ptrs.context:at(expr.share(row, 2) * group.width) }
+      end
       if block.tiles then params[#params + 1] = { "tiles", "int", block.tiles } end
       if block.filtered then
         params[#params + 1] = { "key", "int", block.key }
@@ -52,27 +63,30 @@ function M.block(K, group, ptrs, block)
         block.add and ", added to what is there" or "", block.final and ", divided by the sum" or ""), params,
         function(p)
         local unroll, blocks
+        local steps = block.steps and tiles.words(plan.attend_product, block.steps)
         if p.tiles then -- the K loop runs over tiles of keys, in whole blocks
-          unroll = block.filtered and 1 or divisor(group.keys.rows)
-          blocks = p.tiles * (group.keys.rows // unroll)
+          unroll = block.filtered and 1 or divisor(group.keys.words)
+          blocks = p.tiles * (group.keys.words // unroll)
         end
         local tile = {
-          product = plan.attend_product, rows = run.size, vecs = group.vecs, steps = block.steps, blocks = blocks,
-          unroll = unroll or K:unroll(block.steps, run.size * #group.vecs),
+          product = plan.attend_product, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
+          unroll = unroll or K:unroll(steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
           init = gemm.from_zero(t), filter = p.key and filter(t, {
-            scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p }),
+            scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p,
+            by = plan.attend_product.group }),
         }
         local function row(name)
           return function(c) return stat(group, p.stats, name, c) end
         end
         local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
-        local target, steps = { p = p.o, row = group.width }, {}
-        if block.add then steps[#steps + 1] = epilogue.add(t, target) end
-        if block.final then steps[#steps + 1] = epilogue.scale(t, "o", inverse) end
-        steps[#steps + 1] = epilogue.store(t, target)
-        if block.final then steps[#steps + 1] = epilogue.finite(t, row "test") end
-        epilogue.run(tile, gemm.tile(t, tile), steps)
+        local target, ends = { p = p.o, row = group.width }, {}
+        local result = p.context and { p = p.context, row = group.width, rows = run.size, pairs = "rows" } or target
+        if block.add then ends[#ends + 1] = epilogue.add(t, target) end
+        if block.final then ends[#ends + 1] = epilogue.scale(t, "o", inverse) end
+        ends[#ends + 1] = epilogue.store_as(t, result)
+        if block.final then ends[#ends + 1] = epilogue.finite(t, row "test") end
+        epilogue.run(tile, gemm.tile(t, tile), ends)
       end)
     end)
   end

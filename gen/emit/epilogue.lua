@@ -29,6 +29,34 @@ function M.store(t, target)
   end }
 end
 
+-- The numbers of a row in pairs, so that a row and a vector take half as many words.
+function M.store_columns(t, target)
+  return { apply = function(value, at)
+    local p = target.p:at(at.r * target.row + (at.c - 1) * (t.isa.lanes // 2))
+    t:op("store_pairs", at.v.w, nil, p, value)
+    return value
+  end }
+end
+
+-- Each two rows as one of pairs; the last row of target.rows, if that is odd, beside zeros.
+function M.store_rows(t, target)
+  local even = {}
+  return { apply = function(value, at)
+    local alone = at.r + 1 == target.rows
+    if at.r % 2 == 0 then even[at.c] = value end
+    if at.r % 2 == 0 and not alone then return value end
+    local high = at.r % 2 > 0 and value or t:op("zero", at.v.w, "none_" .. at.name)
+    local p = target.p:at(at.r // 2 * target.row + (at.c - 1) * t.isa.lanes)
+    t:op("store", at.v.w, nil, p, t:op("pair", at.v.w, "pair_" .. at.name, even[at.c], high))
+    return value
+  end }
+end
+
+local stores = { columns = M.store_columns, rows = M.store_rows }
+
+-- As target.pairs says, the numbers of a row or the rows in pairs, or neither.
+function M.store_as(t, target) return (stores[target.pairs] or M.store)(t, target) end
+
 -- Times a factor of each lane, which read(c, v) records.
 function M.scale(t, name, read)
   local factors = {}

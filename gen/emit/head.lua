@@ -6,6 +6,7 @@ local expr = require "expr"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
+local tiles = require "tiles"
 local types = require "types"
 
 local M = {}
@@ -37,7 +38,8 @@ end
 -- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
 -- roundings it has.
 local function score_tile(K, group, ptrs, tile)
-  local plan, pass, depth = K.plan, tile.pass, K.plan.attend.depth
+  local plan, pass = K.plan, tile.pass
+  local depth = tiles.words(plan.attend_product, plan.attend.depth)
   local scores = pass.shows and plan.scores.shown or plan.scores
   local rows = tile.rows or group.keys.rows
   local params = {
@@ -153,7 +155,7 @@ end
 local function lead_tile(K, group, ptrs, head)
   local span, passes = head.span, softmax.passes
   local function tile(pass, edge)
-    local p_at = K.plan.whole_p and span.lead * (group.keys.rows * group.width) or 0
+    local p_at = K.plan.whole_p and span.lead * (group.keys.words * group.width) or 0
     score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge })
   end
   if head.again then return tile(passes.again, K.plan.scores.masked) end
@@ -173,7 +175,7 @@ end
 local function block(K, group, ptrs, head, part)
   local t, plan, span = K.t, K.plan, head.span
   local masked, probs, rows = plan.scores.masked, plan.whole_p, group.keys.rows
-  local p_tile, from = rows * group.width, part.from
+  local p_tile, from = group.keys.words * group.width, part.from
   local start, stop = part.start, part.stop
   local bound = start
   if part.open then
@@ -197,7 +199,7 @@ local function block(K, group, ptrs, head, part)
   local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
   context_block(K, group, ptrs, {
-    v_at = from * (rows * plan.attend.values.row), p_at = probs and from * p_tile or 0, key = from * rows,
+    v_at = from * (group.keys.words * plan.attend.values.row), p_at = probs and from * p_tile or 0, key = from * rows,
     steps = literal and keys or nil, tiles = not literal and tiles or nil,
     add = not part.first, final = part.last, filtered = masked and head.again,
   })

@@ -7,7 +7,7 @@ local suffix = require "emit.code".suffix
 local M = {}
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
--- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact }
+-- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
 -- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function chunk_tile(K, tile)
   local t, next_chunk, steps, bias = K.t, tile.mode == "next", tile.steps, tile.bias
@@ -21,8 +21,8 @@ local function chunk_tile(K, tile)
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
     }
-    local target = { p = p.c, row = tile.c.row, exact = tile.c.exact }
-    local store = epilogue.store(t, target)
+    local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+    local store = epilogue.store_as(t, target)
     epilogue.run(inner, gemm.tile(t, inner), next_chunk and { epilogue.add(t, target), store } or { store })
   end)
 end
@@ -38,13 +38,13 @@ function M.column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
 end
 
 -- build(block, j, panel) for each panel of a product: the j-th of a block of equal ones; `panel` is
--- its place, in floats.
-function M.each_panel(K, product, steps, build)
+-- its place, in numbers.
+function M.each_panel(K, product, build)
   local at = 0
   for _, block in ipairs(product.blocks) do
     local first = at
-    K:each("panel", block.count, function(j) build(block, j, j * (block.width * steps) + first) end)
-    at = at + block.count * block.width * steps
+    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.steps) + first) end)
+    at = at + block.count * block.width * product.steps
   end
 end
 

@@ -2,23 +2,33 @@
 
 local M = {}
 
--- A matrix with lanes over queries; label: of the function. x: p, rows, type, and scale, if there is one: its numbers
--- times the scale, as the type has them.
+-- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its numbers
+-- times the scale, as the product reads them. Rows of pairs stand where the first rows were.
 function M.lanes(K, label, group, x)
-  local t, round = K.t, x.type.round
+  local t, round, by = K.t, x.product.b.round, x.product.group
   if not round and not x.scale then return end
   K:part(("%s_%dx%s"):format(label, x.rows, group.name),
-    ("%s%s%d rows for a group of queries."):format(x.scale and "Scales " or "", round and "Rounds " or "", x.rows),
+    ("%s%s%d rows for a group of queries."):format(x.scale and "Scales " or "",
+      by > 1 and "Pairs " or round and "Rounds " or "", x.rows),
     { { "x", "out", x.p } }, function(p)
-    K:each("row", x.rows, function(row)
+    local function read(v, name, at, scale)
+      local value = t:op("load", v.w, "value" .. name, at)
+      return scale and t:op("mul", v.w, "scaled" .. name, value, scale) or value
+    end
+    K:each("row", x.rows // by, function(row)
       t:block(function()
         for c, v in ipairs(group.vecs) do
-          local at, name = p.x:at(row * group.width + (c - 1) * group.lanes), "_c" .. c - 1
-          local value = t:op("load", v.w, "value" .. name, at)
-          if x.scale then
-            value = t:op("mul", v.w, "scaled" .. name, value, t:op("set", v.w, "scale" .. name, x.scale))
+          local lane, name = (c - 1) * group.lanes, "_c" .. c - 1
+          local at, result = p.x:at(row * (by * group.width) + lane), nil
+          local scale = x.scale and t:op("set", v.w, "scale" .. name, x.scale)
+          if by > 1 then
+            local low, high = read(v, "0" .. name, at, scale), read(v, "1" .. name, at:at(group.width), scale)
+            result = t:op("pair", v.w, "pair" .. name, low, high)
+          else
+            result = read(v, name, at, scale)
+            if round then result = round(t, v.w, "rounded" .. name, result) end
           end
-          t:op("store", v.w, nil, at, round and round(t, v.w, "rounded" .. name, value) or value)
+          t:op("store", v.w, nil, p.x:at(row * group.width + lane), result)
         end
       end)
     end)

@@ -178,6 +178,19 @@ local function whole(t, w, name, m)
   return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
 end
 
+local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
+
+-- Stores the weights of each two rows in pairs, and adds them as they are rounded.
+local function add_pair(t, w, sums, row)
+  if row.r % 2 == 0 then sums.even = row.p end
+  if row.r % 2 == 0 and not row.last then return end
+  local high = row.r % 2 > 0 and row.p or t:op("zero", w, "none_" .. row.name)
+  local pair, chain = t:op("pair", w, "pair_" .. row.name, sums.even, high), row.r // 2 % 4 + 1
+  t:op("store", w, nil, row.at, pair)
+  local sum = sums[chain] or t:op("zero", w, "start_" .. row.name)
+  sums[chain] = t:op("dot", w, "sum_" .. row.name, pair, t:op("set", w, "ones_" .. row.name, ONES), sum)
+end
+
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
 -- gen/score read); out (weights), stats.
@@ -186,7 +199,7 @@ function M.tile(t, tile)
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
   -- Behind a change of a score -m is subtracted, as in the first tile.
   local from_m = pass.from_m and #scores.changes == 0
-  local rounds = tile.product.b.round
+  local rounds, in_pairs = tile.product.b.round, tile.product.group > 1
   local old_m = pass.old_m or pass.from_m and not from_m
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
@@ -205,7 +218,7 @@ function M.tile(t, tile)
   if tile.edge or #scores.hides > 0 then acc, least = hide(t, tile, acc) end
 
   for c, v in ipairs(group.vecs) do
-    local function weights_at(r) return tile.out:at(r * group.width + (c - 1) * group.lanes) end
+    local function weights_at(r) return tile.out:at(r * group.width + (c - 1) * group.lanes) end -- r: of words
     if pass.shows then
       for r = 0, tile.rows - 1 do t:op("store", v.w, nil, weights_at(r), acc[r][c]) end
     end
@@ -244,14 +257,18 @@ function M.tile(t, tile)
         local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m)
           or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
         local p = exp.exp2(t, (rounds and "exact_" or "p_") .. name, x)
-        if rounds then p = rounds(t, v.w, "p_" .. name, p) end
-        t:op("store", v.w, nil, weights_at(r), p)
-        local chain = r % 4 + 1
-        if tile.test then
-          local zero = t:op("zero", v.w, "zero_" .. name)
-          p = t:op("fma", v.w, "tested_" .. name, acc[r][c], zero, p) -- 0 * inf is NaN
+        if in_pairs then
+          add_pair(t, v.w, sums, { r = r, last = r + 1 == tile.rows, name = name, p = p, at = weights_at(r // 2) })
+        else
+          if rounds then p = rounds(t, v.w, "p_" .. name, p) end
+          t:op("store", v.w, nil, weights_at(r), p)
+          local chain = r % 4 + 1
+          if tile.test then
+            local zero = t:op("zero", v.w, "zero_" .. name)
+            p = t:op("fma", v.w, "tested_" .. name, acc[r][c], zero, p) -- 0 * inf is NaN
+          end
+          sums[chain] = sums[chain] and t:op("add", v.w, "sum_" .. name, sums[chain], p) or p
         end
-        sums[chain] = sums[chain] and t:op("add", v.w, "sum_" .. name, sums[chain], p) or p
       end
       local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
       if pass.adds then

@@ -194,7 +194,7 @@ local function context_block(K, step, ptrs, from, keys)
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
-      product_of.each_panel(K, step.product, 0, function(block, j)
+      product_of.each_panel(K, step.product, function(block, j)
         local column = j * block.width + block.at
         context_tile(K, step, {
           run = run, block = block, keys = keys, p = ptrs.p:at(row * step.p_row + from),

@@ -14,6 +14,7 @@ local merged = { "rows", "products", "helpers" }
 
 return function(base, more)
   local isa = copy(base)
+  isa.extends = base.name
   for _, name in ipairs(merged) do
     for key, value in pairs(more[name] or {}) do isa[name][key] = value end
   end

@@ -58,21 +58,21 @@ function M.define(isa)
   return isa
 end
 
--- The product of an ISA for operands of a type: { a, b = types, way, rows }. Where the ISA has none of its own that
--- takes one number, operands become float32 as they are read, and the product is that of float32.
+-- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed }, these being how
+-- operands lie that a kernel makes, and those that are packed, if not as float32 of any value. Where the ISA has none of
+-- its own that takes one number, operands become float32 as they are read, and the product is that of float32.
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
   return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", group = 1, held = types.held(type) }
 end
 
--- The product of pairs of a type, or nil: { a, b, way, rows, op, group }, where a K step takes `group` numbers of each
--- operand, which lie in a word of memory.
+-- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word of memory.
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
-           held = types.pairs(type) }
+           held = types.pairs(type), packed = types.pairs(type) }
 end
 
 -- Whether an ISA rounds to a type.

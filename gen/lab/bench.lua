@@ -23,18 +23,24 @@ function M.main(recorded)
   return template.file("bench.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
 end
 
--- The FMA loops of all ISAs, the same for every kernel. The program takes the fastest that runs.
+-- Adds the FMA loop of an ISA.
+local function add_loop(isa, loops, names)
+  local t = tape.new(isa)
+  local flops = peak.emit(t)
+  names[#names + 1] = "&peak_" .. isa.name
+  loops[#loops + 1] = template.file("peak_isa.c.in", {
+    isa = isa.name, cpu = isa.cpu, guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
+    prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
+    flops = tostring(flops),
+  })
+end
+
+-- The FMA loops of all ISAs but those that another one's is good for, the same for every kernel. The program takes the
+-- fastest that runs.
 function M.peak()
   local loops, names = {}, {}
-  for i, isa in ipairs(isas.list) do
-    local t = tape.new(isa)
-    local flops = peak.emit(t)
-    names[i] = "&peak_" .. isa.name
-    loops[i] = template.file("peak_isa.c.in", {
-      isa = isa.name, cpu = isa.cpu, guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
-      prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
-      flops = tostring(flops),
-    })
+  for _, isa in ipairs(isas.list) do
+    if not isa.extends then add_loop(isa, loops, names) end
   end
   return template.file("peak.c.in", { loops = table.concat(loops), peaks = table.concat(names, ", ") })
 end

@@ -17,7 +17,7 @@ local function matrices(plan, stage) return stage.per == "head" and graph.in_blo
 function M.sections(plan, stage, add)
   local product = of(plan, stage)
   local size = matrices(plan, stage) * product.rows
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps })
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps, type = plan.product.packed })
   if stage.bias then
     add("head", { name = "b" .. stage.letter, doc = "bias", count = size })
   end
@@ -51,8 +51,8 @@ function M.fills(pack, stage)
   end
   local weights, bias = stage.weights, stage.bias
   pack:rows(product, pack:at("w" .. stage.letter), function(run, to, round)
-    pack:add_heads(weights, { to = to, steps = product.steps, used = run.size, width = run.size, scale = stage.scale,
-      terms = { pack.term(weights, run.at) }, rounds = rounds(weights, product.rows * product.steps, round) })
+    pack:add_heads(weights, { to = to, steps = stage.steps, used = run.size, width = run.size, scale = stage.scale,
+      pairs = plan.product.group > 1, terms = { pack.term(weights, run.at) }, rounds = rounds(weights, product.rows * product.steps, round) })
   end)
   if not bias then return end
   pack:add_heads(bias, { to = pack:at("b" .. stage.letter), steps = 1, used = product.rows, width = product.rows,

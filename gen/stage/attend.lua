@@ -13,6 +13,7 @@ local memory = require "memory"
 local score = require "score.init"
 local step_code = require "emit.step"
 local statistics = require "emit.stats"
+local tiles = require "tiles"
 local transpose = require "emit.transpose"
 local turn_of = require "turn"
 local turning = require "emit.turn"
@@ -179,6 +180,9 @@ local function attend(K, group, a)
         reads = score.of_head(plan.scores, p, function(name) return plan.memory:from(p.packed, name):at(i) end, biases),
         k = k, v = v, o = o_heads:at(i * (plan.attend.out * group.width)), asked = asked,
       }
+      if context.pairs then
+        ptrs.o, ptrs.context = scratch "o", o_heads:at(i * (plan.attend.out // plan.product.group * group.width))
+      end
       local function applied(stage, b, c)
         apply.record(K, stage, { group = group, packed = p.packed, head = kv, b = b, c = c })
         return c
@@ -186,12 +190,13 @@ local function attend(K, group, a)
       turn_queries(i, ptrs.q)
       if key_query then
         if ptrs.q then
-          rounding.lanes(K, "queries", group, { p = ptrs.q, rows = key_query.steps, type = plan.product.b })
+          rounding.lanes(K, "queries", group, { p = ptrs.q, rows = key_query.steps, product = plan.product })
         end
         ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
       end
       rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, rows = plan.attend.depth, scale = plan.attend.late,
-                                                   type = plan.attend_product.b })
+                                                   product = plan.attend_product })
+      ptrs.q = ptrs.q:as(plan.attend_product.held)
       local o = ptrs.o
       if value_context then ptrs.o = scratch "c" end
       if biases then
@@ -222,6 +227,11 @@ local function attend(K, group, a)
   end)
 end
 
+-- Rows that a head has of the context, where these are lanes.
+local function context_rows(plan, stage)
+  return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
+end
+
 function M.emit(K, place, stage, group, i)
   if not K.plan.step then choices.add(K.t.why, "one_pass") end
   local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
@@ -236,7 +246,8 @@ function M.emit(K, place, stage, group, i)
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
     keys = memory:tensor(place, stage.keys), values = memory:tensor(place, stage.values),
     scratch = memory:base(place, "task"),
-    o = in_lanes and memory:of_group(place, "context", group, i):at(place.hb * (plan.hb * stage.out * group.width)),
+    o = in_lanes and memory:of_group(place, "context", group, i):at(
+      place.hb * (plan.hb * context_rows(plan, stage) * group.width)),
     y = not in_lanes and from_q0(context):at(context.at == "rows" and place.hb * (plan.hb * context.head) or 0),
     probs = of_keys("probs"), scores = of_keys("scores"),
     q0 = q0, reads = score.of_block(plan.scores, place, place.hb * plan.hb, q0),
@@ -256,14 +267,15 @@ end
 function M.sections(plan, stage, add)
   local widest, in_list = plan.widest, plan.stage
   local rows, query = query_rows(plan), in_list.query
-  local scored = types.held(plan.attend_product.b)
+  local scored = plan.attend_product.held
+  local whole = plan.attend_product.group > 1 and types.f32 or scored -- queries, before they are pairs
   local function add_task(name, doc, rows, type)
     add("task", { name = name, doc = doc, count = rows * widest, type = type })
   end
   local in_lanes = (rows or query) and not read_as_rows(plan)
   if in_lanes then
     add_task("q", "Q", plan.hb * (rows and rows.width or query.cols),
-      in_list.key_query and types.held(plan.product.b) or scored)
+      in_list.key_query and plan.product.held or whole)
   end
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
   if plan.step then
@@ -284,7 +296,10 @@ function M.sections(plan, stage, add)
     add("head", { name = value.name, doc = value.doc, count = plan.hb })
   end
   if stage.context.at == "lanes" then
-    add("lanes", { name = "context", doc = "context of all heads", rows = plan.cfg.h * stage.out })
+    local type = stage.context.pairs and plan.product.held
+    add("lanes", { name = "context", doc = "context of all heads", rows = plan.cfg.h * context_rows(plan, stage),
+                   type = type })
+    if type then add_task("o", "context of a head", stage.out) end
   elseif stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
                    count = plan.cfg.seq * stage.context.row })

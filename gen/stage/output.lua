@@ -46,13 +46,14 @@ end
 function M.plan(plan, stage)
   local sets, cost = {}, nil
   for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
-  stage.product, cost = tiles.columns(plan, keys, sets, stage.cols, stage.steps, "columns")
+  stage.product, cost = tiles.columns(plan, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
+    "columns")
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end
 
 function M.sections(plan, stage, add)
-  add("packed", { name = "wo", doc = "Wo", count = stage.product.floats })
+  add("packed", { name = "wo", doc = "Wo", count = stage.product.floats, type = plan.product.packed })
   add("packed", { name = "bo", doc = "bias", count = stage.product.ld })
   if not plan.cfg.q_len then return end
   local rows = 0
@@ -111,7 +112,7 @@ local function record(K, stage, pieces, block, panel, bias)
     for i, piece in ipairs(pieces) do
       local group = piece.group
       K:each("g", piece.count, function(g)
-        local o, y = p["o" .. i]:at(g * (stage.steps * group.width)), p["y" .. i]:at(g * (group.used * d))
+        local o, y = p["o" .. i]:at(g * (product.steps * group.width)), p["y" .. i]:at(g * (group.used * d))
         local order = stage.a.at == "rows" and { row = stage.a.row, step = 1 } or { row = 1, step = group.width }
         for _, run in ipairs(product.runs[piece.kind]) do
           K:each("tile", run.count, function(j)
@@ -144,7 +145,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
   choices.add(K.t.why, "output_order")
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel = j * (block.width * stage.steps) + block.panel
+  local panel = j * (block.width * stage.product.steps) + block.panel
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first
@@ -174,7 +175,8 @@ function M.fills(pack, stage)
   pack:panels(product, pack:at "wo", function(block, to, round)
     local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
     pack:add(weights.text, { to = to, steps = weights.steps, used = block.used, width = block.width,
-      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round } })
+      pairs = pack.plan.product.group > 1, scale = stage.scale, terms = { pack.term(weights, block.at) },
+      rounds = { heads or round, heads and round } })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
     terms = bias.terms, rounds = {} })

@@ -15,11 +15,17 @@ local M = { phase = "keys_values", title = "keys and values", per = "heads" }
 
 M.keys = { rows = "kv_rows", vectors = "kv_vectors" }
 
+-- Numbers of a column, and of a row, that a word of a tensor has.
+local function down(c) return c.pairs == "rows" and 2 or 1 end
+local function across(c) return c.pairs == "columns" and 2 or 1 end
+
 function M.plan(plan, stage)
   local cost
-  stage.product, cost = tiles.columns(plan, M.keys, { { rows = stage.rows, count = 1 } },
-    graph.in_block(plan, stage) * stage.cols, stage.steps, "rows")
-  if not stage.c.exact then stage.c.row = stage.product.ld end
+  stage.product, cost = tiles.columns(plan, M.keys,
+    { { rows = stage.rows, count = 1, even = stage.c.pairs == "rows" } },
+    graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
+  if stage.c.pairs then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
+  if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
 end
 
@@ -39,13 +45,15 @@ function M.result_section(plan, stage, add)
     add("cache", { name = stage.name, doc = stage.name, cols = c.row, height = height, each = each,
                    count = plan.head_blocks * each, exact = c.exact })
   else
-    add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = height * c.row })
+    add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = -(-height // down(c)) * c.row,
+                       type = c.pairs and plan.attend_product.held })
   end
 end
 
 function M.sections(plan, stage, add)
   local product = stage.product
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1) })
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1),
+                type = plan.product.packed })
   if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
   M.result_section(plan, stage, add)
   if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
@@ -72,10 +80,15 @@ local function highest_tile(plan)
   return most
 end
 
--- Those behind the last key, and those before the first one.
+-- Those behind the last key, and those before the first one. Of rows in pairs none is hidden by a run, and the one
+-- beside the last key is zeros already.
 function M.clear_values(K, v, bounds)
   local plan, most = K.plan, highest_tile(K.plan)
   local stop = bounds.stop or plan.cfg.seq_kv
+  if plan.attend.values.pairs then
+    local from = tiles.words(plan.attend_product, stop)
+    return clear_rows(K, v, from, tiles.words(plan.attend_product, plan.kv_rows) - from)
+  end
   if bounds.stop or plan.kv_rows > stop then clear_rows(K, v, stop, expr.min(most, plan.kv_rows - stop)) end
   if bounds.first and most > 1 then
     local count = K.t:int("before", expr.min(most - 1, bounds.first))
@@ -109,7 +122,7 @@ end
 
 -- All rows by all panels: the panels are the inner loop. Where a run bounds the keys, whole tiles are left out.
 local function record_tiles(K, stage, p)
-  local product, d, bounds = stage.product, stage.steps, p.bounds
+  local product, c, bounds = stage.product, stage.c, p.bounds
   choices.add(K.t.why, "project_order")
   for _, run in ipairs(product.runs[1]) do
     local from, count = 0, run.count
@@ -119,13 +132,14 @@ local function record_tiles(K, stage, p)
     end
     K:each("tile", count - from, function(i)
       local row = (i + from) * run.size + run.at
-      product_of.each_panel(K, product, d, function(block, j, panel)
+      product_of.each_panel(K, product, function(block, j, panel)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = p.x:at(row * d + k0), row = d, step = 1 }, p.w:at(panel + k0 * block.width),
+            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, p.w:at(panel + k0 * block.width),
             p.bias and p.bias:at(column),
-            { p = p.out:at(row * stage.c.row + column), row = stage.c.row, exact = stage.c.exact })
+            { p = p.out:at(expr.share(row, down(c)) * c.row + expr.share(column, across(c))), row = c.row,
+              exact = c.exact, pairs = c.pairs })
         end)
       end)
     end)
@@ -205,8 +219,8 @@ end
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
-    pack:add_heads(weights, { to = to, steps = product.steps, used = block.used, width = block.width,
-      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
+    pack:add_heads(weights, { to = to, steps = stage.steps, used = block.used, width = block.width,
+      pairs = pack.plan.product.group > 1, scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
   end)
   M.fill_more(pack, stage)
 end

@@ -167,7 +167,7 @@ local function record(K, stage, p)
   for kind, rows in ipairs(product.row_blocks) do
     K:each("part", rows.count, function(part)
       local first = part * rows.size + rows.at
-      product_of.each_panel(K, product, product.steps, function(block, j, panel)
+      product_of.each_panel(K, product, function(block, j, panel)
         for i, one in ipairs(products) do
           local a = quadrant(one.sums and p.s or p.x, one.at)
           record_part(K, stage, kind, block, a:at(first * d), p.w:at(panel + (i - 1) * product.floats),

@@ -1,24 +1,27 @@
 -- X of each group of queries, transposed: XT[d_model][group width], for products whose lanes are queries.
 
 local groups = require "groups"
+local tiles = require "tiles"
 local transpose = require "emit.transpose"
-local types = require "types"
 
 local M = { phase = "transpose", title = "transpose" }
 
 function M.sections(plan, _, add)
-  add("lanes", { name = "xt", doc = "X transposed", rows = plan.cfg.d_model, type = types.held(plan.product.b) })
+  add("lanes", { name = "xt", doc = "X transposed", rows = tiles.words(plan.product, plan.cfg.d_model),
+                 type = plan.product.held })
 end
 
 function M.axes(plan)
   return { { var = "g", items = plan.groups, total = plan.group_count, queries = groups.queries } }
 end
 
-function M.emit(K, place, _, group, i)
-  local d, round = K.plan.cfg.d_model, K.plan.product.b.round
+function M.emit(K, place, stage, group, i)
+  local row, product = stage.a.row, K.plan.product
+  local round = product.group == 1 and product.b.round
   local function change(w, name, x) return round(K.t, w, "rounded_" .. name, x) end
-  transpose.panel(K, "transpose", group,
-    { p = place.q:at(i * (group.used * d) + group.q0 * d), row = d, columns = d, change = round and change },
+  local x = K.plan.memory:tensor(place, stage.a)
+  transpose.panel(K, "transpose", group, { p = x:at(i * (group.used * row) + group.q0 * row), row = row,
+      columns = tiles.words(product, K.plan.cfg.d_model), change = round and change },
     K.plan.memory:of_group(place, "xt", group, i))
 end
 

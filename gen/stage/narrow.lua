@@ -1,0 +1,55 @@
+-- Inputs in pairs: rows of X, K and V as the products of pairs read them, zeros behind each row.
+
+local expr = require "expr"
+local tiles = require "tiles"
+
+local M = { phase = "narrow", title = "inputs in pairs" }
+
+local ROWS = 64 -- of a task
+
+function M.plan(plan, stage)
+  local tasks, parts = 0, {}
+  for _, input in ipairs(stage.inputs) do
+    input.to.row = tiles.round_up(input.cols, plan.isa.lanes) // plan.product.group
+    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
+      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
+      tasks = tasks + run.count
+    end
+  end
+  stage.parts, stage.tasks = parts, tasks
+  return 0
+end
+
+function M.sections(plan, stage, add)
+  for _, input in ipairs(stage.inputs) do
+    add("entry", { name = input.to.name, doc = "inputs in pairs", cols = input.to.row,
+                   count = input.rows * input.to.row, type = plan.product.held })
+  end
+end
+
+function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+
+function M.emit(K, place, _, part, i)
+  local t, isa, input = K.t, K.plan.isa, part.input
+  local first = i * part.size + part.at
+  K:part(("narrow_%dx%d"):format(part.size, input.cols), ("%d rows of %d numbers in pairs."):format(part.size, input.cols),
+    { { "x", "in", place[input.name]:at(first * input.cols) },
+      { "pairs", "out", K.plan.memory:at(place, input.to.name):at(first * input.to.row) } }, function(p)
+    K:each("row", part.size, function(r)
+      K:vectors("block", input.cols, function(at, used)
+        t:block(function()
+          local row = t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used)
+          t:op("store_pairs", isa.full, nil, p.pairs:at(r * input.to.row + expr.share(at, K.plan.product.group)), row)
+        end)
+      end)
+    end)
+  end)
+end
+
+function M.cycles(plan, stage)
+  local sum = 0.0
+  for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
+  return 2.0 * sum / plan.per_cycle
+end
+
+return M
