@@ -106,14 +106,15 @@ function M.finish(plan)
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, cfg.key_block or M.key_block)))
-    group.keys = { rows = rows, words = tiles.words(plan.attend_product, rows), tiles = count, block_tiles = block_tiles,
-                   blocks = ceil_div(count, block_tiles), rest = m % rows }
+    group.keys = { rows = rows, words = tiles.words(plan.attend_product, rows), tiles = count,
+                   block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
     if group.keys.blocks > 1 and not cfg.key_block then choices.add(group.why, "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0 = plan.group_count, group.at
     plan.group_count = plan.group_count + group.count
     plan.widest = math.max(plan.widest, group.width)
-    plan.weights_floats = math.max(plan.weights_floats, (plan.whole_p and count or block_tiles) * group.keys.words * group.width)
+    local kept = plan.whole_p and count or block_tiles -- tiles of weights
+    plan.weights_floats = math.max(plan.weights_floats, kept * group.keys.words * group.width)
     plan.kv_rows = math.max(plan.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end

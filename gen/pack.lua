@@ -76,10 +76,11 @@ function Pack:rows(product, to, build)
   end
 end
 
--- { matrices, rows, more, fills, pairs }; rows: what gen/score has of a number for each head; more: matrices of some configs.
--- A fill, of pairs where it is in that list, is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names
--- a and b of its matrices (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and
--- column at which the panel begins, and for a product the first of its `inner` columns of a.
+-- { matrices, rows, more, fills, pairs }; rows: what gen/score has of a number for each head; more: matrices of some
+-- configs; pairs: fills of pairs.
+-- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
+-- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
+-- begins, and for a product the first of its `inner` columns of a.
 function M.list(plan)
   local pack = setmetatable({ plan = plan, fills = {}, pairs = {} }, Pack)
   for _, letter in ipairs { "q", "k", "v", "o" } do
@@ -108,7 +109,8 @@ function M.packing(plan)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, sizes = M.sizes(plan.cfg), instead = instead,
+  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, sizes = M.sizes(plan.cfg),
+           instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 

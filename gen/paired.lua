@@ -15,38 +15,46 @@ local tiles = require "tiles"
 
 local M = {}
 
--- What stands against it, as functions of the config, the first one counts: for all products, and for those of
--- attention.
+-- What stands against it, as functions of the plan and the list of the formula, the first one counts: for all products,
+-- and for those of attention.
 local against = {
-  { function(cfg) return cfg.project ~= "qkvo" end, "what is not projected is float32" },
-  { function(cfg) return cfg.cache ~= "none" end, "a cache has float32" },
-  { function(cfg) return cfg.strassen end, "strassen has sums of float32" },
-  { function(cfg) return cfg.rope ~= "none" or cfg.qk_norm ~= "none" end, "rope and qk_norm turn rows of float32" },
-  { function(cfg) return cfg.dk % 2 + cfg.dv % 2 > 0 end, "dk and dv have to be even" },
-  { function(cfg) return cfg.kv_len or cfg.kv_start or cfg.q_len or cfg.mask ~= "none" end,
-    "rows that a run hides may hold anything" },
-  { function(cfg) return (cfg.kv_rows or 0) % 2 + (cfg.key_rows or 0) % 2 + (cfg.context_rows or 0) % 2 > 0 end,
-    "given rows of tiles have to be even" },
+  { function(_, list)
+    for _, name in ipairs { "queries", "keys", "values", "output" } do
+      local stage = graph.find(list, name)
+      if not stage or stage.kind == "copy" then return true end
+    end
+  end, "what is not projected is float32" },
+  { function(_, list) return graph.find(list, "keys").c.at == "cache" end, "a cache has float32" },
+  { function(_, list) return graph.find(list, "keys").turn end, "rows of float32 are turned" },
+  { function(_, list)
+    local attend = graph.find(list, "attend")
+    return attend.depth % 2 + attend.out % 2 > 0
+  end, "dk and dv have to be even" },
+  { function(plan) return #plan.scores.reads > 0 end, "rows that a run hides may hold anything" },
+  { function(plan)
+    local cfg = plan.cfg
+    return (cfg.kv_rows or 0) % 2 + (cfg.key_rows or 0) % 2 + (cfg.context_rows or 0) % 2 > 0
+  end, "given rows of tiles have to be even" },
 }
 
 local against_attention = {
-  { function(cfg) return #graph.sheets(cfg) > 0 end, "weights and scores that are results are float32" },
+  { function(plan) return plan.whole_p end, "weights and scores that are results are float32" },
 }
 
-local function reason(cfg, ...)
-  for _, list in ipairs { ... } do
-    for _, row in ipairs(list) do
-      if row[1](cfg) then return row[2] end
+local function reason(plan, list, ...)
+  for _, rows in ipairs { ... } do
+    for _, row in ipairs(rows) do
+      if row[1](plan, list) then return row[2] end
     end
   end
 end
 
--- The products of a plan in pairs, where the ISA has such and nothing stands against them.
-function M.choose(plan)
+-- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
+function M.choose(plan, list)
   local function choose(name, what, ...)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
-    local found = reason(plan.cfg, ...)
+    local found = reason(plan, list, ...)
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
@@ -67,19 +75,19 @@ function M.rewrite(plan, list)
   end
   if plan.product.group == 1 then return list end
   attend.context.pairs = true
-  local narrow = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
+  local first = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
   local known = {}
   for _, name in ipairs { "queries", "keys", "values" } do
     local stage = graph.find(list, name)
     local input = stage.a
     if not known[input.name] then
       known[input.name] = { name = "pairs_" .. input.name, at = "workspace", head = 0 }
-      table.insert(narrow.inputs, { name = input.name, to = known[input.name], rows = stage.rows, cols = input.row })
+      table.insert(first.inputs, { name = input.name, to = known[input.name], rows = stage.rows, cols = input.row })
     end
     edits[name] = { graph.with(stage, { a = known[input.name] }) }
   end
   list = graph.edited(list, edits)
-  table.insert(list, 1, narrow)
+  table.insert(list, 1, first)
   return list
 end
 

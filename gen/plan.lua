@@ -286,10 +286,10 @@ function M.build(cfg)
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
   plan.whole_p = #graph.sheets(cfg) > 0 -- the weights of all keys are kept, not of a block
-  paired.choose(plan)
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
+  paired.choose(plan, formula)
   local list = fold.rewrite(formula, plan)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle

@@ -60,12 +60,13 @@ CONFIGS = [
     "h=2 d_model=10 dk=5 dv=3 seq=3 seq_kv=21 cache=append cache_layout=bhsd window_left=4 kv_start=true",
     "h=2 d_model=20 dk=7 seq=21 dtype=bf16",
     "h=2 d_model=9 dk=10 seq=5 dtype=f16 probs=true",
+    "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 seq_kv=35 attention=cross causal=true dtype=bf16",
     "h=4 h_kv=2 dk=6 dv=3 seq=3 seq_kv=21 project=none layout=bhsd cache=append rope=half batch=2",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=11 attention=cross cache=fixed qk_norm=rms norm_span=all",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=1 seq_kv=75 cache=append kv_start=true alibi=true sink=true batch=2",
     "h=2 dk=18 dv=16 seq=2 seq_kv=21 project=none cache=append cache_layout=bhsd causal=true",
 ]
-ISAS = ["avx2", "avx512", "scalar"]
+ISAS = ["avx2", "avx512", "avx512_bf16", "scalar"]
 
 HEALTHY = ("nothing", "version.lua", "return", "return")  # must survive
 
@@ -75,7 +76,7 @@ PACK = "if (status == MHAGEN_OK) mhagen_pack("
 
 # what breaks, file below gen/, text, its replacement
 MUTATIONS = [
-    ("a stride of K rows", "stage/project.lua", "row * d + k0), row", "row * (d - 1) + k0), row"),
+    ("a stride of K rows", "stage/project.lua", "row * stage.a.row + k0), row", "row * (stage.a.row - 1) + k0), row"),
     ("a K step of A", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)", "a.p:at(step.k + r * a.row)"),
     ("a row of A in a tile", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)",
      "a.p:at(step.k * a.step + (r - r % 2) * a.row)"),
@@ -115,8 +116,22 @@ MUTATIONS = [
      'if rounds then p = rounds(t, v.w, "p_" .. name, p) end', ""),
     ("weights over a maximum that is no integer", "emit/softmax.lua", "if rounds then m = whole(",
      "if not t then m = whole("),
-    ("queries that are not rounded", "emit/rounding.lua", 'round and round(t, v.w, "rounded" .. name, value) or value',
-     "value"),
+    ("queries that are not rounded", "emit/rounding.lua",
+     'if round then result = round(t, v.w, "rounded" .. name, result) end', ""),
+    ("halves of pairs exchanged", "emit/epilogue.lua", "even[at.c], high)", "high, even[at.c])"),
+    ("the last of odd rows in both halves", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "value"),
+    ("the last of odd weights twice", "emit/softmax.lua", 't:op("zero", w, "none_" .. row.name)', "row.p"),
+    ("a sum of every second weight", "emit/softmax.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),
+    ("weights that overwrite those of another pair", "emit/softmax.lua", "weights_at(r // 2)", "weights_at(r // 4 * 2)"),
+    ("second steps packed over the first ones", RUNTIME, "(step % 2 * 16)", "(step % 2 * 0)"),
+    ("hidden values of every second key", "emit/context.lua", '"zero_low_if", "zero_high_if"',
+     '"zero_low_if", "zero_low_if"'),
+    ("the scale of every second row of queries", "emit/rounding.lua",
+     'read(v, "1" .. name, at:at(group.width), scale)', 'read(v, "1" .. name, at:at(group.width))'),
+    ("inputs in pairs of a shorter row", "stage/narrow.lua", "tiles.round_up(input.cols, plan.isa.lanes)",
+     "tiles.round_up(input.cols - 1, plan.isa.lanes)"),
+    ("heads of keys in pairs as far apart as ever", "paired.lua", '"columns", tiles.words(',
+     '"columns", 2 * tiles.words('),
     ("the scale of queries whose weights are rounded", "graph.lua", "late, scale = scale, 1.0",
      "late, scale = 1.0, 1.0"),
     ("a dropped causal limit", "score/causal.lua", "return s.place end", "return s.cfg.seq_kv - 1 end"),
@@ -161,7 +176,7 @@ MUTATIONS = [
      "first - turn.first"),
     ("a past that has no room", "options/init.lua", "need.less and (plan.shortest or cfg)[need.less] or 0", "0"),
     ("one head's place in a cache for all", "memory.lua", "place.hb * section.each", "0 * section.each"),
-    ("a cache of others as wide as tiles", "stage/project.lua", "exact = stage.c.exact", "exact = false"),
+    ("a cache of others as wide as tiles", "stage/project.lua", "exact = c.exact", "exact = false"),
     ("a margin in a cache of others", "memory.lua", "section.exact and section.count or", ""),
     ("values behind those in a cache of others", "stage/project.lua", 'stage.letter ~= "v" or stage.c.exact',
      'stage.letter ~= "v"'),
@@ -205,7 +220,7 @@ MUTATIONS = [
     ("the maximum over the first keys only", "emit/head.lua", 'K:each("key", count, function(i)',
      'K:each("key", 1, function(i)'),
     ("a division by the sum left out", "emit/context.lua",
-     'if block.final then steps[#steps + 1] = epilogue.scale(t, "o", inverse) end', ""),
+     'if block.final then ends[#ends + 1] = epilogue.scale(t, "o", inverse) end', ""),
     ("a chain of a sum left out", "emit/gemm.lua", "while apart < #sums do", "while apart < 1 do"),
     ("merged weights of another column", "stage/project.lua", "pack.term(weights, block.at)",
      "pack.term(weights, 0)"),

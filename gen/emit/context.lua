@@ -33,9 +33,9 @@ local function filter(t, tile)
   end
 end
 
--- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and weights start; steps, a literal number of
--- keys, or tiles, a run-time number of their tiles; key, its first; add, to what is there; final, the last one;
--- filtered, without values of hidden keys.
+-- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and
+-- weights start; steps, a literal number of keys, or tiles, a run-time number of their tiles; key, its first; add, to
+-- what is there; final, the last one; filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
   local t, plan = K.t, K.plan
   -- With the filter time is no matter: the smallest tiles.

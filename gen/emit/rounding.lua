@@ -2,8 +2,8 @@
 
 local M = {}
 
--- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its numbers
--- times the scale, as the product reads them. Rows of pairs stand where the first rows were.
+-- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its
+-- numbers times the scale, as the product reads them. Rows of pairs stand where the first rows were.
 function M.lanes(K, label, group, x)
   local t, round, by = K.t, x.product.b.round, x.product.group
   if not round and not x.scale then return end

@@ -1,11 +1,11 @@
 -- An ISA with more instructions than another one: its attributes, those of the other one where it has none, and the
 -- rows, products, helpers and attributes of widths of both.
 
-local function copy(value)
-  if type(value) ~= "table" then return value end
+local function copy(what)
+  if type(what) ~= "table" then return what end
   local out = {}
-  for key, inner in pairs(value) do
-    if key ~= "isa" then out[key] = copy(inner) end -- of a width that is defined already
+  for name, inner in pairs(what) do
+    if name ~= "isa" then out[name] = copy(inner) end -- of a width that is defined already
   end
   return out
 end
@@ -15,14 +15,14 @@ local merged = { "rows", "products", "helpers" }
 return function(base, more)
   local isa = copy(base)
   isa.extends = base.name
-  for _, name in ipairs(merged) do
-    for key, value in pairs(more[name] or {}) do isa[name][key] = value end
+  for _, list in ipairs(merged) do
+    for name, row in pairs(more[list] or {}) do isa[list][name] = row end
   end
   for i, width in ipairs(more.widths) do
-    for key, value in pairs(width) do isa.widths[i][key] = value end
+    for name, text in pairs(width) do isa.widths[i][name] = text end
   end
-  for key, value in pairs(more) do
-    if type(value) ~= "table" then isa[key] = value end
+  for name, attribute in pairs(more) do
+    if type(attribute) ~= "table" then isa[name] = attribute end
   end
   return isa
 end

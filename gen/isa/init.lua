@@ -28,10 +28,11 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane; where it is no `fma` of single numbers, its op, and group, the numbers of a K step), widths (the full one first), rows. Optional: fused (fma
--- rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops take
--- besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each width in which
--- a kernel uses it), prelude, begin and finish (text before and after the functions that need the ISA).
+-- FMAs are by lane; of pairs also the op, and group, the numbers of a K step), widths (the full one first), rows.
+-- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
+-- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
+-- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
+-- ISA), extends (the ISA that it has more than).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
@@ -58,16 +59,17 @@ function M.define(isa)
   return isa
 end
 
--- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed }, these being how
--- operands lie that a kernel makes, and those that are packed, if not as float32 of any value. Where the ISA has none of
--- its own that takes one number, operands become float32 as they are read, and the product is that of float32.
+-- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed }, the last two
+-- being how operands lie that a kernel makes, and those that are packed, if not as float32 of any value. Where the ISA
+-- has none of its own that takes one number, operands become float32 as they are read, and the product is that of
+-- float32.
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
   return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", group = 1, held = types.held(type) }
 end
 
--- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word of memory.
+-- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word.
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end

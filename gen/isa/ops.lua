@@ -8,8 +8,8 @@
 -- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
 -- n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
 -- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
--- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or zero if
--- that is below 2^-126; so are LOW(x) and HIGH(x).
+-- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
+-- zero if that is below 2^-126; so are LOW(x) and HIGH(x).
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
@@ -76,7 +76,7 @@ op { "round_bf16", "f <- f",  "the nearest bfloat16, ties to even; a zero of eit
 op { "round_f16", "f <- f",   "the nearest number of half precision, ties to even; a zero of either sign",
      optional = true, ref = "F16(a)", alt = "F16(a) + 0.0" }
 -- pairs of bfloat16 in the words of a vector, and their products, for which numbers below 2^-126 are zeros
-op { "pair", "f <- f f",      "the nearest bfloat16 of a in the low halves, those of b in the high ones", optional = true,
+op { "pair",    "f <- f f",   "the nearest bfloat16 of a in the low halves, of b in the high ones", optional = true,
      ref = "PAIR(BF16(FLUSHED(a)), BF16(FLUSHED(b)))", domain = "not (isnan(a) or isnan(b))" }
 op { "store_pairs", "- <- a f", "L/2 words: the nearest bfloat16 of all lanes", optional = true, halves = true,
      ref = "PAIR(BF16(FLUSHED(B(2 * i))), BF16(FLUSHED(B(2 * i + 1))))",

@@ -17,7 +17,6 @@ local tiles = require "tiles"
 local transpose = require "emit.transpose"
 local turn_of = require "turn"
 local turning = require "emit.turn"
-local types = require "types"
 local words = require "words"
 
 local M = { phase = "attend", title = "attend", per = "heads" }
@@ -268,14 +267,15 @@ function M.sections(plan, stage, add)
   local widest, in_list = plan.widest, plan.stage
   local rows, query = query_rows(plan), in_list.query
   local scored = plan.attend_product.held
-  local whole = plan.attend_product.group > 1 and types.f32 or scored -- queries, before they are pairs
+  local asked = scored -- of queries; not yet before they are pairs
+  if plan.attend_product.group > 1 then asked = nil end
   local function add_task(name, doc, rows, type)
     add("task", { name = name, doc = doc, count = rows * widest, type = type })
   end
   local in_lanes = (rows or query) and not read_as_rows(plan)
   if in_lanes then
     add_task("q", "Q", plan.hb * (rows and rows.width or query.cols),
-      in_list.key_query and plan.product.held or whole)
+      in_list.key_query and plan.product.held or asked)
   end
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
   if plan.step then

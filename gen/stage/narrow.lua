@@ -32,9 +32,10 @@ function M.axes(_, stage) return { { var = "part", items = stage.parts, total = 
 function M.emit(K, place, _, part, i)
   local t, isa, input = K.t, K.plan.isa, part.input
   local first = i * part.size + part.at
-  K:part(("narrow_%dx%d"):format(part.size, input.cols), ("%d rows of %d numbers in pairs."):format(part.size, input.cols),
-    { { "x", "in", place[input.name]:at(first * input.cols) },
-      { "pairs", "out", K.plan.memory:at(place, input.to.name):at(first * input.to.row) } }, function(p)
+  local params = { { "x", "in", place[input.name]:at(first * input.cols) },
+                   { "pairs", "out", K.plan.memory:at(place, input.to.name):at(first * input.to.row) } }
+  K:part(("narrow_%dx%d"):format(part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
+    part.size, input.cols), params, function(p)
     K:each("row", part.size, function(r)
       K:vectors("block", input.cols, function(at, used)
         t:block(function()

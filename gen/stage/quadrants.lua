@@ -52,7 +52,7 @@ M.choice = { "quadrants", "projections by seven products of quadrants",
 -- weights and scores; of a key of its own see fold.lua.
 local function applies(plan, stage)
   local cfg = plan.cfg
-  if stage.kind ~= "project" or stage.merged or stage.rows % 2 > 0 or stage.steps % 2 > 0
+  if stage.kind ~= "project" or stage.merged or stage.c.pairs or stage.rows % 2 > 0 or stage.steps % 2 > 0
     or graph.in_block(plan, stage) * stage.cols % (2 * plan.isa.lanes) > 0 then
     return false
   end

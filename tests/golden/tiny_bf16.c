@@ -208,13 +208,13 @@ static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt)
 /* Scales Rounds 3 rows for a group of queries. */
 static __attribute__((noinline)) void scaled_queries_3x2(float *x) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
-    const float value_c0 = x[2 * row];
     const float scale_c0 = 1.02013945f;
+    const float value_c0 = x[2 * row];
     const float scaled_c0 = value_c0 * scale_c0;
     const float rounded_c0 = to_bf16(scaled_c0);
     x[2 * row] = rounded_c0;
-    const float value_c1 = x[2 * row + 1];
     const float scale_c1 = 1.02013945f;
+    const float value_c1 = x[2 * row + 1];
     const float scaled_c1 = value_c1 * scale_c1;
     const float rounded_c1 = to_bf16(scaled_c1);
     x[2 * row + 1] = rounded_c1;

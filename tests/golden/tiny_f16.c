@@ -206,8 +206,8 @@ static __attribute__((noinline)) void key_query_3x2of8_k3(const float *a, const 
 /* Scales Rounds 3 rows for a group of queries. */
 static __attribute__((noinline)) void scaled_queries_3x2of8(float *x) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
-    const __m256 value_c0 = _mm256_loadu_ps(x + 8 * row);
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
+    const __m256 value_c0 = _mm256_loadu_ps(x + 8 * row);
     const __m256 scaled_c0 = _mm256_mul_ps(value_c0, scale_c0);
     const __m256 rounded_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(scaled_c0,
         _MM_FROUND_TO_NEAREST_INT));
