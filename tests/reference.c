@@ -408,7 +408,9 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   const int project = projections(shape);
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
-  return steps * shape->unit * (1 + score_size);
+  const double error = steps * shape->unit * (1 + score_size);
+  /* Weights far below a sink grow or shrink by the power of what their scores err by; other rows sum to one. */
+  return shape->options & MHAGEN_SINK ? fmin(expm1(error), 1e30) : error;
 }
 
 static extents extents_of(const mhagen_kernel *shape) {
