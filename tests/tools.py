@@ -223,6 +223,7 @@ COVER = [
     "h=4 h_kv=2 d_model=20 dk=6 seq=37 causal=true kv_len=true probs=true batch=2 dtype=bf16",
     "h=2 d_model=20 dk=16 dv=9 seq=3 seq_kv=33 attention=cross mask=add dtype=f16 unroll=tile",
     "h=2 d_model=9 dk=10 seq=19 dtype=bf16 attend_dtype=f16",  # merged weights
+    "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
     "h=2 d_model=3 dk=2 seq=3 attend_dtype=bf16 alibi=true scores=masked unroll=full",
     "h=2 d_model=5 dk=3 seq=1 seq_kv=23 cache=append attend_dtype=f16",
 ]
