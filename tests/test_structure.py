@@ -154,7 +154,7 @@ def texts(tmp_path_factory):
     out = tmp_path_factory.mktemp("texts")
     for i, config in enumerate(COVER):
         for isa in ISAS:
-            generate(out, config, isa, f"kernel{i}_{isa}")
+            generate(out, config, isa, f"k{i}_{isa}")
     return {path.name: path.read_text() for path in out.iterdir()}
 
 
@@ -194,6 +194,8 @@ def test_a_reviewer_can_read_it(tmp_path):
     import suite
     for name, (config, _) in suite.suite().items():
         for isa in ISAS:
+            if isa == "avx512_bf16":
+                continue  # the text of avx512
             run(MHAGEN, "gen", *config, f"isa={isa}", f"name={name}", "-o", tmp_path)
             text = (tmp_path / f"{name}.c").read_text()
             lines, kb = LONG.get(f"{name} {isa}", (2000, 120))

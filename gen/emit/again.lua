@@ -23,6 +23,12 @@ local function sum_of(K, w, name, load)
   return t:op("sel", w, "counted_" .. name, low, none, sum)
 end
 
+-- In straight code each group behind a mask has a span of its own, which the functions know.
+local function name_of(K, group, ptrs)
+  local own = K.full and K.plan.scores.masked and group.count > 1
+  return own and ("%s_q%d"):format(group.name, ptrs.query) or group.name
+end
+
 -- Does a head again. Lanes whose sum is good keep their maximum, and so get the same bits as before. Behind a mask
 -- all tiles go the way of those at the edge, which is one copy of the code less.
 local function head_again(K, group, ptrs, span)
@@ -33,7 +39,7 @@ local function head_again(K, group, ptrs, span)
   if ptrs.context then params[#params + 1] = { "context", "out", ptrs.context } end
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
-  K:part("again_" .. group.name,
+  K:part("again_" .. name_of(K, group, ptrs),
     "The same head with the true maximum: for sums that overflowed, and for NaN and Inf.", params,
     function(p)
     local t, one = K.t, { span = score.own_span(p, span), again = true }
@@ -57,7 +63,7 @@ local function count_seen(K, group, ptrs, span)
   local params = { { "stats", "out", ptrs.stats } }
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   score.add_span(params, span)
-  K:part("seen_" .. group.name, "Counts the keys that each lane sees.", params, function(p)
+  K:part("seen_" .. name_of(K, group, ptrs), "Counts the keys that each lane sees.", params, function(p)
     local t, own, counts = K.t, score.own_span(p, span), {}
     for c, v in ipairs(group.vecs) do counts[c] = t:start("zero", v.w, "count_c" .. c - 1) end
     local first = own.begin * group.keys.rows

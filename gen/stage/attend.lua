@@ -177,7 +177,7 @@ local function attend(K, group, a)
       local ptrs = {
         q = q and q:at(i * ((rows and rows.width or query.cols) * group.width)), p = scratch "p", stats = stats,
         reads = score.of_head(plan.scores, p, function(name) return plan.memory:from(p.packed, name):at(i) end, biases),
-        k = k, v = v, o = o_heads:at(i * (plan.attend.out * group.width)), asked = asked,
+        k = k, v = v, o = o_heads:at(i * (plan.attend.out * group.width)), asked = asked, query = seen.query,
       }
       if context.pairs then
         ptrs.o, ptrs.context = scratch "o", o_heads:at(i * (plan.attend.out // plan.product.group * group.width))
