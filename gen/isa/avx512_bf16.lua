@@ -25,7 +25,8 @@ typedef float bf16_pair;
 /* The nearest bfloat16 of a and b in pairs. */
 static inline $t pair_$lanes($t a, $t b) {
   const $i halves = ($i)$p_cvtne2ps_pbh(b, a);
-  const $i order = $p_set_epi16($order);
+  const $i order = $p_set_epi16(
+      $order);
   return $p_cast$si_ps($p_permutexvar_epi16(order, halves));
 }
 ]],

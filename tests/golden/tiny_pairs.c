@@ -154,7 +154,8 @@ typedef float bf16_pair;
 /* The nearest bfloat16 of a and b in pairs. */
 static inline __m256 pair_8(__m256 a, __m256 b) {
   const __m256i halves = (__m256i)_mm256_cvtne2ps_pbh(b, a);
-  const __m256i order = _mm256_set_epi16(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+  const __m256i order = _mm256_set_epi16(
+      15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
   return _mm256_castsi256_ps(_mm256_permutexvar_epi16(order, halves));
 }
 
