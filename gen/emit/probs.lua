@@ -1,18 +1,22 @@
 -- What configs return of each query and key of a head: scores, or the attention weights.
 
+local expr = require "expr"
 local score = require "score.init"
 local stat = require "emit.stats".at
+local tiles = require "tiles"
 local transpose = require "emit.transpose"
 local types = require "types"
 
 local M = {}
 
--- to[query][key] of one head from p[key][lane]. what: name and doc of the function; to, its parameter; scores, whose
+local halves = { "low_half", "high_half" }
+
+-- to[query][key] of one head from p[key][lane], or from pairs of keys. what: name and doc of the function; to, its parameter; scores, whose
 -- span it is; none(name), what stands where no query of the group sees a key; of_vector(c, stats), a function of
 -- (name, x) to what x in vector c becomes.
 local function write(K, group, ptrs, what)
-  local t, isa, m, rows = K.t, K.plan.isa, K.plan.cfg.seq_kv, group.keys.rows
-  local lanes, bounds = isa.lanes, what.scores.bounds
+  local t, isa, m, by = K.t, K.plan.isa, K.plan.cfg.seq_kv, K.plan.attend_product.group
+  local lanes, bounds, words = isa.lanes, what.scores.bounds, group.keys.words
   local params = {
     { "p", "out", ptrs.p }, { "stats", "in", ptrs.stats }, { what.to, "out", ptrs.to },
   }
@@ -30,8 +34,15 @@ local function write(K, group, ptrs, what)
         end)
       end)
     end
-    if bounds.first then clear(0, own.begin * rows) end
-    if what.scores.masked then clear(own.finish * rows, m - own.finish * rows) end
+    if bounds.first then clear(0, own.begin * words) end
+    if what.scores.masked then
+      clear(own.finish * words, tiles.words(K.plan.attend_product, m) - own.finish * words)
+    end
+    local function read(key, r, c, name) -- of a key, its half of a word
+      local at = p.p:at((expr.share(key, by) + r // by) * group.width + (c - 1) * lanes)
+      local word = t:op("load", isa.full, (by > 1 and "pair_" or "p_") .. name, at)
+      return by == 1 and word or t:op(halves[r % by + 1], isa.full, "p_" .. name, word)
+    end
     local function squares(key, count)
       for c in ipairs(group.vecs) do
         local become = what.of_vector(c, p.stats)
@@ -39,8 +50,7 @@ local function write(K, group, ptrs, what)
         for r = 0, lanes - 1 do
           local name = ("r%d_c%d"):format(r, c - 1)
           if r < count then
-            rows[r] = become(name, t:op("load", isa.full, "p_" .. name,
-              p.p:at((key + r) * group.width + (c - 1) * lanes)))
+            rows[r] = become(name, read(key, r, c, name))
           else
             rows[r] = t:op("zero", isa.full, "w_" .. name)
           end

@@ -41,6 +41,8 @@ static inline $t pair_$lanes($t a, $t b) {
     pair = "pair_$lanes($1, $2)",
     dot = "$p_dpbf16_ps($3, ($bh)$1, ($bh)$2)",
     store_pairs = "$halfp_storeu_ps($1, ($half)$p_cvtneps_pbh($2))",
+    low_half = "$p_cast$si_ps($p_slli_epi32($p_castps_$si($1), 16))",
+    high_half = "$p_cast$si_ps($p_and_$si($p_castps_$si($1), $p_set1_epi32((int)0xFFFF0000)))",
     zero_low_if = "$p_mask_and_ps($2, $1, $2, $p_cast$si_ps($p_set1_epi32((int)0xFFFF0000)))",
     zero_high_if = "$p_mask_and_ps($2, $1, $2, $p_cast$si_ps($p_set1_epi32(0xFFFF)))",
   },

@@ -83,6 +83,9 @@ op { "store_pairs", "- <- a f", "L/2 words: the nearest bfloat16 of all lanes", 
      domain = "not (isnan(B(2 * i)) or isnan(B(2 * i + 1)))" }
 op { "dot",     "f <- f f f", "c plus the products of the high halves, plus those of the low halves of a and b",
      ref = "FLUSHED(fmaf(LOW(a), LOW(b), FLUSHED(fmaf(HIGH(a), HIGH(b), FLUSHED(c)))))", optional = true, port = "fma" }
+op { "low_half", "f <- f",    "the numbers in the low halves", optional = true, ref = "FLOAT(ishl(BITS(a), 16))" }
+op { "high_half", "f <- f",   "the numbers in the high halves", optional = true,
+     ref = "FLOAT(iand(BITS(a), 0xFFFF0000))" }
 op { "zero_low_if", "f <- m f", "b, its low half zero where the mask is set", optional = true,
      ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF0000)), b)" }
 op { "zero_high_if", "f <- m f", "b, its high half zero where the mask is set", optional = true,

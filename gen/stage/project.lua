@@ -80,19 +80,17 @@ local function highest_tile(plan)
   return most
 end
 
--- Those behind the last key, and those before the first one. Of rows in pairs none is hidden by a run, and the one
--- beside the last key is zeros already.
+-- Those behind the last key, and those before the first one. Of pairs those of which no key is seen: what a key has
+-- beside it that nobody sees is finite, or the safe path keeps it out.
 function M.clear_values(K, v, bounds)
-  local plan, most = K.plan, highest_tile(K.plan)
-  local stop = bounds.stop or plan.cfg.seq_kv
-  if plan.attend.values.pairs then
-    local from = tiles.words(plan.attend_product, stop)
-    return clear_rows(K, v, from, tiles.words(plan.attend_product, plan.kv_rows) - from)
-  end
-  if bounds.stop or plan.kv_rows > stop then clear_rows(K, v, stop, expr.min(most, plan.kv_rows - stop)) end
+  local plan, by = K.plan, down(K.plan.attend.values)
+  local most, rows = -(-highest_tile(plan) // by), -(-plan.kv_rows // by)
+  local stop = expr.ceil_div(bounds.stop or plan.cfg.seq_kv, by)
+  if bounds.stop or plan.kv_rows > plan.cfg.seq_kv then clear_rows(K, v, stop, expr.min(most, rows - stop)) end
   if bounds.first and most > 1 then
-    local count = K.t:int("before", expr.min(most - 1, bounds.first))
-    clear_rows(K, v, bounds.first - count, count)
+    local first = expr.div(bounds.first, by)
+    local count = K.t:int("before", expr.min(most - 1, first))
+    clear_rows(K, v, first - count, count)
   end
 end
 
@@ -132,13 +130,14 @@ local function record_tiles(K, stage, p)
     end
     K:each("tile", count - from, function(i)
       local row = (i + from) * run.size + run.at
+      local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
       product_of.each_panel(K, product, function(block, j, panel)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
             { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, p.w:at(panel + k0 * block.width),
             p.bias and p.bias:at(column),
-            { p = p.out:at(expr.share(row, down(c)) * c.row + expr.share(column, across(c))), row = c.row,
+            { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
               exact = c.exact, pairs = c.pairs })
         end)
       end)
