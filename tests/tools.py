@@ -22,6 +22,7 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64", "neon": "aarch64"}
 ISAS = list(MACHINES)
+NEEDS = {"avx512_bf16": {"avx512_bf16"}}  # of CPUs, beside AVX-512, which all machines of the tests have
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
@@ -67,14 +68,26 @@ def need(program):
         raise unittest.SkipTest(f"{program} is not installed")
 
 
-def native(isa):
+def of_this_machine(isa):
     """Whether code of an ISA is for this kind of machine."""
     return MACHINES.get(isa) in (None, platform.machine())
 
 
+@functools.cache
+def cpu_flags():
+    """What Linux says that this CPU has."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return set(found[1].split()) if found else set()
+
+
+def native(isa):
+    """Whether this CPU runs code of an ISA."""
+    return of_this_machine(isa) and NEEDS.get(isa, set()) <= cpu_flags()
+
+
 def cross_prefix(isa):
     """What the names of compilers and binutils for an ISA begin with; empty for this machine's."""
-    if native(isa):
+    if of_this_machine(isa):
         return ""
     if MACHINES[isa] not in TRIPLES:
         raise unittest.SkipTest(f"{isa} is not for {platform.machine()}")
@@ -95,6 +108,8 @@ def runner_for(isa):
     """What stands before a program of an ISA's code: an emulator, for another machine's."""
     prefix = cross_prefix(isa)
     if not prefix:
+        if not native(isa):
+            raise unittest.SkipTest(f"this CPU has no {isa}")
         return []
     emulator = f"qemu-{MACHINES[isa]}"
     need(emulator)

@@ -91,6 +91,26 @@ return function(check)
     check(got == case[2], ("%s: lanes are %s"):format(case[1], got))
   end
 
+  -- Products are of pairs where nothing stands against them; else a reason says what.
+  local paired_base = "h=4 d_model=20 dk=6 seq=9 isa=avx512_bf16 "
+  for _, case in ipairs {
+    { "dtype=bf16", 2, 2 }, { "dtype=bf16 attend_dtype=f32", 2, 1 }, { "attend_dtype=bf16", 1, 2 }, { "", 1, 1 },
+    { "dtype=f16", 1, 1 }, { "dtype=bf16 causal=true scores=masked", 2, 1, "scores that are a result" },
+    { "dtype=bf16 probs=true kv_len=true mask=bool q_len=true h_kv=2", 2, 2 },
+    { "dtype=bf16 dv=3", 1, 1, "have to be even" }, { "dtype=bf16 key_rows=3", 1, 1, "have to be even" },
+    { "dtype=bf16 rope=half", 1, 1, "are turned" }, { "dtype=bf16 seq_kv=12 cache=append", 1, 1, "a cache" },
+    { "dtype=bf16 attention=cross project=qvo", 1, 1, "not projected" },
+  } do
+    local words = paired_base .. case[1]
+    local plan = plan_of.build(config.load(nil, split(words)))
+    local why = ""
+    for _, row in ipairs(plan.why) do
+      if row.choice:find "^no pairs" then why = row.reason end
+    end
+    check(plan.product.group == case[2] and plan.attend_product.group == case[3], words .. ": other products")
+    check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
+  end
+
   -- Groups in straight code have functions of their own where their spans differ (the tape compares bodies here).
   for _, more in ipairs { "", " mask=bool", " window_left=2 probs=true" } do
     local text = "h=1 d_model=2 dk=1 seq=9 causal=true unroll=full query_vectors=1 isa=neon" .. more
