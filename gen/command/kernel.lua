@@ -4,6 +4,7 @@ local host = require "host"
 local bundle = require "bundle"
 local config = require "config"
 local errors = require "command.errors"
+local pack = require "pack"
 local tuning = require "lab.tuning"
 
 local M = {}
@@ -51,6 +52,19 @@ function M.files_of(cfg)
     files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
   end
   return files, recorded
+end
+
+-- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the runtime
+-- asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, fingerprint } }
+function M.packers(cfg, recorded)
+  local of_name, list = {}, {}
+  for _, one in ipairs(recorded) do of_name[one.plan.cfg.name] = one end
+  for _, member in ipairs(config.is_ladder(cfg) and { cfg } or config.members(cfg) or { cfg }) do
+    local lengths = config.members(member) or { member }
+    local one = of_name[lengths[#lengths].name]
+    table.insert(list, 1, { cfg = member, packing = pack.packing(one.plan), fingerprint = one.fingerprint })
+  end
+  return list
 end
 
 return M
