@@ -76,6 +76,7 @@ def test_make(use, environment):
     run("make", "-j2", cwd=folder, env=environment)
     quickstart_works(folder / "quickstart")
     run("make", "-q", cwd=folder, env=environment)
+    assert (folder / "minilm_scalar.o").exists()  # it is a bundle
     (folder / "Makefile").write_text((folder / "Makefile").read_text().replace("seq=128", "seq=101"))
     assert "seq=101" in run("make", "-n", cwd=folder, env=environment)
 
@@ -86,6 +87,7 @@ def test_meson(use, environment):
     run("meson", "setup", "build", cwd=folder, env=environment)
     run("ninja", "-C", "build", cwd=folder, env=environment)
     quickstart_works(folder / "build/quickstart")
+    assert (folder / "build/minilm_scalar.c").exists()
     assert "no work to do" in run("ninja", "-C", "build", cwd=folder, env=environment)
 
 
@@ -135,6 +137,40 @@ def test_cmake_of_package(use, environment, prefix):
     assert again() and " h=1 " in (folder / "build/mhagen/minilm/minilm.h").read_text()
     (folder / "CMakeLists.txt").write_text(text.replace(SHAPE, "h=1 d_model=16 dk=16 unroll=tile"))
     assert again() and "dk=16" in (folder / "build/mhagen/minilm/minilm.h").read_text() and not again()
+
+
+SEVERAL = r"""
+cmake_minimum_required(VERSION 3.20)
+project(several C)
+find_package(mhagen REQUIRED)
+mhagen_kernel(rows name=by_rows h=1 d_model=8 dk=8 seq=2,4 q_len=true kv_len=true isa=ISAS)
+mhagen_kernel(keys h=1 d_model=8 dk=8 attention=cross seq=2 seq_kv=3,5,6 kv_len=true isa=scalar)
+add_executable(program main.c)
+target_link_libraries(program PRIVATE rows keys)
+"""
+SEVERAL_MAIN = r"""
+#include <stdio.h>
+#include "by_rows.h"
+#include "keys.h"
+int main(void) {
+  const int length = 1;
+  const mhagen_args args = {.kv_len = &length, .q_len = &length};
+  printf("%s %s", mhagen_kernel_at(&by_rows_kernel, &args)->name, mhagen_kernel_at(&keys_kernel, &args)->name);
+  return !by_rows_supported() || !keys_supported();
+}
+"""
+
+
+def test_cmake_of_several(environment, prefix, tmp_path):
+    """CMake knows the files of a bundle of ladders, and of lengths of keys."""
+    isas = "avx2+scalar" if native("avx2") else "neon+scalar"
+    (tmp_path / "CMakeLists.txt").write_text(SEVERAL.replace("ISAS", isas))
+    (tmp_path / "main.c").write_text(SEVERAL_MAIN)
+    cmake_builds(tmp_path, environment, f"-DCMAKE_PREFIX_PATH={prefix}", "-G", "Unix Makefiles")
+    rows, keys = run(tmp_path / "build/program").split()
+    assert rows in [f"by_rows_{isa}_s2" for isa in isas.split("+")] and keys == "keys_t3"
+    sources = {path.name for path in (tmp_path / "build/mhagen").rglob("*.c")} - {"mhagen.c"}
+    assert len(sources) == 1 + 2 * 3 + 1 + 3
 
 
 # ---- languages: a layer of four heads ----
