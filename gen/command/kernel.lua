@@ -45,14 +45,17 @@ function M.load_one(arguments, command)
   return cfg, given
 end
 
+local function of_runtime(name) return { name = name, text = host.embedded("runtime/" .. name) } end
+
 -- The files of a config and of the runtime, and what was recorded for each kernel.
 function M.files_of(cfg)
   local files, recorded = bundle(cfg)
-  for _, name in ipairs { "mhagen.h", "mhagen.c" } do
-    files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
-  end
+  for _, name in ipairs { "mhagen.h", "mhagen.c" } do files[#files + 1] = of_runtime(name) end
   return files, recorded
 end
+
+-- The file of the runtime for C++.
+function M.cxx() return of_runtime "mhagen.hpp" end
 
 -- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the runtime
 -- asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, fingerprint } }

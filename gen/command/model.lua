@@ -194,6 +194,7 @@ local function run(args)
   local model = weights.open_model(args.path)
   local kernels, all = plan(model, args)
   local files = generate(kernels)
+  if args.cxx then files[#files + 1] = kernel.cxx() end
   local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
   append(files, model_text.table(args.name, from, kernels, all, args.embed))
   local written = {}
@@ -226,6 +227,7 @@ local function add_options(cmd)
     :convert(takes.number("--name", "^[%a_][%w_]*$", "a C identifier"))
   cmd:option("--only", "take the layers with this in their names, such as encoder."):argname("<TEXT>")
   takes.embed(cmd)
+  takes.cxx(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
   cmd:epilog(show.help() .. "\n\nExit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
