@@ -766,6 +766,32 @@ def test_ladder(bert, isa, tmp_path):
     assert len(set(data)) == len(data)
 
 
+def test_prompt_and_steps(tmp_path):
+    """A decoder takes its prompt and then row by row by kernels that share packed weights and a cache, also with rope,
+    and gets what one run of all rows gives."""
+    draw, d, rows = numpy.random.default_rng(5), 16, 11
+    names = {f"model.layers.{i}.self_attn.{letter}_proj": (d, d) if letter in "qo" else (d // 2, d)
+             for i in range(2) for letter in "qkvo"}
+    path = write_model(tmp_path / "model", dict(
+        model_type="llama", hidden_size=d, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2,
+        rope_theta=100.0), {f"{name}.weight": torch.from_numpy(draw.normal(size=shape).astype("f4") / 2)
+                            for name, shape in names.items()})
+    isa = drawn_isa("steps")
+    whole = Imported(path, tmp_path / "whole", f"isa={isa}", f"seq={rows}")
+    steps = Imported(path, tmp_path / "steps", f"isa={isa}", "seq=1,8", "seq_kv=16", "q_len=true", "cache=append")
+    assert len(list((tmp_path / "steps").glob("*.packed"))) == 1
+    x = draw.normal(size=(rows, d)).astype("f4")
+    for name in whole.layers:
+        expected, got = numpy.empty_like(x), numpy.full_like(x, numpy.nan)
+        whole.run(name, q=x.ctypes.data, y=expected.ctypes.data)
+        cache = aligned(steps.row(0).kernel.contents.cache_bytes)
+        for past, count in [(0, 8), (8, 1), (9, 1), (10, 1)]:
+            ints = {key: ctypes.c_int(value) for key, value in [("past", past), ("q_len", count)]}
+            steps.run(name, q=x[past:].ctypes.data, y=got[past:].ctypes.data, cache=cache[1],
+                      **{key: ctypes.addressof(value) for key, value in ints.items()})
+        assert numpy.abs(got - expected).max() < 1e-5
+
+
 def test_pack_several(tmp_path):
     """A file for each ISA of a bundle, the one that its kernel alone has; lengths share one."""
     files, shape = save_npy(tmp_path / "npy", matrices()), "h=2 d_model=64 dk=32 dv=16 qk_norm=rms sink=true".split()
