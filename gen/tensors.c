@@ -279,8 +279,8 @@ static void read_q5_1(const unsigned char *from, float *to, size_t blocks) {
   }
 }
 
-/* Quant i of those that lie as ggml has them: rows of so many bytes, each byte with the quants of `width` bits of as many
- * numbers, which are a row apart; the low ones come first. */
+/* Quant i of those that lie as ggml has them: in rows of so many bytes, of which each has quants of `width` bits,
+ * those of numbers that are a row apart; the low bits come first. */
 static int quant(const unsigned char *from, int width, int row, int i) {
   const int in_byte = 8 / width;
   return from[i / (row * in_byte) * row + i % row] >> width * (i / row % in_byte) & ((1 << width) - 1);

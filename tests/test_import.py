@@ -467,7 +467,7 @@ WRONG_GGUF = [
      "shares bytes"),
     (gguf_file(tensors=gguf_tensor([256], 16), counts=(1, 0), data=bytes(256)), "numbers of type IQ2_XXS are not read"),
     (gguf_file(tensors=gguf_tensor([320], 12), counts=(1, 0), data=bytes(256)), "rows of 320 numbers in blocks of 256"),
-    (gguf_file(tensors=gguf_tensor([256], 14), counts=(1, 0), data=bytes(209)), "its 210 bytes from byte 64 on end behind"),
+    (gguf_file(tensors=gguf_tensor([256], 14), counts=(1, 0), data=bytes(209)), "its 210 bytes from byte 64 on end"),
     (gguf_file(tensors=gguf_tensor([256], 99), counts=(1, 0), data=bytes(256)), "numbers of type type 99 are not read"),
 ]
 
@@ -503,8 +503,8 @@ def zip_file(*entries, list_from=None, comment=b"", count=None, **changed):
                   "crc": zlib.crc32(content), **changed}
         extra = fields.get("extra", b"")
         entries_list += b"PK\1\2" + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, fields["flag"], fields["method"], 0, 0,
-                                                fields["crc"], fields["csize"], fields["usize"], len(name), len(extra), 0, 0, 0, 0,
-                                                fields["offset"]) + name + extra
+                                                fields["crc"], fields["csize"], fields["usize"], len(name),
+                                                len(extra), 0, 0, 0, 0, fields["offset"]) + name + extra
         local = fields.get("local", name)
         data += b"PK\3\4" + struct.pack("<HHHIIIIHH", 20, 0, 0, 0, 0, len(content), len(content), len(local), 0)
         data += local + content

@@ -57,8 +57,8 @@ end
 -- The file of the runtime for C++.
 function M.cxx() return of_runtime "mhagen.hpp" end
 
--- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the runtime
--- asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, fingerprint } }
+-- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the
+-- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, fingerprint } }
 function M.packers(cfg, recorded)
   local of_name, list = {}, {}
   for _, one in ipairs(recorded) do of_name[one.plan.cfg.name] = one end

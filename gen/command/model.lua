@@ -104,33 +104,24 @@ local function plan(model, args)
   return kernels, all
 end
 
--- The files of all kernels, each once.
+-- The files of all kernels, each once; and all packers, which get the name of their file and its number of layers.
 local function generate(kernels)
-  local files, seen = {}, {}
+  local files, packers, seen = {}, {}, {}
   for _, entry in ipairs(kernels) do
     local made, recorded = kernel.files_of(entry.cfg)
     entry.packers = kernel.packers(entry.cfg, recorded)
+    for _, packer in ipairs(entry.packers) do
+      packer.name, packer.layers = packer.cfg.name .. ".packed", #entry.layers
+      packers[#packers + 1] = packer
+    end
     for _, file in ipairs(made) do
       if not seen[file.name] then files[#files + 1], seen[file.name] = file, true end
     end
   end
-  return files
+  return files, packers
 end
 
 local SOON = 2 -- seconds between lines that say how far it is
-
--- Iterates over the packers of all kernels: each, the name of its file, and the kernel.
-local function each_packer(kernels)
-  local list = {}
-  for _, entry in ipairs(kernels) do
-    for _, packer in ipairs(entry.packers) do list[#list + 1] = { packer, packer.cfg.name .. ".packed", entry } end
-  end
-  local i = 0
-  return function()
-    i = i + 1
-    return table.unpack(list[i] or {})
-  end
-end
 
 -- Packs a layer for each CPU; returns how many bytes that are.
 local function pack_layer(layer)
@@ -148,9 +139,9 @@ local function pack_layer(layer)
 end
 
 -- Packs all layers, into a file for each packer; returns the files, and how many bytes that are.
-local function pack_layers(all, kernels, args)
+local function pack_layers(all, packers, args)
   local told, done, files = host.clock(), 0, {}
-  for packer in each_packer(kernels) do packer.file = packed_file.new(args.output, packer) end
+  for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer) end
   for i, layer in ipairs(all) do
     done = done + pack_layer(layer)
     if not args.quiet and host.clock() - told > SOON then
@@ -158,7 +149,7 @@ local function pack_layers(all, kernels, args)
       must(host.print(("packed %d of %d layers\n"):format(i, #all)))
     end
   end
-  for packer, name in each_packer(kernels) do files[#files + 1] = packer.file:finish(name) end
+  for i, packer in ipairs(packers) do files[i] = packer.file:finish(packer.name) end
   return files, done
 end
 
@@ -193,21 +184,20 @@ local function run(args)
   local start = host.clock()
   local model = weights.open_model(args.path)
   local kernels, all = plan(model, args)
-  local files = generate(kernels)
+  local files, packers = generate(kernels)
   if args.cxx then files[#files + 1] = kernel.cxx() end
   local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
   append(files, model_text.table(args.name, from, kernels, all, args.embed))
   local written = {}
-  for packer, name, entry in each_packer(kernels) do
-    if args.embed then
-      append(files, model_text.embedded(packer.cfg.name, name, packed_file.bytes(packer.packing.bytes, #entry.layers)))
-    end
-    written[#written + 1] = { name = name, mark = packed_file.MARK }
+  for i, packer in ipairs(packers) do
+    append(files, args.embed and model_text.embedded(packer.cfg.name, packer.name, packed_file.bytes(
+      packer.packing.bytes, packer.layers)) or {})
+    written[i] = { name = packer.name, mark = packed_file.MARK }
   end
   append(written, files)
   takes.refuse_foreign(args.output, written, args.force)
   local packing = host.clock()
-  local packed, bytes = pack_layers(all, kernels, args)
+  local packed, bytes = pack_layers(all, packers, args)
   packing = build.seconds_since(packing)
   append(files, packed)
   must(host.write_files(args.output, files))

@@ -110,7 +110,8 @@ end
 local function options(cmd)
   cmd:argument("config", "one CONFIG.lua or none, key=value of the config, and NAME=FILE for each matrix")
     :args("*"):argname("<CONFIG.lua, key=value or NAME=FILE>")
-  cmd:option("-o --output", "the file of packed weights; of a bundle NAME_ISA.packed for each ISA"):argname("<FILE>"):overwrite(false)
+  cmd:option("-o --output", "the file of packed weights; of a bundle each ISA has one, with _ISA in its name")
+    :argname("<FILE>"):overwrite(false)
   cmd:option("--layout", "how matrices lie: out_in is y = x W^T, as in torch.nn.Linear", "out_in")
     :choices { "in_out", "out_in" }
   takes.embed(cmd)
