@@ -25,7 +25,7 @@ end
 
 local function row(name, embed)
   local words = { ("&%s_kernel"):format(name), "\n    " .. literal(name .. ".packed") }
-  if embed then words[3] = ("\n    %s_packed, sizeof %s_packed"):format(name, name) end
+  if embed then words[3] = ("\n    %s_packed,\n    sizeof %s_packed"):format(name, name) end
   return "  { " .. table.concat(words, ",") .. " },"
 end
 
