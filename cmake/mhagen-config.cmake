@@ -1,10 +1,10 @@
 # mhagen_kernel(TARGET [CONFIG.lua] key=value ...)
 #
-# A static library TARGET of one kernel, or of a bundle, whose header is TARGET.h, unless there is a key name. It is
-# generated while the project is built, and again when its keys, its CONFIG.lua, its tuning file or the generator
-# change. Paths are relative to the directory that says so; a bundle's isa is given here, not in a CONFIG.lua. The
-# library is position-independent, and brings the runtime with it: mhagen::runtime, of which a program has one,
-# whatever its number of kernels. mhagen::mhagen is the generator.
+# A static library TARGET of one kernel, of a bundle or a ladder, whose header is TARGET.h, unless there is a key name.
+# It is generated while the project is built, and again when its keys, its CONFIG.lua, its tuning file or the generator
+# change. Paths are relative to the directory that says so; several ISAs or lengths are given here, not in a
+# CONFIG.lua. The library is position-independent, and brings the runtime with it: mhagen::runtime, of which a program
+# has one, whatever its number of kernels. mhagen::mhagen is the generator.
 #
 # For an installed mhagen: find_package(mhagen REQUIRED); else the sources' CMakeLists.txt says where all is.
 enable_language(C) # a project may have named C++ alone
@@ -32,6 +32,7 @@ function(mhagen_kernel target)
   set(words ${ARGN})
   set(files)
   set(members)
+  set(lengths)
   foreach(word IN LISTS ARGN)
     if(word MATCHES "^name=(.*)$")
       set(name ${CMAKE_MATCH_1})
@@ -42,6 +43,13 @@ function(mhagen_kernel target)
       if(count GREATER 1)
         set(members ${isas})
       endif()
+    elseif(word MATCHES "^(seq|seq_kv)=(.*,.*)$")
+      string(REPLACE "," ";" lengths ${CMAKE_MATCH_2})
+      set(letter s)
+      if(word MATCHES "^seq_kv=")
+        set(letter t)
+      endif()
+      list(TRANSFORM lengths PREPEND ${letter})
     elseif(word MATCHES "^tuned=(.*)$" OR word MATCHES "^([^=]*)$")
       get_filename_component(file ${CMAKE_MATCH_1} ABSOLUTE)
       list(APPEND files ${file})
@@ -50,9 +58,20 @@ function(mhagen_kernel target)
   if(name STREQUAL target AND NOT "name=${name}" IN_LIST words)
     list(APPEND words name=${name})
   endif()
+  # What a bundle is made of may be a ladder.
+  set(kernels ${name})
   set(sources ${dir}/${name}.c)
-  foreach(isa IN LISTS members)
-    list(APPEND sources ${dir}/${name}_${isa}.c)
+  foreach(parts IN ITEMS members lengths)
+    set(inner)
+    foreach(kernel IN LISTS kernels)
+      foreach(part IN LISTS ${parts})
+        list(APPEND inner ${kernel}_${part})
+        list(APPEND sources ${dir}/${kernel}_${part}.c)
+      endforeach()
+    endforeach()
+    if(inner)
+      set(kernels ${inner})
+    endif()
   endforeach()
   # Not every build tool sees that a command has changed, but each sees that a file has.
   file(CONFIGURE OUTPUT ${dir}/keys CONTENT "${words}\n")

@@ -47,10 +47,11 @@ local function choosing_files(cfg, members, all)
   local names = { name = cfg.name, last = members[#members].name }
   local fill = plan.filling[1] and template.file("bundle_fill.c.in", { name = cfg.name,
                                                                        needs = generate.needs(plan, "fill") }) or ""
-  return { generate.header(cfg, plan, plan.stack), generate.file(cfg, "bundle.c.in", ".c", {
+  local header, facts = generate.outside(cfg, plan, plan.stack)
+  return { header, generate.file(cfg, "bundle.c.in", ".c", {
     includes = table.concat(includes), members = table.concat(list, "\n"), needs = generate.needs(plan, "args"),
     choice = template.file(how.choice, how == by_length and { last = names.last } or { name = cfg.name }),
-    what = how.what, fill_function = fill, facts = generate.facts(cfg, plan),
+    what = how.what, fill_function = fill, facts = facts,
     fields = how == by_length and template.file(how.fields, { fingerprint = plan.fingerprint }) or "" }) }
 end
 

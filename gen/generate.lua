@@ -207,27 +207,22 @@ end
 
 local M = { file = file, needs = needs_table }
 
--- The header; of the plan only the sizes count, and what the config asks for.
-function M.header(cfg, plan, stack)
-  local _, inputs = needs_text(plan, "args")
-  local of_cache = cache_texts(cfg, plan)
-  return file(cfg, "kernel.h.in", ".h", extents(cfg, {
+-- The header, what mhagen_kernel says of a config, and the texts of its cache. Of the plan only the sizes count, and
+-- what the config asks for.
+function M.outside(cfg, plan, stack)
+  local of_cache, bits, _, inputs = cache_texts(cfg, plan), options.bits(plan), needs_text(plan, "args")
+  local header = file(cfg, "kernel.h.in", ".h", extents(cfg, {
     packed_bytes = ("%d"):format(plan.packed_bytes), workspace_bytes = ("%d"):format(plan.workspace_bytes),
     cache_size = of_cache.cache_size, fill_declaration = of_cache.fill_declaration,
     stack = tostring(stack), inputs = inputs,
   }))
-end
-
--- What mhagen_kernel says of a config.
-function M.facts(cfg, plan)
-  local bits = options.bits(plan)
-  return template.file("facts.c.in", extents(cfg, {
+  return header, template.file("facts.c.in", extents(cfg, {
     name = cfg.name, NAME = cfg.name:upper(), isa = config.told(cfg, "isa"),
     error = cprint.double(plan.error), unit = ("%a"):format(plan.unit),
     options = cprint.wrap(("  .options = %s,"):format(#bits > 0 and table.concat(bits, " | ") or "0"), "  "),
     numbers = numbers_text(plan), scale = cprint.double(cfg.scale or 1 / math.sqrt(cfg.dk)),
-    cache_fields = cache_texts(cfg, plan).cache_fields,
-  }))
+    cache_fields = of_cache.cache_fields,
+  })), of_cache
 end
 
 -- The files of a config of one kernel, and what was recorded for them.
@@ -245,7 +240,7 @@ function M.kernel(cfg)
     rope, table.unpack(rows[3]))
   rows[4] = weight_needs
   local tables, fields = packing_text(rows)
-  local of_cache = cache_texts(cfg, plan)
+  local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan))
   local test_inputs, test_bits = test_values(test_rows)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
@@ -255,9 +250,9 @@ function M.kernel(cfg)
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
-    fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = M.facts(cfg, plan),
+    fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts,
   })
-  return { M.header(cfg, plan, budget.stack(plan)), source }, recorded
+  return { header, source }, recorded
 end
 
 return M

@@ -170,6 +170,33 @@ static int file_bytes(lua_State *L) {
   return 2;
 }
 
+/* file:crc32(at, count) -> the CRC-32 of bytes that are inside; nil and a message without the path */
+static int file_crc32(lua_State *L) {
+  const File *file = check_file(L, 1);
+  const lua_Integer at = luaL_checkinteger(L, 2), count = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, inside(file, at, count), 2, "out of the file");
+  uint32_t of_byte[256], sum = 0xFFFFFFFFu;
+  for (uint32_t i = 0; i < 256; ++i) {
+    of_byte[i] = i;
+    for (int bit = 0; bit < 8; ++bit) of_byte[i] = of_byte[i] >> 1 ^ (of_byte[i] & 1 ? 0xEDB88320u : 0);
+  }
+  Memory *chunk = push_memory(L, count < CHUNK_BYTES ? (size_t)count : CHUNK_BYTES);
+  const char *why = NULL;
+  for (int64_t done = 0; done < count && why == NULL; done += CHUNK_BYTES) {
+    const size_t bytes = count - done < CHUNK_BYTES ? (size_t)(count - done) : CHUNK_BYTES;
+    const unsigned char *byte = chunk->at;
+    why = read_at(file, at + done, chunk->at, bytes);
+    for (const unsigned char *const end = byte + (why == NULL ? bytes : 0); byte < end; ++byte) {
+      sum = sum >> 8 ^ of_byte[(sum ^ *byte) & 255];
+    }
+  }
+  release(chunk);
+  if (why == NULL) return lua_pushinteger(L, (lua_Integer)(sum ^ 0xFFFFFFFFu)), 1;
+  lua_pushnil(L);
+  lua_pushstring(L, why);
+  return 2;
+}
+
 /* ---- types of numbers ---- */
 
 /* All files are little-endian. */
@@ -252,6 +279,89 @@ static void read_q5_1(const unsigned char *from, float *to, size_t blocks) {
   }
 }
 
+/* Quant i of those that lie as ggml has them: in rows of so many bytes, of which each has quants of `width` bits,
+ * those of numbers that are a row apart; the low bits come first. */
+static int quant(const unsigned char *from, int width, int row, int i) {
+  const int in_byte = 8 / width;
+  return from[i / (row * in_byte) * row + i % row] >> width * (i / row % in_byte) & ((1 << width) - 1);
+}
+
+enum { SUPER = 256 }; /* numbers of a block of K-quants: scales of 16 or 32 numbers are integers, times one of all */
+
+static void read_q2_k(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 84, to += SUPER) {
+    const float scale = half(from + 80), least = half(from + 82);
+    for (int i = 0; i < SUPER; ++i) {
+      const int of = from[i / 16];
+      to[i] = scale * (float)(of & 15) * (float)quant(from + 16, 2, 32, i) - least * (float)(of >> 4);
+    }
+  }
+}
+
+static void read_q3_k(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 110, to += SUPER) {
+    const float scale = half(from + 108);
+    for (int i = 0; i < SUPER; ++i) {
+      const int of = quant(from + 96, 4, 8, i / 16) | quant(from + 104, 2, 4, i / 16) << 4;
+      const int q = quant(from + 32, 2, 32, i) | quant(from, 1, 32, i) << 2;
+      to[i] = scale * (float)(of - 32) * (float)(q - 4);
+    }
+  }
+}
+
+/* The scale (which = 0) or the least number (1) of 32 numbers of Q4_K and Q5_K: 6 bits in 12 bytes. */
+static float six_bits(const unsigned char *from, int which, int i) {
+  if (i < 4) return (float)(from[4 * which + i] & 63);
+  return (float)(quant(from + 8, 4, 4, 4 * which + i - 4) | from[4 * which + i - 4] >> 6 << 4);
+}
+
+/* Q4_K, and Q5_K where there is a fifth bit. */
+static void read_least_k(const unsigned char *from, const unsigned char *fifth, const unsigned char *low, float *to) {
+  const float scale = half(from), least = half(from + 2);
+  for (int i = 0; i < SUPER; ++i) {
+    const int q = quant(low, 4, 32, i) | (fifth != NULL ? quant(fifth, 1, 32, i) << 4 : 0);
+    to[i] = scale * six_bits(from + 4, 0, i / 32) * (float)q - least * six_bits(from + 4, 1, i / 32);
+  }
+}
+
+static void read_q4_k(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 144, to += SUPER) read_least_k(from, NULL, from + 16, to);
+}
+
+static void read_q5_k(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 176, to += SUPER) read_least_k(from, from + 16, from + 48, to);
+}
+
+static void read_q6_k(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 210, to += SUPER) {
+    const float scale = half(from + 208);
+    for (int i = 0; i < SUPER; ++i) {
+      const int q = quant(from, 4, 64, i) | quant(from + 128, 2, 32, i) << 4;
+      to[i] = scale * (float)(int8_t)from[192 + i / 16] * (float)(q - 32);
+    }
+  }
+}
+
+/* What a quant of IQ4 stands for. */
+static const int8_t uneven[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+static void read_iq4_nl(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 18, to += 32) {
+    const float scale = half(from);
+    for (int i = 0; i < 32; ++i) to[i] = scale * (float)uneven[quant(from + 2, 4, 16, i)];
+  }
+}
+
+static void read_iq4_xs(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 136, to += SUPER) {
+    const float scale = half(from);
+    for (int i = 0; i < SUPER; ++i) {
+      const int of = quant(from + 4, 4, 1, i / 32) | quant(from + 2, 2, 1, i / 32) << 4;
+      to[i] = scale * (float)(of - 32) * (float)uneven[quant(from + 8, 4, 16, i)];
+    }
+  }
+}
+
 typedef struct Type {
   const char *name;
   int elements, bytes; /* of a block, which has neighbours in a row */
@@ -259,9 +369,12 @@ typedef struct Type {
 } Type;
 
 static const Type types[] = {
-    {"F64", 1, 8, read_f64},       {"F32", 1, 4, read_f32},       {"F16", 1, 2, read_f16},
-    {"BF16", 1, 2, read_bf16},     {"Q8_0", 32, 34, read_q8_0},   {"Q4_0", 32, 18, read_q4_0},
-    {"Q4_1", 32, 20, read_q4_1},   {"Q5_0", 32, 22, read_q5_0},   {"Q5_1", 32, 24, read_q5_1},
+    {"F64", 1, 8, read_f64},           {"F32", 1, 4, read_f32},           {"F16", 1, 2, read_f16},
+    {"BF16", 1, 2, read_bf16},         {"Q8_0", 32, 34, read_q8_0},       {"Q4_0", 32, 18, read_q4_0},
+    {"Q4_1", 32, 20, read_q4_1},       {"Q5_0", 32, 22, read_q5_0},       {"Q5_1", 32, 24, read_q5_1},
+    {"Q2_K", SUPER, 84, read_q2_k},    {"Q3_K", SUPER, 110, read_q3_k},   {"Q4_K", SUPER, 144, read_q4_k},
+    {"Q5_K", SUPER, 176, read_q5_k},   {"Q6_K", SUPER, 210, read_q6_k},   {"IQ4_NL", 32, 18, read_iq4_nl},
+    {"IQ4_XS", SUPER, 136, read_iq4_xs},
 };
 
 static const Type *find_type(const char *name) {
@@ -556,8 +669,8 @@ void add_tensors(lua_State *L) {
   static const luaL_Reg of_memory[] = {{"read", memory_read}, {"add", memory_add}, {"floats", memory_floats},
                                        {"free", memory_free}, {"__gc", memory_free}, {"__len", memory_size},
                                        {NULL, NULL}};
-  static const luaL_Reg of_file[] = {{"bytes", file_bytes}, {"size", file_size}, {"close", file_close},
-                                     {"__gc", file_close}, {NULL, NULL}};
+  static const luaL_Reg of_file[] = {{"bytes", file_bytes}, {"crc32", file_crc32}, {"size", file_size},
+                                     {"close", file_close}, {"__gc", file_close}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"open_file", host_open_file}, {"floats", host_floats},
                                        {"type_size", host_type_size}, {"pack", host_pack},
                                        {"packed_head", host_packed_head}, {"add_packed", host_add_packed},

@@ -20,10 +20,12 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #if defined(__cpp_exceptions)
@@ -100,6 +102,25 @@ struct release {
 using memory = std::unique_ptr<void, release>;
 inline memory allocate(std::size_t bytes) noexcept {
   return memory(::operator new(bytes, std::align_val_t{MHAGEN_ALIGN}, std::nothrow));
+}
+
+/* The bytes of a file of packed weights of the kernel, in which mhagen_packed_layer finds those of a
+ * layer. MHAGEN_ERR_PACKED stands for a file that cannot be read too. */
+inline result<memory> read_packed(const mhagen_kernel &kernel, const std::string &path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff end = file.tellg();
+  const auto size = static_cast<std::size_t>(end);
+  alignas(MHAGEN_ALIGN) mhagen_packed_head head;
+  file.seekg(0).read(reinterpret_cast<char *>(&head), sizeof head);
+  if (!file || static_cast<std::streamoff>(size) != end) return MHAGEN_ERR_PACKED;
+  mhagen_status status = mhagen_packed_check_head(&kernel, &head, size); /* so the size is good */
+  if (status != MHAGEN_OK) return status;
+  memory bytes = allocate(size);
+  if (!bytes) return MHAGEN_ERR_NULL;
+  if (!file.seekg(0).read(static_cast<char *>(bytes.get()), end)) return MHAGEN_ERR_PACKED;
+  status = mhagen_packed_check(&kernel, bytes.get(), size);
+  if (status != MHAGEN_OK) return status;
+  return bytes;
 }
 
 /* Threads for runs; one run at a time. Without threads get() is null, and the caller runs all. */

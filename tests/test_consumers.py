@@ -2,10 +2,12 @@
 
 Each is built and run as its user would, with the generator of this build.
 """
+import json
 import math
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -60,7 +62,7 @@ def glue_of(folder):
 def test_lines_of_glue():
     rows = re.findall(r"^\| \[.*?\]\(\.\./examples/use/(\w+)\) \|.*\| (\d+) \|$",
                       (ROOT / "docs/integrate.md").read_text(), re.M)
-    assert len(rows) == 6
+    assert len(rows) == 7
     glue = {name: glue_of(USE / name) for name, _ in rows}
     assert glue == {name: int(lines) for name, lines in rows} and max(glue.values()) <= MOST_LINES
 
@@ -76,6 +78,7 @@ def test_make(use, environment):
     run("make", "-j2", cwd=folder, env=environment)
     quickstart_works(folder / "quickstart")
     run("make", "-q", cwd=folder, env=environment)
+    assert (folder / "minilm_scalar.o").exists()  # it is a bundle
     (folder / "Makefile").write_text((folder / "Makefile").read_text().replace("seq=128", "seq=101"))
     assert "seq=101" in run("make", "-n", cwd=folder, env=environment)
 
@@ -86,6 +89,7 @@ def test_meson(use, environment):
     run("meson", "setup", "build", cwd=folder, env=environment)
     run("ninja", "-C", "build", cwd=folder, env=environment)
     quickstart_works(folder / "build/quickstart")
+    assert (folder / "build/minilm_scalar.c").exists()
     assert "no work to do" in run("ninja", "-C", "build", cwd=folder, env=environment)
 
 
@@ -137,9 +141,44 @@ def test_cmake_of_package(use, environment, prefix):
     assert again() and "dk=16" in (folder / "build/mhagen/minilm/minilm.h").read_text() and not again()
 
 
+SEVERAL = r"""
+cmake_minimum_required(VERSION 3.20)
+project(several C)
+find_package(mhagen REQUIRED)
+mhagen_kernel(rows name=by_rows h=1 d_model=8 dk=8 seq=2,4 q_len=true kv_len=true isa=ISAS)
+mhagen_kernel(keys h=1 d_model=8 dk=8 attention=cross seq=2 seq_kv=3,5,6 kv_len=true isa=scalar)
+add_executable(program main.c)
+target_link_libraries(program PRIVATE rows keys)
+"""
+SEVERAL_MAIN = r"""
+#include <stdio.h>
+#include "by_rows.h"
+#include "keys.h"
+int main(void) {
+  const int length = 1;
+  const mhagen_args args = {.kv_len = &length, .q_len = &length};
+  printf("%s %s", mhagen_kernel_at(&by_rows_kernel, &args)->name, mhagen_kernel_at(&keys_kernel, &args)->name);
+  return !by_rows_supported() || !keys_supported();
+}
+"""
+
+
+def test_cmake_of_several(environment, prefix, tmp_path):
+    """CMake knows the files of a bundle of ladders, and of lengths of keys."""
+    isas = "avx2+scalar" if native("avx2") else "neon+scalar"
+    (tmp_path / "CMakeLists.txt").write_text(SEVERAL.replace("ISAS", isas))
+    (tmp_path / "main.c").write_text(SEVERAL_MAIN)
+    cmake_builds(tmp_path, environment, f"-DCMAKE_PREFIX_PATH={prefix}", "-G", "Unix Makefiles")
+    rows, keys = run(tmp_path / "build/program").split()
+    assert rows in [f"by_rows_{isa}_s2" for isa in isas.split("+")] and keys == "keys_t3"
+    sources = {path.name for path in (tmp_path / "build/mhagen").rglob("*.c")} - {"mhagen.c"}
+    assert len(sources) == 1 + 2 * 3 + 1 + 3
+
+
 # ---- languages: a layer of four heads ----
 
 D, SEQ, HEADS = 32, 16, 4
+BUNDLE = "x86" if native("avx2") else "scalar+neon"
 
 
 def numbers(count, seed):
@@ -193,6 +232,53 @@ def test_cxx(use, environment):
             run(compiler, *flags, *WARNINGS, "-Wsign-conversion", "main.cpp", "layer.o", "mhagen.o", "-pthread",
                 "-o", "layer", cwd=folder)
             layer_works(run(folder / "layer"))
+
+
+def write_model(folder):
+    """BERT with the layer above twice."""
+    weights = {f"encoder.layer.{i}.attention.{name}.weight": numbers(D * D, seed) for i in (0, 1) for seed, name in
+               enumerate(["self.query", "self.key", "self.value", "output.dense"], 1)}
+    size, header, data = 4 * D * D, {}, b""
+    for name, matrix in weights.items():
+        header[name] = dict(dtype="F32", shape=[D, D], data_offsets=[len(data), len(data) + size])
+        data += struct.pack(f"<{D * D}f", *[matrix[i + D * j] for i in range(D) for j in range(D)])
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "config.json").write_text(json.dumps(dict(model_type="bert", hidden_size=D, num_attention_heads=HEADS,
+                                                        num_hidden_layers=2)))
+
+
+def test_model(use, environment, tmp_path):
+    """All layers of a model, with the packed weights that this CPU takes."""
+    folder = use / "model"
+    write_model(folder / "bert")
+    commands = commands_of(folder / "main.cpp").replace("MODEL", "bert").replace("x86", BUNDLE)
+
+    def layers_work(output):
+        parts = output.split("# encoder.layer.")[1:]
+        assert [part.splitlines()[0] for part in parts] == [
+            f"{i}.attention, {run(MHAGEN, 'isas', '--widest').strip()}" for i in (0, 1)]
+        for part in parts:
+            layer_works(part.split("\n", 1)[1])
+
+    layers_work(run("sh", "-eu", "-c", commands.replace("--cxx", "--cxx --quiet"), cwd=folder, env=environment))
+    run("g++", "-std=c++20", "-fno-exceptions", "-fno-rtti", "-fsanitize=address,undefined", *WARNINGS,
+        "-Wsign-conversion", "-I", folder / "out", "main.cpp", *folder.glob("*.o"), "-o", "checked", cwd=folder)
+    layers_work(run(folder / "checked", folder / "out"))
+
+    (name,) = [path.name for path in (folder / "out").glob("*.packed") if path.name.endswith(
+        run(MHAGEN, "isas", "--widest").strip() + ".packed")]
+    whole, wrong = (folder / "out" / name).read_bytes(), folder / "wrong"
+    wrong.mkdir()
+    for data in None, b"", whole[:100], whole[:-64], whole + bytes(64), whole[:200] + b"?" + whole[201:]:
+        if data is not None:
+            (wrong / name).write_bytes(data)
+        result = subprocess.run([folder / "checked", wrong], text=True, capture_output=True)
+        assert (result.returncode, result.stderr) == (1, f"{name}: no packed weights of the kernel, or damaged ones\n")
+    (wrong / name).unlink()
+    (wrong / name).mkdir()
+    assert subprocess.run([folder / "checked", wrong], capture_output=True).returncode == 1
 
 
 CXX_MISTAKES = r"""

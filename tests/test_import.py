@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import zipfile
+import zlib
 
 import numpy
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import architectures
 from architectures import ROWS, TINY_GQA, TINY_WINDOW, Row
 from reference_lib import Args, Kernel, Weights, aligned, drawn_isa, runtime
-from tools import MHAGEN, SEED, in_turn, installed, run
+from tools import MHAGEN, SEED, in_turn, installed, native, need, run, seed_of
 
 if not installed("torch", "safetensors"):
     pytest.skip("PyTorch or safetensors is not installed", allow_module_level=True)
@@ -49,13 +50,19 @@ class Imported:
             runtime()[0], "-o", library)
         self.library = ctypes.CDLL(library)
         counts = dict(re.findall(r"#define MODEL_(\w+) (\d+)", (out / "model.h").read_text()))
-        self.kernels = (KernelRow * int(counts["KERNELS"])).in_dll(self.library, "model_kernels")
+        rows = int(counts["KERNELS"]) * int(counts["MEMBERS"])
+        self.kernels = (KernelRow * rows).in_dll(self.library, "model_kernels")
         layers = (Layer * int(counts["LAYERS"])).in_dll(self.library, "model_layers")
         self.layers = {layer.name.decode(): layer for layer in layers}
 
-    def packed(self, layer):
+    def row(self, kernel):
+        """That of this CPU."""
+        find = self.library.model_row
+        find.restype = ctypes.POINTER(KernelRow)
+        return find(kernel).contents
+
+    def packed(self, layer, row):
         """A copy of the file, and where the packed weights of a layer are in it."""
-        row = self.kernels[layer.kernel]
         data = (self.out / row.file.decode()).read_bytes()
         room, at = aligned(len(data))
         ctypes.memmove(at, data, len(data))
@@ -64,10 +71,11 @@ class Imported:
         find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
         return room, find(at, layer.index)
 
-    def run(self, name, **args):
+    def run(self, name, row=None, **args):
         layer = self.layers[name]
-        kernel = self.kernels[layer.kernel].kernel.contents
-        packed, workspace = self.packed(layer), aligned(kernel.workspace_bytes)
+        row = row or self.row(layer.kernel)
+        kernel = row.kernel.contents
+        packed, workspace = self.packed(layer, row), aligned(kernel.workspace_bytes)
         call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(kernel.run)
         assert call(ctypes.byref(Args(**args, packed=packed[1], workspace=workspace[1]))) == 0
 
@@ -249,8 +257,8 @@ def matrices():
     return {name: draw.normal(size=shape).astype("f4") for name, shape in SHAPES.items()}
 
 
-def packed(out, files, *options):
-    run(MHAGEN, "pack", *CONFIG, *[f"{name}={file}" for name, file in files.items()], *options, "-o", out)
+def packed(out, files, *options, config=CONFIG):
+    run(MHAGEN, "pack", *config, *[f"{name}={file}" for name, file in files.items()], *options, "-o", out)
     return out.read_bytes()
 
 
@@ -308,6 +316,12 @@ def test_pack_npz(tmp_path, monkeypatch):
         numpy.savez(tmp_path / "all.npz", names=numpy.array(["a", "b"]), **given)
         assert (b"PK\6\6" in (tmp_path / "all.npz").read_bytes()) == wide
         assert packed(tmp_path / "npz.packed", {name: f"{tmp_path}/all.npz:{name}" for name in given}) == expected
+    data = bytearray((tmp_path / "all.npz").read_bytes())
+    data[data.index(given["wv"].tobytes()) + 7] ^= 1
+    (tmp_path / "all.npz").write_bytes(data)
+    for name, damaged in ("wq", False), ("wv", True):
+        told = refused(tmp_path, "pack", *CONFIG, f"{name}={tmp_path}/all.npz:{name}")
+        assert ("/all.npz: tensor wv: is damaged: its CRC-32 is " in told) == damaged
     numpy.savez_compressed(tmp_path / "all.npz", **given)
     assert "is compressed; write it by numpy.savez" in refused(tmp_path, "pack", *CONFIG, f"wq={tmp_path}/all.npz:wq")
 
@@ -331,6 +345,36 @@ def test_pack_types_of_gguf(kind, tmp_path):
     writer.close()
     expected = packed(tmp_path / "plain.packed", save_npy(tmp_path / "plain", plain))
     assert packed(tmp_path / "typed.packed", {name: f"{tmp_path}/all.gguf:{name}" for name in given}) == expected
+
+
+BLOCKS = {"Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_pack_blocks_of_gguf(kind, tmp_path):
+    """Types that the library of these files reads and does not write: of drawn blocks, in which scales are f16 at the
+    bytes above, it makes the same numbers. Matrices are taken by rows and by columns."""
+    if not installed("gguf"):
+        pytest.skip("gguf is not installed")
+    import gguf
+    quantized = getattr(gguf.GGMLQuantizationType, kind)
+    elements, size = gguf.GGML_QUANT_SIZES[quantized]
+    draw, plain = numpy.random.default_rng(seed_of(kind)), {}
+    writer = gguf.GGUFWriter(tmp_path / "all.gguf", "any")
+    for name in ["wq", "wk", "wv", "wo"]:
+        blocks = draw.integers(0, 256, (256 * 256 // elements, size), dtype="u1")
+        for at in BLOCKS[kind]:
+            blocks[:, at:at + 2] = draw.normal(size=(len(blocks), 1)).astype("<f2").view("u1")
+        data = blocks.reshape(256, -1)
+        writer.add_tensor(name, data, raw_dtype=quantized)
+        plain[name] = gguf.dequantize(data, quantized)
+    for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
+        write()
+    config, npy = "h=8 d_model=256 dk=32 seq=2 isa=scalar".split(), save_npy(tmp_path / "npy", plain)
+    for layout in "out_in", "in_out":
+        expected = packed(tmp_path / "npy.packed", npy, "--layout", layout, config=config)
+        typed = {name: f"{tmp_path}/all.gguf:{name}" for name in plain}
+        assert packed(tmp_path / "typed.packed", typed, "--layout", layout, config=config) == expected
 
 
 # ---- files that are wrong ----
@@ -421,7 +465,9 @@ WRONG_GGUF = [
     (gguf_file(tensors=gguf_tensor([40], 2), counts=(1, 0), data=bytes(64)), "rows of 40 numbers in blocks of 32"),
     (gguf_file(tensors=gguf_tensor([16]) + gguf_tensor([4], 0, 32, "y"), counts=(2, 0), data=bytes(64)),
      "shares bytes"),
-    (gguf_file(tensors=gguf_tensor([256], 12), counts=(1, 0), data=bytes(256)), "numbers of type Q4_K are not read"),
+    (gguf_file(tensors=gguf_tensor([256], 16), counts=(1, 0), data=bytes(256)), "numbers of type IQ2_XXS are not read"),
+    (gguf_file(tensors=gguf_tensor([320], 12), counts=(1, 0), data=bytes(256)), "rows of 320 numbers in blocks of 256"),
+    (gguf_file(tensors=gguf_tensor([256], 14), counts=(1, 0), data=bytes(209)), "its 210 bytes from byte 64 on end"),
     (gguf_file(tensors=gguf_tensor([256], 99), counts=(1, 0), data=bytes(256)), "numbers of type type 99 are not read"),
 ]
 
@@ -453,11 +499,12 @@ def zip_file(*entries, list_from=None, comment=b"", count=None, **changed):
     """An archive of { name, data }; what is changed has the names of zipfile's fields."""
     data, entries_list = b"", b""
     for name, content in entries:
-        fields = {"flag": 0, "method": 0, "csize": len(content), "usize": len(content), "offset": len(data), **changed}
+        fields = {"flag": 0, "method": 0, "csize": len(content), "usize": len(content), "offset": len(data),
+                  "crc": zlib.crc32(content), **changed}
         extra = fields.get("extra", b"")
-        entries_list += b"PK\1\2" + struct.pack("<HHHHIIIIHHHHHII", 20, 20, fields["flag"], fields["method"], 0, 0,
-                                                fields["csize"], fields["usize"], len(name), len(extra), 0, 0, 0, 0,
-                                                fields["offset"]) + name + extra
+        entries_list += b"PK\1\2" + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, fields["flag"], fields["method"], 0, 0,
+                                                fields["crc"], fields["csize"], fields["usize"], len(name),
+                                                len(extra), 0, 0, 0, 0, fields["offset"]) + name + extra
         local = fields.get("local", name)
         data += b"PK\3\4" + struct.pack("<HHHIIIIHH", 20, 0, 0, 0, 0, len(content), len(content), len(local), 0)
         data += local + content
@@ -487,6 +534,7 @@ WRONG_NPZ = [
     (zip_file(X, offset=5), "head of entry x.npy: does not begin as one"),
     (zip_file(X, offset=1 << 30), "head of entry x.npy: what it is in ends"),
     (zip_file(X, local=b"y.npy"), "has another name there"),
+    (zip_file(X, crc=1), f"tensor x: is damaged: its CRC-32 is {zlib.crc32(MATRIX):08x}, and must be 00000001"),
     (zip_file((b"x.npy", MATRIX[:-4])), "takes 16384 bytes, and 16380 are there"),
     (zip_file((b"x.npy", b"no")), "magic: what it is in ends"),
     (zip_file((b"y.npy", MATRIX)), "tensor x is missing"),
@@ -599,13 +647,18 @@ static float y[4 * 8];
 static _Alignas(64) unsigned char workspace[1 << 16];
 
 int main(void) {
-  for (int i = 0; i < MODEL_KERNELS; i++) {
+  for (int i = 0; i < MODEL_KERNELS * MODEL_MEMBERS; i++) {
     const model_kernel_row *row = &model_kernels[i];
     if ((uintptr_t)row->packed % MHAGEN_ALIGN != 0) return 2;
     if (mhagen_packed_check(row->kernel, row->packed, row->bytes) != MHAGEN_OK) return 3;
+#ifdef BUNDLE /* takes the packed weights of the member that runs, and no other */
+    const int taken = mhagen_packed_check(&BUNDLE, row->packed, row->bytes) == MHAGEN_OK;
+    if (taken != (row == model_row(i / MODEL_MEMBERS)) || taken != (row->kernel == mhagen_kernel_of(&BUNDLE))) return 5;
+#endif
   }
+  fprintf(stderr, "%s\n", model_row(0)->kernel->isa);
   for (int i = 0; i < MODEL_LAYERS; i++) {
-    const model_kernel_row *row = &model_kernels[model_layers[i].kernel];
+    const model_kernel_row *row = model_row(model_layers[i].kernel);
     const mhagen_args args = {.q = x, .y = y, .workspace = workspace,
                               .packed = mhagen_packed_layer(row->packed, model_layers[i].index)};
     if (row->kernel->workspace_bytes > sizeof workspace || row->kernel->run(&args) != MHAGEN_OK) return 4;
@@ -640,6 +693,127 @@ def test_embed(bert, tmp_path):
     for compiler in "aarch64-linux-gnu-gcc", "x86_64-w64-mingw32-gcc":
         if shutil.which(compiler):
             run(compiler, "-c", "-I", out, *out.glob("*.S"), "-o", tmp_path / "packed.o")
+
+
+def layers_of(imported, row=None, rows=4, **args):
+    """What all layers make of a few numbers."""
+    x, all_y = numpy.zeros((8, 8), "f4"), []
+    x.flat[:3] = 1, -2, 3
+    for name in imported.layers:
+        y = numpy.full((8, 8), numpy.nan, "f4")
+        imported.run(name, row, q=x.ctypes.data, y=y.ctypes.data, **args)
+        all_y.append(y[:rows])
+    return numpy.array(all_y)
+
+
+def in_file(path):
+    """What decides which kernel takes a file: all but its name."""
+    data = path.read_bytes()
+    return data[:48] + data[128:]
+
+
+SEVERAL = ["scalar", "avx2", "avx512"] if native("avx2") else ["scalar", "neon"]
+
+
+def test_bundle(bert, tmp_path):
+    """Packed weights of each ISA are those of its kernel alone. The one that is taken, on this CPU and others, is that
+    of the member that runs, in files and where they are linked; each computes what its kernel alone does."""
+    path, isas = write_model(tmp_path / "model", *bert), "+".join(SEVERAL)
+    imported = Imported(path, tmp_path / "all", f"isa={isas}", "seq=4", "kv_len=false")
+    rows = {row.kernel.contents.isa.decode(): row for row in imported.kernels}
+    assert list(rows) == SEVERAL[::-1] and len(list((tmp_path / "all").glob("*.packed"))) == len(SEVERAL)
+    bits = {}
+    for isa, row in rows.items():
+        alone = Imported(path, tmp_path / isa, f"isa={isa}", "seq=4", "kv_len=false")
+        (file,) = (tmp_path / isa).glob("*.packed")
+        assert in_file(tmp_path / "all" / row.file.decode()) == in_file(file)
+        if ctypes.CFUNCTYPE(ctypes.c_int)(row.kernel.contents.supported)():
+            bits[isa] = layers_of(alone).tobytes()
+            assert layers_of(imported, row).tobytes() == bits[isa]
+    assert len({in_file(file) for file in (tmp_path / "all").glob("*.packed")}) == len(SEVERAL)
+    assert layers_of(imported).tobytes() == list(bits.values())[0]
+
+    text = run(MHAGEN, "model", path, f"isa={isas}", "seq=4", "kv_len=false", "-o", tmp_path / "embed", "--embed")
+    compile_line = text.splitlines()[-1].split()
+    assert len([word for word in compile_line if word.endswith("_packed.S")]) == len(SEVERAL)
+    run(*compile_line, cwd=tmp_path)  # what the summary says compiles
+    bundle = re.search(rf"(\w+_{'_'.join(SEVERAL)})\.h", (tmp_path / "embed/model.h").read_text())[1]
+    (tmp_path / "main.c").write_text(RUN_LINKED)
+    run("gcc", "-O1", "-static", "-Wall", "-Wextra", "-Werror", f"-DBUNDLE={bundle}_kernel", "-I", tmp_path / "embed",
+        tmp_path / "main.c", *tmp_path.glob("*.o"), "-lm", "-o", tmp_path / "main")
+    for emulator, isa in [([], list(bits)[0])] + [
+            (["qemu-x86_64", "-cpu", cpu], isa) for cpu, isa in [("Haswell", "avx2"), ("IvyBridge", "scalar")]
+            if native("avx2") and shutil.which("qemu-x86_64")]:
+        result = subprocess.run([*emulator, tmp_path / "main"], capture_output=True)
+        assert (result.returncode, result.stderr.split()[-1].decode()) == (0, isa), (emulator, result)
+        assert result.stdout == bits[isa]
+
+
+@pytest.mark.parametrize("isa", ["scalar", "+".join(SEVERAL)])
+def test_ladder(bert, isa, tmp_path):
+    """Kernels of all lengths read one file for each ISA, and compute what one for a single length does."""
+    path, out = write_model(tmp_path / "model", *bert), tmp_path / "out"
+    imported = Imported(path, out, f"isa={isa}", "seq=2,5,8", "q_len=true")
+    alone = Imported(path, tmp_path / "alone", "isa=scalar", "seq=8", "q_len=true")
+    assert len(list(out.glob("*.packed"))) == len(imported.kernels) == isa.count("+") + 1
+    assert len(list(out.glob("*_s[258].c"))) == 3 * len(imported.kernels)
+    for length in 1, 2, 4, 5, 7, 8:
+        count = ctypes.byref(ctypes.c_int(length))
+        lengths = {key: ctypes.cast(count, ctypes.c_void_p).value for key in ("q_len", "kv_len")}
+        ours, one = [layers_of(model, rows=length, **lengths) for model in (imported, alone)]
+        assert numpy.abs(ours - one).max() < 1e-5 and not numpy.isnan(ours).any()
+    data = [in_file(file) for file in sorted(out.glob("*.packed"))]
+    assert len(set(data)) == len(data)
+
+
+def test_prompt_and_steps(tmp_path):
+    """A decoder takes its prompt and then row by row by kernels that share packed weights and a cache, also with rope,
+    and gets what one run of all rows gives."""
+    draw, d, rows = numpy.random.default_rng(5), 16, 11
+    names = {f"model.layers.{i}.self_attn.{letter}_proj": (d, d) if letter in "qo" else (d // 2, d)
+             for i in range(2) for letter in "qkvo"}
+    path = write_model(tmp_path / "model", dict(
+        model_type="llama", hidden_size=d, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2,
+        rope_theta=100.0), {f"{name}.weight": torch.from_numpy(draw.normal(size=shape).astype("f4") / 2)
+                            for name, shape in names.items()})
+    isa = drawn_isa("steps")
+    whole = Imported(path, tmp_path / "whole", f"isa={isa}", f"seq={rows}")
+    steps = Imported(path, tmp_path / "steps", f"isa={isa}", "seq=1,8", "seq_kv=16", "q_len=true", "cache=append")
+    assert len(list((tmp_path / "steps").glob("*.packed"))) == 1
+    x = draw.normal(size=(rows, d)).astype("f4")
+    for name in whole.layers:
+        expected, got = numpy.empty_like(x), numpy.full_like(x, numpy.nan)
+        whole.run(name, q=x.ctypes.data, y=expected.ctypes.data)
+        cache = aligned(steps.row(0).kernel.contents.cache_bytes)
+        for past, count in [(0, 8), (8, 1), (9, 1), (10, 1)]:
+            ints = {key: ctypes.c_int(value) for key, value in [("past", past), ("q_len", count)]}
+            steps.run(name, q=x[past:].ctypes.data, y=got[past:].ctypes.data, cache=cache[1],
+                      **{key: ctypes.addressof(value) for key, value in ints.items()})
+        assert numpy.abs(got - expected).max() < 1e-5
+
+
+def test_pack_several(tmp_path):
+    """A file for each ISA of a bundle, the one that its kernel alone has; lengths share one."""
+    files, shape = save_npy(tmp_path / "npy", matrices()), "h=2 d_model=64 dk=32 dv=16 qk_norm=rms sink=true".split()
+
+    def pack(name, *keys):
+        told = run(MHAGEN, "pack", *shape, *keys, *[f"{key}={file}" for key, file in files.items()], "--embed", "-o",
+                   tmp_path / name / "a.packed")
+        return told, {path.name: in_file(path) for path in (tmp_path / name).glob("*.packed")}
+
+    told, both = pack("both", "isa=scalar+avx2", "seq=5", "name=k")
+    assert told == "".join(f"{tmp_path}/both/a_{isa}.packed: {size:,} bytes of packed weights for k_{isa}\n"
+                           for isa, size in [(isa, len(both[f"a_{isa}.packed"]) - 48) for isa in ("avx2", "scalar")])
+    assert sorted(path.name for path in (tmp_path / "both").iterdir()) == [
+        "a_avx2.packed", "a_scalar.packed", *[f"k_{isa}_packed.{c}" for isa in ("avx2", "scalar") for c in "Sh"]]
+    alone = {f"a_{isa}.packed": pack(isa, f"isa={isa}", "seq=5")[1]["a.packed"] for isa in ("scalar", "avx2")}
+    assert both == alone and both["a_avx2.packed"] != both["a_scalar.packed"]
+    lengths = pack("ladder", "isa=scalar", "seq=3,5", "q_len=true", "kv_len=true")[1]
+    assert len(lengths) == 1 and lengths == {"a.packed": in_file(next((tmp_path / "ladder").glob("*.packed")))}
+    (tmp_path / "both/a_avx2.packed").write_text("mine")
+    words = [*shape, "isa=scalar+avx2", "seq=5", *[f"{key}={file}" for key, file in files.items()]]
+    result = subprocess.run([MHAGEN, "pack", *words, "-o", tmp_path / "both/a.packed"], capture_output=True, text=True)
+    assert "both/a_avx2.packed: not made by mhagen; --force replaces" in result.stderr
 
 
 def test_pack_embed(tmp_path):

@@ -28,6 +28,7 @@ def test_steps_fill_the_cache(tmp_path):
 
 @pytest.mark.parametrize("config", in_turn([
     "attention=cross seq=3 seq_kv=4,9 kv_len=true isa=scalar", "seq=1,4 seq_kv=8 q_len=true cache=append isa=scalar",
+    "seq=1,3 seq_kv=8 q_len=true cache=append causal=true rope=half rope_dims=4 qk_norm=rms isa=scalar",
     "attention=cross seq=1,4 seq_kv=7 q_len=true cache=fixed isa=scalar", "seq=2,5 q_len=true kv_len=true isa=x86"],
     "ladders"))
 def test_check(config, tmp_path):
@@ -62,11 +63,22 @@ LENGTHS = "q_len=true kv_len=true"
     (f"seq=4,8 {LENGTHS} rope=half rope_dims=4", "rope = half: must be none with seq = 4,8, whose tables"),
     ("seq=4 seq_kv=6,9 attention=cross", "kv_len = false: must be true with seq_kv = 6,9"),
     (f"seq=4,6 seq_kv=6,9 attention=cross {LENGTHS}", "seq_kv = 6,9: must be one number with seq = 4,6"),
+    *[(f"seq=4,6 seq_kv=9 attention=cross {LENGTHS} {more} rope_dims=4",
+       "causal_align = bottom_right: must be top_left with seq = 4,6")
+      for more in ("rope=half causal_align=bottom_right", "rope=half cache=fixed")],
     (f"seq=4,6 seq_kv=9 attention=cross {LENGTHS} causal=true causal_align=bottom_right",
      "causal_align = bottom_right: must be top_left with seq = 4,6"),
+    (f"seq=4,6 seq_kv=5 attention=cross {LENGTHS} rope=half rope_dims=4", "needs kernels that pack the same"),
     (f"seq=2 seq_kv=6,9 {LENGTHS} cache=append", "cache = append: must be none with seq_kv = 6,9")])
 def test_refused(words, told, tmp_path):
     result = subprocess.run([MHAGEN, "gen", *BASE.split(), *words.split(), "isa=scalar", "-o", tmp_path / "out"],
                             text=True, capture_output=True)
     assert result.returncode == 2 and result.stderr.count("\n") == 1 and told in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_bench_takes_one():
+    result = subprocess.run([MHAGEN, "bench", *BASE.split(), "seq=4,8", *LENGTHS.split(), "isa=scalar"],
+                            text=True, capture_output=True)
+    assert (result.returncode, result.stderr) == (
+        2, "mhagen: config: seq = 4,8: bench takes one kernel: one of 4, 8\n")

@@ -1,5 +1,7 @@
 -- Unit tests of the generator's pure modules: build/unit is the host with this file as its program.
 
+local host = require "host"
+local bundle = require "bundle"
 local config = require "config"
 local expr = require "expr"
 local kinds = require "options.kinds"
@@ -7,6 +9,7 @@ local name = require "name"
 local options = require "options.init"
 local tape = require "tape"
 local template = require "template"
+local weights = require "command.weights"
 
 tape.verify = true
 
@@ -255,9 +258,44 @@ local function sandbox()
   same(require("dkjson").encode({ 1, { a = "b" } }), '[1,{"a":"b"}]', "JSON")
 end
 
+-- How often a function of a module is called with a first argument in which the text is, while work() runs.
+local function calls(module, name, text, work)
+  local whole, count = module[name], 0
+  module[name] = function(first, ...)
+    if first:find(text, 1, true) then count = count + 1 end
+    return whole(first, ...)
+  end
+  work()
+  module[name] = whole
+  return count
+end
+
+-- What takes long is done once.
+local function once()
+  local dir = host.temp_dir()
+  local header = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],' ..
+    '"data_offsets":[4,8]}}'
+  host.write_files(dir, { { name = "x.safetensors", text = string.pack("<s8", header) .. ("\0"):rep(8) } })
+  local found
+  local opened = calls(host, "open_file", dir, function()
+    local at = dir .. "/x.safetensors:"
+    found = weights.find_tensors { wq = at .. "a", wk = at .. "b", wv = at .. "a" }
+  end)
+  host.remove_dir(dir)
+  same(opened, 1, "files opened for three matrices of one")
+  same(table.concat({ found.wq.name, found.wk.name, found.wv.name }, " "), "a b a", "tensors found")
+  for isa, kernels in pairs { avx2 = 1, ["avx2+avx512"] = 3 } do
+    local cfg = load(SIZES .. " seq_kv=32 cache=append isa=" .. isa)
+    local filled = template.file
+    function template.file() return "" end -- there are none in this program
+    same(calls(template, "file", "cache_size", function() bundle(cfg) end), kernels, "texts of caches, " .. isa)
+    template.file = filled
+  end
+end
+
 return function()
   for _, test in ipairs { canonical, expressions, unprojected, frozen, names, rows, choices_in_names, numbers,
-                          templates, sandbox } do
+                          templates, sandbox, once } do
     test()
   end
   require "tests.unit_plan"(check)

@@ -17,6 +17,11 @@ import architectures
 import test_import_onnx
 
 
+def finish(writer):
+    for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
+        write()
+
+
 def main():
     draw = numpy.random.default_rng(1)
     for name in "safetensors", "gguf", "npy", "npz", "onnx", "model":
@@ -41,8 +46,13 @@ def main():
     for kind in "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1":
         quantized = getattr(gguf.GGMLQuantizationType, kind)
         writer.add_tensor(f"blk.0.{kind}", gguf.quantize(x, quantized), raw_dtype=quantized)
-    for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
-        write()
+    finish(writer)
+    writer = gguf.GGUFWriter(CORPUS / "gguf/blocks", "llama")
+    for kind in "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "IQ2_XXS":
+        quantized = getattr(gguf.GGMLQuantizationType, kind)
+        elements, size = gguf.GGML_QUANT_SIZES[quantized]
+        writer.add_tensor(kind, draw.integers(0, 256, (1, 256 // elements * size), dtype="u1"), raw_dtype=quantized)
+    finish(writer)
     for operator in test_import_onnx.OPERATORS:
         for number in range(6):
             drawing = test_import_onnx.Drawing(f"corpus {number}")

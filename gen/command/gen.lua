@@ -18,7 +18,7 @@ local function run(args)
   if not args.output then refuse_no_output(args) end
   local cfg = kernel.load_config(args.config)
   local files, all = kernel.files_of(cfg)
-  if args.cxx then files[#files + 1] = { name = "mhagen.hpp", text = host.embedded("runtime/mhagen.hpp") } end
+  if args.cxx then files[#files + 1] = kernel.cxx() end
   takes.write_files(args.output, files, args.force)
   if args.quiet then return 0 end
 
@@ -37,7 +37,7 @@ end
 local function options(cmd)
   takes.config(cmd)
   cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):overwrite(false)
-  cmd:flag("--cxx", "also mhagen.hpp, kernels from C++17")
+  takes.cxx(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
 end

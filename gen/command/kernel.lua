@@ -4,6 +4,7 @@ local host = require "host"
 local bundle = require "bundle"
 local config = require "config"
 local errors = require "command.errors"
+local pack = require "pack"
 local tuning = require "lab.tuning"
 
 local M = {}
@@ -44,13 +45,29 @@ function M.load_one(arguments, command)
   return cfg, given
 end
 
+local function of_runtime(name) return { name = name, text = host.embedded("runtime/" .. name) } end
+
 -- The files of a config and of the runtime, and what was recorded for each kernel.
 function M.files_of(cfg)
   local files, recorded = bundle(cfg)
-  for _, name in ipairs { "mhagen.h", "mhagen.c" } do
-    files[#files + 1] = { name = name, text = host.embedded("runtime/" .. name) }
-  end
+  for _, name in ipairs { "mhagen.h", "mhagen.c" } do files[#files + 1] = of_runtime(name) end
   return files, recorded
+end
+
+-- The file of the runtime for C++.
+function M.cxx() return of_runtime "mhagen.hpp" end
+
+-- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the
+-- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, fingerprint } }
+function M.packers(cfg, recorded)
+  local of_name, list = {}, {}
+  for _, one in ipairs(recorded) do of_name[one.plan.cfg.name] = one end
+  for _, member in ipairs(config.is_ladder(cfg) and { cfg } or config.members(cfg) or { cfg }) do
+    local lengths = config.members(member) or { member }
+    local one = of_name[lengths[#lengths].name]
+    table.insert(list, 1, { cfg = member, packing = pack.packing(one.plan), fingerprint = one.fingerprint })
+  end
+  return list
 end
 
 return M

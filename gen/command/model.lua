@@ -8,7 +8,6 @@ local kernel = require "command.kernel"
 local layers = require "model.layers"
 local model_text = require "model.text"
 local options = require "options.init"
-local pack = require "pack"
 local packed_file = require "command.packed_file"
 local show = require "options.show"
 local takes = require "command.takes"
@@ -49,7 +48,7 @@ local function config_of(layer, arguments, given)
     local key = word:match("^[^=]*")
     if not given[key] and not is_idle(key, given) then all[#all + 1] = word end
   end
-  local ok, cfg = pcall(kernel.load_one, all, "model")
+  local ok, cfg = pcall(kernel.load_config, all)
   if ok then return cfg end
   if type(cfg) ~= "table" then error(cfg, 0) end
   error({ message = ("layer %s: %s"):format(layer.name, errors.one_line(cfg)) }, 0)
@@ -57,10 +56,9 @@ end
 
 -- ---- angles of rope ----
 
--- The packing of a kernel with the angles of a layer, where they are not those of rope_theta alone.
-local function packing_of(entry, layer)
-  local packing, cfg, turns = entry.packing, entry.cfg, entry.packing.turns
-  if not turns then return packing end
+-- The parts of a turn of a layer's pairs, which may not be those of rope_theta alone; nil without rope.
+local function turns_of(cfg, turns, layer)
+  if not turns then return nil end
   if layer.divide then turns = layer.divide(turns, cfg.seq_kv) end
   local tensor = layer.frequencies
   if tensor then -- GGUF: what the angles of each pair are divided by
@@ -68,8 +66,14 @@ local function packing_of(entry, layer)
                                     first = 0, step = #turns })
     local divided = {}
     for i, factor in ipairs(memory:floats(0, #turns)) do divided[i] = turns[i] / factor end
+    memory:free()
     turns = divided
   end
+  return turns
+end
+
+-- A packing with these.
+local function turned(packing, turns)
   local own = {}
   for key, value in pairs(packing) do own[key] = value end
   own.turns = turns
@@ -100,38 +104,52 @@ local function plan(model, args)
   return kernels, all
 end
 
--- The files of all kernels, each once.
+-- The files of all kernels, each once; and all packers, which get the name of their file and its number of layers.
 local function generate(kernels)
-  local files, seen = {}, {}
+  local files, packers, seen = {}, {}, {}
   for _, entry in ipairs(kernels) do
     local made, recorded = kernel.files_of(entry.cfg)
-    entry.packing, entry.fingerprint = pack.packing(recorded[1].plan), recorded[1].fingerprint
+    entry.packers = kernel.packers(entry.cfg, recorded)
+    for _, packer in ipairs(entry.packers) do
+      packer.name, packer.layers = packer.cfg.name .. ".packed", #entry.layers
+      packers[#packers + 1] = packer
+    end
     for _, file in ipairs(made) do
       if not seen[file.name] then files[#files + 1], seen[file.name] = file, true end
     end
   end
-  return files
+  return files, packers
 end
 
 local SOON = 2 -- seconds between lines that say how far it is
 
--- Packs all layers, into a file for each kernel; returns the files, and how many bytes that are.
-local function pack_layers(all, kernels, args)
-  local told, done = host.clock(), 0
-  for _, entry in ipairs(kernels) do entry.file = packed_file.new(args.output, entry) end
-  for i, layer in ipairs(all) do
-    local entry = layer.kernel
-    local packed = weights.packed(packing_of(entry, layer), layer.weights, layer.in_out)
-    entry.file:add(packed)
+-- Packs a layer for each CPU; returns how many bytes that are.
+local function pack_layer(layer)
+  local packers, done = layer.kernel.packers, 0
+  local turns = turns_of(layer.kernel.cfg, packers[1].packing.turns, layer)
+  local given = weights.read(layer.weights, layer.in_out)
+  for _, packer in ipairs(packers) do
+    local packed = host.pack(turned(packer.packing, turns), given)
+    packer.file:add(packed)
     done = done + #packed
     packed:free()
+  end
+  weights.free(given)
+  return done
+end
+
+-- Packs all layers, into a file for each packer; returns the files, and how many bytes that are.
+local function pack_layers(all, packers, args)
+  local told, done, files = host.clock(), 0, {}
+  for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer) end
+  for i, layer in ipairs(all) do
+    done = done + pack_layer(layer)
     if not args.quiet and host.clock() - told > SOON then
       told = host.clock()
       must(host.print(("packed %d of %d layers\n"):format(i, #all)))
     end
   end
-  local files = {}
-  for i, entry in ipairs(kernels) do files[i] = entry.file:finish(entry.cfg.name .. ".packed") end
+  for i, packer in ipairs(packers) do files[i] = packer.file:finish(packer.name) end
   return files, done
 end
 
@@ -141,7 +159,10 @@ local function summary(model, all, kernels, figures)
     local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
     lines[#lines + 1] = ("  %-3d %s"):format(#entry.layers, first == last and first or first .. " .. " .. last)
     lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
-    lines[#lines + 1] = ("      %s bytes packed a layer"):format(words.number(entry.packing.bytes))
+    for _, packer in ipairs(entry.packers) do
+      lines[#lines + 1] = ("      %s bytes packed a layer%s"):format(words.number(packer.packing.bytes),
+        #entry.packers > 1 and " for " .. packer.cfg.isa or "")
+    end
   end
   lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(words.number(figures.bytes),
     figures.packing, figures.seconds)
@@ -163,19 +184,20 @@ local function run(args)
   local start = host.clock()
   local model = weights.open_model(args.path)
   local kernels, all = plan(model, args)
-  local files = generate(kernels)
-  local function name_of(entry) return { name = entry.cfg.name .. ".packed", mark = packed_file.MARK } end
+  local files, packers = generate(kernels)
+  if args.cxx then files[#files + 1] = kernel.cxx() end
   local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
   append(files, model_text.table(args.name, from, kernels, all, args.embed))
-  for _, entry in ipairs(args.embed and kernels or {}) do
-    append(files, model_text.embedded(entry.cfg.name, entry.cfg.name .. ".packed",
-                                      packed_file.bytes(entry.packing.bytes, #entry.layers)))
+  local written = {}
+  for i, packer in ipairs(packers) do
+    append(files, args.embed and model_text.embedded(packer.cfg.name, packer.name, packed_file.bytes(
+      packer.packing.bytes, packer.layers)) or {})
+    written[i] = { name = packer.name, mark = packed_file.MARK }
   end
-  local written = table.move(files, 1, #files, 1, {})
-  for _, entry in ipairs(kernels) do written[#written + 1] = name_of(entry) end
+  append(written, files)
   takes.refuse_foreign(args.output, written, args.force)
   local packing = host.clock()
-  local packed, bytes = pack_layers(all, kernels, args)
+  local packed, bytes = pack_layers(all, packers, args)
   packing = build.seconds_since(packing)
   append(files, packed)
   must(host.write_files(args.output, files))
@@ -195,6 +217,7 @@ local function add_options(cmd)
     :convert(takes.number("--name", "^[%a_][%w_]*$", "a C identifier"))
   cmd:option("--only", "take the layers with this in their names, such as encoder."):argname("<TEXT>")
   takes.embed(cmd)
+  takes.cxx(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
   cmd:epilog(show.help() .. "\n\nExit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")

@@ -1,10 +1,9 @@
--- `pack`: the packed weights of one kernel, from files of single matrices.
+-- `pack`: the packed weights of a kernel, from files of single matrices.
 
 local host = require "host"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local model_text = require "model.text"
-local pack = require "pack"
 local packed_file = require "command.packed_file"
 local show = require "options.show"
 local takes = require "command.takes"
@@ -36,10 +35,12 @@ end
 -- Tensors of the wanted sizes as parts; those of one row may have any axes.
 local function parts_of(packing, files, in_out)
   local parts = {}
-  for name, text in pairs(files) do
+  for name in pairs(files) do
     local size = packing.sizes[names[name]]
     if not size or size[1] * size[2] == 0 then error({ message = name .. ": the kernel has no such matrix" }, 0) end
-    local tensor = weights.find_tensor(text)
+  end
+  for name, tensor in pairs(weights.find_tensors(files)) do
+    local size = packing.sizes[names[name]]
     if not host.type_size(tensor.type) then
       tensors.fail(tensor, "numbers of type %s are not read", errors.show(tensor.type))
     end
@@ -68,32 +69,49 @@ local function parts_of(packing, files, in_out)
   return parts
 end
 
+-- The name of a file; of several, each has the ISA behind the name that is given.
+local function file_name(name, packer, several)
+  if not several then return name end
+  local stem, extension = name:match("^(.+)(%.[^.]*)$")
+  return ("%s_%s%s"):format(stem or name, packer.cfg.isa, extension or "")
+end
+
 local function run(args)
   if not args.output then error({ message = "missing option '-o'" }, 0) end
   local keys, files = divide(args.config)
-  local cfg = kernel.load_one(keys, "pack")
+  local cfg = kernel.load_config(keys)
   local _, recorded = kernel.files_of(cfg)
-  local packing = pack.packing(recorded[1].plan)
-  local in_out = args.layout == "in_out"
-  local parts = parts_of(packing, files, in_out)
+  local packers, in_out = kernel.packers(cfg, recorded), args.layout == "in_out"
+  local parts = parts_of(packers[1].packing, files, in_out)
   local dir, name = takes.split(args.output)
-  local written = args.embed and model_text.embedded(cfg.name, name, packed_file.bytes(packing.bytes, 1)) or {}
-  takes.refuse_foreign(dir, { { name = name, mark = packed_file.MARK }, table.unpack(written) }, args.force)
-  local file = packed_file.new(dir, { cfg = cfg, packing = packing, fingerprint = recorded[1].fingerprint })
-  local packed = weights.packed(packing, parts, in_out)
-  file:add(packed)
-  written[#written + 1] = file:finish(name)
+  local written, replaced, lines = {}, {}, {}
+  for i, packer in ipairs(packers) do
+    packer.file = file_name(name, packer, #packers > 1)
+    replaced[i] = { name = packer.file, mark = packed_file.MARK }
+    local linked = args.embed and model_text.embedded(packer.cfg.name, packer.file,
+                                                      packed_file.bytes(packer.packing.bytes, 1)) or {}
+    table.move(linked, 1, #linked, #written + 1, written)
+  end
+  takes.refuse_foreign(dir, table.move(written, 1, #written, #replaced + 1, replaced), args.force)
+  local given = weights.read(parts, in_out)
+  for i, packer in ipairs(packers) do
+    local file, packed = packed_file.new(dir, packer), host.pack(packer.packing, given)
+    file:add(packed)
+    packed:free()
+    written[#written + 1] = file:finish(packer.file)
+    lines[i] = ("%s: %s bytes of packed weights for %s\n"):format(
+      args.output:sub(1, -#name - 1) .. packer.file, words.number(packer.packing.bytes), packer.cfg.name)
+  end
   errors.must(host.write_files(dir, written))
-  if args.quiet then return 0 end
-  errors.must(host.print(("%s: %s bytes of packed weights for %s\n"):format(args.output, words.number(#packed),
-                                                                          cfg.name)))
+  if not args.quiet then errors.must(host.print(table.concat(lines))) end
   return 0
 end
 
 local function options(cmd)
   cmd:argument("config", "one CONFIG.lua or none, key=value of the config, and NAME=FILE for each matrix")
     :args("*"):argname("<CONFIG.lua, key=value or NAME=FILE>")
-  cmd:option("-o --output", "the file of packed weights"):argname("<FILE>"):overwrite(false)
+  cmd:option("-o --output", "the file of packed weights; of a bundle each ISA has one, with _ISA in its name")
+    :argname("<FILE>"):overwrite(false)
   cmd:option("--layout", "how matrices lie: out_in is y = x W^T, as in torch.nn.Linear", "out_in")
     :choices { "in_out", "out_in" }
   takes.embed(cmd)

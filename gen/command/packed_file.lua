@@ -13,10 +13,10 @@ M.MARK = "mhagen\n\0" -- with which such files begin
 -- The bytes of a file with so many layers of so many bytes.
 function M.bytes(packed_bytes, layers) return #host.packed_head("", "0", packed_bytes) + layers * packed_bytes end
 
--- Begins the file of a kernel in `dir`, which need not be there yet.
-function M.new(dir, entry)
+-- Begins the file of one of kernel.packers in `dir`, which need not be there yet.
+function M.new(dir, packer)
   local file = setmetatable({ stream = must(host.stream(dir)),
-                              head = host.packed_head(entry.cfg.name, entry.fingerprint, entry.packing.bytes) }, M)
+                              head = host.packed_head(packer.cfg.name, packer.fingerprint, packer.packing.bytes) }, M)
   must(file.stream:write(file.head))
   return file
 end

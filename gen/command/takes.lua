@@ -27,6 +27,8 @@ function M.embed(cmd)
   cmd:flag("--embed", "also write NAME_packed.S and NAME_packed.h, with which packed weights are linked")
 end
 
+function M.cxx(cmd) cmd:flag("--cxx", "also mhagen.hpp, kernels from C++17") end
+
 function M.force(cmd) cmd:flag("--force", "also replace files that mhagen has not made") end
 
 -- An option of cmd: the command of the shell in which {} stands for a program and its arguments.

@@ -97,16 +97,32 @@ end
 
 local readers = { npz = npz, safetensors = safetensors, gguf = gguf }
 
--- FILE.npy, or FILE:TENSOR with one of the readers -> its tensor
-function M.find_tensor(text)
-  if text:find("%.npy$") then return npy(open(text), text, host.type_size) end
+-- FILE.npy, or FILE:TENSOR with one of the readers -> path, tensor or nil, reader
+local function place_of(text)
+  if text:find("%.npy$") then return text, nil, npy end
   local path, name = text:match("^(.-%.%w+):(.+)$")
   local read = path and readers[path:match("%w+$")]
-  if not read then
-    error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf" }, 0)
+  if read then return path, name, read end
+  error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf" }, 0)
+end
+
+-- { key = FILE.npy or FILE:TENSOR } -> { key = tensor }; each file is read once.
+function M.find_tensors(texts)
+  local readers_of, wanted, found, all = {}, {}, {}, {}
+  for _, text in pairs(texts) do
+    local path, name, read = place_of(text)
+    readers_of[path], wanted[path] = read, wanted[path] or {}
+    if name then wanted[path][name] = true end
   end
-  return read(open(path), path, host.type_size, name)[name]
-    or error({ message = ("%s: tensor %s is missing"):format(path, errors.show(name)) }, 0)
+  for path, read in pairs(readers_of) do
+    found[path] = read(open(path), path, host.type_size, read ~= npy and wanted[path] or nil)
+  end
+  for key, text in pairs(texts) do
+    local path, name = place_of(text)
+    all[key] = not name and found[path] or found[path][name]
+      or error({ message = ("%s: tensor %s is missing"):format(path, errors.show(name)) }, 0)
+  end
+  return all
 end
 
 -- ---- numbers ----
@@ -122,13 +138,18 @@ function M.floats(part)
   return memory
 end
 
--- parts: by the names of matrices -> the packed weights, in memory of the host. in_out: matrices lie so.
-function M.packed(packing, parts, in_out)
-  local weights = { in_out = in_out }
-  for matrix, part in pairs(parts) do weights[matrix] = M.floats(part) end
-  local packed = host.pack(packing, weights)
-  for matrix in pairs(parts) do weights[matrix]:free() end
-  return packed
+-- parts: by the names of matrices -> the weights that host.pack takes, in memory of the host until they are freed.
+-- in_out: matrices lie so.
+function M.read(parts, in_out)
+  local given = { in_out = in_out }
+  for matrix, part in pairs(parts) do given[matrix] = M.floats(part) end
+  return given
+end
+
+function M.free(given)
+  for matrix, memory in pairs(given) do
+    if matrix ~= "in_out" then memory:free() end
+  end
 end
 
 return M

@@ -69,7 +69,8 @@ local function read_entry(at)
   if at:bytes(4, what) ~= ENTRY then at:fail("%s: does not begin as one", what) end
   at:skip(4, what)
   local entry = { flags = at:number("I2", what), method = at:number("I2", what) }
-  at:skip(8, what)
+  at:skip(4, what)
+  entry.sum = at:number("I4", what)
   entry.packed, entry.bytes = at:number("I4", what), at:number("I4", what)
   local name, extra, comment = at:number("I2", what), at:number("I2", what), at:number("I2", what)
   at:skip(8, what)
@@ -93,7 +94,16 @@ local function find_bytes(file, path, entry, stop)
   return at.at
 end
 
--- file -> { name: tensor }; only: the name of the one that is wanted, or nil for all.
+-- Refuses an entry whose bytes are not those that were written.
+local function check_sum(file, place)
+  local sum, why = file:crc32(place.first, place.bytes)
+  if not sum then tensors.fail(place.tensor, "%s", why) end
+  if sum ~= place.sum then
+    tensors.fail(place.tensor, "is damaged: its CRC-32 is %08x, and must be %08x", sum, place.sum)
+  end
+end
+
+-- file -> { name: tensor }; only: { name = true } of those that are wanted, or nil for all.
 return function(file, path, type_size, only)
   local at, list = find_list(file, path)
   local found, places = {}, {}
@@ -103,7 +113,7 @@ return function(file, path, type_size, only)
     local tensor = { name = name, path = path }
     if found[name] then tensors.fail(tensor, "is there twice") end
     found[name] = tensor
-    if not only or name == only then
+    if not only or only[name] then
       if entry.flags & ENCRYPTED ~= 0 then tensors.fail(tensor, "is encrypted") end
       if entry.method ~= STORED then
         tensors.fail(tensor, "is compressed; write it by numpy.savez, not savez_compressed")
@@ -112,12 +122,13 @@ return function(file, path, type_size, only)
         tensors.fail(tensor, "takes %d bytes in the archive, and is of %d", entry.packed, entry.bytes)
       end
       local first = find_bytes(file, path, entry, list.at)
-      places[#places + 1] = { tensor = tensor, first = first, bytes = entry.bytes }
+      places[#places + 1] = { tensor = tensor, first = first, bytes = entry.bytes, sum = entry.sum }
     end
   end
   tensors.apart(places, list.at)
   for _, place in ipairs(places) do
     local name = place.tensor.name
+    check_sum(file, place)
     found[name] = npy(file, path, type_size, { name = name, first = place.first, stop = place.first + place.bytes })
   end
   return found

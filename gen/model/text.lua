@@ -23,22 +23,25 @@ function M.embedded(name, file, bytes)
   }
 end
 
-local function row(entry, embed)
-  local name = entry.cfg.name
+local function row(name, embed)
   local words = { ("&%s_kernel"):format(name), "\n    " .. literal(name .. ".packed") }
-  if embed then words[3] = ("\n    %s_packed, sizeof %s_packed"):format(name, name) end
+  if embed then words[3] = ("\n    %s_packed,\n    sizeof %s_packed"):format(name, name) end
   return "  { " .. table.concat(words, ",") .. " },"
 end
 
--- name: prefix of all names; from: { path, type }; kernels: { cfg } each; layers: { name, kernel } each in order.
--- embed: whether the rows have the packed weights too.
+-- name: prefix of all names; from: { path, type }; kernels: { cfg, packers = { { cfg }, .. } } each; layers: { name,
+-- kernel } each in order. embed: whether the rows have the packed weights too.
 function M.table(name, from, kernels, layers, embed)
   local includes, kernel_rows, layer_rows, at, counts = {}, {}, {}, {}, {}
+  local function include(header) includes[#includes + 1] = template.file("include.h.in", { name = header }) end
   for i, entry in ipairs(kernels) do
     at[entry.cfg.name], counts[i] = i, 0
-    includes[i] = template.file("include.h.in", { name = entry.cfg.name })
-    if embed then includes[i] = includes[i] .. template.file("include.h.in", { name = entry.cfg.name .. "_packed" }) end
-    kernel_rows[i] = row(entry, embed)
+    if #entry.packers > 1 then include(entry.cfg.name) end
+    for _, packer in ipairs(entry.packers) do
+      include(packer.cfg.name)
+      if embed then include(packer.cfg.name .. "_packed") end
+      kernel_rows[#kernel_rows + 1] = row(packer.cfg.name, embed)
+    end
   end
   for i, layer in ipairs(layers) do
     local kernel = at[layer.kernel.cfg.name]
@@ -53,7 +56,8 @@ function M.table(name, from, kernels, layers, embed)
   end
   return {
     { name = name .. ".h", text = template.file("model.h.in", with {
-      kernels = tostring(#kernels), layers = tostring(#layers), includes = table.concat(includes),
+      kernels = tostring(#kernels), members = tostring(#kernels[1].packers), layers = tostring(#layers),
+      includes = table.concat(includes),
       fields = embed and template.file("row_packed.h.in", {}) or "" }) },
     { name = name .. ".c", text = template.file("model.c.in", with {
       kernels = table.concat(kernel_rows, "\n"), layers = table.concat(layer_rows, "\n") }) },

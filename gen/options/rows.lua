@@ -343,8 +343,8 @@ M.ladder = {
   { key = "scores", must = "none", why = "whose rows would be of different length" },
   { key = "mask_dims", must = "k", beside = { "mask" }, why = "for other rows of a mask are of different length" },
   { key = "layout", must = "bshd", why = "for the next head begins behind all rows" },
-  { key = "rope", must = "none", why = "whose tables for each length would be packed" },
-  { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi" },
+  { key = "rope", must = "none", differs = "seq_kv", why = "whose tables for each length would be packed" },
+  { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi", "rope" },
     unless = { "cache", "append" }, why = "for the place of a row depends on the lengths" },
 }
 
