@@ -10,6 +10,7 @@
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
 --   note    a comment; block: a scope of its own
+--   array   of values, that only roll.lua makes: names { name, extents }, one of them (`of`); a loop of roll.lua starts at `first`
 -- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
 
 local expr = require "expr"
@@ -93,6 +94,8 @@ local words_of = setmetatable({}, {
 })
 
 local USING = { "left", "right", "count", "value", "off", "result" }
+
+M.words_of = words_of
 
 -- What a statement uses, in the set `used`: values by themselves, variables and pointers by name.
 local function note_uses(node, used)

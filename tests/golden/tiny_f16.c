@@ -21,7 +21,6 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
- *               p: weights exp2(x)
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -139,34 +138,30 @@ static inline __m256 kept8(__m256 a) {
 /* XT[3][8] from 2 rows of X[..][3]. */
 static __attribute__((noinline)) void transpose_2of8(const float *x, float *xt) {
   {
-    const __m256 x_r0 = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
-    const __m256 x_r1 = _mm256_maskload_ps(x + 3, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
-    const __m256 x_r2 = _mm256_setzero_ps();
-    const __m256 x_r3 = _mm256_setzero_ps();
-    const __m256 x_r4 = _mm256_setzero_ps();
-    const __m256 x_r5 = _mm256_setzero_ps();
-    const __m256 x_r6 = _mm256_setzero_ps();
-    const __m256 x_r7 = _mm256_setzero_ps();
-    const __m256 t2_0 = _mm256_blend_ps(x_r0, _mm256_moveldup_ps(x_r1), 0xAA);
-    const __m256 t2_1 = _mm256_blend_ps(x_r1, _mm256_movehdup_ps(x_r0), 0x55);
-    const __m256 t2_2 = _mm256_blend_ps(x_r2, _mm256_moveldup_ps(x_r3), 0xAA);
-    const __m256 t2_3 = _mm256_blend_ps(x_r3, _mm256_movehdup_ps(x_r2), 0x55);
-    const __m256 t2_4 = _mm256_blend_ps(x_r4, _mm256_moveldup_ps(x_r5), 0xAA);
-    const __m256 t2_5 = _mm256_blend_ps(x_r5, _mm256_movehdup_ps(x_r4), 0x55);
-    const __m256 t2_6 = _mm256_blend_ps(x_r6, _mm256_moveldup_ps(x_r7), 0xAA);
-    const __m256 t2_7 = _mm256_blend_ps(x_r7, _mm256_movehdup_ps(x_r6), 0x55);
-    const __m256 t4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_0),
-        _mm256_castps_pd(t2_2)));
-    const __m256 t4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_0),
-        _mm256_castps_pd(t2_2)));
-    const __m256 t4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_1),
-        _mm256_castps_pd(t2_3)));
-    const __m256 t4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_4),
-        _mm256_castps_pd(t2_6)));
-    const __m256 t4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_4),
-        _mm256_castps_pd(t2_6)));
-    const __m256 t4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_5),
-        _mm256_castps_pd(t2_7)));
+    __m256 x_r[8], t2[8];
+    x_r[0] = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
+    x_r[1] = _mm256_maskload_ps(x + 3, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
+#pragma GCC unroll 6
+    for (ptrdiff_t r = 2; r < 8; ++r) {
+      x_r[r] = _mm256_setzero_ps();
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
+      t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
+    }
+    const __m256 t4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[0]),
+        _mm256_castps_pd(t2[2])));
+    const __m256 t4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[0]),
+        _mm256_castps_pd(t2[2])));
+    const __m256 t4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[1]),
+        _mm256_castps_pd(t2[3])));
+    const __m256 t4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4]),
+        _mm256_castps_pd(t2[6])));
+    const __m256 t4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4]),
+        _mm256_castps_pd(t2[6])));
+    const __m256 t4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[5]),
+        _mm256_castps_pd(t2[7])));
     const __m256 t8_0 = _mm256_permute2f128_ps(t4_0, t4_4, 0x20);
     const __m256 t8_1 = _mm256_permute2f128_ps(t4_1, t4_5, 0x20);
     const __m256 t8_2 = _mm256_permute2f128_ps(t4_2, t4_6, 0x20);
@@ -182,25 +177,23 @@ static __attribute__((noinline)) void transpose_2of8(const float *x, float *xt) 
 /* 3 rows for a group of queries, 3 K steps. */
 static __attribute__((noinline)) void key_query_3x2of8_k3(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  __m256 acc_r2_c0 = _mm256_set1_ps(bias[2]);
+  __m256 acc_c0[3];
+  acc_c0[0] = _mm256_set1_ps(bias[0]);
+  acc_c0[1] = _mm256_set1_ps(bias[1]);
+  acc_c0[2] = _mm256_set1_ps(bias[2]);
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(a[3 * i]);
-    const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(a[3 * i + 1]);
-    const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2_exact = _mm256_set1_ps(a[3 * i + 2]);
-    const __m256 a_r2 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r2_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_exact = _mm256_set1_ps(a[3 * i + r]);
+      const __m256 a_r = _mm256_cvtph_ps(_mm256_cvtps_ph(a_exact, _MM_FROUND_TO_NEAREST_INT));
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
+  _mm256_storeu_ps(c, acc_c0[0]);
+  _mm256_storeu_ps(c + 8, acc_c0[1]);
+  _mm256_storeu_ps(c + 16, acc_c0[2]);
 }
 
 /* Scales Rounds 3 rows for a group of queries. */
@@ -275,47 +268,42 @@ static __attribute__((noinline)) void scores_first_2x2of8(const float *k, const 
   _mm256_storeu_ps(stats, minus_m_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, whole_top_c0);
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 p_r0_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r0_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p, p_r0_c0);
+  const __m256 sum_r0_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r0_c0, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_ps(p, sum_r0_c0);
   const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, whole_top_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 p_r1_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r1_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+  const __m256 sum_r1_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r1_c0, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_ps(p + 8, sum_r1_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   _mm256_storeu_ps(stats + 8, sum_c0_2_0);
 }
 
 /* 3 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_3x2of8_k2_final(const float *v, const float *p,
     float *stats, float *o) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[3];
+  acc_c0[0] = _mm256_setzero_ps();
+  acc_c0[1] = _mm256_setzero_ps();
+  acc_c0[2] = _mm256_setzero_ps();
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(v[3 * i]);
-    const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(v[3 * i + 1]);
-    const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2_exact = _mm256_set1_ps(v[3 * i + 2]);
-    const __m256 a_r2 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r2_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_exact = _mm256_set1_ps(v[3 * i + r]);
+      const __m256 a = _mm256_cvtph_ps(_mm256_cvtps_ph(a_exact, _MM_FROUND_TO_NEAREST_INT));
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
   __m256 test_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
-  _mm256_storeu_ps(o, o_r0_c0);
-  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  _mm256_storeu_ps(o + 8, o_r1_c0);
-  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  const __m256 o_r2_c0 = _mm256_mul_ps(acc_r2_c0, inverse_c0);
-  _mm256_storeu_ps(o + 16, o_r2_c0);
-  test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
+#pragma GCC unroll 3
+  for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
+    _mm256_storeu_ps(o + 8 * r, o_c0);
+    test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
+  }
   _mm256_storeu_ps(stats + 16, test_c0);
 }
 
@@ -366,13 +354,13 @@ static __attribute__((noinline)) void scores_again_2x2of8(const float *k, const 
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 p_r0_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r0_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p, p_r0_c0);
+  const __m256 sum_r0_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r0_c0, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_ps(p, sum_r0_c0);
   const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 p_r1_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r1_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+  const __m256 sum_r1_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r1_c0, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_ps(p + 8, sum_r1_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   _mm256_storeu_ps(stats + 8, sum_c0_2_0);
 }
 

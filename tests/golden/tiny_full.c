@@ -17,7 +17,6 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
- *               p: weights exp2(x)
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -212,16 +211,16 @@ static __attribute__((noinline)) void scores_again_3x3of16(const float *k, const
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
+  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
+  _mm256_storeu_ps(p, sum_r0_c0);
   const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
+  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
+  _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, p_r2_c0);
+  const __m256 sum_r2_c0 = exp2_8(x_r2_c0);
+  _mm256_storeu_ps(p + 32, sum_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -534,16 +533,16 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
       _mm256_storeu_ps(ws + 272, minus_m_c0);
       const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_4_0);
-      const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-      _mm256_storeu_ps(ws + 224, p_r0_c0);
+      const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
+      _mm256_storeu_ps(ws + 224, sum_r0_c0);
       const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_4_0);
-      const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-      _mm256_storeu_ps(ws + 240, p_r1_c0);
+      const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
+      _mm256_storeu_ps(ws + 240, sum_r1_c0);
       const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_4_0);
-      const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-      _mm256_storeu_ps(ws + 256, p_r2_c0);
-      const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-      const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, p_r2_c0);
+      const __m256 sum_r2_c0 = exp2_8(x_r2_c0);
+      _mm256_storeu_ps(ws + 256, sum_r2_c0);
+      const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+      const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
       _mm256_storeu_ps(ws + 288, sum_c0_4_0);
     }
     {
