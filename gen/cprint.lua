@@ -102,15 +102,25 @@ function printers.block(isa, node, indent, out)
   out[#out + 1] = indent .. "}"
 end
 
+local SIMPLE = { op = true, apply = true, call = true } -- statements that may stand behind a loop's head
+
 function printers.loop(isa, node, indent, out)
   if node.unrolled then out[#out + 1] = "#pragma GCC unroll " .. node.count end
   local first = node.first or 0
-  out[#out + 1] = ("%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) {"):format(
+  local head = ("%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) "):format(
     indent, node.var, first, node.var, expr.text(first + node.count), node.var)
   local body, only = node.body, node.body[1]
   if only and not body[2] and only.kind == "block" then body = only.body end
-  print_body(isa, body, indent .. "  ", out)
-  out[#out + 1] = indent .. "}"
+  local inside = {}
+  print_body(isa, body, indent .. "  ", inside)
+  local line = head .. inside[1]:gsub("^ +", "")
+  if not inside[2] and SIMPLE[only.kind] and #line <= 100 then
+    out[#out + 1] = line
+  else
+    out[#out + 1] = head .. "{"
+    table.move(inside, 1, #inside, #out + 1, out)
+    out[#out + 1] = indent .. "}"
+  end
 end
 
 function printers.when(isa, node, indent, out)

@@ -16,9 +16,8 @@ local expr = require "expr"
 
 local NOTHING = {}
 local MOST_ITEMS = 64 -- of a round
-local MOST_SIZE = 150 -- operations of a round: gcc does not write out larger ones
+local MOST_SIZE = 2000 -- operations of a round: gcc does not write out larger ones
 local APPLIED = 16 -- operations of a function of vectors
-local LINES = 3 -- that a loop takes besides its statements
 local WORTH = 2 -- lines that a loop has to save
 
 -- A name as a pattern with # for its numbers, these, and the letters before each.
@@ -90,6 +89,12 @@ local function sum_of(items, key)
   local sum = 0
   for _, item in ipairs(items) do sum = sum + item[key] end
   return sum
+end
+
+-- The lines of a loop over some items: a single statement stands behind its head.
+local function lines_of(items)
+  local lines = sum_of(items, "lines")
+  return lines == 1 and 2 or lines + 3
 end
 
 -- The constants of the slots of an item and of those in it.
@@ -169,7 +174,7 @@ local function rolled(list, i, n, rounds, moves, number)
   local var = "@" .. height + 1 -- until all names are known
   for k, item in ipairs(items) do items[k] = moving(item, moves[k - 1], expr.var(var) - first, 0) end
   local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = true }, items = items, slots = {},
-                 letters = {}, var = var, letter = letter, height = height + 1, lines = sum_of(items, "lines") + LINES,
+                 letters = {}, var = var, letter = letter, height = height + 1, lines = lines_of(items),
                  size = rounds * sum_of(items, "size") }
   loop.shape = number(("loop %d %d %s"):format(first, rounds, table.concat(said, " ")))
   loop.constants = constants_of(loop)
@@ -202,7 +207,7 @@ local function run_at(list, i, n)
   local rounds, moves = rounds_of(list, i, n)
   if rounds == 1 then return nil end
   local round = table.move(list, i, i + n - 1, 1, {})
-  if (rounds - 1) * sum_of(round, "lines") - LINES < WORTH or sum_of(round, "size") > MOST_SIZE then return nil end
+  if rounds * sum_of(round, "lines") - lines_of(round) < WORTH or sum_of(round, "size") > MOST_SIZE then return nil end
   if rounds == 2 and not even(round, moves) then return nil end
   return rounds, moves
 end

@@ -134,16 +134,10 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
   __m256 acc_c0[5], acc_c0_2[5];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
-  acc_c0[4] = _mm256_setzero_ps();
-  acc_c0_2[0] = _mm256_setzero_ps();
-  acc_c0_2[1] = _mm256_setzero_ps();
-  acc_c0_2[2] = _mm256_setzero_ps();
-  acc_c0_2[3] = _mm256_setzero_ps();
-  acc_c0_2[4] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
@@ -161,16 +155,10 @@ static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b
       acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
     }
   }
-  acc_c0[0] = _mm256_add_ps(acc_c0[0], acc_c0_2[0]);
-  acc_c0[1] = _mm256_add_ps(acc_c0[1], acc_c0_2[1]);
-  acc_c0[2] = _mm256_add_ps(acc_c0[2], acc_c0_2[2]);
-  acc_c0[3] = _mm256_add_ps(acc_c0[3], acc_c0_2[3]);
-  acc_c0[4] = _mm256_add_ps(acc_c0[4], acc_c0_2[4]);
-  _mm256_storeu_ps(c, acc_c0[0]);
-  _mm256_storeu_ps(c + 8, acc_c0[1]);
-  _mm256_storeu_ps(c + 16, acc_c0[2]);
-  _mm256_storeu_ps(c + 24, acc_c0[3]);
-  _mm256_storeu_ps(c + 32, acc_c0[4]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* Projects rows of 2 heads. */
@@ -182,16 +170,10 @@ static __attribute__((noinline)) void project_rows(const float *x, const float *
 static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
   __m256 acc_c0[5], acc_c0_2[5];
-  acc_c0[0] = _mm256_loadu_ps(bias);
-  acc_c0[1] = _mm256_loadu_ps(bias);
-  acc_c0[2] = _mm256_loadu_ps(bias);
-  acc_c0[3] = _mm256_loadu_ps(bias);
-  acc_c0[4] = _mm256_loadu_ps(bias);
-  acc_c0_2[0] = _mm256_setzero_ps();
-  acc_c0_2[1] = _mm256_setzero_ps();
-  acc_c0_2[2] = _mm256_setzero_ps();
-  acc_c0_2[3] = _mm256_setzero_ps();
-  acc_c0_2[4] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
@@ -209,16 +191,10 @@ static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float
       acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
     }
   }
-  acc_c0[0] = _mm256_add_ps(acc_c0[0], acc_c0_2[0]);
-  acc_c0[1] = _mm256_add_ps(acc_c0[1], acc_c0_2[1]);
-  acc_c0[2] = _mm256_add_ps(acc_c0[2], acc_c0_2[2]);
-  acc_c0[3] = _mm256_add_ps(acc_c0[3], acc_c0_2[3]);
-  acc_c0[4] = _mm256_add_ps(acc_c0[4], acc_c0_2[4]);
-  _mm256_storeu_ps(c, acc_c0[0]);
-  _mm256_storeu_ps(c + 8, acc_c0[1]);
-  _mm256_storeu_ps(c + 16, acc_c0[2]);
-  _mm256_storeu_ps(c + 24, acc_c0[3]);
-  _mm256_storeu_ps(c + 32, acc_c0[4]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* Projects queries of 2 heads. */
@@ -231,11 +207,8 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   {
     __m256 x_r[8], t2[8], t4[8], t8[8];
-    x_r[0] = _mm256_loadu_ps(x);
-    x_r[1] = _mm256_loadu_ps(x + 8);
-    x_r[2] = _mm256_loadu_ps(x + 16);
-    x_r[3] = _mm256_loadu_ps(x + 24);
-    x_r[4] = _mm256_loadu_ps(x + 32);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm256_loadu_ps(x + 8 * r);
     x_r[5] = _mm256_setzero_ps();
     x_r[6] = _mm256_setzero_ps();
     x_r[7] = _mm256_setzero_ps();
@@ -258,9 +231,7 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
       t8[i + 4] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x31);
     }
 #pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
-      _mm256_storeu_ps(xt + 8 * i, t8[i]);
-    }
+    for (ptrdiff_t i = 0; i < 8; ++i) _mm256_storeu_ps(xt + 8 * i, t8[i]);
   }
 }
 
@@ -299,11 +270,8 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
   __m256 acc_c0[5], sum_c0[4];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
-  acc_c0[4] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
@@ -340,10 +308,8 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
 static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, const float *p,
     float *stats, float *o) {
   __m256 acc_c0[4];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 5
   for (ptrdiff_t i = 0; i < 5; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(p + 8 * i);
@@ -369,11 +335,12 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -387,19 +354,17 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
 static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
   __m256 acc_c0[5], sum_c0[4];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
-  acc_c0[4] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
 #pragma GCC unroll 5
     for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a = _mm256_set1_ps(k[i + 8 * r]);
+      const __m256 a = _mm256_set1_ps(k[8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -429,9 +394,7 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) {
-    scores_maximum_1x5of8(k + 8 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 8 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
@@ -492,16 +455,10 @@ static __attribute__((noinline)) void attend_5of8(const float *keys, const float
 static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
   __m256 acc_c0[5], acc_c0_2[5];
-  acc_c0[0] = _mm256_loadu_ps(bias);
-  acc_c0[1] = _mm256_loadu_ps(bias);
-  acc_c0[2] = _mm256_loadu_ps(bias);
-  acc_c0[3] = _mm256_loadu_ps(bias);
-  acc_c0[4] = _mm256_loadu_ps(bias);
-  acc_c0_2[0] = _mm256_setzero_ps();
-  acc_c0_2[1] = _mm256_setzero_ps();
-  acc_c0_2[2] = _mm256_setzero_ps();
-  acc_c0_2[3] = _mm256_setzero_ps();
-  acc_c0_2[4] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
@@ -519,16 +476,10 @@ static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const f
       acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
     }
   }
-  acc_c0[0] = _mm256_add_ps(acc_c0[0], acc_c0_2[0]);
-  acc_c0[1] = _mm256_add_ps(acc_c0[1], acc_c0_2[1]);
-  acc_c0[2] = _mm256_add_ps(acc_c0[2], acc_c0_2[2]);
-  acc_c0[3] = _mm256_add_ps(acc_c0[3], acc_c0_2[3]);
-  acc_c0[4] = _mm256_add_ps(acc_c0[4], acc_c0_2[4]);
-  _mm256_storeu_ps(c, acc_c0[0]);
-  _mm256_storeu_ps(c + 8, acc_c0[1]);
-  _mm256_storeu_ps(c + 16, acc_c0[2]);
-  _mm256_storeu_ps(c + 24, acc_c0[3]);
-  _mm256_storeu_ps(c + 32, acc_c0[4]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */

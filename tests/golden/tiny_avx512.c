@@ -145,15 +145,10 @@ static inline __m512 root16(__m512 a) {
 static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt) {
   {
     __m512 x_r[16], t2[16], t4[16], t8[16], t16[8];
-    x_r[0] = _mm512_maskz_loadu_ps(0xFF, x);
-    x_r[1] = _mm512_maskz_loadu_ps(0xFF, x + 8);
-    x_r[2] = _mm512_maskz_loadu_ps(0xFF, x + 16);
-    x_r[3] = _mm512_maskz_loadu_ps(0xFF, x + 24);
-    x_r[4] = _mm512_maskz_loadu_ps(0xFF, x + 32);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm512_maskz_loadu_ps(0xFF, x + 8 * r);
 #pragma GCC unroll 11
-    for (ptrdiff_t r = 5; r < 16; ++r) {
-      x_r[r] = _mm512_setzero_ps();
-    }
+    for (ptrdiff_t r = 5; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
 #pragma GCC unroll 8
     for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
@@ -181,24 +176,17 @@ static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt)
       t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
     }
 #pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
-      t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
-    }
+    for (ptrdiff_t i = 0; i < 8; ++i) t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
 #pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
-      _mm512_storeu_ps(xt + 16 * i, t16[i]);
-    }
+    for (ptrdiff_t i = 0; i < 8; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
   }
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
   __m256 acc_c0[5];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
-  acc_c0[4] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
@@ -208,11 +196,8 @@ static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-  _mm256_storeu_ps(c, acc_c0[0]);
-  _mm256_storeu_ps(c + 16, acc_c0[1]);
-  _mm256_storeu_ps(c + 32, acc_c0[2]);
-  _mm256_storeu_ps(c + 48, acc_c0[3]);
-  _mm256_storeu_ps(c + 64, acc_c0[4]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Projects keys of 2 heads. */
@@ -227,11 +212,8 @@ static __attribute__((noinline)) void project_keys(const float *x, const float *
 static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
   __m256 acc_c0[5];
-  acc_c0[0] = _mm256_loadu_ps(bias);
-  acc_c0[1] = _mm256_loadu_ps(bias);
-  acc_c0[2] = _mm256_loadu_ps(bias);
-  acc_c0[3] = _mm256_loadu_ps(bias);
-  acc_c0[4] = _mm256_loadu_ps(bias);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
@@ -241,11 +223,8 @@ static __attribute__((noinline)) void values_5x8_k8(const float *a, const float 
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-  _mm256_storeu_ps(c, acc_c0[0]);
-  _mm256_storeu_ps(c + 16, acc_c0[1]);
-  _mm256_storeu_ps(c + 32, acc_c0[2]);
-  _mm256_storeu_ps(c + 48, acc_c0[3]);
-  _mm256_storeu_ps(c + 64, acc_c0[4]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Projects values of 2 heads. */
@@ -265,9 +244,7 @@ static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const flo
     const float *bias, float *c) {
   __m256 acc_c0[8];
 #pragma GCC unroll 8
-  for (ptrdiff_t r = 0; r < 8; ++r) {
-    acc_c0[r] = _mm256_set1_ps(bias[r]);
-  }
+  for (ptrdiff_t r = 0; r < 8; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
@@ -278,9 +255,7 @@ static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const flo
     }
   }
 #pragma GCC unroll 8
-  for (ptrdiff_t r = 0; r < 8; ++r) {
-    _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
-  }
+  for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
@@ -309,11 +284,8 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k, const float *q,
     float *stats, float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
-  acc_c0[4] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
@@ -364,10 +336,8 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
 static __attribute__((noinline)) void context_4x5of16_final(const float *v, const float *p,
     float *stats, float *o, ptrdiff_t tiles) {
   __m256 acc_c0[4];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < tiles; ++step) {
 #pragma GCC unroll 5
     for (ptrdiff_t i = 0; i < 5; ++i) {
@@ -397,11 +367,12 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
 static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float *k, const float *q,
     float *stats, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 16;
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
@@ -420,19 +391,17 @@ static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float 
 static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k, const float *q,
     float *stats, float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-  acc_c0[3] = _mm256_setzero_ps();
-  acc_c0[4] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
 #pragma GCC unroll 5
     for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
+      const __m256 a = _mm256_set1_ps(k[16 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
+    k += 1;
+    q += 16;
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
@@ -587,11 +556,8 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
 static __attribute__((noinline)) void output_5of16_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
   __m256 acc_c0[5];
-  acc_c0[0] = _mm256_loadu_ps(bias);
-  acc_c0[1] = _mm256_loadu_ps(bias);
-  acc_c0[2] = _mm256_loadu_ps(bias);
-  acc_c0[3] = _mm256_loadu_ps(bias);
-  acc_c0[4] = _mm256_loadu_ps(bias);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
@@ -601,11 +567,8 @@ static __attribute__((noinline)) void output_5of16_5x8_k8(const float *a, const 
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-  _mm256_storeu_ps(c, acc_c0[0]);
-  _mm256_storeu_ps(c + 8, acc_c0[1]);
-  _mm256_storeu_ps(c + 16, acc_c0[2]);
-  _mm256_storeu_ps(c + 24, acc_c0[3]);
-  _mm256_storeu_ps(c + 32, acc_c0[4]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */

@@ -335,14 +335,15 @@ static __attribute__((noinline)) void scores_maximum_1x2(const float *k, const f
   float acc_r0[2];
   acc_r0[0] = 0.0f;
   acc_r0[1] = 0.0f;
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const float b_c0 = q[2 * i];
-    const float b_c1 = q[2 * i + 1];
-    const float a_r0_exact = k[i];
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const float b_c0 = q[0];
+    const float b_c1 = q[1];
+    const float a_r0_exact = k[0];
     const float a_r0 = to_bf16(a_r0_exact);
     acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
     acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
+    k += 1;
+    q += 2;
   }
 #pragma GCC unroll 2
   for (ptrdiff_t c = 0; c < 2; ++c) {
@@ -370,18 +371,19 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
   acc_r0[1] = 0.0f;
   acc_r1[0] = 0.0f;
   acc_r1[1] = 0.0f;
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const float b_c0 = q[2 * i];
-    const float b_c1 = q[2 * i + 1];
-    const float a_r0_exact = k[i];
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const float b_c0 = q[0];
+    const float b_c1 = q[1];
+    const float a_r0_exact = k[0];
     const float a_r0 = to_bf16(a_r0_exact);
     acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
     acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
-    const float a_r1_exact = k[i + 3];
+    const float a_r1_exact = k[3];
     const float a_r1 = to_bf16(a_r1_exact);
     acc_r1[0] = a_r1 * b_c0 + acc_r1[0];
     acc_r1[1] = a_r1 * b_c1 + acc_r1[1];
+    k += 1;
+    q += 2;
   }
 #pragma GCC unroll 2
   for (ptrdiff_t c = 0; c < 2; ++c) {
@@ -414,9 +416,7 @@ static __attribute__((noinline)) void again_2(const float *q, const float *k, co
     stats[11] = kept_c1;
     stats[1] = none_c1;
   }
-  for (ptrdiff_t key = 0; key < 2; ++key) {
-    scores_maximum_1x2(k + 3 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
   {
 #pragma GCC unroll 2
     for (ptrdiff_t c = 0; c < 2; ++c) {

@@ -142,9 +142,7 @@ static __attribute__((noinline)) void transpose_2of8(const float *x, float *xt) 
     x_r[0] = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
     x_r[1] = _mm256_maskload_ps(x + 3, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
 #pragma GCC unroll 6
-    for (ptrdiff_t r = 2; r < 8; ++r) {
-      x_r[r] = _mm256_setzero_ps();
-    }
+    for (ptrdiff_t r = 2; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
     for (ptrdiff_t i = 0; i < 4; ++i) {
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
@@ -311,12 +309,13 @@ static __attribute__((noinline)) void context_3x2of8_k2_final(const float *v, co
 static __attribute__((noinline)) void scores_maximum_1x2of8(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-    const __m256 a_r0_exact = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0_exact = _mm256_set1_ps(k[0]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -339,15 +338,16 @@ static __attribute__((noinline)) void scores_again_2x2of8(const float *k, const 
     float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 a_r0_exact = _mm256_set1_ps(k[0]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(k[i + 3]);
+    const __m256 a_r1_exact = _mm256_set1_ps(k[3]);
     const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -373,9 +373,7 @@ static __attribute__((noinline)) void again_2of8(const float *q, const float *k,
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 2; ++key) {
-    scores_maximum_1x2of8(k + 3 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of8(k + 3 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);

@@ -138,11 +138,8 @@ static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b
   for (ptrdiff_t i = 0; i < 2; ++i) {
     float32x4_t a_k0[5];
     /* k = 4 * i */
-    a_k0[0] = vld1q_f32(a + 4 * i);
-    a_k0[1] = vld1q_f32(a + 4 * i + 8);
-    a_k0[2] = vld1q_f32(a + 4 * i + 16);
-    a_k0[3] = vld1q_f32(a + 4 * i + 24);
-    a_k0[4] = vld1q_f32(a + 4 * i + 32);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
     const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
     const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
 #pragma GCC unroll 5
@@ -200,11 +197,8 @@ static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float
   for (ptrdiff_t i = 0; i < 2; ++i) {
     float32x4_t a_k0[5];
     /* k = 4 * i */
-    a_k0[0] = vld1q_f32(a + 4 * i);
-    a_k0[1] = vld1q_f32(a + 4 * i + 8);
-    a_k0[2] = vld1q_f32(a + 4 * i + 16);
-    a_k0[3] = vld1q_f32(a + 4 * i + 24);
-    a_k0[4] = vld1q_f32(a + 4 * i + 32);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
     const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
     const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
 #pragma GCC unroll 5
@@ -254,28 +248,26 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
     {
-      const float32x4_t x_r0 = vld1q_f32(x + 4 * block);
-      const float32x4_t x_r1 = vld1q_f32(x + 4 * block + 8);
-      const float32x4_t x_r2 = vld1q_f32(x + 4 * block + 16);
-      const float32x4_t x_r3 = vld1q_f32(x + 4 * block + 24);
-      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
-      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
-      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
-      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
-      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+      float32x4_t x_r[4], t4[4];
+#pragma GCC unroll 4
+      for (ptrdiff_t r = 0; r < 4; ++r) x_r[r] = vld1q_f32(x + 4 * block + 8 * r);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r[0], x_r[1]);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r[0], x_r[1]);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r[2], x_r[3]);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r[2], x_r[3]);
+      t4[0] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+      t4[2] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[1] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[3] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      vst1q_f32(xt + 32 * block, t4_0);
-      vst1q_f32(xt + 32 * block + 8, t4_1);
-      vst1q_f32(xt + 32 * block + 16, t4_2);
-      vst1q_f32(xt + 32 * block + 24, t4_3);
+#pragma GCC unroll 4
+      for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i, t4[i]);
     }
     {
+      float32x4_t t4[4];
       const float32x4_t x_r0 = vld1q_f32(x + 4 * block + 32);
       const float32x4_t x_r1 = vdupq_n_f32(0.0f);
       const float32x4_t x_r2 = vdupq_n_f32(0.0f);
@@ -284,18 +276,16 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
       const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
       const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
       const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
-      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+      t4[0] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+      t4[2] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[1] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[3] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      vst1q_f32(xt + 32 * block + 4, t4_0);
-      vst1q_f32(xt + 32 * block + 12, t4_1);
-      vst1q_f32(xt + 32 * block + 20, t4_2);
-      vst1q_f32(xt + 32 * block + 28, t4_3);
+#pragma GCC unroll 4
+      for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i + 4, t4[i]);
     }
   }
 }
@@ -341,11 +331,8 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
     acc[r][1] = vdupq_n_f32(0.0f);
   }
   /* k = 0 */
-  a_k0[0] = vld1q_f32(k);
-  a_k0[1] = vld1q_f32(k + 8);
-  a_k0[2] = vld1q_f32(k + 16);
-  a_k0[3] = vld1q_f32(k + 24);
-  a_k0[4] = vld1q_f32(k + 32);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(k + 8 * r);
   const float32x4_t b_k0_c0 = vld1q_f32(q);
   const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
 #pragma GCC unroll 5
@@ -447,27 +434,15 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
   float32x4_t acc_r0[2];
   acc_r0[0] = vdupq_n_f32(0.0f);
   acc_r0[1] = vdupq_n_f32(0.0f);
-  /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(k);
-  const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
-  acc_r0[0] = vfmaq_laneq_f32(acc_r0[0], b_k0_c0, a_r0_k0, 0);
-  acc_r0[1] = vfmaq_laneq_f32(acc_r0[1], b_k0_c1, a_r0_k0, 0);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
-  acc_r0[0] = vfmaq_laneq_f32(acc_r0[0], b_k1_c0, a_r0_k0, 1);
-  acc_r0[1] = vfmaq_laneq_f32(acc_r0[1], b_k1_c1, a_r0_k0, 1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
-  acc_r0[0] = vfmaq_laneq_f32(acc_r0[0], b_k2_c0, a_r0_k0, 2);
-  acc_r0[1] = vfmaq_laneq_f32(acc_r0[1], b_k2_c1, a_r0_k0, 2);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
-  acc_r0[0] = vfmaq_laneq_f32(acc_r0[0], b_k3_c0, a_r0_k0, 3);
-  acc_r0[1] = vfmaq_laneq_f32(acc_r0[1], b_k3_c1, a_r0_k0, 3);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const float32x4_t b_c0 = vld1q_f32(q);
+    const float32x4_t b_c1 = vld1q_f32(q + 4);
+    const float32x4_t a_r0 = vdupq_n_f32(k[0]);
+    acc_r0[0] = vfmaq_f32(acc_r0[0], a_r0, b_c0);
+    acc_r0[1] = vfmaq_f32(acc_r0[1], a_r0, b_c1);
+    k += 1;
+    q += 8;
+  }
 #pragma GCC unroll 2
   for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t zero = vdupq_n_f32(0.0f);
@@ -482,48 +457,23 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
-  float32x4_t acc[5][2], a_k0[5], sum[4][2];
+  float32x4_t acc[5][2], sum[4][2];
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) {
     acc[r][0] = vdupq_n_f32(0.0f);
     acc[r][1] = vdupq_n_f32(0.0f);
   }
-  /* k = 0 */
-  a_k0[0] = vld1q_f32(k);
-  a_k0[1] = vld1q_f32(k + 8);
-  a_k0[2] = vld1q_f32(k + 16);
-  a_k0[3] = vld1q_f32(k + 24);
-  a_k0[4] = vld1q_f32(k + 32);
-  const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const float32x4_t b_c0 = vld1q_f32(q);
+    const float32x4_t b_c1 = vld1q_f32(q + 4);
 #pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k0_c0, a_k0[r], 0);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k0_c1, a_k0[r], 0);
-  }
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k1_c0, a_k0[r], 1);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k1_c1, a_k0[r], 1);
-  }
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k2_c0, a_k0[r], 2);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k2_c1, a_k0[r], 2);
-  }
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k3_c0, a_k0[r], 3);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k3_c1, a_k0[r], 3);
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const float32x4_t a = vdupq_n_f32(k[8 * r]);
+      acc[r][0] = vfmaq_f32(acc[r][0], a, b_c0);
+      acc[r][1] = vfmaq_f32(acc[r][1], a, b_c1);
+    }
+    k += 1;
+    q += 8;
   }
 #pragma GCC unroll 2
   for (ptrdiff_t c = 0; c < 2; ++c) {
@@ -560,9 +510,7 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     vst1q_f32(stats + 44, kept_c1);
     vst1q_f32(stats + 4, none_c1);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) {
-    scores_maximum_1x5of8(k + 8 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 8 * key, q, stats);
   {
 #pragma GCC unroll 2
     for (ptrdiff_t c = 0; c < 2; ++c) {

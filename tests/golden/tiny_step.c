@@ -178,9 +178,7 @@ static __attribute__((noinline)) void step_scores(const float *q, const float *k
     for (ptrdiff_t head = 0; head < 2; ++head) {
       __m256 acc[8];
 #pragma GCC unroll 8
-      for (ptrdiff_t r = 0; r < 8; ++r) {
-        acc[r] = _mm256_setzero_ps();
-      }
+      for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
       {
         const __m256 query = _mm256_maskload_ps(q + 4 * head, _mm256_setr_epi32(-1, -1, -1, -1, 0,
             0, 0, 0));
@@ -255,18 +253,15 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdiff_t first,
     ptrdiff_t stop) {
   const __m256 none = _mm256_set1_ps(-INFINITY);
-  _mm256_storeu_ps(p + stop, none);
-  _mm256_storeu_ps(p + stop + 8, none);
-  _mm256_storeu_ps(p + stop + 16, none);
-  _mm256_storeu_ps(p + stop + 24, none);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
   __m256 most = _mm256_set1_ps(-INFINITY);
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
-    const __m256 score0 = _mm256_loadu_ps(p + first + 32 * block);
-    const __m256 score1 = _mm256_loadu_ps(p + first + 32 * block + 8);
-    const __m256 score2 = _mm256_loadu_ps(p + first + 32 * block + 16);
-    const __m256 score3 = _mm256_loadu_ps(p + first + 32 * block + 24);
-    const __m256 max2_0 = _mm256_max_ps(score0, score1);
-    const __m256 max2_2 = _mm256_max_ps(score2, score3);
+    __m256 score[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) score[i] = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+    const __m256 max2_0 = _mm256_max_ps(score[0], score[1]);
+    const __m256 max2_2 = _mm256_max_ps(score[2], score[3]);
     const __m256 max4_0 = _mm256_max_ps(max2_0, max2_2);
     most = _mm256_max_ps(max4_0, most);
   }

@@ -253,9 +253,7 @@ static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out
   for (ptrdiff_t row = 0; row < 2; ++row) {
     float m_2[8];
 #pragma GCC unroll 7
-    for (ptrdiff_t i = 1; i < 8; ++i) {
-      m_2[i] = m[row + 2 * i - 2];
-    }
+    for (ptrdiff_t i = 1; i < 8; ++i) m_2[i] = m[row + 2 * i - 2];
     const float u2 = m_2[1] + m_2[6];
     const float u3 = u2 + m_2[7];
     const float u4 = u2 + m_2[5];
@@ -332,40 +330,33 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_2x4(const float *k, const float *q, float *stats,
     float *p) {
-  float acc[2][4];
-  acc[0][0] = 0.0f;
-  acc[0][1] = 0.0f;
-  acc[0][2] = 0.0f;
-  acc[0][3] = 0.0f;
-  acc[1][0] = 0.0f;
-  acc[1][1] = 0.0f;
-  acc[1][2] = 0.0f;
-  acc[1][3] = 0.0f;
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a = k[i + 2 * r];
-      acc[r][0] = a * b_c0 + acc[r][0];
-      acc[r][1] = a * b_c1 + acc[r][1];
-      acc[r][2] = a * b_c2 + acc[r][2];
-      acc[r][3] = a * b_c3 + acc[r][3];
-    }
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
+    const float a_r0 = k[i];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    const float a_r1 = k[i + 2];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
 #pragma GCC unroll 4
   for (ptrdiff_t c = 0; c < 4; ++c) {
     const float zero = 0.0f;
-    const float max_2_0 = acc[0][c] > acc[1][c] ? acc[0][c] : acc[1][c];
+    const float max_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
     const float minus_m = zero - max_2_0;
     stats[c] = minus_m;
-    const float x_r0 = acc[0][c] - max_2_0;
+    const float x_r0 = acc_r0[c] - max_2_0;
     const float sum_r0 = exp2_1(x_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc[1][c] - max_2_0;
+    const float x_r1 = acc_r1[c] - max_2_0;
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
@@ -376,35 +367,28 @@ static __attribute__((noinline)) void scores_first_2x4(const float *k, const flo
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
 static __attribute__((noinline)) void scores_2x4(const float *k, const float *q, float *stats,
     float *p) {
-  float acc[2][4];
-  acc[0][0] = stats[0];
-  acc[0][1] = stats[1];
-  acc[0][2] = stats[2];
-  acc[0][3] = stats[3];
-  acc[1][0] = stats[0];
-  acc[1][1] = stats[1];
-  acc[1][2] = stats[2];
-  acc[1][3] = stats[3];
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a = k[i + 2 * r];
-      acc[r][0] = a * b_c0 + acc[r][0];
-      acc[r][1] = a * b_c1 + acc[r][1];
-      acc[r][2] = a * b_c2 + acc[r][2];
-      acc[r][3] = a * b_c3 + acc[r][3];
-    }
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
+    const float a_r0 = k[i];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    const float a_r1 = k[i + 2];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
 #pragma GCC unroll 4
   for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float sum_r0 = exp2_1(acc[0][c]);
+    const float sum_r0 = exp2_1(acc_r0[c]);
     p[c] = sum_r0;
-    const float sum_r1 = exp2_1(acc[1][c]);
+    const float sum_r1 = exp2_1(acc_r1[c]);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
     const float old_sum = stats[c + 4];
@@ -416,39 +400,32 @@ static __attribute__((noinline)) void scores_2x4(const float *k, const float *q,
 /* 2 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const float *p,
     float *stats, float *o) {
-  float acc[2][4];
-  acc[0][0] = 0.0f;
-  acc[0][1] = 0.0f;
-  acc[0][2] = 0.0f;
-  acc[0][3] = 0.0f;
-  acc[1][0] = 0.0f;
-  acc[1][1] = 0.0f;
-  acc[1][2] = 0.0f;
-  acc[1][3] = 0.0f;
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
-    const float b_c0 = p[4 * i];
-    const float b_c1 = p[4 * i + 1];
-    const float b_c2 = p[4 * i + 2];
-    const float b_c3 = p[4 * i + 3];
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a = v[2 * i + r];
-      acc[r][0] = a * b_c0 + acc[r][0];
-      acc[r][1] = a * b_c1 + acc[r][1];
-      acc[r][2] = a * b_c2 + acc[r][2];
-      acc[r][3] = a * b_c3 + acc[r][3];
-    }
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = p[4 * i + c];
+    const float a_r0 = v[2 * i];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    const float a_r1 = v[2 * i + 1];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
 #pragma GCC unroll 4
   for (ptrdiff_t c = 0; c < 4; ++c) {
     const float inverse = stats[c + 12];
     float test = stats[c + 8];
     const float zero = 0.0f;
-    const float o_r0 = acc[0][c] * inverse;
+    const float o_r0 = acc_r0[c] * inverse;
     o[c] = o_r0;
     test = o_r0 * zero + test;
-    const float o_r1 = acc[1][c] * inverse;
+    const float o_r1 = acc_r1[c] * inverse;
     o[c + 4] = o_r1;
     test = o_r1 * zero + test;
     stats[c + 8] = test;
@@ -459,21 +436,17 @@ static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const
 static __attribute__((noinline)) void scores_maximum_1x4(const float *k, const float *q,
     float *stats) {
   float acc_r0[4];
-  acc_r0[0] = 0.0f;
-  acc_r0[1] = 0.0f;
-  acc_r0[2] = 0.0f;
-  acc_r0[3] = 0.0f;
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-    const float a_r0 = k[i];
-    acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
-    acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
-    acc_r0[2] = a_r0 * b_c2 + acc_r0[2];
-    acc_r0[3] = a_r0 * b_c3 + acc_r0[3];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    const float a_r0 = k[0];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    k += 1;
+    q += 4;
   }
 #pragma GCC unroll 4
   for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -489,39 +462,33 @@ static __attribute__((noinline)) void scores_maximum_1x4(const float *k, const f
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_2x4(const float *k, const float *q, float *stats,
     float *p) {
-  float acc[2][4];
-  acc[0][0] = 0.0f;
-  acc[0][1] = 0.0f;
-  acc[0][2] = 0.0f;
-  acc[0][3] = 0.0f;
-  acc[1][0] = 0.0f;
-  acc[1][1] = 0.0f;
-  acc[1][2] = 0.0f;
-  acc[1][3] = 0.0f;
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a = k[i + 2 * r];
-      acc[r][0] = a * b_c0 + acc[r][0];
-      acc[r][1] = a * b_c1 + acc[r][1];
-      acc[r][2] = a * b_c2 + acc[r][2];
-      acc[r][3] = a * b_c3 + acc[r][3];
-    }
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    const float a_r0 = k[0];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    const float a_r1 = k[2];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+    k += 1;
+    q += 4;
   }
 #pragma GCC unroll 4
   for (ptrdiff_t c = 0; c < 4; ++c) {
     const float zero = 0.0f;
     const float negmax = stats[c];
     const float m = zero - negmax;
-    const float x_r0 = acc[0][c] - m;
+    const float x_r0 = acc_r0[c] - m;
     const float sum_r0 = exp2_1(x_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc[1][c] - m;
+    const float x_r1 = acc_r1[c] - m;
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
@@ -542,20 +509,18 @@ static __attribute__((noinline)) void scores_next_again_2x4(const float *k, cons
       acc[r][c] = whole_acc - late_acc;
     }
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a = k[i + 2 * r];
-      acc[r][0] = a * b_c0 + acc[r][0];
-      acc[r][1] = a * b_c1 + acc[r][1];
-      acc[r][2] = a * b_c2 + acc[r][2];
-      acc[r][3] = a * b_c3 + acc[r][3];
-    }
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    const float a_r0 = k[0];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc[0][c] = a_r0 * b[c] + acc[0][c];
+    const float a_r1 = k[2];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc[1][c] = a_r1 * b[c] + acc[1][c];
+    k += 1;
+    q += 4;
   }
 #pragma GCC unroll 4
   for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -585,9 +550,7 @@ static __attribute__((noinline)) void again_4(const float *q, const float *k, co
       stats[c] = none;
     }
   }
-  for (ptrdiff_t key = 0; key < 4; ++key) {
-    scores_maximum_1x4(k + 2 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
   {
 #pragma GCC unroll 4
     for (ptrdiff_t c = 0; c < 4; ++c) {
