@@ -18,6 +18,7 @@ local NOTHING = {}
 local MOST_ITEMS = 64 -- of a round
 local MOST_SIZE = 2000 -- operations of a round: gcc does not write out larger ones
 local APPLIED = 16 -- operations of a function of vectors
+local LONG = 60 -- characters of an ISA's row that take a second line
 local WORTH = 2 -- lines that a loop has to save
 
 -- A name as a pattern with # for its numbers, these, and the letters before each.
@@ -106,6 +107,12 @@ local function constants_of(item)
 end
 
 -- ---- runs ----
+
+-- The lines that a statement takes, more or less.
+local function lines_of_op(node)
+  local row = node.w.isa.rows[node.op.name]
+  return #(type(row) == "table" and row[node.args[#node.args]] or row) > LONG and 2 or 1
+end
 
 -- By how much the constants of two items of one shape differ.
 local function difference(from, to)
@@ -263,7 +270,10 @@ local function items_of(fn, values)
         end)))
       end,
     }
-    if node.kind == "op" then say(node.op.name) end
+    if node.kind == "op" then
+      say(node.op.name)
+      item.lines = lines_of_op(node)
+    end
     if node.kind == "apply" then say(node.fn.name) end
     say(tostring(node.again) .. tostring(node.mutable) .. (node.w and node.w.lanes or ""))
     with(node, on)
