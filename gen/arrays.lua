@@ -95,26 +95,26 @@ local function enter(fn, items)
   return of
 end
 
--- The slots of an item, one after the other.
-local function slots_of(item)
+-- The fields of an item, one after the other.
+local function fields_of(item)
   local i = 0
   return function()
     i = i + 1
-    return item.slots[i]
+    return item.fields[i]
   end
 end
 
--- on of `with`, which takes the slots of an item; value(v, makes, coordinates) and the others replace the parts.
+-- on of `with`, which takes the fields of an item; value(v, makes, coordinates) and the others replace the parts.
 local function replacing(item, values, by)
-  local next_slot = slots_of(item)
+  local next_field = fields_of(item)
   return {
     literal = function(x) return x end,
-    int = function() return by.int(next_slot()) end,
-    pointer = function(p) return by.pointer(p, next_slot()) end,
-    text = function(text) return (text:gsub("%d+", function() return expr.text(by.int(next_slot())) end)) end,
+    int = function() return by.int(next_field()) end,
+    pointer = function(p) return by.pointer(p, next_field()) end,
+    text = function(text) return (text:gsub("%d+", function() return expr.text(by.int(next_field())) end)) end,
     value = function(v, makes)
       local value, at = values[v], {}
-      for i in ipairs(value and value.at or NOTHING) do at[i] = next_slot() end
+      for i in ipairs(value and value.at or NOTHING) do at[i] = next_field() end
       return by.value(v, value, at, makes)
     end,
   }

@@ -49,7 +49,8 @@ function M.stack(plan)
   for _, stage in ipairs(plan.stages) do bytes = bytes + kinds.ask("stack", 0, plan, stage) end
   -- What changes scores keeps vectors for each of a tile: clang 14 takes 4 KB for a tile of softcap, of five kinds.
   local changed = #plan.scores.changes > 0 and 16 or 0
-  -- A mask of one row of keys is read ahead for all of a tile: clang 22 takes 17.6 KB with a sink and both ends of keys.
+  -- A mask of one row of keys is read ahead for all of a tile: clang 22 takes 17.6 KB with a sink and both ends of
+  -- keys.
   local hidden = #plan.scores.hides > 0 and 8 or 0
   -- Compilers round operands ahead of the products that take them: clang 22 takes 18 KB for 19x6 tiles.
   local rounded = (plan.product.a.round or plan.attend_product.a.round) and 16 or 0

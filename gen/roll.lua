@@ -8,8 +8,8 @@
 --   ..                                            acc[r] = fmadd(a_r, b, acc[r]);
 --
 -- Numbers in the name of a value are its coordinates. An item is a statement, or a loop that was made of some; what
--- may move in it, coordinates, offsets of pointers and integers, are its slots, expressions in the order of the
--- text. All else is its shape: items of one shape differ in the constants of their slots alone.
+-- may move in it, coordinates, offsets of pointers and integers, are its fields, expressions in the order of the
+-- text. All else is its shape: items of one shape differ in the constants of their fields alone.
 
 local arrays = require "arrays"
 local expr = require "expr"
@@ -98,10 +98,10 @@ local function lines_of(items)
   return lines == 1 and 2 or lines + 3
 end
 
--- The constants of the slots of an item and of those in it.
+-- The constants of the fields of an item and of those in it.
 local function constants_of(item)
   local list = {}
-  for i, e in ipairs(item.slots) do list[i] = expr.constant(e) end
+  for i, e in ipairs(item.fields) do list[i] = expr.constant(e) end
   for _, inner in ipairs(item.items or NOTHING) do table.move(inner.constants, 1, #inner.constants, #list + 1, list) end
   return list
 end
@@ -145,7 +145,7 @@ end
 local function counted(items, moves)
   local found
   local function look(item, by, at)
-    for s, e in ipairs(item.slots) do
+    for s, e in ipairs(item.fields) do
       at = at + 1
       if not found and item.letters[s] and by[at] == 1 and expr.is_const(e) and e >= 0 then
         found = { e, item.letters[s] }
@@ -158,12 +158,12 @@ local function counted(items, moves)
   return table.unpack(found or { 0, "" })
 end
 
--- An item with a variable in the slots that move; round is its expression, 0 in the first one.
+-- An item with a variable in the fields that move; round is its expression, 0 in the first one.
 local function moving(item, by, round, at)
-  local copy = setmetatable({ slots = {}, items = item.items and {} }, { __index = item })
-  for s, e in ipairs(item.slots) do
+  local copy = setmetatable({ fields = {}, items = item.items and {} }, { __index = item })
+  for s, e in ipairs(item.fields) do
     at = at + 1
-    copy.slots[s] = e + round * by[at]
+    copy.fields[s] = e + round * by[at]
   end
   for i, inner in ipairs(item.items or NOTHING) do copy.items[i], at = moving(inner, by, round, at) end
   copy.constants = constants_of(copy)
@@ -180,7 +180,7 @@ local function rolled(list, i, n, rounds, moves, number)
   end
   local var = "@" .. height + 1 -- until all names are known
   for k, item in ipairs(items) do items[k] = moving(item, moves[k - 1], expr.var(var) - first, 0) end
-  local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = true }, items = items, slots = {},
+  local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = true }, items = items, fields = {},
                  letters = {}, var = var, letter = letter, height = height + 1, lines = lines_of(items),
                  size = rounds * sum_of(items, "size") }
   loop.shape = number(("loop %d %d %s"):format(first, rounds, table.concat(said, " ")))
@@ -237,35 +237,35 @@ end
 -- ---- items ----
 
 -- The items of the bodies of a function. Short rounds come first, for the rounds of longer ones are made of their
--- loops. To begin with, an item is a statement: node, slots, letters (of slots that are coordinates), constants (of
--- all slots), shape, size, lines, height (of the loops in it), items (of its body), otherwise (those of the
+-- loops. To begin with, an item is a statement: node, fields, letters (of fields that are coordinates), constants (of
+-- all fields), shape, size, lines, height (of the loops in it), items (of its body), otherwise (those of the
 -- other), fixed (it is in no run).
 local function items_of(fn, values)
   local number, fixed, list_of = numbers(), 0, nil
 
   local function item_of(node)
-    local item, said = { node = node, slots = {}, letters = {}, height = 0, lines = 1, size = 1 }, { node.kind }
+    local item, said = { node = node, fields = {}, letters = {}, height = 0, lines = 1, size = 1 }, { node.kind }
     local function say(what) said[#said + 1] = what end
-    local function slot(e, letter)
-      item.slots[#item.slots + 1], item.letters[#item.slots + 1] = e, letter or false
+    local function field(e, letter)
+      item.fields[#item.fields + 1], item.letters[#item.fields + 1] = e, letter or false
       say(expr.is_const(e) and "" or expr.text(e - expr.constant(e)))
     end
     local on = {
       literal = function(x) say(("%a"):format(x)) end,
-      int = slot,
+      int = field,
       pointer = function(p)
         say(p.base)
-        slot(p.off)
+        field(p.off)
       end,
       value = function(v)
         local value = values[v]
         say(value and value.pattern .. value.depth or v.name)
         say(v.kind .. v.w.lanes)
-        for i, x in ipairs(value and value.at or NOTHING) do slot(x, value.letters[i]) end
+        for i, x in ipairs(value and value.at or NOTHING) do field(x, value.letters[i]) end
       end,
       text = function(text)
         say((text:gsub("%d+", function(digits)
-          slot(math.tointeger(digits))
+          field(math.tointeger(digits))
           return "#"
         end)))
       end,

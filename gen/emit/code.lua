@@ -15,6 +15,7 @@ Code.__index = Code
 function M.new(t, plan)
   local level = plan.cfg.unroll
   t.rolled = level == "auto"
+  if t.rolled then choices.add(t.why, "arrays") end
   return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 

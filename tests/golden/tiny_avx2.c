@@ -12,7 +12,8 @@
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
  *   registers sums and operands of a K step take at most 12 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -217,14 +218,17 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
       t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
     }
-    t4[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[0]), _mm256_castps_pd(t2[2])));
-    t4[2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[0]), _mm256_castps_pd(t2[2])));
-    t4[1] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[1]), _mm256_castps_pd(t2[3])));
-    t4[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[1]), _mm256_castps_pd(t2[3])));
-    t4[4] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4]), _mm256_castps_pd(t2[6])));
-    t4[6] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4]), _mm256_castps_pd(t2[6])));
-    t4[5] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[5]), _mm256_castps_pd(t2[7])));
-    t4[7] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[5]), _mm256_castps_pd(t2[7])));
+#pragma GCC unroll 2
+    for (ptrdiff_t i = 0; i < 2; ++i) {
+      t4[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i]),
+          _mm256_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i]),
+          _mm256_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 1] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i + 1]),
+          _mm256_castps_pd(t2[4 * i + 3])));
+      t4[4 * i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i + 1]),
+          _mm256_castps_pd(t2[4 * i + 3])));
+    }
 #pragma GCC unroll 4
     for (ptrdiff_t i = 0; i < 4; ++i) {
       t8[i] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x20);

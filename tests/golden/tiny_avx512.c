@@ -12,7 +12,8 @@
  *             output    tiles 5x8, k8
  *   cost      3,040 flops; 1,984 bytes packed, 2,944 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns

@@ -16,7 +16,8 @@
  *             error at most 0.008 for scores up to 16
  *   cost      128 flops; 256 bytes packed, 320 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns

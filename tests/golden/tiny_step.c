@@ -14,7 +14,8 @@
  *   cost      672 flops; 1,280 bytes packed, 640 bytes of workspace
  *             1,152 bytes of cache for each batch entry
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns

@@ -12,7 +12,8 @@
  *             output    tiles 4x2, k2
  *   cost      768 flops; 960 bytes packed, 896 bytes of workspace
  *   registers sums and operands of a K step take at most 13 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
