@@ -2,6 +2,7 @@
 
 local expr = require "expr"
 local isas = require "isa.init"
+local roll = require "roll"
 local words = require "words"
 
 local M = {}
@@ -61,6 +62,15 @@ end
 
 local type_of = { f = "t", m = "m", i = "i" }
 
+local function ctype(v) return v.kind == "c" and "int" or v.w[type_of[v.kind]] end
+
+-- What stands before the value that a statement makes.
+local function target(node)
+  local v = node.dst
+  if node.again or v.array then return v.name .. " = " end
+  return ("%s%s %s = "):format(node.mutable and "" or "const ", ctype(v), v.name)
+end
+
 local function print_op(isa, node, indent, out)
   local op, args, elements, n = node.op, {}, {}, nil
   for i, letter in ipairs(op.args) do
@@ -69,12 +79,7 @@ local function print_op(isa, node, indent, out)
     if letter == "n" then n = node.args[i] end
   end
   local text = isas.text(isa, op, node.w, args, elements, n)
-  if node.dst and not node.again then
-    local ctype = node.dst.kind == "c" and "int" or node.w[type_of[node.dst.kind]]
-    text = ("%s%s %s = %s"):format(node.mutable and "" or "const ", ctype, node.dst.name, text)
-  elseif node.dst then
-    text = node.dst.name .. " = " .. text
-  end
+  if node.dst then text = target(node) .. text end
   for statement in (text .. ";"):gmatch("[^\n]+") do
     out[#out + 1] = wrap(indent .. statement, indent)
   end
@@ -97,14 +102,25 @@ function printers.block(isa, node, indent, out)
   out[#out + 1] = indent .. "}"
 end
 
+local SIMPLE = { op = true, apply = true, call = true } -- statements that may stand behind a loop's head
+
 function printers.loop(isa, node, indent, out)
   if node.unrolled then out[#out + 1] = "#pragma GCC unroll " .. node.count end
-  out[#out + 1] = ("%sfor (ptrdiff_t %s = 0; %s < %s; ++%s) {"):format(
-    indent, node.var, node.var, expr.text(node.count), node.var)
+  local first = node.first or 0
+  local head = ("%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) "):format(
+    indent, node.var, first, node.var, expr.text(first + node.count), node.var)
   local body, only = node.body, node.body[1]
   if only and not body[2] and only.kind == "block" then body = only.body end
-  print_body(isa, body, indent .. "  ", out)
-  out[#out + 1] = indent .. "}"
+  local inside = {}
+  print_body(isa, body, indent .. "  ", inside)
+  local line = head .. inside[1]:gsub("^ +", "")
+  if not inside[2] and SIMPLE[only.kind] and #line <= 100 then
+    out[#out + 1] = line
+  else
+    out[#out + 1] = head .. "{"
+    table.move(inside, 1, #inside, #out + 1, out)
+    out[#out + 1] = indent .. "}"
+  end
 end
 
 function printers.when(isa, node, indent, out)
@@ -142,8 +158,7 @@ function printers.call(_, node, indent, out)
 end
 
 function printers.apply(_, node, indent, out)
-  out[#out + 1] = ("%sconst %s %s = %s(%s);"):format(indent, node.w.t, node.dst.name, node.fn.name,
-    node.args[1].name)
+  out[#out + 1] = ("%s%s%s(%s);"):format(indent, target(node), node.fn.name, node.args[1].name)
 end
 
 function printers.result(_, node, indent, out)
@@ -167,6 +182,12 @@ function printers.place(_, node, indent, out)
     indent, const, p.type.c, node.name, address(p), node.text), indent)
 end
 
+function printers.array(_, node, indent, out)
+  local names = {}
+  for i, array in ipairs(node.names) do names[i] = ("%s[%s]"):format(array[1], table.concat(array[2], "][")) end
+  out[#out + 1] = wrap(("%s%s %s;"):format(indent, ctype(node.of), table.concat(names, ", ")), indent)
+end
+
 function printers.bump(_, node, indent, out)
   out[#out + 1] = ("%s%s += %s;"):format(indent, node.pointer.base, expr.text(node.by))
 end
@@ -185,7 +206,8 @@ function M.comment(text, indent)
   return indent .. "/* " .. text:gsub("\n", "\n" .. indent .. " * ") .. " */"
 end
 
-function M.fn(isa, fn)
+-- body: that of the function, if it is not its own.
+local function print_function(isa, fn, body)
   local out = {}
   if fn.doc then out[#out + 1] = M.comment(fn.doc, "") end
   local params = {}
@@ -196,7 +218,7 @@ function M.fn(isa, fn)
   out[#out + 1] = wrap(("static %s%s %s(%s) {"):format(attr, fn.w and fn.w.t or "void", fn.name,
     table.concat(params, ", ")), "")
   for _, name in ipairs(fn.idle) do out[#out + 1] = ("  (void)%s;"):format(name) end
-  print_body(isa, fn.body, "  ", out)
+  print_body(isa, body or fn.body, "  ", out)
   out[#out + 1] = "}"
   return table.concat(out, "\n") .. "\n"
 end
@@ -218,7 +240,9 @@ end
 function M.functions(tape)
   local out, seen = {}, {}
   for _, fn in ipairs(tape.functions) do add_helpers(tape.isa, fn.body, seen, out) end
-  for _, fn in ipairs(tape.functions) do out[#out + 1] = M.fn(tape.isa, fn) end
+  for _, fn in ipairs(tape.functions) do
+    out[#out + 1] = print_function(tape.isa, fn, tape.rolled and roll(fn) or nil)
+  end
   return table.concat(out, "\n")
 end
 

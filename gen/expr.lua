@@ -217,6 +217,15 @@ function M.constant(e)
   return const
 end
 
+-- What a variable is multiplied with, where it is a term by itself.
+function M.coefficient(e, name)
+  local _, terms = parts(e)
+  for _, t in ipairs(terms) do
+    if t.atom.key == name then return t.coef end
+  end
+  return 0
+end
+
 function M.is_const(e) return math.type(e) == "integer" end
 
 return M

@@ -10,6 +10,8 @@
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
 --   note    a comment; block: a scope of its own
+--   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only roll.lua makes them, and
+--           loops that start at `first`
 -- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
 
 local expr = require "expr"
@@ -93,6 +95,8 @@ local words_of = setmetatable({}, {
 })
 
 local USING = { "left", "right", "count", "value", "off", "result" }
+
+M.words_of = words_of
 
 -- What a statement uses, in the set `used`: values by themselves, variables and pointers by name.
 local function note_uses(node, used)

@@ -66,11 +66,12 @@ def test_tiles_that_nobody_sees(tmp_path):
 
 
 def test_safe_path_is_short(tmp_path):
-    """What looks for maxima and keeps hidden values out is at most three tenths of the tiles of scores and context."""
+    """What looks for maxima and keeps hidden values out is at most a third of the tiles of scores and context, of which
+    each has a loop or two: what differs is what stands around them."""
     for config in COVER[1], COVER[5]:
         text = generate(tmp_path, config, "avx2").read_text()
         sizes = {name: body.count("\n") for name, body in re.findall(r"void (\w+)\([^;{]*\) \{\n(.*?)\n\}", text, re.S)}
         rare = sum(size for name, size in sizes.items() if re.search("maximum|^again|context.*_masked", name))
         usual = sum(size for name, size in sizes.items() if re.match("scores|context|attend", name))
         print(f"{config}: {rare} of {usual} lines")
-        assert 0 < rare <= 0.3 * usual
+        assert 0 < rare <= usual / 3

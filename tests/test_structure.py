@@ -168,23 +168,10 @@ def test_lines(texts):
         assert text.endswith("\n") and not text.endswith("\n\n"), name
 
 
-# Kernels of the suite at unroll=auto whose text is longer than a reviewer's 2,000 lines and 120 KB: the lines and
-# KB that they may have. This list only gets shorter.
-LONG = {
-    "micro scalar": (2250, 80), "small neon": (2250, 110), "odd scalar": (2250, 80), "odd avx2": (3200, 150),
-    "odd avx512": (3150, 155), "odd neon": (2800, 135), "kwt1 avx2": (2350, 110), "kwt1 avx512": (4050, 200),
-    "kwt1 neon": (3300, 160), "berttiny avx512": (2250, 110), "berttiny neon": (2050, 100),
-    "kwt3 avx2": (2500, 115), "kwt3 avx512": (3950, 195), "kwt3 neon": (3350, 165), "deit_ti scalar": (3050, 105),
-    "deit_ti avx2": (2850, 130), "deit_ti avx512": (4900, 240), "deit_ti neon": (4350, 210),
-    "minilm avx512": (2500, 120), "minilm neon": (2400, 120), "deit_s scalar": (3400, 120),
-    "deit_s avx2": (3200, 145), "deit_s avx512": (5400, 265), "deit_s neon": (5100, 250),
-    "xformer_base avx512": (2950, 140), "xformer_base neon": (2600, 125), "bert_base_128 avx2": (2050, 95),
-    "bert_base_128 avx512": (2950, 140), "bert_base_128 neon": (2450, 120),
-    "bert_base_512 scalar": (2200, 75), "bert_base_512 avx2": (2250, 100),
-    "bert_base_512 avx512": (2850, 135), "bert_base_512 neon": (3000, 145), "gpt2_1024 scalar": (2350, 85),
-    "gpt2_1024 avx2": (2350, 110), "gpt2_1024 avx512": (3400, 170), "gpt2_1024 neon": (3150, 155),
-    "whisper_tiny avx512": (3050, 150), "whisper_tiny neon": (2700, 130),
-}
+# The text of a kernel of the suite at unroll=auto has at most 2,000 lines and 120 KB, which a reviewer can read, but
+# for these: the lines that they may have. Their groups of queries have two sizes, each with tiles of its own for
+# scores and context, for the keys left over, and for the safe path. This list only gets shorter.
+LONG = {"odd avx2": 2300, "deit_ti neon": 2250, "deit_s scalar": 2150, "deit_s avx2": 2150, "deit_s neon": 2450}
 
 
 def test_a_reviewer_can_read_it(tmp_path):
@@ -198,8 +185,7 @@ def test_a_reviewer_can_read_it(tmp_path):
                 continue  # the text of avx512
             run(MHAGEN, "gen", *config, f"isa={isa}", f"name={name}", "-o", tmp_path)
             text = (tmp_path / f"{name}.c").read_text()
-            lines, kb = LONG.get(f"{name} {isa}", (2000, 120))
-            assert text.count("\n") <= lines and len(text) <= 1024 * kb, (name, isa)
+            assert text.count("\n") <= LONG.get(f"{name} {isa}", 2000) and len(text) <= 120 * 1024, (name, isa)
             constant = [condition for condition in re.findall(r"\bif \((.*)\) \{|\((.*) \? ", text)
                         if re.fullmatch(r"-?\d+ [<>] -?\d+", "".join(condition))]
             assert not constant, (name, isa, constant)

@@ -300,6 +300,7 @@ return function()
   end
   require "tests.unit_plan"(check)
   require "tests.unit_tape"(check, same)
+  require "tests.unit_roll"(check, same)
   if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end
   return 0
 end

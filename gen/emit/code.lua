@@ -15,6 +15,7 @@ Code.__index = Code
 function M.new(t, plan)
   local level = plan.cfg.unroll
   t.rolled = level == "auto"
+  if t.rolled then choices.add(t.why, "arrays") end
   return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 
@@ -112,13 +113,14 @@ local function divisor_near(n, want)
 end
 
 -- K steps per loop iteration of a tile: all of them at the levels k and full, and where the whole
--- sum is short enough that straight-line code pays. loop: what it is else, if there is no choice.
+-- sum is short enough that straight-line code pays. loop: what it is else, if there is no choice. What rarely runs has
+-- one, which is the shortest text.
 function Code:unroll(steps, accumulators, loop)
   local cfg, plan = self.plan.cfg, self.plan
+  if self.cold then return 1 end
   if not loop then
     loop = self.t.rolled and not cfg.k_unroll and divisor_near(steps, plan.k_unroll) or plan.k_unroll
   end
-  if self.cold then return loop end
   if cfg.unroll == "k" or self.full then return steps end
   if cfg.unroll == "auto" and steps <= 32 and steps * accumulators <= plan.straight then
     choices.add(self.t.why, "straight")
@@ -128,8 +130,8 @@ function Code:unroll(steps, accumulators, loop)
 end
 
 -- The same for a tile whose sums may be in chains; returns the number of chains as well. With chains
--- there is one step for each, for clang spills at more, or those that one vector by lane is for.
-function Code:summing(rows, vectors, steps)
+-- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
+function Code:summing(rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
   local chains, lanes = tiles.chains(plan, rows, vectors, steps), plan.product.way == "lane" and plan.isa.lanes
   if chains > 1 then
@@ -137,8 +139,11 @@ function Code:summing(rows, vectors, steps)
     loop = math.max(chains, lanes or 1)
   elseif lanes then
     loop = plan.k_unroll
+  elseif edge and self.t.rolled and not plan.cfg.k_unroll then
+    choices.add(self.t.why, "edge_steps")
+    loop = divisor_near(steps, 2)
   end
-  return self:unroll(steps, rows * vectors, loop), chains
+  return math.max(chains, self:unroll(steps, rows * vectors, loop)), chains
 end
 
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".

@@ -10,7 +10,8 @@ local M = {}
 -- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
 -- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function chunk_tile(K, tile)
-  local t, next_chunk, steps, bias = K.t, tile.mode == "next", tile.steps, tile.bias
+  local t, next_chunk, steps = K.t, tile.mode == "next", tile.steps
+  local bias = not next_chunk and tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
@@ -19,7 +20,7 @@ local function chunk_tile(K, tile)
     local inner = {
       product = K.plan.product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
-      init = (next_chunk or not bias) and gemm.from_zero(t) or tile.start(t, p.bias),
+      init = bias and tile.start(t, p.bias) or gemm.from_zero(t),
     }
     local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
     local store = epilogue.store_as(t, target)

@@ -96,12 +96,13 @@ local function hide(t, tile, acc)
   return out, least
 end
 
--- One value of list[1] .. list[n] by an op of two: in pairs, so that no chain is long.
+-- One value of list[1] .. list[n] by an op of two: in pairs, so that no chain is long. Of their names the first number
+-- is how many it is made of, the second counts.
 local function reduce(t, w, op, list, prefix)
   local step = 1
   while step < #list do
     for i = 1, #list - step, 2 * step do
-      list[i] = t:op(op, w, ("%s%d_%d"):format(prefix, step * 2, i - 1), list[i], list[i + step])
+      list[i] = t:op(op, w, ("%s%d_%d"):format(prefix, step * 2, i // (2 * step)), list[i], list[i + step])
     end
     step = step * 2
   end
@@ -253,21 +254,22 @@ function M.tile(t, tile)
     if pass.weighs then
       local sums = {} -- of this tile first: one chain over all keys would round too often
       for r = 0, tile.rows - 1 do
-        local name = ("r%d_c%d"):format(r, c - 1)
+        local name, chain = ("r%d_c%d"):format(r, c - 1), r % 4 + 1
+        local starts = not sums[chain] and "sum_" -- the weight is the first sum of its chain
         local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m)
           or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
-        local p = exp.exp2(t, (rounds and "exact_" or "p_") .. name, x)
+        local weight = (not tile.test and starts or "p_") .. name
+        local p = exp.exp2(t, rounds and "exact_" .. name or weight, x)
         if in_pairs then
           add_pair(t, v.w, sums, { r = r, last = r + 1 == tile.rows, name = name, p = p, at = weights_at(r // 2) })
         else
-          if rounds then p = rounds(t, v.w, "p_" .. name, p) end
+          if rounds then p = rounds(t, v.w, weight, p) end
           t:op("store", v.w, nil, weights_at(r), p)
-          local chain = r % 4 + 1
           if tile.test then
             local zero = t:op("zero", v.w, "zero_" .. name)
-            p = t:op("fma", v.w, "tested_" .. name, acc[r][c], zero, p) -- 0 * inf is NaN
+            p = t:op("fma", v.w, (starts or "tested_") .. name, acc[r][c], zero, p) -- 0 * inf is NaN
           end
-          sums[chain] = sums[chain] and t:op("add", v.w, "sum_" .. name, sums[chain], p) or p
+          sums[chain] = starts and p or t:op("add", v.w, "sum_" .. name, sums[chain], p)
         end
       end
       local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))

@@ -12,7 +12,8 @@
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
  *   registers sums and operands of a K step take at most 12 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -133,53 +134,32 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
+  __m256 acc_c0[5], acc_c0_2[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0_k0 = _mm256_set1_ps(a[2 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-    const __m256 a_r1_k0 = _mm256_set1_ps(a[2 * i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-    const __m256 a_r2_k0 = _mm256_set1_ps(a[2 * i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-    const __m256 a_r3_k0 = _mm256_set1_ps(a[2 * i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-    const __m256 a_r4_k0 = _mm256_set1_ps(a[2 * i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_k0 = _mm256_set1_ps(a[2 * i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0[r]);
+    }
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-    const __m256 a_r0_k1 = _mm256_set1_ps(a[2 * i + 1]);
-    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-    const __m256 a_r1_k1 = _mm256_set1_ps(a[2 * i + 9]);
-    acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-    const __m256 a_r2_k1 = _mm256_set1_ps(a[2 * i + 17]);
-    acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-    const __m256 a_r3_k1 = _mm256_set1_ps(a[2 * i + 25]);
-    acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-    const __m256 a_r4_k1 = _mm256_set1_ps(a[2 * i + 33]);
-    acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_k1 = _mm256_set1_ps(a[2 * i + 8 * r + 1]);
+      acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
+    }
   }
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
-  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
-  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
-  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
-  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* Projects rows of 2 heads. */
@@ -190,53 +170,32 @@ static __attribute__((noinline)) void project_rows(const float *x, const float *
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
+  __m256 acc_c0[5], acc_c0_2[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0_k0 = _mm256_set1_ps(a[2 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-    const __m256 a_r1_k0 = _mm256_set1_ps(a[2 * i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-    const __m256 a_r2_k0 = _mm256_set1_ps(a[2 * i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-    const __m256 a_r3_k0 = _mm256_set1_ps(a[2 * i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-    const __m256 a_r4_k0 = _mm256_set1_ps(a[2 * i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_k0 = _mm256_set1_ps(a[2 * i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0[r]);
+    }
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-    const __m256 a_r0_k1 = _mm256_set1_ps(a[2 * i + 1]);
-    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-    const __m256 a_r1_k1 = _mm256_set1_ps(a[2 * i + 9]);
-    acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-    const __m256 a_r2_k1 = _mm256_set1_ps(a[2 * i + 17]);
-    acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-    const __m256 a_r3_k1 = _mm256_set1_ps(a[2 * i + 25]);
-    acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-    const __m256 a_r4_k1 = _mm256_set1_ps(a[2 * i + 33]);
-    acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_k1 = _mm256_set1_ps(a[2 * i + 8 * r + 1]);
+      acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
+    }
   }
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
-  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
-  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
-  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
-  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* Projects queries of 2 heads. */
@@ -248,54 +207,35 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 /* XT[8][8] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   {
-    const __m256 x_r0 = _mm256_loadu_ps(x);
-    const __m256 x_r1 = _mm256_loadu_ps(x + 8);
-    const __m256 x_r2 = _mm256_loadu_ps(x + 16);
-    const __m256 x_r3 = _mm256_loadu_ps(x + 24);
-    const __m256 x_r4 = _mm256_loadu_ps(x + 32);
-    const __m256 x_r5 = _mm256_setzero_ps();
-    const __m256 x_r6 = _mm256_setzero_ps();
-    const __m256 x_r7 = _mm256_setzero_ps();
-    const __m256 t2_0 = _mm256_blend_ps(x_r0, _mm256_moveldup_ps(x_r1), 0xAA);
-    const __m256 t2_1 = _mm256_blend_ps(x_r1, _mm256_movehdup_ps(x_r0), 0x55);
-    const __m256 t2_2 = _mm256_blend_ps(x_r2, _mm256_moveldup_ps(x_r3), 0xAA);
-    const __m256 t2_3 = _mm256_blend_ps(x_r3, _mm256_movehdup_ps(x_r2), 0x55);
-    const __m256 t2_4 = _mm256_blend_ps(x_r4, _mm256_moveldup_ps(x_r5), 0xAA);
-    const __m256 t2_5 = _mm256_blend_ps(x_r5, _mm256_movehdup_ps(x_r4), 0x55);
-    const __m256 t2_6 = _mm256_blend_ps(x_r6, _mm256_moveldup_ps(x_r7), 0xAA);
-    const __m256 t2_7 = _mm256_blend_ps(x_r7, _mm256_movehdup_ps(x_r6), 0x55);
-    const __m256 t4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_0),
-        _mm256_castps_pd(t2_2)));
-    const __m256 t4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_0),
-        _mm256_castps_pd(t2_2)));
-    const __m256 t4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_1),
-        _mm256_castps_pd(t2_3)));
-    const __m256 t4_3 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_1),
-        _mm256_castps_pd(t2_3)));
-    const __m256 t4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_4),
-        _mm256_castps_pd(t2_6)));
-    const __m256 t4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_4),
-        _mm256_castps_pd(t2_6)));
-    const __m256 t4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_5),
-        _mm256_castps_pd(t2_7)));
-    const __m256 t4_7 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_5),
-        _mm256_castps_pd(t2_7)));
-    const __m256 t8_0 = _mm256_permute2f128_ps(t4_0, t4_4, 0x20);
-    const __m256 t8_4 = _mm256_permute2f128_ps(t4_0, t4_4, 0x31);
-    const __m256 t8_1 = _mm256_permute2f128_ps(t4_1, t4_5, 0x20);
-    const __m256 t8_5 = _mm256_permute2f128_ps(t4_1, t4_5, 0x31);
-    const __m256 t8_2 = _mm256_permute2f128_ps(t4_2, t4_6, 0x20);
-    const __m256 t8_6 = _mm256_permute2f128_ps(t4_2, t4_6, 0x31);
-    const __m256 t8_3 = _mm256_permute2f128_ps(t4_3, t4_7, 0x20);
-    const __m256 t8_7 = _mm256_permute2f128_ps(t4_3, t4_7, 0x31);
-    _mm256_storeu_ps(xt, t8_0);
-    _mm256_storeu_ps(xt + 8, t8_1);
-    _mm256_storeu_ps(xt + 16, t8_2);
-    _mm256_storeu_ps(xt + 24, t8_3);
-    _mm256_storeu_ps(xt + 32, t8_4);
-    _mm256_storeu_ps(xt + 40, t8_5);
-    _mm256_storeu_ps(xt + 48, t8_6);
-    _mm256_storeu_ps(xt + 56, t8_7);
+    __m256 x_r[8], t2[8], t4[8], t8[8];
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm256_loadu_ps(x + 8 * r);
+    x_r[5] = _mm256_setzero_ps();
+    x_r[6] = _mm256_setzero_ps();
+    x_r[7] = _mm256_setzero_ps();
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
+      t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
+    }
+#pragma GCC unroll 2
+    for (ptrdiff_t i = 0; i < 2; ++i) {
+      t4[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i]),
+          _mm256_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i]),
+          _mm256_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 1] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i + 1]),
+          _mm256_castps_pd(t2[4 * i + 3])));
+      t4[4 * i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i + 1]),
+          _mm256_castps_pd(t2[4 * i + 3])));
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t8[i] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x20);
+      t8[i + 4] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x31);
+    }
+#pragma GCC unroll 8
+    for (ptrdiff_t i = 0; i < 8; ++i) _mm256_storeu_ps(xt + 8 * i, t8[i]);
   }
 }
 
@@ -333,88 +273,65 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[5], sum_c0[4];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a = _mm256_set1_ps(k[i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(acc_r2_c0, acc_r3_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
+  const __m256 max_c0_2_1 = _mm256_max_ps(acc_c0[2], acc_c0[3]);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_1);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_c0[4]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_8_0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_8_0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_8_0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 16, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, max_c0_8_0);
-  const __m256 p_r3_c0 = exp2_8(x_r3_c0);
-  _mm256_storeu_ps(p + 24, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, max_c0_8_0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], max_c0_8_0);
+    sum_c0[r] = exp2_8(x_c0);
+    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(acc_c0[4], max_c0_8_0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 32, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
   _mm256_storeu_ps(stats + 8, sum_c0_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, const float *p,
     float *stats, float *o) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 5
   for (ptrdiff_t i = 0; i < 5; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(p + 8 * i);
-    const __m256 a_r0 = _mm256_set1_ps(v[8 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(v[8 * i + 1]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(v[8 * i + 2]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(v[8 * i + 3]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const __m256 a = _mm256_set1_ps(v[8 * i + r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
   __m256 test_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
-  _mm256_storeu_ps(o, o_r0_c0);
-  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  _mm256_storeu_ps(o + 8, o_r1_c0);
-  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  const __m256 o_r2_c0 = _mm256_mul_ps(acc_r2_c0, inverse_c0);
-  _mm256_storeu_ps(o + 16, o_r2_c0);
-  test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
-  const __m256 o_r3_c0 = _mm256_mul_ps(acc_r3_c0, inverse_c0);
-  _mm256_storeu_ps(o + 24, o_r3_c0);
-  test_c0 = _mm256_fmadd_ps(o_r3_c0, zero_c0, test_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
+    _mm256_storeu_ps(o + 8 * r, o_c0);
+    test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
+  }
   _mm256_storeu_ps(stats + 16, test_c0);
 }
 
@@ -422,11 +339,12 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -439,47 +357,35 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  __m256 acc_c0[5], sum_c0[4];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a = _mm256_set1_ps(k[8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 16, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(acc_r3_c0, m_c0);
-  const __m256 p_r3_c0 = exp2_8(x_r3_c0);
-  _mm256_storeu_ps(p + 24, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_r4_c0, m_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
+    sum_c0[r] = exp2_8(x_c0);
+    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(acc_c0[4], m_c0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 32, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
   _mm256_storeu_ps(stats + 8, sum_c0_4_0);
 }
 
@@ -492,9 +398,7 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) {
-    scores_maximum_1x5of8(k + 8 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 8 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
@@ -554,53 +458,32 @@ static __attribute__((noinline)) void attend_5of8(const float *keys, const float
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r1_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r2_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r3_c0_2 = _mm256_setzero_ps();
-  __m256 acc_r4_c0_2 = _mm256_setzero_ps();
+  __m256 acc_c0[5], acc_c0_2[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0_k0 = _mm256_set1_ps(a[16 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-    const __m256 a_r1_k0 = _mm256_set1_ps(a[16 * i + 1]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-    const __m256 a_r2_k0 = _mm256_set1_ps(a[16 * i + 2]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-    const __m256 a_r3_k0 = _mm256_set1_ps(a[16 * i + 3]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3_k0, b_k0_c0, acc_r3_c0);
-    const __m256 a_r4_k0 = _mm256_set1_ps(a[16 * i + 4]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4_k0, b_k0_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_k0 = _mm256_set1_ps(a[16 * i + r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0[r]);
+    }
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-    const __m256 a_r0_k1 = _mm256_set1_ps(a[16 * i + 8]);
-    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
-    const __m256 a_r1_k1 = _mm256_set1_ps(a[16 * i + 9]);
-    acc_r1_c0_2 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0_2);
-    const __m256 a_r2_k1 = _mm256_set1_ps(a[16 * i + 10]);
-    acc_r2_c0_2 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0_2);
-    const __m256 a_r3_k1 = _mm256_set1_ps(a[16 * i + 11]);
-    acc_r3_c0_2 = _mm256_fmadd_ps(a_r3_k1, b_k1_c0, acc_r3_c0_2);
-    const __m256 a_r4_k1 = _mm256_set1_ps(a[16 * i + 12]);
-    acc_r4_c0_2 = _mm256_fmadd_ps(a_r4_k1, b_k1_c0, acc_r4_c0_2);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_k1 = _mm256_set1_ps(a[16 * i + r + 8]);
+      acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
+    }
   }
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
-  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_2);
-  acc_r2_c0 = _mm256_add_ps(acc_r2_c0, acc_r2_c0_2);
-  acc_r3_c0 = _mm256_add_ps(acc_r3_c0, acc_r3_c0_2);
-  acc_r4_c0 = _mm256_add_ps(acc_r4_c0, acc_r4_c0_2);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */

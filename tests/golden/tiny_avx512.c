@@ -12,7 +12,8 @@
  *             output    tiles 5x8, k8
  *   cost      3,040 flops; 1,984 bytes packed, 2,944 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -144,131 +145,60 @@ static inline __m512 root16(__m512 a) {
 /* XT[8][16] from 5 rows of X[..][8]. */
 static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt) {
   {
-    const __m512 x_r0 = _mm512_maskz_loadu_ps(0xFF, x);
-    const __m512 x_r1 = _mm512_maskz_loadu_ps(0xFF, x + 8);
-    const __m512 x_r2 = _mm512_maskz_loadu_ps(0xFF, x + 16);
-    const __m512 x_r3 = _mm512_maskz_loadu_ps(0xFF, x + 24);
-    const __m512 x_r4 = _mm512_maskz_loadu_ps(0xFF, x + 32);
-    const __m512 x_r5 = _mm512_setzero_ps();
-    const __m512 x_r6 = _mm512_setzero_ps();
-    const __m512 x_r7 = _mm512_setzero_ps();
-    const __m512 x_r8 = _mm512_setzero_ps();
-    const __m512 x_r9 = _mm512_setzero_ps();
-    const __m512 x_r10 = _mm512_setzero_ps();
-    const __m512 x_r11 = _mm512_setzero_ps();
-    const __m512 x_r12 = _mm512_setzero_ps();
-    const __m512 x_r13 = _mm512_setzero_ps();
-    const __m512 x_r14 = _mm512_setzero_ps();
-    const __m512 x_r15 = _mm512_setzero_ps();
-    const __m512 t2_0 = _mm512_mask_moveldup_ps(x_r0, 0xAAAA, x_r1);
-    const __m512 t2_1 = _mm512_mask_movehdup_ps(x_r1, 0x5555, x_r0);
-    const __m512 t2_2 = _mm512_mask_moveldup_ps(x_r2, 0xAAAA, x_r3);
-    const __m512 t2_3 = _mm512_mask_movehdup_ps(x_r3, 0x5555, x_r2);
-    const __m512 t2_4 = _mm512_mask_moveldup_ps(x_r4, 0xAAAA, x_r5);
-    const __m512 t2_5 = _mm512_mask_movehdup_ps(x_r5, 0x5555, x_r4);
-    const __m512 t2_6 = _mm512_mask_moveldup_ps(x_r6, 0xAAAA, x_r7);
-    const __m512 t2_7 = _mm512_mask_movehdup_ps(x_r7, 0x5555, x_r6);
-    const __m512 t2_8 = _mm512_mask_moveldup_ps(x_r8, 0xAAAA, x_r9);
-    const __m512 t2_9 = _mm512_mask_movehdup_ps(x_r9, 0x5555, x_r8);
-    const __m512 t2_10 = _mm512_mask_moveldup_ps(x_r10, 0xAAAA, x_r11);
-    const __m512 t2_11 = _mm512_mask_movehdup_ps(x_r11, 0x5555, x_r10);
-    const __m512 t2_12 = _mm512_mask_moveldup_ps(x_r12, 0xAAAA, x_r13);
-    const __m512 t2_13 = _mm512_mask_movehdup_ps(x_r13, 0x5555, x_r12);
-    const __m512 t2_14 = _mm512_mask_moveldup_ps(x_r14, 0xAAAA, x_r15);
-    const __m512 t2_15 = _mm512_mask_movehdup_ps(x_r15, 0x5555, x_r14);
-    const __m512 t4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_0),
-        _mm512_castps_pd(t2_2)));
-    const __m512 t4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_0),
-        _mm512_castps_pd(t2_2)));
-    const __m512 t4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_1),
-        _mm512_castps_pd(t2_3)));
-    const __m512 t4_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_1),
-        _mm512_castps_pd(t2_3)));
-    const __m512 t4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_4),
-        _mm512_castps_pd(t2_6)));
-    const __m512 t4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_4),
-        _mm512_castps_pd(t2_6)));
-    const __m512 t4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_5),
-        _mm512_castps_pd(t2_7)));
-    const __m512 t4_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_5),
-        _mm512_castps_pd(t2_7)));
-    const __m512 t4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_8),
-        _mm512_castps_pd(t2_10)));
-    const __m512 t4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_8),
-        _mm512_castps_pd(t2_10)));
-    const __m512 t4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_9),
-        _mm512_castps_pd(t2_11)));
-    const __m512 t4_11 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_9),
-        _mm512_castps_pd(t2_11)));
-    const __m512 t4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_12),
-        _mm512_castps_pd(t2_14)));
-    const __m512 t4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_12),
-        _mm512_castps_pd(t2_14)));
-    const __m512 t4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_13),
-        _mm512_castps_pd(t2_15)));
-    const __m512 t4_15 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_13),
-        _mm512_castps_pd(t2_15)));
-    const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4_0, 0xF0F0, t4_4, t4_4, 0xA0);
-    const __m512 t8_4 = _mm512_mask_shuffle_f32x4(t4_4, 0x0F0F, t4_0, t4_0, 0xF5);
-    const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4_1, 0xF0F0, t4_5, t4_5, 0xA0);
-    const __m512 t8_5 = _mm512_mask_shuffle_f32x4(t4_5, 0x0F0F, t4_1, t4_1, 0xF5);
-    const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4_2, 0xF0F0, t4_6, t4_6, 0xA0);
-    const __m512 t8_6 = _mm512_mask_shuffle_f32x4(t4_6, 0x0F0F, t4_2, t4_2, 0xF5);
-    const __m512 t8_3 = _mm512_mask_shuffle_f32x4(t4_3, 0xF0F0, t4_7, t4_7, 0xA0);
-    const __m512 t8_7 = _mm512_mask_shuffle_f32x4(t4_7, 0x0F0F, t4_3, t4_3, 0xF5);
-    const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4_8, 0xF0F0, t4_12, t4_12, 0xA0);
-    const __m512 t8_12 = _mm512_mask_shuffle_f32x4(t4_12, 0x0F0F, t4_8, t4_8, 0xF5);
-    const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4_9, 0xF0F0, t4_13, t4_13, 0xA0);
-    const __m512 t8_13 = _mm512_mask_shuffle_f32x4(t4_13, 0x0F0F, t4_9, t4_9, 0xF5);
-    const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4_10, 0xF0F0, t4_14, t4_14, 0xA0);
-    const __m512 t8_14 = _mm512_mask_shuffle_f32x4(t4_14, 0x0F0F, t4_10, t4_10, 0xF5);
-    const __m512 t8_11 = _mm512_mask_shuffle_f32x4(t4_11, 0xF0F0, t4_15, t4_15, 0xA0);
-    const __m512 t8_15 = _mm512_mask_shuffle_f32x4(t4_15, 0x0F0F, t4_11, t4_11, 0xF5);
-    const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
-    const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
-    const __m512 t16_2 = _mm512_shuffle_f32x4(t8_2, t8_10, 0x44);
-    const __m512 t16_3 = _mm512_shuffle_f32x4(t8_3, t8_11, 0x44);
-    const __m512 t16_4 = _mm512_shuffle_f32x4(t8_4, t8_12, 0x44);
-    const __m512 t16_5 = _mm512_shuffle_f32x4(t8_5, t8_13, 0x44);
-    const __m512 t16_6 = _mm512_shuffle_f32x4(t8_6, t8_14, 0x44);
-    const __m512 t16_7 = _mm512_shuffle_f32x4(t8_7, t8_15, 0x44);
-    _mm512_storeu_ps(xt, t16_0);
-    _mm512_storeu_ps(xt + 16, t16_1);
-    _mm512_storeu_ps(xt + 32, t16_2);
-    _mm512_storeu_ps(xt + 48, t16_3);
-    _mm512_storeu_ps(xt + 64, t16_4);
-    _mm512_storeu_ps(xt + 80, t16_5);
-    _mm512_storeu_ps(xt + 96, t16_6);
-    _mm512_storeu_ps(xt + 112, t16_7);
+    __m512 x_r[16], t2[16], t4[16], t8[16], t16[8];
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm512_maskz_loadu_ps(0xFF, x + 8 * r);
+#pragma GCC unroll 11
+    for (ptrdiff_t r = 5; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (ptrdiff_t i = 0; i < 8; ++i) {
+      t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
+      t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
+          _mm512_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 2] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i]),
+          _mm512_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i + 1]),
+          _mm512_castps_pd(t2[4 * i + 3])));
+      t4[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i + 1]),
+          _mm512_castps_pd(t2[4 * i + 3])));
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
+      t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 8; i < 12; ++i) {
+      t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
+      t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
+    }
+#pragma GCC unroll 8
+    for (ptrdiff_t i = 0; i < 8; ++i) t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
+#pragma GCC unroll 8
+    for (ptrdiff_t i = 0; i < 8; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
   }
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(a[i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 16, acc_r1_c0);
-  _mm256_storeu_ps(c + 32, acc_r2_c0);
-  _mm256_storeu_ps(c + 48, acc_r3_c0);
-  _mm256_storeu_ps(c + 64, acc_r4_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Projects keys of 2 heads. */
@@ -282,30 +212,20 @@ static __attribute__((noinline)) void project_keys(const float *x, const float *
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_c0[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[i + 8]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[i + 16]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(a[i + 32]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 16, acc_r1_c0);
-  _mm256_storeu_ps(c + 32, acc_r2_c0);
-  _mm256_storeu_ps(c + 48, acc_r3_c0);
-  _mm256_storeu_ps(c + 64, acc_r4_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Projects values of 2 heads. */
@@ -323,42 +243,20 @@ static __attribute__((noinline)) void project_values(const float *x, const float
 /* 8 rows for a group of queries, 8 K steps. */
 static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  __m256 acc_r2_c0 = _mm256_set1_ps(bias[2]);
-  __m256 acc_r3_c0 = _mm256_set1_ps(bias[3]);
-  __m256 acc_r4_c0 = _mm256_set1_ps(bias[4]);
-  __m256 acc_r5_c0 = _mm256_set1_ps(bias[5]);
-  __m256 acc_r6_c0 = _mm256_set1_ps(bias[6]);
-  __m256 acc_r7_c0 = _mm256_set1_ps(bias[7]);
+  __m256 acc_c0[8];
+#pragma GCC unroll 8
+  for (ptrdiff_t r = 0; r < 8; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[8 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[8 * i + 1]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[8 * i + 2]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[8 * i + 3]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(a[8 * i + 4]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
-    const __m256 a_r5 = _mm256_set1_ps(a[8 * i + 5]);
-    acc_r5_c0 = _mm256_fmadd_ps(a_r5, b_c0, acc_r5_c0);
-    const __m256 a_r6 = _mm256_set1_ps(a[8 * i + 6]);
-    acc_r6_c0 = _mm256_fmadd_ps(a_r6, b_c0, acc_r6_c0);
-    const __m256 a_r7 = _mm256_set1_ps(a[8 * i + 7]);
-    acc_r7_c0 = _mm256_fmadd_ps(a_r7, b_c0, acc_r7_c0);
+#pragma GCC unroll 8
+    for (ptrdiff_t r = 0; r < 8; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[8 * i + r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 16, acc_r1_c0);
-  _mm256_storeu_ps(c + 32, acc_r2_c0);
-  _mm256_storeu_ps(c + 48, acc_r3_c0);
-  _mm256_storeu_ps(c + 64, acc_r4_c0);
-  _mm256_storeu_ps(c + 80, acc_r5_c0);
-  _mm256_storeu_ps(c + 96, acc_r6_c0);
-  _mm256_storeu_ps(c + 112, acc_r7_c0);
+#pragma GCC unroll 8
+  for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
@@ -386,93 +284,70 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k, const float *q,
     float *stats, float *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[5], s_c0[5], sum_c0[4];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_c0[0], hidden_c0);
   const __m256 lowest_c0 = _mm256_set1_ps(-3.40282347e+38f);
   const __m256 least_c0 = _mm256_mask_blend_ps(hide_r0_c0, hidden_c0, lowest_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 1; r < 5; ++r) {
+    const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
+    const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
+    s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(least_c0, s_r0_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(s_r1_c0, s_r2_c0);
-  const __m256 max_c0_2_4 = _mm256_max_ps(s_r3_c0, s_r4_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_4);
+  const __m256 max_c0_2_0 = _mm256_max_ps(least_c0, s_c0[0]);
+  const __m256 max_c0_2_1 = _mm256_max_ps(s_c0[1], s_c0[2]);
+  const __m256 max_c0_2_2 = _mm256_max_ps(s_c0[3], s_c0[4]);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_1);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_2);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, max_c0_8_0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, max_c0_8_0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, max_c0_8_0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, max_c0_8_0);
-  const __m256 p_r3_c0 = exp2_8(x_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, max_c0_8_0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_8_0);
+    sum_c0[r] = exp2_8(x_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], max_c0_8_0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_4x5of16_final(const float *v, const float *p,
     float *stats, float *o, ptrdiff_t tiles) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < tiles; ++step) {
 #pragma GCC unroll 5
     for (ptrdiff_t i = 0; i < 5; ++i) {
       const __m256 b_c0 = _mm256_loadu_ps(p + 16 * i);
-      const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-      const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-      const __m256 a_r2 = _mm256_set1_ps(v[16 * i + 2]);
-      acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-      const __m256 a_r3 = _mm256_set1_ps(v[16 * i + 3]);
-      acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
+#pragma GCC unroll 4
+      for (ptrdiff_t r = 0; r < 4; ++r) {
+        const __m256 a = _mm256_set1_ps(v[16 * i + r]);
+        acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+      }
     }
     v += 80;
     p += 80;
@@ -480,18 +355,12 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
   __m256 test_c0 = _mm256_loadu_ps(stats + 32);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
-  _mm256_storeu_ps(o, o_r0_c0);
-  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  _mm256_storeu_ps(o + 16, o_r1_c0);
-  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  const __m256 o_r2_c0 = _mm256_mul_ps(acc_r2_c0, inverse_c0);
-  _mm256_storeu_ps(o + 32, o_r2_c0);
-  test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
-  const __m256 o_r3_c0 = _mm256_mul_ps(acc_r3_c0, inverse_c0);
-  _mm256_storeu_ps(o + 48, o_r3_c0);
-  test_c0 = _mm256_fmadd_ps(o_r3_c0, zero_c0, test_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
+    _mm256_storeu_ps(o + 16 * r, o_c0);
+    test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
+  }
   _mm256_storeu_ps(stats + 32, test_c0);
 }
 
@@ -499,11 +368,12 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
 static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float *k, const float *q,
     float *stats, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0 = _mm256_set1_ps(k[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 16;
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
@@ -521,64 +391,43 @@ static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float 
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k, const float *q,
     float *stats, float *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(k[i + 48]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(k[i + 64]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+  __m256 acc_c0[5], s_c0[5], sum_c0[4];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a = _mm256_set1_ps(k[16 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
+    k += 1;
+    q += 16;
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
+    const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
+    s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, m_c0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, m_c0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, m_c0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, m_c0);
-  const __m256 p_r3_c0 = exp2_8(x_r3_c0);
-  _mm256_storeu_ps(p + 48, p_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, m_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], m_c0);
+    sum_c0[r] = exp2_8(x_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], m_c0);
   const __m256 p_r4_c0 = exp2_8(x_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(p_r0_c0, p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, p_r1_c0);
-  const __m256 sum_c0_2_2 = _mm256_add_ps(p_r2_c0, p_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_2);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -707,30 +556,20 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void output_5of16_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r3_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r4_c0 = _mm256_loadu_ps(bias);
+  __m256 acc_c0[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[16 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[16 * i + 1]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[16 * i + 2]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[16 * i + 3]);
-    acc_r3_c0 = _mm256_fmadd_ps(a_r3, b_c0, acc_r3_c0);
-    const __m256 a_r4 = _mm256_set1_ps(a[16 * i + 4]);
-    acc_r4_c0 = _mm256_fmadd_ps(a_r4, b_c0, acc_r4_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
-  _mm256_storeu_ps(c + 24, acc_r3_c0);
-  _mm256_storeu_ps(c + 32, acc_r4_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */

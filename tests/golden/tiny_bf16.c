@@ -16,13 +16,13 @@
  *             error at most 0.008 for scores up to 16
  *   cost      128 flops; 256 bytes packed, 320 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
- *               p: weights exp2(x)
  *               o: context
  *               n: x rounded
  *               r: x - n
@@ -156,12 +156,13 @@ static inline float to_bf16(float a) {
 /* A tile of 2 rows and 3 columns, 3 K steps. */
 static __attribute__((noinline)) void queries_2x3_k3(const float *a, const float *b,
     const float *bias, float *c) {
-  float acc_r0_c0 = bias[0];
-  float acc_r0_c1 = bias[1];
-  float acc_r0_c2 = bias[2];
-  float acc_r1_c0 = bias[0];
-  float acc_r1_c1 = bias[1];
-  float acc_r1_c2 = bias[2];
+  float acc_c0[2], acc_c1[2], acc_c2[2];
+  acc_c0[0] = bias[0];
+  acc_c1[0] = bias[1];
+  acc_c2[0] = bias[2];
+  acc_c0[1] = bias[0];
+  acc_c1[1] = bias[1];
+  acc_c2[1] = bias[2];
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const float b_c0_exact = b[3 * i];
@@ -170,23 +171,21 @@ static __attribute__((noinline)) void queries_2x3_k3(const float *a, const float
     const float b_c1 = to_bf16(b_c1_exact);
     const float b_c2_exact = b[3 * i + 2];
     const float b_c2 = to_bf16(b_c2_exact);
-    const float a_r0_exact = a[i];
-    const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    const float a_r1_exact = a[i + 3];
-    const float a_r1 = to_bf16(a_r1_exact);
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < 2; ++r) {
+      const float a_exact = a[i + 3 * r];
+      const float a_r = to_bf16(a_exact);
+      acc_c0[r] = a_r * b_c0 + acc_c0[r];
+      acc_c1[r] = a_r * b_c1 + acc_c1[r];
+      acc_c2[r] = a_r * b_c2 + acc_c2[r];
+    }
   }
-  c[0] = acc_r0_c0;
-  c[1] = acc_r0_c1;
-  c[2] = acc_r0_c2;
-  c[3] = acc_r1_c0;
-  c[4] = acc_r1_c1;
-  c[5] = acc_r1_c2;
+  c[0] = acc_c0[0];
+  c[1] = acc_c1[0];
+  c[2] = acc_c2[0];
+  c[3] = acc_c0[1];
+  c[4] = acc_c1[1];
+  c[5] = acc_c2[1];
 }
 
 /* Projects queries of 1 head. */
@@ -208,16 +207,14 @@ static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt)
 /* Scales Rounds 3 rows for a group of queries. */
 static __attribute__((noinline)) void scaled_queries_3x2(float *x) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
-    const float scale_c0 = 1.02013945f;
-    const float value_c0 = x[2 * row];
-    const float scaled_c0 = value_c0 * scale_c0;
-    const float rounded_c0 = to_bf16(scaled_c0);
-    x[2 * row] = rounded_c0;
-    const float scale_c1 = 1.02013945f;
-    const float value_c1 = x[2 * row + 1];
-    const float scaled_c1 = value_c1 * scale_c1;
-    const float rounded_c1 = to_bf16(scaled_c1);
-    x[2 * row + 1] = rounded_c1;
+#pragma GCC unroll 2
+    for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float scale = 1.02013945f;
+      const float value = x[2 * row + c];
+      const float scaled = value * scale;
+      const float rounded = to_bf16(scaled);
+      x[2 * row + c] = rounded;
+    }
   }
 }
 
@@ -252,209 +249,159 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_2x2(const float *k, const float *q, float *stats,
     float *p) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
+  float acc_r0[2], acc_r1[2];
+  acc_r0[0] = 0.0f;
+  acc_r0[1] = 0.0f;
+  acc_r1[0] = 0.0f;
+  acc_r1[1] = 0.0f;
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const float b_c0 = q[2 * i];
     const float b_c1 = q[2 * i + 1];
     const float a_r0_exact = k[i];
     const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
+    acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
     const float a_r1_exact = k[i + 3];
     const float a_r1 = to_bf16(a_r1_exact);
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1[0] = a_r1 * b_c0 + acc_r1[0];
+    acc_r1[1] = a_r1 * b_c1 + acc_r1[1];
   }
-  const float zero_c0 = 0.0f;
-  const float max_c0_2_0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
-  const float none_top_c0 = 0.0f;
-  const float minus_top_c0 = none_top_c0 - max_c0_2_0;
-  const float size_top_c0 = max_c0_2_0 > minus_top_c0 ? max_c0_2_0 : minus_top_c0;
-  const float large_top_c0 = 4194304.0f;
-  const int small_top_c0 = size_top_c0 < large_top_c0;
-  const float near_top_c0 = nearest(max_c0_2_0);
-  const float whole_top_c0 = small_top_c0 ? near_top_c0 : max_c0_2_0;
-  const float minus_m_c0 = zero_c0 - whole_top_c0;
-  stats[0] = minus_m_c0;
-  const float x_r0_c0 = acc_r0_c0 - whole_top_c0;
-  const float exact_r0_c0 = exp2_1(x_r0_c0);
-  const float p_r0_c0 = to_bf16(exact_r0_c0);
-  p[0] = p_r0_c0;
-  const float x_r1_c0 = acc_r1_c0 - whole_top_c0;
-  const float exact_r1_c0 = exp2_1(x_r1_c0);
-  const float p_r1_c0 = to_bf16(exact_r1_c0);
-  p[2] = p_r1_c0;
-  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
-  stats[2] = sum_c0_2_0;
-  const float zero_c1 = 0.0f;
-  const float max_c1_2_0 = acc_r0_c1 > acc_r1_c1 ? acc_r0_c1 : acc_r1_c1;
-  const float none_top_c1 = 0.0f;
-  const float minus_top_c1 = none_top_c1 - max_c1_2_0;
-  const float size_top_c1 = max_c1_2_0 > minus_top_c1 ? max_c1_2_0 : minus_top_c1;
-  const float large_top_c1 = 4194304.0f;
-  const int small_top_c1 = size_top_c1 < large_top_c1;
-  const float near_top_c1 = nearest(max_c1_2_0);
-  const float whole_top_c1 = small_top_c1 ? near_top_c1 : max_c1_2_0;
-  const float minus_m_c1 = zero_c1 - whole_top_c1;
-  stats[1] = minus_m_c1;
-  const float x_r0_c1 = acc_r0_c1 - whole_top_c1;
-  const float exact_r0_c1 = exp2_1(x_r0_c1);
-  const float p_r0_c1 = to_bf16(exact_r0_c1);
-  p[1] = p_r0_c1;
-  const float x_r1_c1 = acc_r1_c1 - whole_top_c1;
-  const float exact_r1_c1 = exp2_1(x_r1_c1);
-  const float p_r1_c1 = to_bf16(exact_r1_c1);
-  p[3] = p_r1_c1;
-  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
-  stats[3] = sum_c1_2_0;
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float zero = 0.0f;
+    const float max_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
+    const float none_top = 0.0f;
+    const float minus_top = none_top - max_2_0;
+    const float size_top = max_2_0 > minus_top ? max_2_0 : minus_top;
+    const float large_top = 4194304.0f;
+    const int small_top = size_top < large_top;
+    const float near_top = nearest(max_2_0);
+    const float whole_top = small_top ? near_top : max_2_0;
+    const float minus_m = zero - whole_top;
+    stats[c] = minus_m;
+    const float x_r0 = acc_r0[c] - whole_top;
+    const float exact_r0 = exp2_1(x_r0);
+    const float sum_r0 = to_bf16(exact_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc_r1[c] - whole_top;
+    const float exact_r1 = exp2_1(x_r1);
+    const float sum_r1 = to_bf16(exact_r1);
+    p[c + 2] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    stats[c + 2] = sum_2_0;
+  }
 }
 
 /* 3 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_3x2_k2_final(const float *v, const float *p,
     float *stats, float *o) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
-  float acc_r2_c0 = 0.0f;
-  float acc_r2_c1 = 0.0f;
+  float acc[3][2];
+  acc[0][0] = 0.0f;
+  acc[0][1] = 0.0f;
+  acc[1][0] = 0.0f;
+  acc[1][1] = 0.0f;
+  acc[2][0] = 0.0f;
+  acc[2][1] = 0.0f;
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
     const float b_c0 = p[2 * i];
     const float b_c1 = p[2 * i + 1];
-    const float a_r0_exact = v[3 * i];
-    const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    const float a_r1_exact = v[3 * i + 1];
-    const float a_r1 = to_bf16(a_r1_exact);
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    const float a_r2_exact = v[3 * i + 2];
-    const float a_r2 = to_bf16(a_r2_exact);
-    acc_r2_c0 = a_r2 * b_c0 + acc_r2_c0;
-    acc_r2_c1 = a_r2 * b_c1 + acc_r2_c1;
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const float a_exact = v[3 * i + r];
+      const float a = to_bf16(a_exact);
+      acc[r][0] = a * b_c0 + acc[r][0];
+      acc[r][1] = a * b_c1 + acc[r][1];
+    }
   }
-  const float inverse_c0 = stats[6];
-  float test_c0 = stats[4];
-  const float zero_c0 = 0.0f;
-  const float o_r0_c0 = acc_r0_c0 * inverse_c0;
-  o[0] = o_r0_c0;
-  test_c0 = o_r0_c0 * zero_c0 + test_c0;
-  const float o_r1_c0 = acc_r1_c0 * inverse_c0;
-  o[2] = o_r1_c0;
-  test_c0 = o_r1_c0 * zero_c0 + test_c0;
-  const float o_r2_c0 = acc_r2_c0 * inverse_c0;
-  o[4] = o_r2_c0;
-  test_c0 = o_r2_c0 * zero_c0 + test_c0;
-  stats[4] = test_c0;
-  const float inverse_c1 = stats[7];
-  float test_c1 = stats[5];
-  const float zero_c1 = 0.0f;
-  const float o_r0_c1 = acc_r0_c1 * inverse_c1;
-  o[1] = o_r0_c1;
-  test_c1 = o_r0_c1 * zero_c1 + test_c1;
-  const float o_r1_c1 = acc_r1_c1 * inverse_c1;
-  o[3] = o_r1_c1;
-  test_c1 = o_r1_c1 * zero_c1 + test_c1;
-  const float o_r2_c1 = acc_r2_c1 * inverse_c1;
-  o[5] = o_r2_c1;
-  test_c1 = o_r2_c1 * zero_c1 + test_c1;
-  stats[5] = test_c1;
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float inverse = stats[c + 6];
+    float test = stats[c + 4];
+    const float zero = 0.0f;
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const float o_r_c = acc[r][c] * inverse;
+      o[c + 2 * r] = o_r_c;
+      test = o_r_c * zero + test;
+    }
+    stats[c + 4] = test;
+  }
 }
 
 /* Raises the maximum by the scores of some keys. */
 static __attribute__((noinline)) void scores_maximum_1x2(const float *k, const float *q,
     float *stats) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const float b_c0 = q[2 * i];
-    const float b_c1 = q[2 * i + 1];
-    const float a_r0_exact = k[i];
+  float acc_r0[2];
+  acc_r0[0] = 0.0f;
+  acc_r0[1] = 0.0f;
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const float b_c0 = q[0];
+    const float b_c1 = q[1];
+    const float a_r0_exact = k[0];
     const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
+    acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
+    acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
+    k += 1;
+    q += 2;
   }
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
-  const float m_c0 = zero_c0 - negmax_c0;
-  const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
-  const float none_top_c0 = 0.0f;
-  const float minus_top_c0 = none_top_c0 - max_c0_2_0;
-  const float size_top_c0 = max_c0_2_0 > minus_top_c0 ? max_c0_2_0 : minus_top_c0;
-  const float large_top_c0 = 4194304.0f;
-  const int small_top_c0 = size_top_c0 < large_top_c0;
-  const float near_top_c0 = nearest(max_c0_2_0);
-  const float whole_top_c0 = small_top_c0 ? near_top_c0 : max_c0_2_0;
-  const float minus_m_c0 = zero_c0 - whole_top_c0;
-  stats[0] = minus_m_c0;
-  const float zero_c1 = 0.0f;
-  const float negmax_c1 = stats[1];
-  const float m_c1 = zero_c1 - negmax_c1;
-  const float max_c1_2_0 = m_c1 > acc_r0_c1 ? m_c1 : acc_r0_c1;
-  const float none_top_c1 = 0.0f;
-  const float minus_top_c1 = none_top_c1 - max_c1_2_0;
-  const float size_top_c1 = max_c1_2_0 > minus_top_c1 ? max_c1_2_0 : minus_top_c1;
-  const float large_top_c1 = 4194304.0f;
-  const int small_top_c1 = size_top_c1 < large_top_c1;
-  const float near_top_c1 = nearest(max_c1_2_0);
-  const float whole_top_c1 = small_top_c1 ? near_top_c1 : max_c1_2_0;
-  const float minus_m_c1 = zero_c1 - whole_top_c1;
-  stats[1] = minus_m_c1;
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float zero = 0.0f;
+    const float negmax = stats[c];
+    const float m = zero - negmax;
+    const float max_2_0 = m > acc_r0[c] ? m : acc_r0[c];
+    const float none_top = 0.0f;
+    const float minus_top = none_top - max_2_0;
+    const float size_top = max_2_0 > minus_top ? max_2_0 : minus_top;
+    const float large_top = 4194304.0f;
+    const int small_top = size_top < large_top;
+    const float near_top = nearest(max_2_0);
+    const float whole_top = small_top ? near_top : max_2_0;
+    const float minus_m = zero - whole_top;
+    stats[c] = minus_m;
+  }
 }
 
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_2x2(const float *k, const float *q, float *stats,
     float *p) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const float b_c0 = q[2 * i];
-    const float b_c1 = q[2 * i + 1];
-    const float a_r0_exact = k[i];
+  float acc_r0[2], acc_r1[2];
+  acc_r0[0] = 0.0f;
+  acc_r0[1] = 0.0f;
+  acc_r1[0] = 0.0f;
+  acc_r1[1] = 0.0f;
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const float b_c0 = q[0];
+    const float b_c1 = q[1];
+    const float a_r0_exact = k[0];
     const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    const float a_r1_exact = k[i + 3];
+    acc_r0[0] = a_r0 * b_c0 + acc_r0[0];
+    acc_r0[1] = a_r0 * b_c1 + acc_r0[1];
+    const float a_r1_exact = k[3];
     const float a_r1 = to_bf16(a_r1_exact);
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
+    acc_r1[0] = a_r1 * b_c0 + acc_r1[0];
+    acc_r1[1] = a_r1 * b_c1 + acc_r1[1];
+    k += 1;
+    q += 2;
   }
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
-  const float m_c0 = zero_c0 - negmax_c0;
-  const float x_r0_c0 = acc_r0_c0 - m_c0;
-  const float exact_r0_c0 = exp2_1(x_r0_c0);
-  const float p_r0_c0 = to_bf16(exact_r0_c0);
-  p[0] = p_r0_c0;
-  const float x_r1_c0 = acc_r1_c0 - m_c0;
-  const float exact_r1_c0 = exp2_1(x_r1_c0);
-  const float p_r1_c0 = to_bf16(exact_r1_c0);
-  p[2] = p_r1_c0;
-  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
-  stats[2] = sum_c0_2_0;
-  const float zero_c1 = 0.0f;
-  const float negmax_c1 = stats[1];
-  const float m_c1 = zero_c1 - negmax_c1;
-  const float x_r0_c1 = acc_r0_c1 - m_c1;
-  const float exact_r0_c1 = exp2_1(x_r0_c1);
-  const float p_r0_c1 = to_bf16(exact_r0_c1);
-  p[1] = p_r0_c1;
-  const float x_r1_c1 = acc_r1_c1 - m_c1;
-  const float exact_r1_c1 = exp2_1(x_r1_c1);
-  const float p_r1_c1 = to_bf16(exact_r1_c1);
-  p[3] = p_r1_c1;
-  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
-  stats[3] = sum_c1_2_0;
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float zero = 0.0f;
+    const float negmax = stats[c];
+    const float m = zero - negmax;
+    const float x_r0 = acc_r0[c] - m;
+    const float exact_r0 = exp2_1(x_r0);
+    const float sum_r0 = to_bf16(exact_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc_r1[c] - m;
+    const float exact_r1 = exp2_1(x_r1);
+    const float sum_r1 = to_bf16(exact_r1);
+    p[c + 2] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    stats[c + 2] = sum_2_0;
+  }
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -470,28 +417,20 @@ static __attribute__((noinline)) void again_2(const float *q, const float *k, co
     stats[11] = kept_c1;
     stats[1] = none_c1;
   }
-  for (ptrdiff_t key = 0; key < 2; ++key) {
-    scores_maximum_1x2(k + 3 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
   {
-    const float most_c0 = 4.2949673e+09f;
-    const float sum_c0 = stats[2];
-    const int good_c0 = sum_c0 < most_c0;
-    const float kept_c0 = stats[10];
-    const float negmax_c0 = stats[0];
-    const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
-    stats[0] = m_c0;
-    const float late_c0 = good_c0 ? 0.0f : m_c0;
-    stats[12] = late_c0;
-    const float most_c1 = 4.2949673e+09f;
-    const float sum_c1 = stats[3];
-    const int good_c1 = sum_c1 < most_c1;
-    const float kept_c1 = stats[11];
-    const float negmax_c1 = stats[1];
-    const float m_c1 = good_c1 ? kept_c1 : negmax_c1;
-    stats[1] = m_c1;
-    const float late_c1 = good_c1 ? 0.0f : m_c1;
-    stats[13] = late_c1;
+#pragma GCC unroll 2
+    for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float most = 4.2949673e+09f;
+      const float sum = stats[c + 2];
+      const int good = sum < most;
+      const float kept = stats[c + 10];
+      const float negmax = stats[c];
+      const float m = good ? kept : negmax;
+      stats[c] = m;
+      const float late = good ? 0.0f : m;
+      stats[c + 12] = late;
+    }
   }
   scores_again_2x2(k, q, stats, p);
   {
@@ -533,24 +472,24 @@ static __attribute__((noinline)) void attend_2(const float *keys, const float *v
   }
   context_3x2_k2_final(values, scratch + 16, scratch + 32, o);
   {
-    const float sum1_c0 = scratch[34];
-    const float test1_c0 = scratch[36];
-    const float both1_c0 = sum1_c0 + test1_c0;
-    const float most1_c0 = 4.2949673e+09f;
-    const int below1_c0 = both1_c0 < most1_c0;
-    const int good1_c0 = below1_c0;
-    const float sum1_c1 = scratch[35];
-    const float test1_c1 = scratch[37];
-    const float both1_c1 = sum1_c1 + test1_c1;
-    const float most1_c1 = 4.2949673e+09f;
-    const int below1_c1 = both1_c1 < most1_c1;
-    const int good1_c1 = below1_c1;
-    if (!(good1_c0 & good1_c1)) {
+    float both1[2];
+    int below1[2];
+    int good1[2];
+#pragma GCC unroll 2
+    for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float sum1 = scratch[c + 34];
+      const float test1 = scratch[c + 36];
+      both1[c] = sum1 + test1;
+      const float most1 = 4.2949673e+09f;
+      below1[c] = both1[c] < most1;
+      good1[c] = below1[c];
+    }
+    if (!(good1[0] & good1[1])) {
       const float none_c0 = INFINITY;
-      const float mark_c0 = below1_c0 ? both1_c0 : none_c0;
+      const float mark_c0 = below1[0] ? both1[0] : none_c0;
       scratch[34] = mark_c0;
       const float none_c1 = INFINITY;
-      const float mark_c1 = below1_c1 ? both1_c1 : none_c1;
+      const float mark_c1 = below1[1] ? both1[1] : none_c1;
       scratch[35] = mark_c1;
       again_2(scratch, keys, values, scratch + 16, scratch + 32, o);
     }
@@ -560,12 +499,13 @@ static __attribute__((noinline)) void attend_2(const float *keys, const float *v
 /* A tile of 2 rows and 3 columns, 3 K steps. */
 static __attribute__((noinline)) void output_2_2x3_k3(const float *a, const float *b,
     const float *bias, float *c) {
-  float acc_r0_c0 = bias[0];
-  float acc_r0_c1 = bias[1];
-  float acc_r0_c2 = bias[2];
-  float acc_r1_c0 = bias[0];
-  float acc_r1_c1 = bias[1];
-  float acc_r1_c2 = bias[2];
+  float acc_c0[2], acc_c1[2], acc_c2[2];
+  acc_c0[0] = bias[0];
+  acc_c1[0] = bias[1];
+  acc_c2[0] = bias[2];
+  acc_c0[1] = bias[0];
+  acc_c1[1] = bias[1];
+  acc_c2[1] = bias[2];
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const float b_c0_exact = b[3 * i];
@@ -574,23 +514,21 @@ static __attribute__((noinline)) void output_2_2x3_k3(const float *a, const floa
     const float b_c1 = to_bf16(b_c1_exact);
     const float b_c2_exact = b[3 * i + 2];
     const float b_c2 = to_bf16(b_c2_exact);
-    const float a_r0_exact = a[2 * i];
-    const float a_r0 = to_bf16(a_r0_exact);
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    const float a_r1_exact = a[2 * i + 1];
-    const float a_r1 = to_bf16(a_r1_exact);
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < 2; ++r) {
+      const float a_exact = a[2 * i + r];
+      const float a_r = to_bf16(a_exact);
+      acc_c0[r] = a_r * b_c0 + acc_c0[r];
+      acc_c1[r] = a_r * b_c1 + acc_c1[r];
+      acc_c2[r] = a_r * b_c2 + acc_c2[r];
+    }
   }
-  c[0] = acc_r0_c0;
-  c[1] = acc_r0_c1;
-  c[2] = acc_r0_c2;
-  c[3] = acc_r1_c0;
-  c[4] = acc_r1_c1;
-  c[5] = acc_r1_c2;
+  c[0] = acc_c0[0];
+  c[1] = acc_c1[0];
+  c[2] = acc_c2[0];
+  c[3] = acc_c0[1];
+  c[4] = acc_c1[1];
+  c[5] = acc_c2[1];
 }
 
 /* 3 columns of Y for 2 queries, from the context of all heads. */

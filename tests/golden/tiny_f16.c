@@ -15,13 +15,13 @@
  *             error at most 0.001 for scores up to 16
  *   cost      128 flops; 320 bytes packed, 704 bytes of workspace
  *   registers sums and operands of a K step take at most 6 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
- *               p: weights exp2(x)
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -139,68 +139,56 @@ static inline __m256 kept8(__m256 a) {
 /* XT[3][8] from 2 rows of X[..][3]. */
 static __attribute__((noinline)) void transpose_2of8(const float *x, float *xt) {
   {
-    const __m256 x_r0 = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
-    const __m256 x_r1 = _mm256_maskload_ps(x + 3, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
-    const __m256 x_r2 = _mm256_setzero_ps();
-    const __m256 x_r3 = _mm256_setzero_ps();
-    const __m256 x_r4 = _mm256_setzero_ps();
-    const __m256 x_r5 = _mm256_setzero_ps();
-    const __m256 x_r6 = _mm256_setzero_ps();
-    const __m256 x_r7 = _mm256_setzero_ps();
-    const __m256 t2_0 = _mm256_blend_ps(x_r0, _mm256_moveldup_ps(x_r1), 0xAA);
-    const __m256 t2_1 = _mm256_blend_ps(x_r1, _mm256_movehdup_ps(x_r0), 0x55);
-    const __m256 t2_2 = _mm256_blend_ps(x_r2, _mm256_moveldup_ps(x_r3), 0xAA);
-    const __m256 t2_3 = _mm256_blend_ps(x_r3, _mm256_movehdup_ps(x_r2), 0x55);
-    const __m256 t2_4 = _mm256_blend_ps(x_r4, _mm256_moveldup_ps(x_r5), 0xAA);
-    const __m256 t2_5 = _mm256_blend_ps(x_r5, _mm256_movehdup_ps(x_r4), 0x55);
-    const __m256 t2_6 = _mm256_blend_ps(x_r6, _mm256_moveldup_ps(x_r7), 0xAA);
-    const __m256 t2_7 = _mm256_blend_ps(x_r7, _mm256_movehdup_ps(x_r6), 0x55);
-    const __m256 t4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_0),
-        _mm256_castps_pd(t2_2)));
-    const __m256 t4_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_0),
-        _mm256_castps_pd(t2_2)));
-    const __m256 t4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_1),
-        _mm256_castps_pd(t2_3)));
-    const __m256 t4_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_4),
-        _mm256_castps_pd(t2_6)));
-    const __m256 t4_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2_4),
-        _mm256_castps_pd(t2_6)));
-    const __m256 t4_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2_5),
-        _mm256_castps_pd(t2_7)));
-    const __m256 t8_0 = _mm256_permute2f128_ps(t4_0, t4_4, 0x20);
-    const __m256 t8_1 = _mm256_permute2f128_ps(t4_1, t4_5, 0x20);
-    const __m256 t8_2 = _mm256_permute2f128_ps(t4_2, t4_6, 0x20);
-    const __m256 rounded_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(t8_0, _MM_FROUND_TO_NEAREST_INT));
-    _mm256_storeu_ps(xt, rounded_r0);
-    const __m256 rounded_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(t8_1, _MM_FROUND_TO_NEAREST_INT));
-    _mm256_storeu_ps(xt + 8, rounded_r1);
-    const __m256 rounded_r2 = _mm256_cvtph_ps(_mm256_cvtps_ph(t8_2, _MM_FROUND_TO_NEAREST_INT));
-    _mm256_storeu_ps(xt + 16, rounded_r2);
+    __m256 x_r[8], t2[8], t4[7], t8[3];
+    x_r[0] = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
+    x_r[1] = _mm256_maskload_ps(x + 3, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
+#pragma GCC unroll 6
+    for (ptrdiff_t r = 2; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
+      t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
+    }
+#pragma GCC unroll 2
+    for (ptrdiff_t i = 0; i < 2; ++i) {
+      t4[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i]),
+          _mm256_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i]),
+          _mm256_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 1] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i + 1]),
+          _mm256_castps_pd(t2[4 * i + 3])));
+    }
+    t8[0] = _mm256_permute2f128_ps(t4[0], t4[4], 0x20);
+    t8[1] = _mm256_permute2f128_ps(t4[1], t4[5], 0x20);
+    t8[2] = _mm256_permute2f128_ps(t4[2], t4[6], 0x20);
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(t8[r], _MM_FROUND_TO_NEAREST_INT));
+      _mm256_storeu_ps(xt + 8 * r, rounded);
+    }
   }
 }
 
 /* 3 rows for a group of queries, 3 K steps. */
 static __attribute__((noinline)) void key_query_3x2of8_k3(const float *a, const float *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  __m256 acc_r2_c0 = _mm256_set1_ps(bias[2]);
+  __m256 acc_c0[3];
+  acc_c0[0] = _mm256_set1_ps(bias[0]);
+  acc_c0[1] = _mm256_set1_ps(bias[1]);
+  acc_c0[2] = _mm256_set1_ps(bias[2]);
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(a[3 * i]);
-    const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(a[3 * i + 1]);
-    const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2_exact = _mm256_set1_ps(a[3 * i + 2]);
-    const __m256 a_r2 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r2_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_exact = _mm256_set1_ps(a[3 * i + r]);
+      const __m256 a_r = _mm256_cvtph_ps(_mm256_cvtps_ph(a_exact, _MM_FROUND_TO_NEAREST_INT));
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
+  _mm256_storeu_ps(c, acc_c0[0]);
+  _mm256_storeu_ps(c + 8, acc_c0[1]);
+  _mm256_storeu_ps(c + 16, acc_c0[2]);
 }
 
 /* Scales Rounds 3 rows for a group of queries. */
@@ -249,20 +237,21 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_2x2of8(const float *k, const float *q,
     float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[2], sum_c0[2];
+  acc_c0[0] = _mm256_setzero_ps();
+  acc_c0[1] = _mm256_setzero_ps();
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
     const __m256 a_r0_exact = _mm256_set1_ps(k[i]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
     const __m256 a_r1_exact = _mm256_set1_ps(k[i + 3]);
     const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
   const __m256 none_top_c0 = _mm256_setzero_ps();
   const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_2_0);
   const __m256 size_top_c0 = _mm256_max_ps(max_c0_2_0, minus_top_c0);
@@ -273,49 +262,43 @@ static __attribute__((noinline)) void scores_first_2x2of8(const float *k, const 
   const __m256 whole_top_c0 = _mm256_blendv_ps(max_c0_2_0, near_top_c0, small_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, whole_top_c0);
-  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 p_r0_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r0_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, whole_top_c0);
-  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 p_r1_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r1_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+#pragma GCC unroll 2
+  for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], whole_top_c0);
+    const __m256 exact_c0 = exp2_8(x_c0);
+    sum_c0[r] = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_c0, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
+  }
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   _mm256_storeu_ps(stats + 8, sum_c0_2_0);
 }
 
 /* 3 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_3x2of8_k2_final(const float *v, const float *p,
     float *stats, float *o) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[3];
+  acc_c0[0] = _mm256_setzero_ps();
+  acc_c0[1] = _mm256_setzero_ps();
+  acc_c0[2] = _mm256_setzero_ps();
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(v[3 * i]);
-    const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(v[3 * i + 1]);
-    const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2_exact = _mm256_set1_ps(v[3 * i + 2]);
-    const __m256 a_r2 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r2_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+#pragma GCC unroll 3
+    for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_exact = _mm256_set1_ps(v[3 * i + r]);
+      const __m256 a = _mm256_cvtph_ps(_mm256_cvtps_ph(a_exact, _MM_FROUND_TO_NEAREST_INT));
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
   __m256 test_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
-  _mm256_storeu_ps(o, o_r0_c0);
-  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  _mm256_storeu_ps(o + 8, o_r1_c0);
-  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  const __m256 o_r2_c0 = _mm256_mul_ps(acc_r2_c0, inverse_c0);
-  _mm256_storeu_ps(o + 16, o_r2_c0);
-  test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
+#pragma GCC unroll 3
+  for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
+    _mm256_storeu_ps(o + 8 * r, o_c0);
+    test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
+  }
   _mm256_storeu_ps(stats + 16, test_c0);
 }
 
@@ -323,12 +306,13 @@ static __attribute__((noinline)) void context_3x2of8_k2_final(const float *v, co
 static __attribute__((noinline)) void scores_maximum_1x2of8(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-    const __m256 a_r0_exact = _mm256_set1_ps(k[i]);
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0_exact = _mm256_set1_ps(k[0]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
@@ -349,30 +333,31 @@ static __attribute__((noinline)) void scores_maximum_1x2of8(const float *k, cons
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_2x2of8(const float *k, const float *q,
     float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(k[i]);
+  __m256 acc_c0[2], sum_c0[2];
+  acc_c0[0] = _mm256_setzero_ps();
+  acc_c0[1] = _mm256_setzero_ps();
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 a_r0_exact = _mm256_set1_ps(k[0]);
     const __m256 a_r0 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r0_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(k[i + 3]);
+    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
+    const __m256 a_r1_exact = _mm256_set1_ps(k[3]);
     const __m256 a_r1 = _mm256_cvtph_ps(_mm256_cvtps_ph(a_r1_exact, _MM_FROUND_TO_NEAREST_INT));
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
+    k += 1;
+    q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
-  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 p_r0_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r0_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p, p_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
-  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 p_r1_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_r1_c0, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_ps(p + 8, p_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
+#pragma GCC unroll 2
+  for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
+    const __m256 exact_c0 = exp2_8(x_c0);
+    sum_c0[r] = _mm256_cvtph_ps(_mm256_cvtps_ph(exact_c0, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
+  }
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   _mm256_storeu_ps(stats + 8, sum_c0_2_0);
 }
 
@@ -385,9 +370,7 @@ static __attribute__((noinline)) void again_2of8(const float *q, const float *k,
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 2; ++key) {
-    scores_maximum_1x2of8(k + 3 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of8(k + 3 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);

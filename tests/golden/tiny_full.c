@@ -17,7 +17,6 @@
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
- *               p: weights exp2(x)
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               n: x rounded
@@ -170,14 +169,13 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 static __attribute__((noinline)) void scores_maximum_1x3of16(const float *k, const float *q,
     float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = _mm256_loadu_ps(q + 16);
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    const __m256 b_c0 = _mm256_loadu_ps(q);
+    const __m256 a_r0 = _mm256_set1_ps(k[0]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    k += 1;
+    q += 16;
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
@@ -192,36 +190,31 @@ static __attribute__((noinline)) void scores_again_3x3of16(const float *k, const
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   __m256 acc_r2_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(q));
-  const __m256 a_r0_k0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(k[16]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  const __m256 a_r2_k0 = _mm256_set1_ps(k[32]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(q + 16));
-  const __m256 a_r0_k1 = _mm256_set1_ps(k[1]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(k[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  const __m256 a_r2_k1 = _mm256_set1_ps(k[33]);
-  acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
+    const __m256 a_r0 = _mm256_set1_ps(k[0]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    const __m256 a_r2 = _mm256_set1_ps(k[32]);
+    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    k += 1;
+    q += 16;
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
-  const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, p_r0_c0);
+  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
+  _mm256_storeu_ps(p, sum_r0_c0);
   const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
-  const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, p_r1_c0);
+  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
+  _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
-  const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-  _mm256_storeu_ps(p + 32, p_r2_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, p_r2_c0);
+  const __m256 sum_r2_c0 = exp2_8(x_r2_c0);
+  _mm256_storeu_ps(p + 32, sum_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -230,24 +223,15 @@ static __attribute__((noinline)) void context_2x3of16_k3_final(const float *v, c
     float *stats, float *o) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-  /* k = 0 */
-  const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(p));
-  const __m256 a_r0_k0 = _mm256_set1_ps(v[0]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-  const __m256 a_r1_k0 = _mm256_set1_ps(v[1]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-  /* k = 1 */
-  const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(p + 16));
-  const __m256 a_r0_k1 = _mm256_set1_ps(v[16]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-  const __m256 a_r1_k1 = _mm256_set1_ps(v[17]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-  /* k = 2 */
-  const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(p + 32));
-  const __m256 a_r0_k2 = _mm256_set1_ps(v[32]);
-  acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-  const __m256 a_r1_k2 = _mm256_set1_ps(v[33]);
-  acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+    const __m256 a_r0 = _mm256_set1_ps(v[0]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(v[1]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    v += 16;
+    p += 16;
+  }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
   __m256 test_c0 = _mm256_loadu_ps(stats + 32);
   const __m256 zero_c0 = _mm256_setzero_ps();
@@ -269,9 +253,7 @@ static __attribute__((noinline)) void again_3of16(const float *q, const float *k
     _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 3; ++key) {
-    scores_maximum_1x3of16(k + 16 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 16 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
@@ -534,16 +516,16 @@ static __attribute__((noinline)) void forward(const float *q, float *y, const fl
       const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
       _mm256_storeu_ps(ws + 272, minus_m_c0);
       const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_4_0);
-      const __m256 p_r0_c0 = exp2_8(x_r0_c0);
-      _mm256_storeu_ps(ws + 224, p_r0_c0);
+      const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
+      _mm256_storeu_ps(ws + 224, sum_r0_c0);
       const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_4_0);
-      const __m256 p_r1_c0 = exp2_8(x_r1_c0);
-      _mm256_storeu_ps(ws + 240, p_r1_c0);
+      const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
+      _mm256_storeu_ps(ws + 240, sum_r1_c0);
       const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_4_0);
-      const __m256 p_r2_c0 = exp2_8(x_r2_c0);
-      _mm256_storeu_ps(ws + 256, p_r2_c0);
-      const __m256 sum_c0_2_0 = _mm256_add_ps(p_r0_c0, p_r1_c0);
-      const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, p_r2_c0);
+      const __m256 sum_r2_c0 = exp2_8(x_r2_c0);
+      _mm256_storeu_ps(ws + 256, sum_r2_c0);
+      const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+      const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
       _mm256_storeu_ps(ws + 288, sum_c0_4_0);
     }
     {

@@ -12,7 +12,8 @@
  *             output    tiles 5x8, k8
  *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
  *   registers sums and operands of a K step take at most 17 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -128,86 +129,55 @@ mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc_c0[5], acc_c1[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0[r] = vdupq_n_f32(0.0f);
+    acc_c1[r] = vdupq_n_f32(0.0f);
+  }
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
+    float32x4_t a_k0[5];
     /* k = 4 * i */
-    const float32x4_t a_r0_k0 = vld1q_f32(a + 4 * i);
-    const float32x4_t a_r1_k0 = vld1q_f32(a + 4 * i + 8);
-    const float32x4_t a_r2_k0 = vld1q_f32(a + 4 * i + 16);
-    const float32x4_t a_r3_k0 = vld1q_f32(a + 4 * i + 24);
-    const float32x4_t a_r4_k0 = vld1q_f32(a + 4 * i + 32);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
     const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
     const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k0_c0, a_k0[r], 0);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k0_c1, a_k0[r], 0);
+    }
     /* k = 4 * i + 1 */
     const float32x4_t b_k1_c0 = vld1q_f32(b + 32 * i + 8);
     const float32x4_t b_k1_c1 = vld1q_f32(b + 32 * i + 12);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k1_c0, a_k0[r], 1);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k1_c1, a_k0[r], 1);
+    }
     /* k = 4 * i + 2 */
     const float32x4_t b_k2_c0 = vld1q_f32(b + 32 * i + 16);
     const float32x4_t b_k2_c1 = vld1q_f32(b + 32 * i + 20);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k2_c0, a_k0[r], 2);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k2_c1, a_k0[r], 2);
+    }
     /* k = 4 * i + 3 */
     const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
     const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k3_c0, a_k0[r], 3);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k3_c1, a_k0[r], 3);
+    }
   }
-  vst1q_f32(c, acc_r0_c0);
-  vst1q_f32(c + 4, acc_r0_c1);
-  vst1q_f32(c + 8, acc_r1_c0);
-  vst1q_f32(c + 12, acc_r1_c1);
-  vst1q_f32(c + 16, acc_r2_c0);
-  vst1q_f32(c + 20, acc_r2_c1);
-  vst1q_f32(c + 24, acc_r3_c0);
-  vst1q_f32(c + 28, acc_r3_c1);
-  vst1q_f32(c + 32, acc_r4_c0);
-  vst1q_f32(c + 36, acc_r4_c1);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    vst1q_f32(c + 8 * r, acc_c0[r]);
+    vst1q_f32(c + 8 * r + 4, acc_c1[r]);
+  }
 }
 
 /* Projects rows of 2 heads. */
@@ -218,86 +188,55 @@ static __attribute__((noinline)) void project_rows(const float *x, const float *
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  float32x4_t acc_r0_c0 = vld1q_f32(bias);
-  float32x4_t acc_r0_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r1_c0 = vld1q_f32(bias);
-  float32x4_t acc_r1_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r2_c0 = vld1q_f32(bias);
-  float32x4_t acc_r2_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r3_c0 = vld1q_f32(bias);
-  float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r4_c0 = vld1q_f32(bias);
-  float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
+  float32x4_t acc_c0[5], acc_c1[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0[r] = vld1q_f32(bias);
+    acc_c1[r] = vld1q_f32(bias + 4);
+  }
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
+    float32x4_t a_k0[5];
     /* k = 4 * i */
-    const float32x4_t a_r0_k0 = vld1q_f32(a + 4 * i);
-    const float32x4_t a_r1_k0 = vld1q_f32(a + 4 * i + 8);
-    const float32x4_t a_r2_k0 = vld1q_f32(a + 4 * i + 16);
-    const float32x4_t a_r3_k0 = vld1q_f32(a + 4 * i + 24);
-    const float32x4_t a_r4_k0 = vld1q_f32(a + 4 * i + 32);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
     const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
     const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k0_c0, a_k0[r], 0);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k0_c1, a_k0[r], 0);
+    }
     /* k = 4 * i + 1 */
     const float32x4_t b_k1_c0 = vld1q_f32(b + 32 * i + 8);
     const float32x4_t b_k1_c1 = vld1q_f32(b + 32 * i + 12);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k1_c0, a_k0[r], 1);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k1_c1, a_k0[r], 1);
+    }
     /* k = 4 * i + 2 */
     const float32x4_t b_k2_c0 = vld1q_f32(b + 32 * i + 16);
     const float32x4_t b_k2_c1 = vld1q_f32(b + 32 * i + 20);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k2_c0, a_k0[r], 2);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k2_c1, a_k0[r], 2);
+    }
     /* k = 4 * i + 3 */
     const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
     const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-    acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-    acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k3_c0, a_k0[r], 3);
+      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k3_c1, a_k0[r], 3);
+    }
   }
-  vst1q_f32(c, acc_r0_c0);
-  vst1q_f32(c + 4, acc_r0_c1);
-  vst1q_f32(c + 8, acc_r1_c0);
-  vst1q_f32(c + 12, acc_r1_c1);
-  vst1q_f32(c + 16, acc_r2_c0);
-  vst1q_f32(c + 20, acc_r2_c1);
-  vst1q_f32(c + 24, acc_r3_c0);
-  vst1q_f32(c + 28, acc_r3_c1);
-  vst1q_f32(c + 32, acc_r4_c0);
-  vst1q_f32(c + 36, acc_r4_c1);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    vst1q_f32(c + 8 * r, acc_c0[r]);
+    vst1q_f32(c + 8 * r + 4, acc_c1[r]);
+  }
 }
 
 /* Projects queries of 2 heads. */
@@ -310,28 +249,26 @@ static __attribute__((noinline)) void project_queries(const float *x, const floa
 static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
     {
-      const float32x4_t x_r0 = vld1q_f32(x + 4 * block);
-      const float32x4_t x_r1 = vld1q_f32(x + 4 * block + 8);
-      const float32x4_t x_r2 = vld1q_f32(x + 4 * block + 16);
-      const float32x4_t x_r3 = vld1q_f32(x + 4 * block + 24);
-      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
-      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
-      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
-      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
-      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+      float32x4_t x_r[4], t4[4];
+#pragma GCC unroll 4
+      for (ptrdiff_t r = 0; r < 4; ++r) x_r[r] = vld1q_f32(x + 4 * block + 8 * r);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r[0], x_r[1]);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r[0], x_r[1]);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r[2], x_r[3]);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r[2], x_r[3]);
+      t4[0] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+      t4[2] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[1] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[3] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      vst1q_f32(xt + 32 * block, t4_0);
-      vst1q_f32(xt + 32 * block + 8, t4_1);
-      vst1q_f32(xt + 32 * block + 16, t4_2);
-      vst1q_f32(xt + 32 * block + 24, t4_3);
+#pragma GCC unroll 4
+      for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i, t4[i]);
     }
     {
+      float32x4_t t4[4];
       const float32x4_t x_r0 = vld1q_f32(x + 4 * block + 32);
       const float32x4_t x_r1 = vdupq_n_f32(0.0f);
       const float32x4_t x_r2 = vdupq_n_f32(0.0f);
@@ -340,18 +277,16 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
       const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
       const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
       const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
-      const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
+      t4[0] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
+      t4[2] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
-      const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[1] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      const float32x4_t t4_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
+      t4[3] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-      vst1q_f32(xt + 32 * block + 4, t4_0);
-      vst1q_f32(xt + 32 * block + 12, t4_1);
-      vst1q_f32(xt + 32 * block + 20, t4_2);
-      vst1q_f32(xt + 32 * block + 28, t4_3);
+#pragma GCC unroll 4
+      for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i + 4, t4[i]);
     }
   }
 }
@@ -390,344 +325,177 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc[5][2], a_k0[5], sum[4][2];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vdupq_n_f32(0.0f);
+    acc[r][1] = vdupq_n_f32(0.0f);
+  }
   /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(k);
-  const float32x4_t a_r1_k0 = vld1q_f32(k + 8);
-  const float32x4_t a_r2_k0 = vld1q_f32(k + 16);
-  const float32x4_t a_r3_k0 = vld1q_f32(k + 24);
-  const float32x4_t a_r4_k0 = vld1q_f32(k + 32);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(k + 8 * r);
   const float32x4_t b_k0_c0 = vld1q_f32(q);
   const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k0_c0, a_k0[r], 0);
+    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k0_c1, a_k0[r], 0);
+  }
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
   const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k1_c0, a_k0[r], 1);
+    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k1_c1, a_k0[r], 1);
+  }
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
   const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k2_c0, a_k0[r], 2);
+    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k2_c1, a_k0[r], 2);
+  }
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
   const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_r0_c0, acc_r1_c0);
-  const float32x4_t max_c0_2_2 = vmaxq_f32(acc_r2_c0, acc_r3_c0);
-  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_2);
-  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_r4_c0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_8_0);
-  vst1q_f32(stats, minus_m_c0);
-  const float32x4_t x_r0_c0 = vsubq_f32(acc_r0_c0, max_c0_8_0);
-  const float32x4_t p_r0_c0 = exp2_4(x_r0_c0);
-  vst1q_f32(p, p_r0_c0);
-  const float32x4_t x_r1_c0 = vsubq_f32(acc_r1_c0, max_c0_8_0);
-  const float32x4_t p_r1_c0 = exp2_4(x_r1_c0);
-  vst1q_f32(p + 8, p_r1_c0);
-  const float32x4_t x_r2_c0 = vsubq_f32(acc_r2_c0, max_c0_8_0);
-  const float32x4_t p_r2_c0 = exp2_4(x_r2_c0);
-  vst1q_f32(p + 16, p_r2_c0);
-  const float32x4_t x_r3_c0 = vsubq_f32(acc_r3_c0, max_c0_8_0);
-  const float32x4_t p_r3_c0 = exp2_4(x_r3_c0);
-  vst1q_f32(p + 24, p_r3_c0);
-  const float32x4_t x_r4_c0 = vsubq_f32(acc_r4_c0, max_c0_8_0);
-  const float32x4_t p_r4_c0 = exp2_4(x_r4_c0);
-  vst1q_f32(p + 32, p_r4_c0);
-  const float32x4_t sum_r4_c0 = vaddq_f32(p_r0_c0, p_r4_c0);
-  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r4_c0, p_r1_c0);
-  const float32x4_t sum_c0_2_2 = vaddq_f32(p_r2_c0, p_r3_c0);
-  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_c0_2_2);
-  vst1q_f32(stats + 8, sum_c0_4_0);
-  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t max_c1_2_0 = vmaxq_f32(acc_r0_c1, acc_r1_c1);
-  const float32x4_t max_c1_2_2 = vmaxq_f32(acc_r2_c1, acc_r3_c1);
-  const float32x4_t max_c1_4_0 = vmaxq_f32(max_c1_2_0, max_c1_2_2);
-  const float32x4_t max_c1_8_0 = vmaxq_f32(max_c1_4_0, acc_r4_c1);
-  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_8_0);
-  vst1q_f32(stats + 4, minus_m_c1);
-  const float32x4_t x_r0_c1 = vsubq_f32(acc_r0_c1, max_c1_8_0);
-  const float32x4_t p_r0_c1 = exp2_4(x_r0_c1);
-  vst1q_f32(p + 4, p_r0_c1);
-  const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, max_c1_8_0);
-  const float32x4_t p_r1_c1 = exp2_4(x_r1_c1);
-  vst1q_f32(p + 12, p_r1_c1);
-  const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, max_c1_8_0);
-  const float32x4_t p_r2_c1 = exp2_4(x_r2_c1);
-  vst1q_f32(p + 20, p_r2_c1);
-  const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, max_c1_8_0);
-  const float32x4_t p_r3_c1 = exp2_4(x_r3_c1);
-  vst1q_f32(p + 28, p_r3_c1);
-  const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, max_c1_8_0);
-  const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
-  vst1q_f32(p + 36, p_r4_c1);
-  const float32x4_t sum_r4_c1 = vaddq_f32(p_r0_c1, p_r4_c1);
-  const float32x4_t sum_c1_2_0 = vaddq_f32(sum_r4_c1, p_r1_c1);
-  const float32x4_t sum_c1_2_2 = vaddq_f32(p_r2_c1, p_r3_c1);
-  const float32x4_t sum_c1_4_0 = vaddq_f32(sum_c1_2_0, sum_c1_2_2);
-  vst1q_f32(stats + 12, sum_c1_4_0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k3_c0, a_k0[r], 3);
+    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k3_c1, a_k0[r], 3);
+  }
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    const float32x4_t max_2_0 = vmaxq_f32(acc[0][c], acc[1][c]);
+    const float32x4_t max_2_1 = vmaxq_f32(acc[2][c], acc[3][c]);
+    const float32x4_t max_4_0 = vmaxq_f32(max_2_0, max_2_1);
+    const float32x4_t max_8_0 = vmaxq_f32(max_4_0, acc[4][c]);
+    const float32x4_t minus_m = vsubq_f32(zero, max_8_0);
+    vst1q_f32(stats + 4 * c, minus_m);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float32x4_t x = vsubq_f32(acc[r][c], max_8_0);
+      sum[r][c] = exp2_4(x);
+      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
+    }
+    const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0);
+    const float32x4_t p_r4 = exp2_4(x_r4);
+    vst1q_f32(p + 4 * c + 32, p_r4);
+    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
+    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
+    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
+    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+    vst1q_f32(stats + 4 * c + 8, sum_4_0);
+  }
 }
 
 /* 4 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, const float *p,
     float *stats, float *o) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
+  float32x4_t acc[4][2];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    acc[r][0] = vdupq_n_f32(0.0f);
+    acc[r][1] = vdupq_n_f32(0.0f);
+  }
 #pragma GCC unroll 5
   for (ptrdiff_t i = 0; i < 5; ++i) {
     const float32x4_t b_c0 = vld1q_f32(p + 8 * i);
     const float32x4_t b_c1 = vld1q_f32(p + 8 * i + 4);
     const float32x4_t a_r0 = vld1q_f32(v + 8 * i);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_c0, a_r0, 0);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_c1, a_r0, 0);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_c0, a_r0, 1);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_c1, a_r0, 1);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_c0, a_r0, 2);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_c1, a_r0, 2);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_c0, a_r0, 3);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_c1, a_r0, 3);
+    acc[0][0] = vfmaq_laneq_f32(acc[0][0], b_c0, a_r0, 0);
+    acc[0][1] = vfmaq_laneq_f32(acc[0][1], b_c1, a_r0, 0);
+    acc[1][0] = vfmaq_laneq_f32(acc[1][0], b_c0, a_r0, 1);
+    acc[1][1] = vfmaq_laneq_f32(acc[1][1], b_c1, a_r0, 1);
+    acc[2][0] = vfmaq_laneq_f32(acc[2][0], b_c0, a_r0, 2);
+    acc[2][1] = vfmaq_laneq_f32(acc[2][1], b_c1, a_r0, 2);
+    acc[3][0] = vfmaq_laneq_f32(acc[3][0], b_c0, a_r0, 3);
+    acc[3][1] = vfmaq_laneq_f32(acc[3][1], b_c1, a_r0, 3);
   }
-  const float32x4_t inverse_c0 = vld1q_f32(stats + 24);
-  float32x4_t test_c0 = vld1q_f32(stats + 16);
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t o_r0_c0 = vmulq_f32(acc_r0_c0, inverse_c0);
-  vst1q_f32(o, o_r0_c0);
-  test_c0 = vfmaq_f32(test_c0, o_r0_c0, zero_c0);
-  const float32x4_t o_r1_c0 = vmulq_f32(acc_r1_c0, inverse_c0);
-  vst1q_f32(o + 8, o_r1_c0);
-  test_c0 = vfmaq_f32(test_c0, o_r1_c0, zero_c0);
-  const float32x4_t o_r2_c0 = vmulq_f32(acc_r2_c0, inverse_c0);
-  vst1q_f32(o + 16, o_r2_c0);
-  test_c0 = vfmaq_f32(test_c0, o_r2_c0, zero_c0);
-  const float32x4_t o_r3_c0 = vmulq_f32(acc_r3_c0, inverse_c0);
-  vst1q_f32(o + 24, o_r3_c0);
-  test_c0 = vfmaq_f32(test_c0, o_r3_c0, zero_c0);
-  vst1q_f32(stats + 16, test_c0);
-  const float32x4_t inverse_c1 = vld1q_f32(stats + 28);
-  float32x4_t test_c1 = vld1q_f32(stats + 20);
-  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t o_r0_c1 = vmulq_f32(acc_r0_c1, inverse_c1);
-  vst1q_f32(o + 4, o_r0_c1);
-  test_c1 = vfmaq_f32(test_c1, o_r0_c1, zero_c1);
-  const float32x4_t o_r1_c1 = vmulq_f32(acc_r1_c1, inverse_c1);
-  vst1q_f32(o + 12, o_r1_c1);
-  test_c1 = vfmaq_f32(test_c1, o_r1_c1, zero_c1);
-  const float32x4_t o_r2_c1 = vmulq_f32(acc_r2_c1, inverse_c1);
-  vst1q_f32(o + 20, o_r2_c1);
-  test_c1 = vfmaq_f32(test_c1, o_r2_c1, zero_c1);
-  const float32x4_t o_r3_c1 = vmulq_f32(acc_r3_c1, inverse_c1);
-  vst1q_f32(o + 28, o_r3_c1);
-  test_c1 = vfmaq_f32(test_c1, o_r3_c1, zero_c1);
-  vst1q_f32(stats + 20, test_c1);
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t inverse = vld1q_f32(stats + 4 * c + 24);
+    float32x4_t test = vld1q_f32(stats + 4 * c + 16);
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float32x4_t o_r_c = vmulq_f32(acc[r][c], inverse);
+      vst1q_f32(o + 4 * c + 8 * r, o_r_c);
+      test = vfmaq_f32(test, o_r_c, zero);
+    }
+    vst1q_f32(stats + 4 * c + 16, test);
+  }
 }
 
 /* Raises the maximum by the scores of some keys. */
 static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
     float *stats) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(k);
-  const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats);
-  const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t max_c0_2_0 = vmaxq_f32(m_c0, acc_r0_c0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_2_0);
-  vst1q_f32(stats, minus_m_c0);
-  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
-  const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
-  const float32x4_t max_c1_2_0 = vmaxq_f32(m_c1, acc_r0_c1);
-  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_2_0);
-  vst1q_f32(stats + 4, minus_m_c1);
+  float32x4_t acc_r0[2];
+  acc_r0[0] = vdupq_n_f32(0.0f);
+  acc_r0[1] = vdupq_n_f32(0.0f);
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const float32x4_t b_c0 = vld1q_f32(q);
+    const float32x4_t b_c1 = vld1q_f32(q + 4);
+    const float32x4_t a_r0 = vdupq_n_f32(k[0]);
+    acc_r0[0] = vfmaq_f32(acc_r0[0], a_r0, b_c0);
+    acc_r0[1] = vfmaq_f32(acc_r0[1], a_r0, b_c1);
+    k += 1;
+    q += 8;
+  }
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    const float32x4_t negmax = vld1q_f32(stats + 4 * c);
+    const float32x4_t m = vsubq_f32(zero, negmax);
+    const float32x4_t max_2_0 = vmaxq_f32(m, acc_r0[c]);
+    const float32x4_t minus_m = vsubq_f32(zero, max_2_0);
+    vst1q_f32(stats + 4 * c, minus_m);
+  }
 }
 
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
-  float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r0_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r1_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r2_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r3_c1 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c0 = vdupq_n_f32(0.0f);
-  float32x4_t acc_r4_c1 = vdupq_n_f32(0.0f);
-  /* k = 0 */
-  const float32x4_t a_r0_k0 = vld1q_f32(k);
-  const float32x4_t a_r1_k0 = vld1q_f32(k + 8);
-  const float32x4_t a_r2_k0 = vld1q_f32(k + 16);
-  const float32x4_t a_r3_k0 = vld1q_f32(k + 24);
-  const float32x4_t a_r4_k0 = vld1q_f32(k + 32);
-  const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k0_c0, a_r0_k0, 0);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k0_c1, a_r0_k0, 0);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k0_c0, a_r1_k0, 0);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k0_c1, a_r1_k0, 0);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k0_c0, a_r2_k0, 0);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k0_c1, a_r2_k0, 0);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k0_c0, a_r3_k0, 0);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k0_c1, a_r3_k0, 0);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k0_c0, a_r4_k0, 0);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k0_c1, a_r4_k0, 0);
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k1_c0, a_r0_k0, 1);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k1_c1, a_r0_k0, 1);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k1_c0, a_r1_k0, 1);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k1_c1, a_r1_k0, 1);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k1_c0, a_r2_k0, 1);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k1_c1, a_r2_k0, 1);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k1_c0, a_r3_k0, 1);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k1_c1, a_r3_k0, 1);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k1_c0, a_r4_k0, 1);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k1_c1, a_r4_k0, 1);
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k2_c0, a_r0_k0, 2);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k2_c1, a_r0_k0, 2);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k2_c0, a_r1_k0, 2);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k2_c1, a_r1_k0, 2);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k2_c0, a_r2_k0, 2);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k2_c1, a_r2_k0, 2);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k2_c0, a_r3_k0, 2);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k2_c1, a_r3_k0, 2);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k2_c0, a_r4_k0, 2);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k2_c1, a_r4_k0, 2);
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
-  acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_k3_c0, a_r0_k0, 3);
-  acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_k3_c1, a_r0_k0, 3);
-  acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_k3_c0, a_r1_k0, 3);
-  acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_k3_c1, a_r1_k0, 3);
-  acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_k3_c0, a_r2_k0, 3);
-  acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_k3_c1, a_r2_k0, 3);
-  acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_k3_c0, a_r3_k0, 3);
-  acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_k3_c1, a_r3_k0, 3);
-  acc_r4_c0 = vfmaq_laneq_f32(acc_r4_c0, b_k3_c0, a_r4_k0, 3);
-  acc_r4_c1 = vfmaq_laneq_f32(acc_r4_c1, b_k3_c1, a_r4_k0, 3);
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c0 = vld1q_f32(stats);
-  const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t x_r0_c0 = vsubq_f32(acc_r0_c0, m_c0);
-  const float32x4_t p_r0_c0 = exp2_4(x_r0_c0);
-  vst1q_f32(p, p_r0_c0);
-  const float32x4_t x_r1_c0 = vsubq_f32(acc_r1_c0, m_c0);
-  const float32x4_t p_r1_c0 = exp2_4(x_r1_c0);
-  vst1q_f32(p + 8, p_r1_c0);
-  const float32x4_t x_r2_c0 = vsubq_f32(acc_r2_c0, m_c0);
-  const float32x4_t p_r2_c0 = exp2_4(x_r2_c0);
-  vst1q_f32(p + 16, p_r2_c0);
-  const float32x4_t x_r3_c0 = vsubq_f32(acc_r3_c0, m_c0);
-  const float32x4_t p_r3_c0 = exp2_4(x_r3_c0);
-  vst1q_f32(p + 24, p_r3_c0);
-  const float32x4_t x_r4_c0 = vsubq_f32(acc_r4_c0, m_c0);
-  const float32x4_t p_r4_c0 = exp2_4(x_r4_c0);
-  vst1q_f32(p + 32, p_r4_c0);
-  const float32x4_t sum_r4_c0 = vaddq_f32(p_r0_c0, p_r4_c0);
-  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r4_c0, p_r1_c0);
-  const float32x4_t sum_c0_2_2 = vaddq_f32(p_r2_c0, p_r3_c0);
-  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_c0_2_2);
-  vst1q_f32(stats + 8, sum_c0_4_0);
-  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
-  const float32x4_t m_c1 = vsubq_f32(zero_c1, negmax_c1);
-  const float32x4_t x_r0_c1 = vsubq_f32(acc_r0_c1, m_c1);
-  const float32x4_t p_r0_c1 = exp2_4(x_r0_c1);
-  vst1q_f32(p + 4, p_r0_c1);
-  const float32x4_t x_r1_c1 = vsubq_f32(acc_r1_c1, m_c1);
-  const float32x4_t p_r1_c1 = exp2_4(x_r1_c1);
-  vst1q_f32(p + 12, p_r1_c1);
-  const float32x4_t x_r2_c1 = vsubq_f32(acc_r2_c1, m_c1);
-  const float32x4_t p_r2_c1 = exp2_4(x_r2_c1);
-  vst1q_f32(p + 20, p_r2_c1);
-  const float32x4_t x_r3_c1 = vsubq_f32(acc_r3_c1, m_c1);
-  const float32x4_t p_r3_c1 = exp2_4(x_r3_c1);
-  vst1q_f32(p + 28, p_r3_c1);
-  const float32x4_t x_r4_c1 = vsubq_f32(acc_r4_c1, m_c1);
-  const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
-  vst1q_f32(p + 36, p_r4_c1);
-  const float32x4_t sum_r4_c1 = vaddq_f32(p_r0_c1, p_r4_c1);
-  const float32x4_t sum_c1_2_0 = vaddq_f32(sum_r4_c1, p_r1_c1);
-  const float32x4_t sum_c1_2_2 = vaddq_f32(p_r2_c1, p_r3_c1);
-  const float32x4_t sum_c1_4_0 = vaddq_f32(sum_c1_2_0, sum_c1_2_2);
-  vst1q_f32(stats + 12, sum_c1_4_0);
+  float32x4_t acc[5][2], sum[4][2];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vdupq_n_f32(0.0f);
+    acc[r][1] = vdupq_n_f32(0.0f);
+  }
+  for (ptrdiff_t step = 0; step < 4; ++step) {
+    const float32x4_t b_c0 = vld1q_f32(q);
+    const float32x4_t b_c1 = vld1q_f32(q + 4);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const float32x4_t a = vdupq_n_f32(k[8 * r]);
+      acc[r][0] = vfmaq_f32(acc[r][0], a, b_c0);
+      acc[r][1] = vfmaq_f32(acc[r][1], a, b_c1);
+    }
+    k += 1;
+    q += 8;
+  }
+#pragma GCC unroll 2
+  for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    const float32x4_t negmax = vld1q_f32(stats + 4 * c);
+    const float32x4_t m = vsubq_f32(zero, negmax);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float32x4_t x = vsubq_f32(acc[r][c], m);
+      sum[r][c] = exp2_4(x);
+      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
+    }
+    const float32x4_t x_r4 = vsubq_f32(acc[4][c], m);
+    const float32x4_t p_r4 = exp2_4(x_r4);
+    vst1q_f32(p + 4 * c + 32, p_r4);
+    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
+    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
+    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
+    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+    vst1q_f32(stats + 4 * c + 8, sum_4_0);
+  }
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
@@ -743,28 +511,20 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     vst1q_f32(stats + 44, kept_c1);
     vst1q_f32(stats + 4, none_c1);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) {
-    scores_maximum_1x5of8(k + 8 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 8 * key, q, stats);
   {
-    const float32x4_t most_c0 = vdupq_n_f32(4.2949673e+09f);
-    const float32x4_t sum_c0 = vld1q_f32(stats + 8);
-    const uint32x4_t good_c0 = vcltq_f32(sum_c0, most_c0);
-    const float32x4_t kept_c0 = vld1q_f32(stats + 40);
-    const float32x4_t negmax_c0 = vld1q_f32(stats);
-    const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
-    vst1q_f32(stats, m_c0);
-    const float32x4_t late_c0 = vbslq_f32(good_c0, vdupq_n_f32(0.0f), m_c0);
-    vst1q_f32(stats + 48, late_c0);
-    const float32x4_t most_c1 = vdupq_n_f32(4.2949673e+09f);
-    const float32x4_t sum_c1 = vld1q_f32(stats + 12);
-    const uint32x4_t good_c1 = vcltq_f32(sum_c1, most_c1);
-    const float32x4_t kept_c1 = vld1q_f32(stats + 44);
-    const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
-    const float32x4_t m_c1 = vbslq_f32(good_c1, kept_c1, negmax_c1);
-    vst1q_f32(stats + 4, m_c1);
-    const float32x4_t late_c1 = vbslq_f32(good_c1, vdupq_n_f32(0.0f), m_c1);
-    vst1q_f32(stats + 52, late_c1);
+#pragma GCC unroll 2
+    for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float32x4_t most = vdupq_n_f32(4.2949673e+09f);
+      const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
+      const uint32x4_t good = vcltq_f32(sum, most);
+      const float32x4_t kept = vld1q_f32(stats + 4 * c + 40);
+      const float32x4_t negmax = vld1q_f32(stats + 4 * c);
+      const float32x4_t m = vbslq_f32(good, kept, negmax);
+      vst1q_f32(stats + 4 * c, m);
+      const float32x4_t late = vbslq_f32(good, vdupq_n_f32(0.0f), m);
+      vst1q_f32(stats + 4 * c + 48, late);
+    }
   }
   scores_again_5x5of8(k, q, stats, p);
   {
@@ -806,24 +566,24 @@ static __attribute__((noinline)) void attend_5of8(const float *keys, const float
     }
     context_4x5of8_k5_final(values + 4 * head, scratch + 64, scratch + 112, o + 32 * head);
     {
-      const float32x4_t sum1_c0 = vld1q_f32(scratch + 120);
-      const float32x4_t test1_c0 = vld1q_f32(scratch + 128);
-      const float32x4_t both1_c0 = vaddq_f32(sum1_c0, test1_c0);
-      const float32x4_t most1_c0 = vdupq_n_f32(4.2949673e+09f);
-      const uint32x4_t below1_c0 = vcltq_f32(both1_c0, most1_c0);
-      const int good1_c0 = vminvq_u32(below1_c0) != 0;
-      const float32x4_t sum1_c1 = vld1q_f32(scratch + 124);
-      const float32x4_t test1_c1 = vld1q_f32(scratch + 132);
-      const float32x4_t both1_c1 = vaddq_f32(sum1_c1, test1_c1);
-      const float32x4_t most1_c1 = vdupq_n_f32(4.2949673e+09f);
-      const uint32x4_t below1_c1 = vcltq_f32(both1_c1, most1_c1);
-      const int good1_c1 = vminvq_u32(below1_c1) != 0;
-      if (!(good1_c0 & good1_c1)) {
+      float32x4_t both1[2];
+      uint32x4_t below1[2];
+      int good1[2];
+#pragma GCC unroll 2
+      for (ptrdiff_t c = 0; c < 2; ++c) {
+        const float32x4_t sum1 = vld1q_f32(scratch + 4 * c + 120);
+        const float32x4_t test1 = vld1q_f32(scratch + 4 * c + 128);
+        both1[c] = vaddq_f32(sum1, test1);
+        const float32x4_t most1 = vdupq_n_f32(4.2949673e+09f);
+        below1[c] = vcltq_f32(both1[c], most1);
+        good1[c] = vminvq_u32(below1[c]) != 0;
+      }
+      if (!(good1[0] & good1[1])) {
         const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-        const float32x4_t mark_c0 = vbslq_f32(below1_c0, both1_c0, none_c0);
+        const float32x4_t mark_c0 = vbslq_f32(below1[0], both1[0], none_c0);
         vst1q_f32(scratch + 120, mark_c0);
         const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
-        const float32x4_t mark_c1 = vbslq_f32(below1_c1, both1_c1, none_c1);
+        const float32x4_t mark_c1 = vbslq_f32(below1[1], both1[1], none_c1);
         vst1q_f32(scratch + 124, mark_c1);
         again_5of8(scratch + 32 * head, keys + 4 * head, values + 4 * head, scratch + 64,
             scratch + 112, o + 32 * head);
@@ -835,43 +595,34 @@ static __attribute__((noinline)) void attend_5of8(const float *keys, const float
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const float *b,
     const float *bias, float *c) {
-  float32x4_t acc_r0_c0 = vld1q_f32(bias);
-  float32x4_t acc_r0_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r1_c0 = vld1q_f32(bias);
-  float32x4_t acc_r1_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r2_c0 = vld1q_f32(bias);
-  float32x4_t acc_r2_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r3_c0 = vld1q_f32(bias);
-  float32x4_t acc_r3_c1 = vld1q_f32(bias + 4);
-  float32x4_t acc_r4_c0 = vld1q_f32(bias);
-  float32x4_t acc_r4_c1 = vld1q_f32(bias + 4);
+  float32x4_t acc_c0[5], acc_c1[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0[r] = vld1q_f32(bias);
+    acc_c1[r] = vld1q_f32(bias + 4);
+  }
 #pragma GCC unroll 8
   for (ptrdiff_t i = 0; i < 8; ++i) {
     const float32x4_t b_c0 = vld1q_f32(b + 8 * i);
     const float32x4_t b_c1 = vld1q_f32(b + 8 * i + 4);
     const float32x4_t a_r0 = vld1q_f32(a + 8 * i);
-    acc_r0_c0 = vfmaq_laneq_f32(acc_r0_c0, b_c0, a_r0, 0);
-    acc_r0_c1 = vfmaq_laneq_f32(acc_r0_c1, b_c1, a_r0, 0);
-    acc_r1_c0 = vfmaq_laneq_f32(acc_r1_c0, b_c0, a_r0, 1);
-    acc_r1_c1 = vfmaq_laneq_f32(acc_r1_c1, b_c1, a_r0, 1);
-    acc_r2_c0 = vfmaq_laneq_f32(acc_r2_c0, b_c0, a_r0, 2);
-    acc_r2_c1 = vfmaq_laneq_f32(acc_r2_c1, b_c1, a_r0, 2);
-    acc_r3_c0 = vfmaq_laneq_f32(acc_r3_c0, b_c0, a_r0, 3);
-    acc_r3_c1 = vfmaq_laneq_f32(acc_r3_c1, b_c1, a_r0, 3);
+    acc_c0[0] = vfmaq_laneq_f32(acc_c0[0], b_c0, a_r0, 0);
+    acc_c1[0] = vfmaq_laneq_f32(acc_c1[0], b_c1, a_r0, 0);
+    acc_c0[1] = vfmaq_laneq_f32(acc_c0[1], b_c0, a_r0, 1);
+    acc_c1[1] = vfmaq_laneq_f32(acc_c1[1], b_c1, a_r0, 1);
+    acc_c0[2] = vfmaq_laneq_f32(acc_c0[2], b_c0, a_r0, 2);
+    acc_c1[2] = vfmaq_laneq_f32(acc_c1[2], b_c1, a_r0, 2);
+    acc_c0[3] = vfmaq_laneq_f32(acc_c0[3], b_c0, a_r0, 3);
+    acc_c1[3] = vfmaq_laneq_f32(acc_c1[3], b_c1, a_r0, 3);
     const float32x4_t a_r4 = vdupq_n_f32(a[8 * i + 4]);
-    acc_r4_c0 = vfmaq_f32(acc_r4_c0, a_r4, b_c0);
-    acc_r4_c1 = vfmaq_f32(acc_r4_c1, a_r4, b_c1);
+    acc_c0[4] = vfmaq_f32(acc_c0[4], a_r4, b_c0);
+    acc_c1[4] = vfmaq_f32(acc_c1[4], a_r4, b_c1);
   }
-  vst1q_f32(c, acc_r0_c0);
-  vst1q_f32(c + 4, acc_r0_c1);
-  vst1q_f32(c + 8, acc_r1_c0);
-  vst1q_f32(c + 12, acc_r1_c1);
-  vst1q_f32(c + 16, acc_r2_c0);
-  vst1q_f32(c + 20, acc_r2_c1);
-  vst1q_f32(c + 24, acc_r3_c0);
-  vst1q_f32(c + 28, acc_r3_c1);
-  vst1q_f32(c + 32, acc_r4_c0);
-  vst1q_f32(c + 36, acc_r4_c1);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    vst1q_f32(c + 8 * r, acc_c0[r]);
+    vst1q_f32(c + 8 * r + 4, acc_c1[r]);
+  }
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */

@@ -15,7 +15,8 @@
  *             error at most 0.008 for scores up to 16
  *   cost      1,104 flops; 832 bytes packed, 2,496 bytes of workspace
  *   registers sums and operands of a K step take at most 7 of 32 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -184,68 +185,32 @@ static __attribute__((noinline)) void narrow_5x5(const float *x, bf16_pair *pair
 /* XT[3][16] from 3 rows of X[..][8]. */
 static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
   {
-    const __m512 x_r0 = _mm512_maskz_loadu_ps(0x7, x);
-    const __m512 x_r1 = _mm512_maskz_loadu_ps(0x7, x + 8);
-    const __m512 x_r2 = _mm512_maskz_loadu_ps(0x7, x + 16);
-    const __m512 x_r3 = _mm512_setzero_ps();
-    const __m512 x_r4 = _mm512_setzero_ps();
-    const __m512 x_r5 = _mm512_setzero_ps();
-    const __m512 x_r6 = _mm512_setzero_ps();
-    const __m512 x_r7 = _mm512_setzero_ps();
-    const __m512 x_r8 = _mm512_setzero_ps();
-    const __m512 x_r9 = _mm512_setzero_ps();
-    const __m512 x_r10 = _mm512_setzero_ps();
-    const __m512 x_r11 = _mm512_setzero_ps();
-    const __m512 x_r12 = _mm512_setzero_ps();
-    const __m512 x_r13 = _mm512_setzero_ps();
-    const __m512 x_r14 = _mm512_setzero_ps();
-    const __m512 x_r15 = _mm512_setzero_ps();
-    const __m512 t2_0 = _mm512_mask_moveldup_ps(x_r0, 0xAAAA, x_r1);
-    const __m512 t2_1 = _mm512_mask_movehdup_ps(x_r1, 0x5555, x_r0);
-    const __m512 t2_2 = _mm512_mask_moveldup_ps(x_r2, 0xAAAA, x_r3);
-    const __m512 t2_3 = _mm512_mask_movehdup_ps(x_r3, 0x5555, x_r2);
-    const __m512 t2_4 = _mm512_mask_moveldup_ps(x_r4, 0xAAAA, x_r5);
-    const __m512 t2_5 = _mm512_mask_movehdup_ps(x_r5, 0x5555, x_r4);
-    const __m512 t2_6 = _mm512_mask_moveldup_ps(x_r6, 0xAAAA, x_r7);
-    const __m512 t2_7 = _mm512_mask_movehdup_ps(x_r7, 0x5555, x_r6);
-    const __m512 t2_8 = _mm512_mask_moveldup_ps(x_r8, 0xAAAA, x_r9);
-    const __m512 t2_9 = _mm512_mask_movehdup_ps(x_r9, 0x5555, x_r8);
-    const __m512 t2_10 = _mm512_mask_moveldup_ps(x_r10, 0xAAAA, x_r11);
-    const __m512 t2_11 = _mm512_mask_movehdup_ps(x_r11, 0x5555, x_r10);
-    const __m512 t2_12 = _mm512_mask_moveldup_ps(x_r12, 0xAAAA, x_r13);
-    const __m512 t2_13 = _mm512_mask_movehdup_ps(x_r13, 0x5555, x_r12);
-    const __m512 t2_14 = _mm512_mask_moveldup_ps(x_r14, 0xAAAA, x_r15);
-    const __m512 t2_15 = _mm512_mask_movehdup_ps(x_r15, 0x5555, x_r14);
-    const __m512 t4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_0),
-        _mm512_castps_pd(t2_2)));
-    const __m512 t4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_0),
-        _mm512_castps_pd(t2_2)));
-    const __m512 t4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_1),
-        _mm512_castps_pd(t2_3)));
-    const __m512 t4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_4),
-        _mm512_castps_pd(t2_6)));
-    const __m512 t4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_4),
-        _mm512_castps_pd(t2_6)));
-    const __m512 t4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_5),
-        _mm512_castps_pd(t2_7)));
-    const __m512 t4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_8),
-        _mm512_castps_pd(t2_10)));
-    const __m512 t4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_8),
-        _mm512_castps_pd(t2_10)));
-    const __m512 t4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_9),
-        _mm512_castps_pd(t2_11)));
-    const __m512 t4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_12),
-        _mm512_castps_pd(t2_14)));
-    const __m512 t4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_12),
-        _mm512_castps_pd(t2_14)));
-    const __m512 t4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_13),
-        _mm512_castps_pd(t2_15)));
-    const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4_0, 0xF0F0, t4_4, t4_4, 0xA0);
-    const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4_1, 0xF0F0, t4_5, t4_5, 0xA0);
-    const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4_2, 0xF0F0, t4_6, t4_6, 0xA0);
-    const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4_8, 0xF0F0, t4_12, t4_12, 0xA0);
-    const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4_9, 0xF0F0, t4_13, t4_13, 0xA0);
-    const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4_10, 0xF0F0, t4_14, t4_14, 0xA0);
+    __m512 x_r[16], t2[16], t4[15];
+    x_r[0] = _mm512_maskz_loadu_ps(0x7, x);
+    x_r[1] = _mm512_maskz_loadu_ps(0x7, x + 8);
+    x_r[2] = _mm512_maskz_loadu_ps(0x7, x + 16);
+#pragma GCC unroll 13
+    for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (ptrdiff_t i = 0; i < 8; ++i) {
+      t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
+      t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
+          _mm512_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 2] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i]),
+          _mm512_castps_pd(t2[4 * i + 2])));
+      t4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i + 1]),
+          _mm512_castps_pd(t2[4 * i + 3])));
+    }
+    const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4[0], 0xF0F0, t4[4], t4[4], 0xA0);
+    const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4[1], 0xF0F0, t4[5], t4[5], 0xA0);
+    const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4[2], 0xF0F0, t4[6], t4[6], 0xA0);
+    const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4[8], 0xF0F0, t4[12], t4[12], 0xA0);
+    const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4[9], 0xF0F0, t4[13], t4[13], 0xA0);
+    const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4[10], 0xF0F0, t4[14], t4[14], 0xA0);
     const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
     const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
     const __m512 t16_2 = _mm512_shuffle_f32x4(t8_2, t8_10, 0x44);
@@ -258,30 +223,20 @@ static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_p
 /* A tile of 5 rows and 4 columns, 3 K steps. */
 static __attribute__((noinline)) void keys_5x4_k3(const bf16_pair *a, const bf16_pair *b,
     bf16_pair *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[5];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[i + 8]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[i + 16]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
-    acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
-    const __m256 a_r4 = _mm256_set1_ps(a[i + 32]);
-    acc_r4_c0 = _mm256_dpbf16_ps(acc_r4_c0, (__m256bh)a_r4, (__m256bh)b_c0);
+#pragma GCC unroll 5
+    for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
+    }
   }
-  _mm_storeu_ps(c, (__m128)_mm256_cvtneps_pbh(acc_r0_c0));
-  _mm_storeu_ps(c + 8, (__m128)_mm256_cvtneps_pbh(acc_r1_c0));
-  _mm_storeu_ps(c + 16, (__m128)_mm256_cvtneps_pbh(acc_r2_c0));
-  _mm_storeu_ps(c + 24, (__m128)_mm256_cvtneps_pbh(acc_r3_c0));
-  _mm_storeu_ps(c + 32, (__m128)_mm256_cvtneps_pbh(acc_r4_c0));
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) _mm_storeu_ps(c + 8 * r, (__m128)_mm256_cvtneps_pbh(acc_c0[r]));
 }
 
 /* Projects keys of 2 heads. */
@@ -293,25 +248,21 @@ static __attribute__((noinline)) void project_keys(const bf16_pair *x, const bf1
 /* A tile of 4 rows and 8 columns, 3 K steps. */
 static __attribute__((noinline)) void values_4x8_k3(const bf16_pair *a, const bf16_pair *b,
     bf16_pair *c) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[i + 8]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[i + 16]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
-    acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
+    }
   }
-  const __m256 pair_r1_c0 = pair_8(acc_r0_c0, acc_r1_c0);
+  const __m256 pair_r1_c0 = pair_8(acc_c0[0], acc_c0[1]);
   _mm256_storeu_ps(c, pair_r1_c0);
-  const __m256 pair_r3_c0 = pair_8(acc_r2_c0, acc_r3_c0);
+  const __m256 pair_r3_c0 = pair_8(acc_c0[2], acc_c0[3]);
   _mm256_storeu_ps(c + 16, pair_r3_c0);
 }
 
@@ -340,26 +291,20 @@ static __attribute__((noinline)) void project_values(const bf16_pair *x, const b
 /* 4 rows for a group of queries, 3 K steps. */
 static __attribute__((noinline)) void query_4x3of16_k3(const bf16_pair *a, const bf16_pair *b,
     const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  __m256 acc_r2_c0 = _mm256_set1_ps(bias[2]);
-  __m256 acc_r3_c0 = _mm256_set1_ps(bias[3]);
+  __m256 acc_c0[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(a[4 * i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[4 * i + 1]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[4 * i + 2]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
-    const __m256 a_r3 = _mm256_set1_ps(a[4 * i + 3]);
-    acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[4 * i + r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 16, acc_r1_c0);
-  _mm256_storeu_ps(c + 32, acc_r2_c0);
-  _mm256_storeu_ps(c + 48, acc_r3_c0);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Scales Pairs 2 rows for a group of queries. */
@@ -400,44 +345,28 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pair *k,
     const bf16_pair *q, float *stats, bf16_pair *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[5], s_c0[5], sum_c0[4];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 a_r1 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-  const __m256 a_r2 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
-  const __m256 a_r3 = _mm256_set1_ps(k[24]);
-  acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
-  const __m256 a_r4 = _mm256_set1_ps(k[32]);
-  acc_r4_c0 = _mm256_dpbf16_ps(acc_r4_c0, (__m256bh)a_r4, (__m256bh)b_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 a = _mm256_set1_ps(k[8 * r]);
+    acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+  }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
+    const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
+    s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(s_r0_c0, s_r1_c0);
-  const __m256 max_c0_2_2 = _mm256_max_ps(s_r2_c0, s_r3_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_2);
-  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, s_r4_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
+  const __m256 max_c0_2_1 = _mm256_max_ps(s_c0[2], s_c0[3]);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, max_c0_2_1);
+  const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, s_c0[4]);
   const __m256 none_top_c0 = _mm256_setzero_ps();
   const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_8_0);
   const __m256 size_top_c0 = _mm256_max_ps(max_c0_8_0, minus_top_c0);
@@ -448,27 +377,19 @@ static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pai
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_8_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, whole_top_c0);
-  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, whole_top_c0);
-  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 pair_r1_c0 = pair_8(exact_r0_c0, exact_r1_c0);
-  _mm256_storeu_ps(p, pair_r1_c0);
-  const __m256 start_r1_c0 = _mm256_setzero_ps();
-  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
-      (__m256bh)ones_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, whole_top_c0);
-  const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, whole_top_c0);
-  const __m256 exact_r3_c0 = exp2_8(x_r3_c0);
-  const __m256 pair_r3_c0 = pair_8(exact_r2_c0, exact_r3_c0);
-  _mm256_storeu_ps(p + 16, pair_r3_c0);
-  const __m256 start_r3_c0 = _mm256_setzero_ps();
-  const __m256 ones_r3_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r3_c0 = _mm256_dpbf16_ps(start_r3_c0, (__m256bh)pair_r3_c0,
-      (__m256bh)ones_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, whole_top_c0);
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[2 * i], whole_top_c0);
+    const __m256 exact_c0 = exp2_8(x_c0);
+    const __m256 x_r_c0 = _mm256_sub_ps(s_c0[2 * i + 1], whole_top_c0);
+    const __m256 exact_r_c0 = exp2_8(x_r_c0);
+    const __m256 pair_c0 = pair_8(exact_c0, exact_r_c0);
+    _mm256_storeu_ps(p + 16 * i, pair_c0);
+    const __m256 start_c0 = _mm256_setzero_ps();
+    const __m256 ones_c0 = _mm256_set1_ps(1.00193787f);
+    sum_c0[2 * i + 1] = _mm256_dpbf16_ps(start_c0, (__m256bh)pair_c0, (__m256bh)ones_c0);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], whole_top_c0);
   const __m256 exact_r4_c0 = exp2_8(x_r4_c0);
   const __m256 none_r4_c0 = _mm256_setzero_ps();
   const __m256 pair_r4_c0 = pair_8(exact_r4_c0, none_r4_c0);
@@ -477,7 +398,7 @@ static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pai
   const __m256 ones_r4_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r4_c0 = _mm256_dpbf16_ps(start_r4_c0, (__m256bh)pair_r4_c0,
       (__m256bh)ones_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r1_c0, sum_r3_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[1], sum_c0[3]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r4_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
@@ -485,37 +406,30 @@ static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pai
 /* 4 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_4x3of16_k5_final(const bf16_pair *v,
     const bf16_pair *p, float *stats, bf16_pair *context) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(p + 16 * i);
-    const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(v[16 * i + 2]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
-    const __m256 a_r3 = _mm256_set1_ps(v[16 * i + 3]);
-    acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const __m256 a = _mm256_set1_ps(v[16 * i + r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+    }
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
   __m256 test_c0 = _mm256_loadu_ps(stats + 32);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
-  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  const __m256 pair_r1_c0 = pair_8(o_r0_c0, o_r1_c0);
-  _mm256_storeu_ps(context, pair_r1_c0);
-  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-  const __m256 o_r2_c0 = _mm256_mul_ps(acc_r2_c0, inverse_c0);
-  test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
-  const __m256 o_r3_c0 = _mm256_mul_ps(acc_r3_c0, inverse_c0);
-  const __m256 pair_r3_c0 = pair_8(o_r2_c0, o_r3_c0);
-  _mm256_storeu_ps(context + 16, pair_r3_c0);
-  test_c0 = _mm256_fmadd_ps(o_r3_c0, zero_c0, test_c0);
+#pragma GCC unroll 2
+  for (ptrdiff_t j = 0; j < 2; ++j) {
+    const __m256 o_c0 = _mm256_mul_ps(acc_c0[2 * j], inverse_c0);
+    test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
+    const __m256 o_r_c0 = _mm256_mul_ps(acc_c0[2 * j + 1], inverse_c0);
+    const __m256 pair_c0 = pair_8(o_c0, o_r_c0);
+    _mm256_storeu_ps(context + 16 * j, pair_c0);
+    test_c0 = _mm256_fmadd_ps(o_r_c0, zero_c0, test_c0);
+  }
   _mm256_storeu_ps(stats + 32, test_c0);
 }
 
@@ -550,63 +464,39 @@ static __attribute__((noinline)) void scores_maximum_masked_1x3of16(const bf16_p
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pair *k,
     const bf16_pair *q, float *stats, bf16_pair *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-  __m256 acc_r3_c0 = _mm256_setzero_ps();
-  __m256 acc_r4_c0 = _mm256_setzero_ps();
+  __m256 acc_c0[5], s_c0[5], sum_c0[4];
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 a_r1 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-  const __m256 a_r2 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
-  const __m256 a_r3 = _mm256_set1_ps(k[24]);
-  acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
-  const __m256 a_r4 = _mm256_set1_ps(k[32]);
-  acc_r4_c0 = _mm256_dpbf16_ps(acc_r4_c0, (__m256bh)a_r4, (__m256bh)b_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 a = _mm256_set1_ps(k[8 * r]);
+    acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+  }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 key_r2_c0 = _mm256_set1_ps((float)(key + 2));
-  const __mmask8 hide_r2_c0 = _mm256_cmp_ps_mask(last_c0, key_r2_c0, _CMP_LT_OQ);
-  const __m256 s_r2_c0 = _mm256_mask_blend_ps(hide_r2_c0, acc_r2_c0, hidden_c0);
-  const __m256 key_r3_c0 = _mm256_set1_ps((float)(key + 3));
-  const __mmask8 hide_r3_c0 = _mm256_cmp_ps_mask(last_c0, key_r3_c0, _CMP_LT_OQ);
-  const __m256 s_r3_c0 = _mm256_mask_blend_ps(hide_r3_c0, acc_r3_c0, hidden_c0);
-  const __m256 key_r4_c0 = _mm256_set1_ps((float)(key + 4));
-  const __mmask8 hide_r4_c0 = _mm256_cmp_ps_mask(last_c0, key_r4_c0, _CMP_LT_OQ);
-  const __m256 s_r4_c0 = _mm256_mask_blend_ps(hide_r4_c0, acc_r4_c0, hidden_c0);
+#pragma GCC unroll 5
+  for (ptrdiff_t r = 0; r < 5; ++r) {
+    const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
+    const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
+    s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, m_c0);
-  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, m_c0);
-  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 pair_r1_c0 = pair_8(exact_r0_c0, exact_r1_c0);
-  _mm256_storeu_ps(p, pair_r1_c0);
-  const __m256 start_r1_c0 = _mm256_setzero_ps();
-  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
-      (__m256bh)ones_r1_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, m_c0);
-  const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
-  const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, m_c0);
-  const __m256 exact_r3_c0 = exp2_8(x_r3_c0);
-  const __m256 pair_r3_c0 = pair_8(exact_r2_c0, exact_r3_c0);
-  _mm256_storeu_ps(p + 16, pair_r3_c0);
-  const __m256 start_r3_c0 = _mm256_setzero_ps();
-  const __m256 ones_r3_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r3_c0 = _mm256_dpbf16_ps(start_r3_c0, (__m256bh)pair_r3_c0,
-      (__m256bh)ones_r3_c0);
-  const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, m_c0);
+#pragma GCC unroll 2
+  for (ptrdiff_t i = 0; i < 2; ++i) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[2 * i], m_c0);
+    const __m256 exact_c0 = exp2_8(x_c0);
+    const __m256 x_r_c0 = _mm256_sub_ps(s_c0[2 * i + 1], m_c0);
+    const __m256 exact_r_c0 = exp2_8(x_r_c0);
+    const __m256 pair_c0 = pair_8(exact_c0, exact_r_c0);
+    _mm256_storeu_ps(p + 16 * i, pair_c0);
+    const __m256 start_c0 = _mm256_setzero_ps();
+    const __m256 ones_c0 = _mm256_set1_ps(1.00193787f);
+    sum_c0[2 * i + 1] = _mm256_dpbf16_ps(start_c0, (__m256bh)pair_c0, (__m256bh)ones_c0);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], m_c0);
   const __m256 exact_r4_c0 = exp2_8(x_r4_c0);
   const __m256 none_r4_c0 = _mm256_setzero_ps();
   const __m256 pair_r4_c0 = pair_8(exact_r4_c0, none_r4_c0);
@@ -615,7 +505,7 @@ static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pai
   const __m256 ones_r4_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r4_c0 = _mm256_dpbf16_ps(start_r4_c0, (__m256bh)pair_r4_c0,
       (__m256bh)ones_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r1_c0, sum_r3_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[1], sum_c0[3]);
   const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r4_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
@@ -623,40 +513,34 @@ static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pai
 /* 2 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_2x3of16_k5_final_masked(const bf16_pair *v,
     const bf16_pair *p, float *stats, bf16_pair *context, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
-    const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
-    const __m256 last_r0_c0 = _mm256_loadu_ps(stats + 64);
-    const __m256 key_r0_c0_key0 = _mm256_set1_ps((float)(key + 2 * i));
-    const __mmask8 hide_r0_c0_key0 = _mm256_cmp_ps_mask(last_r0_c0, key_r0_c0_key0, _CMP_LT_OQ);
-    const __m256 seen_r0_c0_key0 = _mm256_mask_and_ps(a_r0, hide_r0_c0_key0, a_r0,
-        _mm256_castsi256_ps(_mm256_set1_epi32((int)0xFFFF0000)));
-    const __m256 key_r0_c0_key1 = _mm256_set1_ps((float)(key + 2 * i + 1));
-    const __mmask8 hide_r0_c0_key1 = _mm256_cmp_ps_mask(last_r0_c0, key_r0_c0_key1, _CMP_LT_OQ);
-    const __m256 seen_r0_c0_key1 = _mm256_mask_and_ps(seen_r0_c0_key0, hide_r0_c0_key1,
-        seen_r0_c0_key0, _mm256_castsi256_ps(_mm256_set1_epi32(0xFFFF)));
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)seen_r0_c0_key1, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
-    const __m256 last_r1_c0 = _mm256_loadu_ps(stats + 64);
-    const __m256 key_r1_c0_key0 = _mm256_set1_ps((float)(key + 2 * i));
-    const __mmask8 hide_r1_c0_key0 = _mm256_cmp_ps_mask(last_r1_c0, key_r1_c0_key0, _CMP_LT_OQ);
-    const __m256 seen_r1_c0_key0 = _mm256_mask_and_ps(a_r1, hide_r1_c0_key0, a_r1,
-        _mm256_castsi256_ps(_mm256_set1_epi32((int)0xFFFF0000)));
-    const __m256 key_r1_c0_key1 = _mm256_set1_ps((float)(key + 2 * i + 1));
-    const __mmask8 hide_r1_c0_key1 = _mm256_cmp_ps_mask(last_r1_c0, key_r1_c0_key1, _CMP_LT_OQ);
-    const __m256 seen_r1_c0_key1 = _mm256_mask_and_ps(seen_r1_c0_key0, hide_r1_c0_key1,
-        seen_r1_c0_key0, _mm256_castsi256_ps(_mm256_set1_epi32(0xFFFF)));
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)seen_r1_c0_key1, (__m256bh)b_c0);
+  __m256 acc_c0[2];
+  acc_c0[0] = _mm256_setzero_ps();
+  acc_c0[1] = _mm256_setzero_ps();
+  for (ptrdiff_t step = 0; step < 3; ++step) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < 2; ++r) {
+      const __m256 a = _mm256_set1_ps(v[r]);
+      const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+      const __m256 key_c0_key0 = _mm256_set1_ps((float)(key + 2 * step));
+      const __mmask8 hide_c0_key0 = _mm256_cmp_ps_mask(last_c0, key_c0_key0, _CMP_LT_OQ);
+      const __m256 seen_c0_key0 = _mm256_mask_and_ps(a, hide_c0_key0, a,
+          _mm256_castsi256_ps(_mm256_set1_epi32((int)0xFFFF0000)));
+      const __m256 key_c0_key1 = _mm256_set1_ps((float)(key + 2 * step + 1));
+      const __mmask8 hide_c0_key1 = _mm256_cmp_ps_mask(last_c0, key_c0_key1, _CMP_LT_OQ);
+      const __m256 seen_c0_key1 = _mm256_mask_and_ps(seen_c0_key0, hide_c0_key1, seen_c0_key0,
+          _mm256_castsi256_ps(_mm256_set1_epi32(0xFFFF)));
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)seen_c0_key1, (__m256bh)b_c0);
+    }
+    v += 16;
+    p += 16;
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
   __m256 test_c0 = _mm256_loadu_ps(stats + 32);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
+  const __m256 o_r0_c0 = _mm256_mul_ps(acc_c0[0], inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
-  const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
+  const __m256 o_r1_c0 = _mm256_mul_ps(acc_c0[1], inverse_c0);
   const __m256 pair_r1_c0 = pair_8(o_r0_c0, o_r1_c0);
   _mm256_storeu_ps(context, pair_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
@@ -672,9 +556,7 @@ static __attribute__((noinline)) void again_3of16(const bf16_pair *q, const bf16
     _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) {
-    scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
-  }
+  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);

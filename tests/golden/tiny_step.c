@@ -14,7 +14,8 @@
  *   cost      672 flops; 1,280 bytes packed, 640 bytes of workspace
  *             1,152 bytes of cache for each batch entry
  *   registers sums and operands of a K step take at most 10 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
@@ -176,64 +177,38 @@ static __attribute__((noinline)) void step_scores(const float *q, const float *k
   for (ptrdiff_t tile = 0; tile < ((stop - first + 7) / 8); ++tile) {
     const ptrdiff_t key = first + 8 * tile < 1 ? first + 8 * tile : 1;
     for (ptrdiff_t head = 0; head < 2; ++head) {
-      __m256 acc_r0 = _mm256_setzero_ps();
-      __m256 acc_r1 = _mm256_setzero_ps();
-      __m256 acc_r2 = _mm256_setzero_ps();
-      __m256 acc_r3 = _mm256_setzero_ps();
-      __m256 acc_r4 = _mm256_setzero_ps();
-      __m256 acc_r5 = _mm256_setzero_ps();
-      __m256 acc_r6 = _mm256_setzero_ps();
-      __m256 acc_r7 = _mm256_setzero_ps();
+      __m256 acc[8];
+#pragma GCC unroll 8
+      for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
       {
         const __m256 query = _mm256_maskload_ps(q + 4 * head, _mm256_setr_epi32(-1, -1, -1, -1, 0,
             0, 0, 0));
-        const __m256 key_r0 = _mm256_maskload_ps(k + 8 * key, _mm256_setr_epi32(-1, -1, -1, -1, 0,
-            0, 0, 0));
-        acc_r0 = _mm256_fmadd_ps(key_r0, query, acc_r0);
-        const __m256 key_r1 = _mm256_maskload_ps(k + 8 * key + 8, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r1 = _mm256_fmadd_ps(key_r1, query, acc_r1);
-        const __m256 key_r2 = _mm256_maskload_ps(k + 8 * key + 16, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r2 = _mm256_fmadd_ps(key_r2, query, acc_r2);
-        const __m256 key_r3 = _mm256_maskload_ps(k + 8 * key + 24, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r3 = _mm256_fmadd_ps(key_r3, query, acc_r3);
-        const __m256 key_r4 = _mm256_maskload_ps(k + 8 * key + 32, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r4 = _mm256_fmadd_ps(key_r4, query, acc_r4);
-        const __m256 key_r5 = _mm256_maskload_ps(k + 8 * key + 40, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r5 = _mm256_fmadd_ps(key_r5, query, acc_r5);
-        const __m256 key_r6 = _mm256_maskload_ps(k + 8 * key + 48, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r6 = _mm256_fmadd_ps(key_r6, query, acc_r6);
-        const __m256 key_r7 = _mm256_maskload_ps(k + 8 * key + 56, _mm256_setr_epi32(-1, -1, -1, -1,
-            0, 0, 0, 0));
-        acc_r7 = _mm256_fmadd_ps(key_r7, query, acc_r7);
+#pragma GCC unroll 8
+        for (ptrdiff_t r = 0; r < 8; ++r) {
+          const __m256 key_r = _mm256_maskload_ps(k + 8 * key + 8 * r, _mm256_setr_epi32(-1, -1, -1,
+              -1, 0, 0, 0, 0));
+          acc[r] = _mm256_fmadd_ps(key_r, query, acc[r]);
+        }
       }
       {
-        const __m256 even_2_0 = _mm256_blend_ps(acc_r0, _mm256_moveldup_ps(acc_r1), 0xAA);
-        const __m256 odd_2_0 = _mm256_blend_ps(acc_r1, _mm256_movehdup_ps(acc_r0), 0x55);
-        const __m256 sums_2_0 = _mm256_add_ps(even_2_0, odd_2_0);
-        const __m256 even_2_1 = _mm256_blend_ps(acc_r2, _mm256_moveldup_ps(acc_r3), 0xAA);
-        const __m256 odd_2_1 = _mm256_blend_ps(acc_r3, _mm256_movehdup_ps(acc_r2), 0x55);
-        const __m256 sums_2_1 = _mm256_add_ps(even_2_1, odd_2_1);
-        const __m256 even_2_2 = _mm256_blend_ps(acc_r4, _mm256_moveldup_ps(acc_r5), 0xAA);
-        const __m256 odd_2_2 = _mm256_blend_ps(acc_r5, _mm256_movehdup_ps(acc_r4), 0x55);
-        const __m256 sums_2_2 = _mm256_add_ps(even_2_2, odd_2_2);
-        const __m256 even_2_3 = _mm256_blend_ps(acc_r6, _mm256_moveldup_ps(acc_r7), 0xAA);
-        const __m256 odd_2_3 = _mm256_blend_ps(acc_r7, _mm256_movehdup_ps(acc_r6), 0x55);
-        const __m256 sums_2_3 = _mm256_add_ps(even_2_3, odd_2_3);
-        const __m256 even_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2_0),
-            _mm256_castps_pd(sums_2_1)));
-        const __m256 odd_4_0 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2_0),
-            _mm256_castps_pd(sums_2_1)));
+        __m256 sums_2[4];
+#pragma GCC unroll 4
+        for (ptrdiff_t i = 0; i < 4; ++i) {
+          const __m256 even_2 = _mm256_blend_ps(acc[2 * i], _mm256_moveldup_ps(acc[2 * i + 1]),
+              0xAA);
+          const __m256 odd_2 = _mm256_blend_ps(acc[2 * i + 1], _mm256_movehdup_ps(acc[2 * i]),
+              0x55);
+          sums_2[i] = _mm256_add_ps(even_2, odd_2);
+        }
+        const __m256 even_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2[0]),
+            _mm256_castps_pd(sums_2[1])));
+        const __m256 odd_4_0 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2[0]),
+            _mm256_castps_pd(sums_2[1])));
         const __m256 sums_4_0 = _mm256_add_ps(even_4_0, odd_4_0);
-        const __m256 even_4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2_2),
-            _mm256_castps_pd(sums_2_3)));
-        const __m256 odd_4_1 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2_2),
-            _mm256_castps_pd(sums_2_3)));
+        const __m256 even_4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2[2]),
+            _mm256_castps_pd(sums_2[3])));
+        const __m256 odd_4_1 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2[2]),
+            _mm256_castps_pd(sums_2[3])));
         const __m256 sums_4_1 = _mm256_add_ps(even_4_1, odd_4_1);
         const __m256 even_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x20);
         const __m256 odd_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x31);
@@ -279,18 +254,15 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdiff_t first,
     ptrdiff_t stop) {
   const __m256 none = _mm256_set1_ps(-INFINITY);
-  _mm256_storeu_ps(p + stop, none);
-  _mm256_storeu_ps(p + stop + 8, none);
-  _mm256_storeu_ps(p + stop + 16, none);
-  _mm256_storeu_ps(p + stop + 24, none);
+#pragma GCC unroll 4
+  for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
   __m256 most = _mm256_set1_ps(-INFINITY);
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
-    const __m256 score0 = _mm256_loadu_ps(p + first + 32 * block);
-    const __m256 score1 = _mm256_loadu_ps(p + first + 32 * block + 8);
-    const __m256 score2 = _mm256_loadu_ps(p + first + 32 * block + 16);
-    const __m256 score3 = _mm256_loadu_ps(p + first + 32 * block + 24);
-    const __m256 max2_0 = _mm256_max_ps(score0, score1);
-    const __m256 max2_2 = _mm256_max_ps(score2, score3);
+    __m256 score[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) score[i] = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+    const __m256 max2_0 = _mm256_max_ps(score[0], score[1]);
+    const __m256 max2_2 = _mm256_max_ps(score[2], score[3]);
     const __m256 max4_0 = _mm256_max_ps(max2_0, max2_2);
     most = _mm256_max_ps(max4_0, most);
   }
@@ -307,24 +279,16 @@ static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdif
   const __m256 most_1 = _mm256_max_ps(even_most_1, odd_most_1);
   __m256 sum = _mm256_setzero_ps();
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
-    const __m256 score0 = _mm256_loadu_ps(p + first + 32 * block);
-    const __m256 less0 = _mm256_sub_ps(score0, most_1);
-    const __m256 weight0 = exp2_8(less0);
-    _mm256_storeu_ps(p + first + 32 * block, weight0);
-    const __m256 score1 = _mm256_loadu_ps(p + first + 32 * block + 8);
-    const __m256 less1 = _mm256_sub_ps(score1, most_1);
-    const __m256 weight1 = exp2_8(less1);
-    _mm256_storeu_ps(p + first + 32 * block + 8, weight1);
-    const __m256 score2 = _mm256_loadu_ps(p + first + 32 * block + 16);
-    const __m256 less2 = _mm256_sub_ps(score2, most_1);
-    const __m256 weight2 = exp2_8(less2);
-    _mm256_storeu_ps(p + first + 32 * block + 16, weight2);
-    const __m256 score3 = _mm256_loadu_ps(p + first + 32 * block + 24);
-    const __m256 less3 = _mm256_sub_ps(score3, most_1);
-    const __m256 weight3 = exp2_8(less3);
-    _mm256_storeu_ps(p + first + 32 * block + 24, weight3);
-    const __m256 sum2_0 = _mm256_add_ps(weight0, weight1);
-    const __m256 sum2_2 = _mm256_add_ps(weight2, weight3);
+    __m256 weight[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t i = 0; i < 4; ++i) {
+      const __m256 score = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+      const __m256 less = _mm256_sub_ps(score, most_1);
+      weight[i] = exp2_8(less);
+      _mm256_storeu_ps(p + first + 32 * block + 8 * i, weight[i]);
+    }
+    const __m256 sum2_0 = _mm256_add_ps(weight[0], weight[1]);
+    const __m256 sum2_2 = _mm256_add_ps(weight[2], weight[3]);
     const __m256 sum4_0 = _mm256_add_ps(sum2_0, sum2_2);
     sum = _mm256_add_ps(sum, sum4_0);
   }

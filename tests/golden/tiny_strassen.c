@@ -12,13 +12,13 @@
  *             output    tiles 4x2, k2
  *   cost      768 flops; 960 bytes packed, 896 bytes of workspace
  *   registers sums and operands of a K step take at most 13 of 16 vectors
- *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
+ *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
+ *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
  *               a: its rows
  *               b: its columns
  *               x: scores less m, rows to transpose
  *               m: maxima
- *               p: weights exp2(x)
  *               o: context
  *               m<i>: products of quadrants
  *               u<i>: sums of these
@@ -252,29 +252,25 @@ static __attribute__((noinline)) void rows_quadrant_2x1(const float *a, const fl
 static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out,
     const float *bias) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
-    const float m1 = m[row];
-    const float m2 = m[row + 2];
-    const float m3 = m[row + 4];
-    const float m4 = m[row + 6];
-    const float m5 = m[row + 8];
-    const float m6 = m[row + 10];
-    const float m7 = m[row + 12];
-    const float u2 = m1 + m6;
-    const float u3 = u2 + m7;
-    const float u4 = u2 + m5;
-    const float c11 = m1 + m2;
+    float m_2[8];
+#pragma GCC unroll 7
+    for (ptrdiff_t i = 1; i < 8; ++i) m_2[i] = m[row + 2 * i - 2];
+    const float u2 = m_2[1] + m_2[6];
+    const float u3 = u2 + m_2[7];
+    const float u4 = u2 + m_2[5];
+    const float c11 = m_2[1] + m_2[2];
     const float bias11 = bias[0];
     const float biased11 = c11 + bias11;
     out[2 * row] = biased11;
-    const float c12 = u4 + m3;
+    const float c12 = u4 + m_2[3];
     const float bias12 = bias[1];
     const float biased12 = c12 + bias12;
     out[2 * row + 1] = biased12;
-    const float c21 = u3 - m4;
+    const float c21 = u3 - m_2[4];
     const float bias21 = bias[0];
     const float biased21 = c21 + bias21;
     out[2 * row + 4] = biased21;
-    const float c22 = u3 + m5;
+    const float c22 = u3 + m_2[5];
     const float bias22 = bias[1];
     const float biased22 = c22 + bias22;
     out[2 * row + 5] = biased22;
@@ -335,511 +331,256 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_2x4(const float *k, const float *q, float *stats,
     float *p) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r0_c2 = 0.0f;
-  float acc_r0_c3 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
-  float acc_r1_c2 = 0.0f;
-  float acc_r1_c3 = 0.0f;
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
     const float a_r0 = k[i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = k[i + 2];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
-    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
-  const float zero_c0 = 0.0f;
-  const float max_c0_2_0 = acc_r0_c0 > acc_r1_c0 ? acc_r0_c0 : acc_r1_c0;
-  const float minus_m_c0 = zero_c0 - max_c0_2_0;
-  stats[0] = minus_m_c0;
-  const float x_r0_c0 = acc_r0_c0 - max_c0_2_0;
-  const float p_r0_c0 = exp2_1(x_r0_c0);
-  p[0] = p_r0_c0;
-  const float x_r1_c0 = acc_r1_c0 - max_c0_2_0;
-  const float p_r1_c0 = exp2_1(x_r1_c0);
-  p[4] = p_r1_c0;
-  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
-  stats[4] = sum_c0_2_0;
-  const float zero_c1 = 0.0f;
-  const float max_c1_2_0 = acc_r0_c1 > acc_r1_c1 ? acc_r0_c1 : acc_r1_c1;
-  const float minus_m_c1 = zero_c1 - max_c1_2_0;
-  stats[1] = minus_m_c1;
-  const float x_r0_c1 = acc_r0_c1 - max_c1_2_0;
-  const float p_r0_c1 = exp2_1(x_r0_c1);
-  p[1] = p_r0_c1;
-  const float x_r1_c1 = acc_r1_c1 - max_c1_2_0;
-  const float p_r1_c1 = exp2_1(x_r1_c1);
-  p[5] = p_r1_c1;
-  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
-  stats[5] = sum_c1_2_0;
-  const float zero_c2 = 0.0f;
-  const float max_c2_2_0 = acc_r0_c2 > acc_r1_c2 ? acc_r0_c2 : acc_r1_c2;
-  const float minus_m_c2 = zero_c2 - max_c2_2_0;
-  stats[2] = minus_m_c2;
-  const float x_r0_c2 = acc_r0_c2 - max_c2_2_0;
-  const float p_r0_c2 = exp2_1(x_r0_c2);
-  p[2] = p_r0_c2;
-  const float x_r1_c2 = acc_r1_c2 - max_c2_2_0;
-  const float p_r1_c2 = exp2_1(x_r1_c2);
-  p[6] = p_r1_c2;
-  const float sum_c2_2_0 = p_r0_c2 + p_r1_c2;
-  stats[6] = sum_c2_2_0;
-  const float zero_c3 = 0.0f;
-  const float max_c3_2_0 = acc_r0_c3 > acc_r1_c3 ? acc_r0_c3 : acc_r1_c3;
-  const float minus_m_c3 = zero_c3 - max_c3_2_0;
-  stats[3] = minus_m_c3;
-  const float x_r0_c3 = acc_r0_c3 - max_c3_2_0;
-  const float p_r0_c3 = exp2_1(x_r0_c3);
-  p[3] = p_r0_c3;
-  const float x_r1_c3 = acc_r1_c3 - max_c3_2_0;
-  const float p_r1_c3 = exp2_1(x_r1_c3);
-  p[7] = p_r1_c3;
-  const float sum_c3_2_0 = p_r0_c3 + p_r1_c3;
-  stats[7] = sum_c3_2_0;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float zero = 0.0f;
+    const float max_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
+    const float minus_m = zero - max_2_0;
+    stats[c] = minus_m;
+    const float x_r0 = acc_r0[c] - max_2_0;
+    const float sum_r0 = exp2_1(x_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc_r1[c] - max_2_0;
+    const float sum_r1 = exp2_1(x_r1);
+    p[c + 4] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    stats[c + 4] = sum_2_0;
+  }
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
 static __attribute__((noinline)) void scores_2x4(const float *k, const float *q, float *stats,
     float *p) {
-  float acc_r0_c0 = stats[0];
-  float acc_r0_c1 = stats[1];
-  float acc_r0_c2 = stats[2];
-  float acc_r0_c3 = stats[3];
-  float acc_r1_c0 = stats[0];
-  float acc_r1_c1 = stats[1];
-  float acc_r1_c2 = stats[2];
-  float acc_r1_c3 = stats[3];
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
     const float a_r0 = k[i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = k[i + 2];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
-    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
-  const float p_r0_c0 = exp2_1(acc_r0_c0);
-  p[0] = p_r0_c0;
-  const float p_r1_c0 = exp2_1(acc_r1_c0);
-  p[4] = p_r1_c0;
-  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
-  const float old_sum_c0 = stats[4];
-  const float sum_c0 = old_sum_c0 + sum_c0_2_0;
-  stats[4] = sum_c0;
-  const float p_r0_c1 = exp2_1(acc_r0_c1);
-  p[1] = p_r0_c1;
-  const float p_r1_c1 = exp2_1(acc_r1_c1);
-  p[5] = p_r1_c1;
-  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
-  const float old_sum_c1 = stats[5];
-  const float sum_c1 = old_sum_c1 + sum_c1_2_0;
-  stats[5] = sum_c1;
-  const float p_r0_c2 = exp2_1(acc_r0_c2);
-  p[2] = p_r0_c2;
-  const float p_r1_c2 = exp2_1(acc_r1_c2);
-  p[6] = p_r1_c2;
-  const float sum_c2_2_0 = p_r0_c2 + p_r1_c2;
-  const float old_sum_c2 = stats[6];
-  const float sum_c2 = old_sum_c2 + sum_c2_2_0;
-  stats[6] = sum_c2;
-  const float p_r0_c3 = exp2_1(acc_r0_c3);
-  p[3] = p_r0_c3;
-  const float p_r1_c3 = exp2_1(acc_r1_c3);
-  p[7] = p_r1_c3;
-  const float sum_c3_2_0 = p_r0_c3 + p_r1_c3;
-  const float old_sum_c3 = stats[7];
-  const float sum_c3 = old_sum_c3 + sum_c3_2_0;
-  stats[7] = sum_c3;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float sum_r0 = exp2_1(acc_r0[c]);
+    p[c] = sum_r0;
+    const float sum_r1 = exp2_1(acc_r1[c]);
+    p[c + 4] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    const float old_sum = stats[c + 4];
+    const float sum = old_sum + sum_2_0;
+    stats[c + 4] = sum;
+  }
 }
 
 /* 2 rows of O^T, divided by the sum. */
 static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const float *p,
     float *stats, float *o) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r0_c2 = 0.0f;
-  float acc_r0_c3 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
-  float acc_r1_c2 = 0.0f;
-  float acc_r1_c3 = 0.0f;
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
 #pragma GCC unroll 4
   for (ptrdiff_t i = 0; i < 4; ++i) {
-    const float b_c0 = p[4 * i];
-    const float b_c1 = p[4 * i + 1];
-    const float b_c2 = p[4 * i + 2];
-    const float b_c3 = p[4 * i + 3];
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = p[4 * i + c];
     const float a_r0 = v[2 * i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = v[2 * i + 1];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
-    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
-  const float inverse_c0 = stats[12];
-  float test_c0 = stats[8];
-  const float zero_c0 = 0.0f;
-  const float o_r0_c0 = acc_r0_c0 * inverse_c0;
-  o[0] = o_r0_c0;
-  test_c0 = o_r0_c0 * zero_c0 + test_c0;
-  const float o_r1_c0 = acc_r1_c0 * inverse_c0;
-  o[4] = o_r1_c0;
-  test_c0 = o_r1_c0 * zero_c0 + test_c0;
-  stats[8] = test_c0;
-  const float inverse_c1 = stats[13];
-  float test_c1 = stats[9];
-  const float zero_c1 = 0.0f;
-  const float o_r0_c1 = acc_r0_c1 * inverse_c1;
-  o[1] = o_r0_c1;
-  test_c1 = o_r0_c1 * zero_c1 + test_c1;
-  const float o_r1_c1 = acc_r1_c1 * inverse_c1;
-  o[5] = o_r1_c1;
-  test_c1 = o_r1_c1 * zero_c1 + test_c1;
-  stats[9] = test_c1;
-  const float inverse_c2 = stats[14];
-  float test_c2 = stats[10];
-  const float zero_c2 = 0.0f;
-  const float o_r0_c2 = acc_r0_c2 * inverse_c2;
-  o[2] = o_r0_c2;
-  test_c2 = o_r0_c2 * zero_c2 + test_c2;
-  const float o_r1_c2 = acc_r1_c2 * inverse_c2;
-  o[6] = o_r1_c2;
-  test_c2 = o_r1_c2 * zero_c2 + test_c2;
-  stats[10] = test_c2;
-  const float inverse_c3 = stats[15];
-  float test_c3 = stats[11];
-  const float zero_c3 = 0.0f;
-  const float o_r0_c3 = acc_r0_c3 * inverse_c3;
-  o[3] = o_r0_c3;
-  test_c3 = o_r0_c3 * zero_c3 + test_c3;
-  const float o_r1_c3 = acc_r1_c3 * inverse_c3;
-  o[7] = o_r1_c3;
-  test_c3 = o_r1_c3 * zero_c3 + test_c3;
-  stats[11] = test_c3;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float inverse = stats[c + 12];
+    float test = stats[c + 8];
+    const float zero = 0.0f;
+    const float o_r0 = acc_r0[c] * inverse;
+    o[c] = o_r0;
+    test = o_r0 * zero + test;
+    const float o_r1 = acc_r1[c] * inverse;
+    o[c + 4] = o_r1;
+    test = o_r1 * zero + test;
+    stats[c + 8] = test;
+  }
 }
 
 /* Raises the maximum by the scores of some keys. */
 static __attribute__((noinline)) void scores_maximum_1x4(const float *k, const float *q,
     float *stats) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r0_c2 = 0.0f;
-  float acc_r0_c3 = 0.0f;
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-    const float a_r0 = k[i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
+  float acc_r0[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    const float a_r0 = k[0];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    k += 1;
+    q += 4;
   }
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
-  const float m_c0 = zero_c0 - negmax_c0;
-  const float max_c0_2_0 = m_c0 > acc_r0_c0 ? m_c0 : acc_r0_c0;
-  const float minus_m_c0 = zero_c0 - max_c0_2_0;
-  stats[0] = minus_m_c0;
-  const float zero_c1 = 0.0f;
-  const float negmax_c1 = stats[1];
-  const float m_c1 = zero_c1 - negmax_c1;
-  const float max_c1_2_0 = m_c1 > acc_r0_c1 ? m_c1 : acc_r0_c1;
-  const float minus_m_c1 = zero_c1 - max_c1_2_0;
-  stats[1] = minus_m_c1;
-  const float zero_c2 = 0.0f;
-  const float negmax_c2 = stats[2];
-  const float m_c2 = zero_c2 - negmax_c2;
-  const float max_c2_2_0 = m_c2 > acc_r0_c2 ? m_c2 : acc_r0_c2;
-  const float minus_m_c2 = zero_c2 - max_c2_2_0;
-  stats[2] = minus_m_c2;
-  const float zero_c3 = 0.0f;
-  const float negmax_c3 = stats[3];
-  const float m_c3 = zero_c3 - negmax_c3;
-  const float max_c3_2_0 = m_c3 > acc_r0_c3 ? m_c3 : acc_r0_c3;
-  const float minus_m_c3 = zero_c3 - max_c3_2_0;
-  stats[3] = minus_m_c3;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float zero = 0.0f;
+    const float negmax = stats[c];
+    const float m = zero - negmax;
+    const float max_2_0 = m > acc_r0[c] ? m : acc_r0[c];
+    const float minus_m = zero - max_2_0;
+    stats[c] = minus_m;
+  }
 }
 
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_2x4(const float *k, const float *q, float *stats,
     float *p) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r0_c2 = 0.0f;
-  float acc_r0_c3 = 0.0f;
-  float acc_r1_c0 = 0.0f;
-  float acc_r1_c1 = 0.0f;
-  float acc_r1_c2 = 0.0f;
-  float acc_r1_c3 = 0.0f;
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-    const float a_r0 = k[i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
-    const float a_r1 = k[i + 2];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
-    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  float acc_r0[4], acc_r1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    const float a_r0 = k[0];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    const float a_r1 = k[2];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+    k += 1;
+    q += 4;
   }
-  const float zero_c0 = 0.0f;
-  const float negmax_c0 = stats[0];
-  const float m_c0 = zero_c0 - negmax_c0;
-  const float x_r0_c0 = acc_r0_c0 - m_c0;
-  const float p_r0_c0 = exp2_1(x_r0_c0);
-  p[0] = p_r0_c0;
-  const float x_r1_c0 = acc_r1_c0 - m_c0;
-  const float p_r1_c0 = exp2_1(x_r1_c0);
-  p[4] = p_r1_c0;
-  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
-  stats[4] = sum_c0_2_0;
-  const float zero_c1 = 0.0f;
-  const float negmax_c1 = stats[1];
-  const float m_c1 = zero_c1 - negmax_c1;
-  const float x_r0_c1 = acc_r0_c1 - m_c1;
-  const float p_r0_c1 = exp2_1(x_r0_c1);
-  p[1] = p_r0_c1;
-  const float x_r1_c1 = acc_r1_c1 - m_c1;
-  const float p_r1_c1 = exp2_1(x_r1_c1);
-  p[5] = p_r1_c1;
-  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
-  stats[5] = sum_c1_2_0;
-  const float zero_c2 = 0.0f;
-  const float negmax_c2 = stats[2];
-  const float m_c2 = zero_c2 - negmax_c2;
-  const float x_r0_c2 = acc_r0_c2 - m_c2;
-  const float p_r0_c2 = exp2_1(x_r0_c2);
-  p[2] = p_r0_c2;
-  const float x_r1_c2 = acc_r1_c2 - m_c2;
-  const float p_r1_c2 = exp2_1(x_r1_c2);
-  p[6] = p_r1_c2;
-  const float sum_c2_2_0 = p_r0_c2 + p_r1_c2;
-  stats[6] = sum_c2_2_0;
-  const float zero_c3 = 0.0f;
-  const float negmax_c3 = stats[3];
-  const float m_c3 = zero_c3 - negmax_c3;
-  const float x_r0_c3 = acc_r0_c3 - m_c3;
-  const float p_r0_c3 = exp2_1(x_r0_c3);
-  p[3] = p_r0_c3;
-  const float x_r1_c3 = acc_r1_c3 - m_c3;
-  const float p_r1_c3 = exp2_1(x_r1_c3);
-  p[7] = p_r1_c3;
-  const float sum_c3_2_0 = p_r0_c3 + p_r1_c3;
-  stats[7] = sum_c3_2_0;
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float zero = 0.0f;
+    const float negmax = stats[c];
+    const float m = zero - negmax;
+    const float x_r0 = acc_r0[c] - m;
+    const float sum_r0 = exp2_1(x_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc_r1[c] - m;
+    const float sum_r1 = exp2_1(x_r1);
+    p[c + 4] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    stats[c + 4] = sum_2_0;
+  }
 }
 
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
 static __attribute__((noinline)) void scores_next_again_2x4(const float *k, const float *q,
     float *stats, float *p) {
-  const float whole_acc_r0_c0 = stats[0];
-  const float late_acc_r0_c0 = stats[24];
-  float acc_r0_c0 = whole_acc_r0_c0 - late_acc_r0_c0;
-  const float whole_acc_r0_c1 = stats[1];
-  const float late_acc_r0_c1 = stats[25];
-  float acc_r0_c1 = whole_acc_r0_c1 - late_acc_r0_c1;
-  const float whole_acc_r0_c2 = stats[2];
-  const float late_acc_r0_c2 = stats[26];
-  float acc_r0_c2 = whole_acc_r0_c2 - late_acc_r0_c2;
-  const float whole_acc_r0_c3 = stats[3];
-  const float late_acc_r0_c3 = stats[27];
-  float acc_r0_c3 = whole_acc_r0_c3 - late_acc_r0_c3;
-  const float whole_acc_r1_c0 = stats[0];
-  const float late_acc_r1_c0 = stats[24];
-  float acc_r1_c0 = whole_acc_r1_c0 - late_acc_r1_c0;
-  const float whole_acc_r1_c1 = stats[1];
-  const float late_acc_r1_c1 = stats[25];
-  float acc_r1_c1 = whole_acc_r1_c1 - late_acc_r1_c1;
-  const float whole_acc_r1_c2 = stats[2];
-  const float late_acc_r1_c2 = stats[26];
-  float acc_r1_c2 = whole_acc_r1_c2 - late_acc_r1_c2;
-  const float whole_acc_r1_c3 = stats[3];
-  const float late_acc_r1_c3 = stats[27];
-  float acc_r1_c3 = whole_acc_r1_c3 - late_acc_r1_c3;
+  float acc[2][4];
 #pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const float b_c0 = q[4 * i];
-    const float b_c1 = q[4 * i + 1];
-    const float b_c2 = q[4 * i + 2];
-    const float b_c3 = q[4 * i + 3];
-    const float a_r0 = k[i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    acc_r0_c2 = a_r0 * b_c2 + acc_r0_c2;
-    acc_r0_c3 = a_r0 * b_c3 + acc_r0_c3;
-    const float a_r1 = k[i + 2];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    acc_r1_c2 = a_r1 * b_c2 + acc_r1_c2;
-    acc_r1_c3 = a_r1 * b_c3 + acc_r1_c3;
+  for (ptrdiff_t r = 0; r < 2; ++r) {
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float whole_acc = stats[c];
+      const float late_acc = stats[c + 24];
+      acc[r][c] = whole_acc - late_acc;
+    }
   }
-  const float late_c0 = stats[24];
-  const float x_r0_c0 = acc_r0_c0 + late_c0;
-  const float p_r0_c0 = exp2_1(x_r0_c0);
-  p[0] = p_r0_c0;
-  const float x_r1_c0 = acc_r1_c0 + late_c0;
-  const float p_r1_c0 = exp2_1(x_r1_c0);
-  p[4] = p_r1_c0;
-  const float sum_c0_2_0 = p_r0_c0 + p_r1_c0;
-  const float old_sum_c0 = stats[4];
-  const float sum_c0 = old_sum_c0 + sum_c0_2_0;
-  stats[4] = sum_c0;
-  const float late_c1 = stats[25];
-  const float x_r0_c1 = acc_r0_c1 + late_c1;
-  const float p_r0_c1 = exp2_1(x_r0_c1);
-  p[1] = p_r0_c1;
-  const float x_r1_c1 = acc_r1_c1 + late_c1;
-  const float p_r1_c1 = exp2_1(x_r1_c1);
-  p[5] = p_r1_c1;
-  const float sum_c1_2_0 = p_r0_c1 + p_r1_c1;
-  const float old_sum_c1 = stats[5];
-  const float sum_c1 = old_sum_c1 + sum_c1_2_0;
-  stats[5] = sum_c1;
-  const float late_c2 = stats[26];
-  const float x_r0_c2 = acc_r0_c2 + late_c2;
-  const float p_r0_c2 = exp2_1(x_r0_c2);
-  p[2] = p_r0_c2;
-  const float x_r1_c2 = acc_r1_c2 + late_c2;
-  const float p_r1_c2 = exp2_1(x_r1_c2);
-  p[6] = p_r1_c2;
-  const float sum_c2_2_0 = p_r0_c2 + p_r1_c2;
-  const float old_sum_c2 = stats[6];
-  const float sum_c2 = old_sum_c2 + sum_c2_2_0;
-  stats[6] = sum_c2;
-  const float late_c3 = stats[27];
-  const float x_r0_c3 = acc_r0_c3 + late_c3;
-  const float p_r0_c3 = exp2_1(x_r0_c3);
-  p[3] = p_r0_c3;
-  const float x_r1_c3 = acc_r1_c3 + late_c3;
-  const float p_r1_c3 = exp2_1(x_r1_c3);
-  p[7] = p_r1_c3;
-  const float sum_c3_2_0 = p_r0_c3 + p_r1_c3;
-  const float old_sum_c3 = stats[7];
-  const float sum_c3 = old_sum_c3 + sum_c3_2_0;
-  stats[7] = sum_c3;
+  for (ptrdiff_t step = 0; step < 2; ++step) {
+    float b[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    const float a_r0 = k[0];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc[0][c] = a_r0 * b[c] + acc[0][c];
+    const float a_r1 = k[2];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) acc[1][c] = a_r1 * b[c] + acc[1][c];
+    k += 1;
+    q += 4;
+  }
+#pragma GCC unroll 4
+  for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float late = stats[c + 24];
+    const float x_r0 = acc[0][c] + late;
+    const float sum_r0 = exp2_1(x_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc[1][c] + late;
+    const float sum_r1 = exp2_1(x_r1);
+    p[c + 4] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    const float old_sum = stats[c + 4];
+    const float sum = old_sum + sum_2_0;
+    stats[c + 4] = sum;
+  }
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
 static __attribute__((noinline)) void again_4(const float *q, const float *k, const float *v,
     float *p, float *stats, float *o) {
   {
-    const float none_c0 = INFINITY;
-    const float kept_c0 = stats[0];
-    stats[20] = kept_c0;
-    stats[0] = none_c0;
-    const float none_c1 = INFINITY;
-    const float kept_c1 = stats[1];
-    stats[21] = kept_c1;
-    stats[1] = none_c1;
-    const float none_c2 = INFINITY;
-    const float kept_c2 = stats[2];
-    stats[22] = kept_c2;
-    stats[2] = none_c2;
-    const float none_c3 = INFINITY;
-    const float kept_c3 = stats[3];
-    stats[23] = kept_c3;
-    stats[3] = none_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float none = INFINITY;
+      const float kept = stats[c];
+      stats[c + 20] = kept;
+      stats[c] = none;
+    }
   }
-  for (ptrdiff_t key = 0; key < 4; ++key) {
-    scores_maximum_1x4(k + 2 * key, q, stats);
-  }
+  for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
   {
-    const float most_c0 = 4.2949673e+09f;
-    const float sum_c0 = stats[4];
-    const int good_c0 = sum_c0 < most_c0;
-    const float kept_c0 = stats[20];
-    const float negmax_c0 = stats[0];
-    const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
-    stats[0] = m_c0;
-    const float late_c0 = good_c0 ? 0.0f : m_c0;
-    stats[24] = late_c0;
-    const float most_c1 = 4.2949673e+09f;
-    const float sum_c1 = stats[5];
-    const int good_c1 = sum_c1 < most_c1;
-    const float kept_c1 = stats[21];
-    const float negmax_c1 = stats[1];
-    const float m_c1 = good_c1 ? kept_c1 : negmax_c1;
-    stats[1] = m_c1;
-    const float late_c1 = good_c1 ? 0.0f : m_c1;
-    stats[25] = late_c1;
-    const float most_c2 = 4.2949673e+09f;
-    const float sum_c2 = stats[6];
-    const int good_c2 = sum_c2 < most_c2;
-    const float kept_c2 = stats[22];
-    const float negmax_c2 = stats[2];
-    const float m_c2 = good_c2 ? kept_c2 : negmax_c2;
-    stats[2] = m_c2;
-    const float late_c2 = good_c2 ? 0.0f : m_c2;
-    stats[26] = late_c2;
-    const float most_c3 = 4.2949673e+09f;
-    const float sum_c3 = stats[7];
-    const int good_c3 = sum_c3 < most_c3;
-    const float kept_c3 = stats[23];
-    const float negmax_c3 = stats[3];
-    const float m_c3 = good_c3 ? kept_c3 : negmax_c3;
-    stats[3] = m_c3;
-    const float late_c3 = good_c3 ? 0.0f : m_c3;
-    stats[27] = late_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float most = 4.2949673e+09f;
+      const float sum = stats[c + 4];
+      const int good = sum < most;
+      const float kept = stats[c + 20];
+      const float negmax = stats[c];
+      const float m = good ? kept : negmax;
+      stats[c] = m;
+      const float late = good ? 0.0f : m;
+      stats[c + 24] = late;
+    }
   }
   scores_again_2x4(k, q, stats, p);
   scores_next_again_2x4(k + 4, q, stats, p + 8);
   {
-    const float one_c0 = 1.0f;
-    const float sum_c0 = stats[4];
-    const float inverse_c0 = one_c0 / sum_c0;
-    stats[12] = inverse_c0;
-    const float one_c1 = 1.0f;
-    const float sum_c1 = stats[5];
-    const float inverse_c1 = one_c1 / sum_c1;
-    stats[13] = inverse_c1;
-    const float one_c2 = 1.0f;
-    const float sum_c2 = stats[6];
-    const float inverse_c2 = one_c2 / sum_c2;
-    stats[14] = inverse_c2;
-    const float one_c3 = 1.0f;
-    const float sum_c3 = stats[7];
-    const float inverse_c3 = one_c3 / sum_c3;
-    stats[15] = inverse_c3;
-    const float test_zero_c0 = 0.0f;
-    stats[8] = test_zero_c0;
-    const float test_zero_c1 = 0.0f;
-    stats[9] = test_zero_c1;
-    const float test_zero_c2 = 0.0f;
-    stats[10] = test_zero_c2;
-    const float test_zero_c3 = 0.0f;
-    stats[11] = test_zero_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float one = 1.0f;
+      const float sum = stats[c + 4];
+      const float inverse = one / sum;
+      stats[c + 12] = inverse;
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float test_zero = 0.0f;
+      stats[c + 8] = test_zero;
+    }
   }
   context_2x4_k4_final(v, p, stats, o);
 }
@@ -851,70 +592,40 @@ static __attribute__((noinline)) void attend_4(const float *keys, const float *v
   scores_first_2x4(keys, scratch, scratch + 32, scratch + 16);
   scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
   {
-    const float one_c0 = 1.0f;
-    const float sum_c0 = scratch[36];
-    const float inverse_c0 = one_c0 / sum_c0;
-    scratch[44] = inverse_c0;
-    const float one_c1 = 1.0f;
-    const float sum_c1 = scratch[37];
-    const float inverse_c1 = one_c1 / sum_c1;
-    scratch[45] = inverse_c1;
-    const float one_c2 = 1.0f;
-    const float sum_c2 = scratch[38];
-    const float inverse_c2 = one_c2 / sum_c2;
-    scratch[46] = inverse_c2;
-    const float one_c3 = 1.0f;
-    const float sum_c3 = scratch[39];
-    const float inverse_c3 = one_c3 / sum_c3;
-    scratch[47] = inverse_c3;
-    const float test_zero_c0 = 0.0f;
-    scratch[40] = test_zero_c0;
-    const float test_zero_c1 = 0.0f;
-    scratch[41] = test_zero_c1;
-    const float test_zero_c2 = 0.0f;
-    scratch[42] = test_zero_c2;
-    const float test_zero_c3 = 0.0f;
-    scratch[43] = test_zero_c3;
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float one = 1.0f;
+      const float sum = scratch[c + 36];
+      const float inverse = one / sum;
+      scratch[c + 44] = inverse;
+    }
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float test_zero = 0.0f;
+      scratch[c + 40] = test_zero;
+    }
   }
   context_2x4_k4_final(values, scratch + 16, scratch + 32, o);
   {
-    const float sum1_c0 = scratch[36];
-    const float test1_c0 = scratch[40];
-    const float both1_c0 = sum1_c0 + test1_c0;
-    const float most1_c0 = 4.2949673e+09f;
-    const int below1_c0 = both1_c0 < most1_c0;
-    const int good1_c0 = below1_c0;
-    const float sum1_c1 = scratch[37];
-    const float test1_c1 = scratch[41];
-    const float both1_c1 = sum1_c1 + test1_c1;
-    const float most1_c1 = 4.2949673e+09f;
-    const int below1_c1 = both1_c1 < most1_c1;
-    const int good1_c1 = below1_c1;
-    const float sum1_c2 = scratch[38];
-    const float test1_c2 = scratch[42];
-    const float both1_c2 = sum1_c2 + test1_c2;
-    const float most1_c2 = 4.2949673e+09f;
-    const int below1_c2 = both1_c2 < most1_c2;
-    const int good1_c2 = below1_c2;
-    const float sum1_c3 = scratch[39];
-    const float test1_c3 = scratch[43];
-    const float both1_c3 = sum1_c3 + test1_c3;
-    const float most1_c3 = 4.2949673e+09f;
-    const int below1_c3 = both1_c3 < most1_c3;
-    const int good1_c3 = below1_c3;
-    if (!(good1_c0 & good1_c1 & good1_c2 & good1_c3)) {
-      const float none_c0 = INFINITY;
-      const float mark_c0 = below1_c0 ? both1_c0 : none_c0;
-      scratch[36] = mark_c0;
-      const float none_c1 = INFINITY;
-      const float mark_c1 = below1_c1 ? both1_c1 : none_c1;
-      scratch[37] = mark_c1;
-      const float none_c2 = INFINITY;
-      const float mark_c2 = below1_c2 ? both1_c2 : none_c2;
-      scratch[38] = mark_c2;
-      const float none_c3 = INFINITY;
-      const float mark_c3 = below1_c3 ? both1_c3 : none_c3;
-      scratch[39] = mark_c3;
+    float both1[4];
+    int below1[4];
+    int good1[4];
+#pragma GCC unroll 4
+    for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float sum1 = scratch[c + 36];
+      const float test1 = scratch[c + 40];
+      both1[c] = sum1 + test1;
+      const float most1 = 4.2949673e+09f;
+      below1[c] = both1[c] < most1;
+      good1[c] = below1[c];
+    }
+    if (!(good1[0] & good1[1] & good1[2] & good1[3])) {
+#pragma GCC unroll 4
+      for (ptrdiff_t c = 0; c < 4; ++c) {
+        const float none = INFINITY;
+        const float mark = below1[c] ? both1[c] : none;
+        scratch[c + 36] = mark;
+      }
       again_4(scratch, keys, values, scratch + 16, scratch + 32, o);
     }
   }
@@ -923,39 +634,28 @@ static __attribute__((noinline)) void attend_4(const float *keys, const float *v
 /* A tile of 4 rows and 2 columns, 2 K steps. */
 static __attribute__((noinline)) void output_4_4x2_k2(const float *a, const float *b,
     const float *bias, float *c) {
-  float acc_r0_c0 = bias[0];
-  float acc_r0_c1 = bias[1];
-  float acc_r1_c0 = bias[0];
-  float acc_r1_c1 = bias[1];
-  float acc_r2_c0 = bias[0];
-  float acc_r2_c1 = bias[1];
-  float acc_r3_c0 = bias[0];
-  float acc_r3_c1 = bias[1];
+  float acc_c0[4], acc_c1[4];
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    acc_c0[r] = bias[0];
+    acc_c1[r] = bias[1];
+  }
 #pragma GCC unroll 2
   for (ptrdiff_t i = 0; i < 2; ++i) {
     const float b_c0 = b[2 * i];
     const float b_c1 = b[2 * i + 1];
-    const float a_r0 = a[4 * i];
-    acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
-    acc_r0_c1 = a_r0 * b_c1 + acc_r0_c1;
-    const float a_r1 = a[4 * i + 1];
-    acc_r1_c0 = a_r1 * b_c0 + acc_r1_c0;
-    acc_r1_c1 = a_r1 * b_c1 + acc_r1_c1;
-    const float a_r2 = a[4 * i + 2];
-    acc_r2_c0 = a_r2 * b_c0 + acc_r2_c0;
-    acc_r2_c1 = a_r2 * b_c1 + acc_r2_c1;
-    const float a_r3 = a[4 * i + 3];
-    acc_r3_c0 = a_r3 * b_c0 + acc_r3_c0;
-    acc_r3_c1 = a_r3 * b_c1 + acc_r3_c1;
+#pragma GCC unroll 4
+    for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float a_r = a[4 * i + r];
+      acc_c0[r] = a_r * b_c0 + acc_c0[r];
+      acc_c1[r] = a_r * b_c1 + acc_c1[r];
+    }
   }
-  c[0] = acc_r0_c0;
-  c[1] = acc_r0_c1;
-  c[10] = acc_r1_c0;
-  c[11] = acc_r1_c1;
-  c[20] = acc_r2_c0;
-  c[21] = acc_r2_c1;
-  c[30] = acc_r3_c0;
-  c[31] = acc_r3_c1;
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    c[10 * r] = acc_c0[r];
+    c[10 * r + 1] = acc_c1[r];
+  }
 }
 
 /* 2 columns of Y for 4 queries, from the context of all heads. */
