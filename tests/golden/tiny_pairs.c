@@ -309,10 +309,10 @@ static __attribute__((noinline)) void values_4x8_k3(const bf16_pair *a, const bf
     const __m256 a_r3 = _mm256_set1_ps(a[i + 24]);
     acc_r3_c0 = _mm256_dpbf16_ps(acc_r3_c0, (__m256bh)a_r3, (__m256bh)b_c0);
   }
-  const __m256 pair_r1_c0 = pair_8(acc_r0_c0, acc_r1_c0);
-  _mm256_storeu_ps(c, pair_r1_c0);
-  const __m256 pair_r3_c0 = pair_8(acc_r2_c0, acc_r3_c0);
-  _mm256_storeu_ps(c + 16, pair_r3_c0);
+  const __m256 pair_r0_c0 = pair_8(acc_r0_c0, acc_r1_c0);
+  _mm256_storeu_ps(c, pair_r0_c0);
+  const __m256 pair_r1_c0 = pair_8(acc_r2_c0, acc_r3_c0);
+  _mm256_storeu_ps(c + 16, pair_r1_c0);
 }
 
 /* A tile of 1 rows and 8 columns, 3 K steps. */
@@ -362,7 +362,7 @@ static __attribute__((noinline)) void query_4x3of16_k3(const bf16_pair *a, const
   _mm256_storeu_ps(c + 48, acc_r3_c0);
 }
 
-/* Scales Pairs 2 rows for a group of queries. */
+/* 2 rows for a group of queries, scaled, in pairs. */
 static __attribute__((noinline)) void scaled_queries_2x3of16(float *x) {
   {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
@@ -452,33 +452,33 @@ static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pai
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
   const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, whole_top_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 pair_r1_c0 = pair_8(exact_r0_c0, exact_r1_c0);
-  _mm256_storeu_ps(p, pair_r1_c0);
-  const __m256 start_r1_c0 = _mm256_setzero_ps();
-  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
-      (__m256bh)ones_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
+  _mm256_storeu_ps(p, pair_r0_c0);
+  const __m256 start_r0_c0 = _mm256_setzero_ps();
+  const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
+      (__m256bh)ones_r0_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, whole_top_c0);
   const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
   const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, whole_top_c0);
   const __m256 exact_r3_c0 = exp2_8(x_r3_c0);
-  const __m256 pair_r3_c0 = pair_8(exact_r2_c0, exact_r3_c0);
-  _mm256_storeu_ps(p + 16, pair_r3_c0);
-  const __m256 start_r3_c0 = _mm256_setzero_ps();
-  const __m256 ones_r3_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r3_c0 = _mm256_dpbf16_ps(start_r3_c0, (__m256bh)pair_r3_c0,
-      (__m256bh)ones_r3_c0);
+  const __m256 pair_r1_c0 = pair_8(exact_r2_c0, exact_r3_c0);
+  _mm256_storeu_ps(p + 16, pair_r1_c0);
+  const __m256 start_r1_c0 = _mm256_setzero_ps();
+  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
+      (__m256bh)ones_r1_c0);
   const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, whole_top_c0);
   const __m256 exact_r4_c0 = exp2_8(x_r4_c0);
   const __m256 none_r4_c0 = _mm256_setzero_ps();
-  const __m256 pair_r4_c0 = pair_8(exact_r4_c0, none_r4_c0);
-  _mm256_storeu_ps(p + 32, pair_r4_c0);
-  const __m256 start_r4_c0 = _mm256_setzero_ps();
-  const __m256 ones_r4_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r4_c0 = _mm256_dpbf16_ps(start_r4_c0, (__m256bh)pair_r4_c0,
-      (__m256bh)ones_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r1_c0, sum_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r4_c0);
+  const __m256 pair_r2_c0 = pair_8(exact_r4_c0, none_r4_c0);
+  _mm256_storeu_ps(p + 32, pair_r2_c0);
+  const __m256 start_r2_c0 = _mm256_setzero_ps();
+  const __m256 ones_r2_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r2_c0 = _mm256_dpbf16_ps(start_r2_c0, (__m256bh)pair_r2_c0,
+      (__m256bh)ones_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -507,14 +507,14 @@ static __attribute__((noinline)) void context_4x3of16_k5_final(const bf16_pair *
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  const __m256 pair_r1_c0 = pair_8(o_r0_c0, o_r1_c0);
-  _mm256_storeu_ps(context, pair_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
+  _mm256_storeu_ps(context, pair_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
   const __m256 o_r2_c0 = _mm256_mul_ps(acc_r2_c0, inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
   const __m256 o_r3_c0 = _mm256_mul_ps(acc_r3_c0, inverse_c0);
-  const __m256 pair_r3_c0 = pair_8(o_r2_c0, o_r3_c0);
-  _mm256_storeu_ps(context + 16, pair_r3_c0);
+  const __m256 pair_r1_c0 = pair_8(o_r2_c0, o_r3_c0);
+  _mm256_storeu_ps(context + 16, pair_r1_c0);
   test_c0 = _mm256_fmadd_ps(o_r3_c0, zero_c0, test_c0);
   _mm256_storeu_ps(stats + 32, test_c0);
 }
@@ -590,33 +590,33 @@ static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pai
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
   const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, m_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 pair_r1_c0 = pair_8(exact_r0_c0, exact_r1_c0);
-  _mm256_storeu_ps(p, pair_r1_c0);
-  const __m256 start_r1_c0 = _mm256_setzero_ps();
-  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
-      (__m256bh)ones_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
+  _mm256_storeu_ps(p, pair_r0_c0);
+  const __m256 start_r0_c0 = _mm256_setzero_ps();
+  const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
+      (__m256bh)ones_r0_c0);
   const __m256 x_r2_c0 = _mm256_sub_ps(s_r2_c0, m_c0);
   const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
   const __m256 x_r3_c0 = _mm256_sub_ps(s_r3_c0, m_c0);
   const __m256 exact_r3_c0 = exp2_8(x_r3_c0);
-  const __m256 pair_r3_c0 = pair_8(exact_r2_c0, exact_r3_c0);
-  _mm256_storeu_ps(p + 16, pair_r3_c0);
-  const __m256 start_r3_c0 = _mm256_setzero_ps();
-  const __m256 ones_r3_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r3_c0 = _mm256_dpbf16_ps(start_r3_c0, (__m256bh)pair_r3_c0,
-      (__m256bh)ones_r3_c0);
+  const __m256 pair_r1_c0 = pair_8(exact_r2_c0, exact_r3_c0);
+  _mm256_storeu_ps(p + 16, pair_r1_c0);
+  const __m256 start_r1_c0 = _mm256_setzero_ps();
+  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
+      (__m256bh)ones_r1_c0);
   const __m256 x_r4_c0 = _mm256_sub_ps(s_r4_c0, m_c0);
   const __m256 exact_r4_c0 = exp2_8(x_r4_c0);
   const __m256 none_r4_c0 = _mm256_setzero_ps();
-  const __m256 pair_r4_c0 = pair_8(exact_r4_c0, none_r4_c0);
-  _mm256_storeu_ps(p + 32, pair_r4_c0);
-  const __m256 start_r4_c0 = _mm256_setzero_ps();
-  const __m256 ones_r4_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r4_c0 = _mm256_dpbf16_ps(start_r4_c0, (__m256bh)pair_r4_c0,
-      (__m256bh)ones_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r1_c0, sum_r3_c0);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r4_c0);
+  const __m256 pair_r2_c0 = pair_8(exact_r4_c0, none_r4_c0);
+  _mm256_storeu_ps(p + 32, pair_r2_c0);
+  const __m256 start_r2_c0 = _mm256_setzero_ps();
+  const __m256 ones_r2_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r2_c0 = _mm256_dpbf16_ps(start_r2_c0, (__m256bh)pair_r2_c0,
+      (__m256bh)ones_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -657,8 +657,8 @@ static __attribute__((noinline)) void context_2x3of16_k5_final_masked(const bf16
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-  const __m256 pair_r1_c0 = pair_8(o_r0_c0, o_r1_c0);
-  _mm256_storeu_ps(context, pair_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
+  _mm256_storeu_ps(context, pair_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
   _mm256_storeu_ps(stats + 32, test_c0);
 }
