@@ -47,7 +47,8 @@ function M.store_rows(t, target)
     if at.r % 2 == 0 and not alone then return value end
     local high = at.r % 2 > 0 and value or t:op("zero", at.v.w, "none_" .. at.name)
     local p = target.p:at(at.r // 2 * target.row + (at.c - 1) * t.isa.lanes)
-    t:op("store", at.v.w, nil, p, t:op("pair", at.v.w, "pair_" .. at.name, even[at.c], high))
+    local name = ("pair_r%d_c%d"):format(at.r // 2, at.c - 1) -- rows of words
+    t:op("store", at.v.w, nil, p, t:op("pair", at.v.w, name, even[at.c], high))
     return value
   end }
 end

@@ -8,8 +8,8 @@ function M.lanes(K, label, group, x)
   local t, round, by = K.t, x.product.b.round, x.product.group
   if not round and not x.scale then return end
   K:part(("%s_%dx%s"):format(label, x.rows, group.name),
-    ("%s%s%d rows for a group of queries."):format(x.scale and "Scales " or "",
-      by > 1 and "Pairs " or round and "Rounds " or "", x.rows),
+    ("%d rows for a group of queries%s%s."):format(x.rows, x.scale and ", scaled" or "",
+      by > 1 and ", in pairs" or round and ", rounded" or ""),
     { { "x", "out", x.p } }, function(p)
     local function read(v, name, at, scale)
       local value = t:op("load", v.w, "value" .. name, at)

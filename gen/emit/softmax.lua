@@ -186,10 +186,11 @@ local function add_pair(t, w, sums, row)
   if row.r % 2 == 0 then sums.even = row.p end
   if row.r % 2 == 0 and not row.last then return end
   local high = row.r % 2 > 0 and row.p or t:op("zero", w, "none_" .. row.name)
-  local pair, chain = t:op("pair", w, "pair_" .. row.name, sums.even, high), row.r // 2 % 4 + 1
+  local name, chain = ("r%d_c%d"):format(row.r // 2, row.c - 1), row.r // 2 % 4 + 1
+  local pair = t:op("pair", w, "pair_" .. name, sums.even, high)
   t:op("store", w, nil, row.at, pair)
-  local sum = sums[chain] or t:op("zero", w, "start_" .. row.name)
-  sums[chain] = t:op("dot", w, "sum_" .. row.name, pair, t:op("set", w, "ones_" .. row.name, ONES), sum)
+  local sum = sums[chain] or t:op("zero", w, "start_" .. name)
+  sums[chain] = t:op("dot", w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
 end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
@@ -261,7 +262,7 @@ function M.tile(t, tile)
         local weight = (not tile.test and starts or "p_") .. name
         local p = exp.exp2(t, rounds and "exact_" .. name or weight, x)
         if in_pairs then
-          add_pair(t, v.w, sums, { r = r, last = r + 1 == tile.rows, name = name, p = p, at = weights_at(r // 2) })
+          add_pair(t, v.w, sums, { r = r, c = c, last = r + 1 == tile.rows, name = name, p = p, at = weights_at(r // 2) })
         else
           if rounds then p = rounds(t, v.w, weight, p) end
           t:op("store", v.w, nil, weights_at(r), p)
