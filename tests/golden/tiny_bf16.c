@@ -204,7 +204,7 @@ static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt)
   }
 }
 
-/* Scales Rounds 3 rows for a group of queries. */
+/* 3 rows for a group of queries, scaled, rounded. */
 static __attribute__((noinline)) void scaled_queries_3x2(float *x) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
 #pragma GCC unroll 2

@@ -191,7 +191,7 @@ static __attribute__((noinline)) void key_query_3x2of8_k3(const float *a, const 
   _mm256_storeu_ps(c + 16, acc_c0[2]);
 }
 
-/* Scales Rounds 3 rows for a group of queries. */
+/* 3 rows for a group of queries, scaled, rounded. */
 static __attribute__((noinline)) void scaled_queries_3x2of8(float *x) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);

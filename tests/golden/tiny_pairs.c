@@ -260,10 +260,10 @@ static __attribute__((noinline)) void values_4x8_k3(const bf16_pair *a, const bf
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
     }
   }
-  const __m256 pair_r1_c0 = pair_8(acc_c0[0], acc_c0[1]);
-  _mm256_storeu_ps(c, pair_r1_c0);
-  const __m256 pair_r3_c0 = pair_8(acc_c0[2], acc_c0[3]);
-  _mm256_storeu_ps(c + 16, pair_r3_c0);
+  const __m256 pair_r0_c0 = pair_8(acc_c0[0], acc_c0[1]);
+  _mm256_storeu_ps(c, pair_r0_c0);
+  const __m256 pair_r1_c0 = pair_8(acc_c0[2], acc_c0[3]);
+  _mm256_storeu_ps(c + 16, pair_r1_c0);
 }
 
 /* A tile of 1 rows and 8 columns, 3 K steps. */
@@ -307,7 +307,7 @@ static __attribute__((noinline)) void query_4x3of16_k3(const bf16_pair *a, const
   for (ptrdiff_t r = 0; r < 4; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
-/* Scales Pairs 2 rows for a group of queries. */
+/* 2 rows for a group of queries, scaled, in pairs. */
 static __attribute__((noinline)) void scaled_queries_2x3of16(float *x) {
   {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
@@ -345,7 +345,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pair *k,
     const bf16_pair *q, float *stats, bf16_pair *p, ptrdiff_t key) {
-  __m256 acc_c0[5], s_c0[5], sum_c0[4];
+  __m256 acc_c0[5], s_c0[5];
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -377,29 +377,37 @@ static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pai
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_8_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 x_c0 = _mm256_sub_ps(s_c0[2 * i], whole_top_c0);
-    const __m256 exact_c0 = exp2_8(x_c0);
-    const __m256 x_r_c0 = _mm256_sub_ps(s_c0[2 * i + 1], whole_top_c0);
-    const __m256 exact_r_c0 = exp2_8(x_r_c0);
-    const __m256 pair_c0 = pair_8(exact_c0, exact_r_c0);
-    _mm256_storeu_ps(p + 16 * i, pair_c0);
-    const __m256 start_c0 = _mm256_setzero_ps();
-    const __m256 ones_c0 = _mm256_set1_ps(1.00193787f);
-    sum_c0[2 * i + 1] = _mm256_dpbf16_ps(start_c0, (__m256bh)pair_c0, (__m256bh)ones_c0);
-  }
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_c0[0], whole_top_c0);
+  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(s_c0[1], whole_top_c0);
+  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
+  _mm256_storeu_ps(p, pair_r0_c0);
+  const __m256 start_r0_c0 = _mm256_setzero_ps();
+  const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
+      (__m256bh)ones_r0_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(s_c0[2], whole_top_c0);
+  const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
+  const __m256 x_r3_c0 = _mm256_sub_ps(s_c0[3], whole_top_c0);
+  const __m256 exact_r3_c0 = exp2_8(x_r3_c0);
+  const __m256 pair_r1_c0 = pair_8(exact_r2_c0, exact_r3_c0);
+  _mm256_storeu_ps(p + 16, pair_r1_c0);
+  const __m256 start_r1_c0 = _mm256_setzero_ps();
+  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
+      (__m256bh)ones_r1_c0);
   const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], whole_top_c0);
   const __m256 exact_r4_c0 = exp2_8(x_r4_c0);
   const __m256 none_r4_c0 = _mm256_setzero_ps();
-  const __m256 pair_r4_c0 = pair_8(exact_r4_c0, none_r4_c0);
-  _mm256_storeu_ps(p + 32, pair_r4_c0);
-  const __m256 start_r4_c0 = _mm256_setzero_ps();
-  const __m256 ones_r4_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r4_c0 = _mm256_dpbf16_ps(start_r4_c0, (__m256bh)pair_r4_c0,
-      (__m256bh)ones_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[1], sum_c0[3]);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r4_c0);
+  const __m256 pair_r2_c0 = pair_8(exact_r4_c0, none_r4_c0);
+  _mm256_storeu_ps(p + 32, pair_r2_c0);
+  const __m256 start_r2_c0 = _mm256_setzero_ps();
+  const __m256 ones_r2_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r2_c0 = _mm256_dpbf16_ps(start_r2_c0, (__m256bh)pair_r2_c0,
+      (__m256bh)ones_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -421,15 +429,18 @@ static __attribute__((noinline)) void context_4x3of16_k5_final(const bf16_pair *
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
   __m256 test_c0 = _mm256_loadu_ps(stats + 32);
   const __m256 zero_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t j = 0; j < 2; ++j) {
-    const __m256 o_c0 = _mm256_mul_ps(acc_c0[2 * j], inverse_c0);
-    test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
-    const __m256 o_r_c0 = _mm256_mul_ps(acc_c0[2 * j + 1], inverse_c0);
-    const __m256 pair_c0 = pair_8(o_c0, o_r_c0);
-    _mm256_storeu_ps(context + 16 * j, pair_c0);
-    test_c0 = _mm256_fmadd_ps(o_r_c0, zero_c0, test_c0);
-  }
+  const __m256 o_r0_c0 = _mm256_mul_ps(acc_c0[0], inverse_c0);
+  test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
+  const __m256 o_r1_c0 = _mm256_mul_ps(acc_c0[1], inverse_c0);
+  const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
+  _mm256_storeu_ps(context, pair_r0_c0);
+  test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
+  const __m256 o_r2_c0 = _mm256_mul_ps(acc_c0[2], inverse_c0);
+  test_c0 = _mm256_fmadd_ps(o_r2_c0, zero_c0, test_c0);
+  const __m256 o_r3_c0 = _mm256_mul_ps(acc_c0[3], inverse_c0);
+  const __m256 pair_r1_c0 = pair_8(o_r2_c0, o_r3_c0);
+  _mm256_storeu_ps(context + 16, pair_r1_c0);
+  test_c0 = _mm256_fmadd_ps(o_r3_c0, zero_c0, test_c0);
   _mm256_storeu_ps(stats + 32, test_c0);
 }
 
@@ -464,7 +475,7 @@ static __attribute__((noinline)) void scores_maximum_masked_1x3of16(const bf16_p
 /* Weights of the first keys with a known maximum. */
 static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pair *k,
     const bf16_pair *q, float *stats, bf16_pair *p, ptrdiff_t key) {
-  __m256 acc_c0[5], s_c0[5], sum_c0[4];
+  __m256 acc_c0[5], s_c0[5];
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -484,29 +495,37 @@ static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pai
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
-    const __m256 x_c0 = _mm256_sub_ps(s_c0[2 * i], m_c0);
-    const __m256 exact_c0 = exp2_8(x_c0);
-    const __m256 x_r_c0 = _mm256_sub_ps(s_c0[2 * i + 1], m_c0);
-    const __m256 exact_r_c0 = exp2_8(x_r_c0);
-    const __m256 pair_c0 = pair_8(exact_c0, exact_r_c0);
-    _mm256_storeu_ps(p + 16 * i, pair_c0);
-    const __m256 start_c0 = _mm256_setzero_ps();
-    const __m256 ones_c0 = _mm256_set1_ps(1.00193787f);
-    sum_c0[2 * i + 1] = _mm256_dpbf16_ps(start_c0, (__m256bh)pair_c0, (__m256bh)ones_c0);
-  }
+  const __m256 x_r0_c0 = _mm256_sub_ps(s_c0[0], m_c0);
+  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(s_c0[1], m_c0);
+  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
+  _mm256_storeu_ps(p, pair_r0_c0);
+  const __m256 start_r0_c0 = _mm256_setzero_ps();
+  const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
+      (__m256bh)ones_r0_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(s_c0[2], m_c0);
+  const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
+  const __m256 x_r3_c0 = _mm256_sub_ps(s_c0[3], m_c0);
+  const __m256 exact_r3_c0 = exp2_8(x_r3_c0);
+  const __m256 pair_r1_c0 = pair_8(exact_r2_c0, exact_r3_c0);
+  _mm256_storeu_ps(p + 16, pair_r1_c0);
+  const __m256 start_r1_c0 = _mm256_setzero_ps();
+  const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
+      (__m256bh)ones_r1_c0);
   const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], m_c0);
   const __m256 exact_r4_c0 = exp2_8(x_r4_c0);
   const __m256 none_r4_c0 = _mm256_setzero_ps();
-  const __m256 pair_r4_c0 = pair_8(exact_r4_c0, none_r4_c0);
-  _mm256_storeu_ps(p + 32, pair_r4_c0);
-  const __m256 start_r4_c0 = _mm256_setzero_ps();
-  const __m256 ones_r4_c0 = _mm256_set1_ps(1.00193787f);
-  const __m256 sum_r4_c0 = _mm256_dpbf16_ps(start_r4_c0, (__m256bh)pair_r4_c0,
-      (__m256bh)ones_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[1], sum_c0[3]);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r4_c0);
+  const __m256 pair_r2_c0 = pair_8(exact_r4_c0, none_r4_c0);
+  _mm256_storeu_ps(p + 32, pair_r2_c0);
+  const __m256 start_r2_c0 = _mm256_setzero_ps();
+  const __m256 ones_r2_c0 = _mm256_set1_ps(1.00193787f);
+  const __m256 sum_r2_c0 = _mm256_dpbf16_ps(start_r2_c0, (__m256bh)pair_r2_c0,
+      (__m256bh)ones_r2_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
@@ -541,8 +560,8 @@ static __attribute__((noinline)) void context_2x3of16_k5_final_masked(const bf16
   const __m256 o_r0_c0 = _mm256_mul_ps(acc_c0[0], inverse_c0);
   test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
   const __m256 o_r1_c0 = _mm256_mul_ps(acc_c0[1], inverse_c0);
-  const __m256 pair_r1_c0 = pair_8(o_r0_c0, o_r1_c0);
-  _mm256_storeu_ps(context, pair_r1_c0);
+  const __m256 pair_r0_c0 = pair_8(o_r0_c0, o_r1_c0);
+  _mm256_storeu_ps(context, pair_r0_c0);
   test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
   _mm256_storeu_ps(stats + 32, test_c0);
 }
