@@ -259,7 +259,8 @@ function M.tile(t, tile)
           or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
         local p = exp.exp2(t, (rounds and "exact_" or "p_") .. name, x)
         if in_pairs then
-          add_pair(t, v.w, sums, { r = r, c = c, last = r + 1 == tile.rows, name = name, p = p, at = weights_at(r // 2) })
+          add_pair(t, v.w, sums, { r = r, c = c, last = r + 1 == tile.rows, name = name, p = p,
+                                   at = weights_at(r // 2) })
         else
           if rounds then p = rounds(t, v.w, "p_" .. name, p) end
           t:op("store", v.w, nil, weights_at(r), p)
