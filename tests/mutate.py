@@ -234,7 +234,7 @@ MUTATIONS = [
      "if #graph.sheets(cfg) > 0 then return false end", ""),
     ("weights not normalized", "emit/probs.lua", 'weight, inverse)', 'weight, weight)'),
     ("subnormal weights", "emit/probs.lua", "2.0 ^ -126", "0.0"),
-    ("weights of unseen keys", "emit/probs.lua", "if what.scores.masked then clear", "if false then clear"),
+    ("weights of unseen keys", "emit/probs.lua", "if what.scores.masked then", "if false then"),
     ("a wrong scale of scores", "graph.lua", "types.LOG2E / math.sqrt(cfg.dk)", "types.LOG2E / math.sqrt(cfg.dk + 1)"),
     ("a scale that is ignored", "graph.lua", "return cfg.scale and types.LOG2E * cfg.scale or", "return"),
     ("another scale in the bias", "stage/project.lua", "width = product.ld, scale = stage.scale",

@@ -262,7 +262,8 @@ function M.tile(t, tile)
         local weight = (not tile.test and starts or "p_") .. name
         local p = exp.exp2(t, rounds and "exact_" .. name or weight, x)
         if in_pairs then
-          add_pair(t, v.w, sums, { r = r, c = c, last = r + 1 == tile.rows, name = name, p = p, at = weights_at(r // 2) })
+          add_pair(t, v.w, sums, { r = r, c = c, last = r + 1 == tile.rows, name = name, p = p,
+                                   at = weights_at(r // 2) })
         else
           if rounds then p = rounds(t, v.w, weight, p) end
           t:op("store", v.w, nil, weights_at(r), p)
