@@ -87,9 +87,13 @@ class Kernel:
         return y[:n]
 
 
-def best_isa(mhagen):
-    """The widest ISA that this CPU has."""
-    return subprocess.run([mhagen, "isas", "--widest"], check=True, capture_output=True, text=True).stdout.strip()
+def best_isa(mhagen, dtype="f32"):
+    """The widest ISA that this CPU has, with products of its own for a type if there are any."""
+    def said(*options):
+        return subprocess.run([mhagen, "isas", *options], check=True, capture_output=True, text=True).stdout
+
+    own = [line.split() for line in said().splitlines() if line.split()[0].endswith(f"_{dtype}")]
+    return next((words[0] for words in own if words[3] == "yes"), said("--widest").strip())
 
 
 def build(mhagen, folder, **config):

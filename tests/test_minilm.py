@@ -24,15 +24,14 @@ def run(*command, **environment):
     return result.stdout
 
 
-def check_figures(output):
+def check_figures(output, cosine=0.999999, diff=2e-5, probs=1e-5):
     """The limits again, on the printed figures: the example's own verdict is not taken on trust."""
     rows = re.findall(r"^ *(\d+)  (\d\.\d{9})  (\S+) ", output, re.MULTILINE)
     lengths = [int(tokens) for tokens, _, _ in rows]
     assert len(rows) == 10 and len(set(lengths)) == 10 and min(lengths) == 3 and 110 <= max(lengths) <= 128
-    assert all(float(cosine) >= 0.999999 for _, cosine, _ in rows), output
-    assert all(float(diff) <= 2e-5 for _, _, diff in rows), output
-    probs = re.search(r"6 layers of 12 heads: max \|diff\| (\S+), on padding 0$", output, re.MULTILINE)
-    assert probs and float(probs[1]) <= 1e-5, output
+    assert all(float(row[1]) >= cosine and float(row[2]) <= diff for row in rows), output
+    found = re.search(r"6 layers of 12 heads: max \|diff\| (\S+), on padding 0$", output, re.MULTILINE)
+    assert found and float(found[1]) <= probs, output
     assert output.endswith("ok\n")
 
 
@@ -51,6 +50,14 @@ def test_model(tmp_path):
     pictures = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     run(RUN, "--out", tmp_path)
     assert pictures == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "the pictures differ"
+
+
+@pytest.mark.parametrize("dtype, limits", [("bf16", (0.9999, 2e-3, 2e-2)), ("f16", (0.99999, 3e-4, 3e-3))])
+def test_small_types(dtype, limits, tmp_path):
+    output = run(RUN, "--dtype", dtype, "--out", tmp_path)
+    if output.startswith(NO_PYPI):
+        pytest.skip(output.splitlines()[0])
+    check_figures(output, *limits)
 
 
 def test_model_against_pytorch(tmp_path):

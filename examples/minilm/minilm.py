@@ -28,9 +28,8 @@ LAYERS, SEQ = options.LAYERS, 128
 SHAPE = dict(h=12, d_model=384, dk=32, seq=SEQ, kv_len="true")
 SENTENCE = "The quick brown fox jumps over the lazy dog"
 
-MIN_COSINE = 0.999999
-MAX_EMBEDDING_DIFF = 2e-5
-MAX_PROBS_DIFF = 1e-5
+# By the type of operands: the least cosine, the largest difference of an embedding, and of the attention weights.
+LIMITS = {"f32": (0.999999, 2e-5, 1e-5), "bf16": (0.9999, 2e-3, 2e-2), "f16": (0.99999, 3e-4, 3e-3)}
 
 erf = np.vectorize(math.erf, otypes=[np.float32])
 
@@ -72,7 +71,7 @@ class MiniLM:
         return mean / np.linalg.norm(mean)
 
 
-def compare(model, expected, tokenizer, sentences):
+def compare(model, expected, tokenizer, sentences, limits):
     """Prints a line per sentence; returns whether every embedding is within the limits."""
     print(f"{'tokens':>6}  {'cosine':<11}  {'max |diff|':<10}  sentence")
     good = True
@@ -82,13 +81,13 @@ def compare(model, expected, tokenizer, sentences):
         theirs = np.float64(expected(ids)[0])
         cosine = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
         diff = abs(ours - theirs).max()
-        good = good and cosine >= MIN_COSINE and diff <= MAX_EMBEDDING_DIFF
+        good = good and cosine >= limits[0] and diff <= limits[1]
         text = sentence if len(sentence) <= 60 else sentence[:59] + "…"
         print(f"{len(ids):6}  {cosine:.9f}  {diff:<10.1e}  {text}")
     return good
 
 
-def look(model, expected, tokenizer, layer, out):
+def look(model, expected, tokenizer, layer, out, limits):
     """Draws the heads of one layer for SENTENCE; returns whether all layers' weights agree."""
     encoding = tokenizer.encode(SENTENCE)
     n = len(encoding.ids)
@@ -101,13 +100,14 @@ def look(model, expected, tokenizer, layer, out):
           f"max |diff| {diff:.1e}, on padding {masked:g}")
     for path in picture.draw(ours[layer], theirs[layer], encoding.tokens, layer, expected.name, out):
         print(f"wrote {path}")
-    return diff <= MAX_PROBS_DIFF and masked == 0
+    return diff <= limits[2] and masked == 0
 
 
 def main():
     args = options.parse()
     mhagen, folder = ROOT / "build/mhagen", ROOT / "build/minilm"
-    shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen)}
+    shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen, args.dtype), "dtype": args.dtype}
+    limits = LIMITS[args.dtype]
     plain = kernels.build(mhagen, folder, name="minilm", **shape)
     probs = kernels.build(mhagen, folder, name="minilm_probs", probs="true", **shape)
     expected = {"onnx": reference.OnnxReference, "torch": reference.TorchReference}[args.reference](MODEL_DIR)
@@ -115,14 +115,16 @@ def main():
     tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     tokenizer.no_padding()
 
-    print(f"all-MiniLM-L6-v2, attention by generated kernels ({plain.isa}), compared with {expected.name}")
+    print(f"all-MiniLM-L6-v2, attention by generated kernels ({plain.isa}, {args.dtype}), "
+          f"compared with {expected.name}")
     model = MiniLM(tensors, plain)
-    good = compare(model, expected, tokenizer, (HERE / "sentences.txt").read_text("utf-8").splitlines())
+    good = compare(model, expected, tokenizer, (HERE / "sentences.txt").read_text("utf-8").splitlines(),
+                   limits)
     print(f"attention of one layer, {SEQ} tokens, one thread: {np.median(plain.us):.0f} us (median)")
-    good = look(MiniLM(tensors, probs), expected, tokenizer, args.layer, args.out) and good
+    good = look(MiniLM(tensors, probs), expected, tokenizer, args.layer, args.out, limits) and good
     print("ok" if good else
-          f"FAILED: the limits are cosine >= {MIN_COSINE}, max |diff| <= {MAX_EMBEDDING_DIFF:g} of an embedding, "
-          f"{MAX_PROBS_DIFF:g} of the attention weights, and 0 on padding")
+          f"FAILED: the limits are cosine >= {limits[0]}, max |diff| <= {limits[1]:g} of an embedding, "
+          f"{limits[2]:g} of the attention weights, and 0 on padding")
     return 0 if good else 1
 
 
