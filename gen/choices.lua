@@ -124,7 +124,8 @@ M.rows = {
       "registers, at -O1 clang and gcc for Arm leave some on the stack",
     rejected = { { "every value written out with a name of its own", "deit_s: 5,362 lines instead of 1,920; Zen 5: " ..
                    "micro, small, odd, kwt1 and minilm as fast within 0.5 %, on avx2 too" },
-                 { "on scalar with gcc's -ftree-ter", "tiles become expressions that spill: micro has 1,921 accesses " ..
+                 { "on scalar with gcc's -ftree-ter",
+                   "tiles become expressions that spill: micro has 1,921 accesses " ..
                    "of the stack instead of 2, and 26 % more instructions" },
                  { "gcc's -fno-tree-coalesce-vars, against single spills", "Zen 5: odd and kwt1 0.2 to 0.5 % " ..
                    "slower, by moves between registers" } } },
