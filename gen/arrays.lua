@@ -300,7 +300,7 @@ return function(fn, items, values, with)
     return e
   end
 
-  local function nodes_of(list, scope, body)
+  local function nodes_of(list, scope)
     local out = {}
     local last
     for _, array in ipairs(scope.arrays) do

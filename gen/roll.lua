@@ -16,8 +16,7 @@ local expr = require "expr"
 
 local NOTHING = {}
 local MOST_ITEMS = 64 -- of a round
-local MOST_SIZE = 2000 -- operations of a round: gcc does not write out larger ones
-local APPLIED = 16 -- operations of a function of vectors
+local MOST_SIZE = 150 -- operations of a round, for gcc does not write out larger ones: its limit is 200, as it counts
 local LONG = 60 -- characters of an ISA's row that take a second line
 local WORTH = 2 -- lines that a loop has to save
 
@@ -282,7 +281,7 @@ local function items_of(fn, values)
       fixed = fixed + 1
       say(fixed)
     end
-    if node.kind == "apply" then item.size = APPLIED end
+    if node.kind == "apply" then item.size = #node.fn.body * (node.w.lanes == 1 and 2 or 1) end -- numbers take branches
     if node.kind == "note" then item.size = 0 end
     if node.body then
       item.items, item.otherwise = list_of(node.body), node.otherwise and list_of(node.otherwise)

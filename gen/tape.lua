@@ -10,8 +10,8 @@
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
 --   note    a comment; block: a scope of its own
---   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only roll.lua makes them, and
---           loops that start at `first`
+--   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only roll.lua makes
+--           them, and loops that start at `first`
 -- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
 
 local expr = require "expr"

@@ -151,14 +151,15 @@ def stack(source):
         place, size, _ = line.split("\t")
         frames[place.split(":")[-1].split(".")[0]] += int(size)  # gcc makes parts and copies of functions
     bodies = dict(re.findall(r"^\w[^;#{}=]*?(\w+)\([^;{}()]*\) \{\n(.*?)^\}", source.read_text(), re.M | re.S))
-    assert len(bodies) > 5 and sum(name in bodies for name in frames) >= 0.9 * len(frames), frames
+    others = sum(size for name, size in frames.items() if name not in bodies)  # of an ISA, each on one line
+    assert len(bodies) > 5
 
     @functools.cache
     def chain(name):
         called = {word for word in re.findall(r"\b(\w+)\(", bodies[name]) if word in bodies}
         return frames[name] + max(map(chain, called), default=0)
     said = re.search(r"the stack stays below (\d+) KB", source.with_suffix(".h").read_text())
-    return max(map(chain, bodies)), 1024 * int(said[1])
+    return max(map(chain, bodies)) + others, 1024 * int(said[1])
 
 
 def hidden(compiled, name, isa):

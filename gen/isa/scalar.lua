@@ -7,6 +7,18 @@ return {
   cpu = "MHAGEN_CPU_ANY",
   guard = "1",
   headers = "",
+  -- Elements of arrays have no names for gcc, which would join all of a tile to expressions, and spill.
+  begin = table.concat({
+    "#if defined(__GNUC__) && !defined(__clang__)",
+    "#pragma GCC push_options",
+    '#pragma GCC optimize("no-tree-ter")',
+    "#endif",
+  }, "\n"),
+  finish = table.concat({
+    "#if defined(__GNUC__) && !defined(__clang__)",
+    "#pragma GCC pop_options",
+    "#endif",
+  }, "\n"),
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } } },

@@ -325,11 +325,11 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
     float *stats, float *p) {
-  float32x4_t acc[5][2], a_k0[5], sum[4][2];
+  float32x4_t acc_c0[5], acc_c1[5], a_k0[5], sum_c0[4], sum_c1[4];
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vdupq_n_f32(0.0f);
-    acc[r][1] = vdupq_n_f32(0.0f);
+    acc_c0[r] = vdupq_n_f32(0.0f);
+    acc_c1[r] = vdupq_n_f32(0.0f);
   }
   /* k = 0 */
 #pragma GCC unroll 5
@@ -338,57 +338,75 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k0_c0, a_k0[r], 0);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k0_c1, a_k0[r], 0);
+    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k0_c0, a_k0[r], 0);
+    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k0_c1, a_k0[r], 0);
   }
   /* k = 1 */
   const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
   const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k1_c0, a_k0[r], 1);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k1_c1, a_k0[r], 1);
+    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k1_c0, a_k0[r], 1);
+    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k1_c1, a_k0[r], 1);
   }
   /* k = 2 */
   const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
   const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k2_c0, a_k0[r], 2);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k2_c1, a_k0[r], 2);
+    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k2_c0, a_k0[r], 2);
+    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k2_c1, a_k0[r], 2);
   }
   /* k = 3 */
   const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
   const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
 #pragma GCC unroll 5
   for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vfmaq_laneq_f32(acc[r][0], b_k3_c0, a_k0[r], 3);
-    acc[r][1] = vfmaq_laneq_f32(acc[r][1], b_k3_c1, a_k0[r], 3);
+    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k3_c0, a_k0[r], 3);
+    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k3_c1, a_k0[r], 3);
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t zero = vdupq_n_f32(0.0f);
-    const float32x4_t max_2_0 = vmaxq_f32(acc[0][c], acc[1][c]);
-    const float32x4_t max_2_1 = vmaxq_f32(acc[2][c], acc[3][c]);
-    const float32x4_t max_4_0 = vmaxq_f32(max_2_0, max_2_1);
-    const float32x4_t max_8_0 = vmaxq_f32(max_4_0, acc[4][c]);
-    const float32x4_t minus_m = vsubq_f32(zero, max_8_0);
-    vst1q_f32(stats + 4 * c, minus_m);
+  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
+  const float32x4_t max_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
+  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_1);
+  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_c0[4]);
+  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_8_0);
+  vst1q_f32(stats, minus_m_c0);
 #pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
-      const float32x4_t x = vsubq_f32(acc[r][c], max_8_0);
-      sum[r][c] = exp2_4(x);
-      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
-    }
-    const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0);
-    const float32x4_t p_r4 = exp2_4(x_r4);
-    vst1q_f32(p + 4 * c + 32, p_r4);
-    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
-    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
-    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
-    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
-    vst1q_f32(stats + 4 * c + 8, sum_4_0);
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const float32x4_t x_c0 = vsubq_f32(acc_c0[r], max_c0_8_0);
+    sum_c0[r] = exp2_4(x_c0);
+    vst1q_f32(p + 8 * r, sum_c0[r]);
   }
+  const float32x4_t x_r4_c0 = vsubq_f32(acc_c0[4], max_c0_8_0);
+  const float32x4_t p_r4_c0 = exp2_4(x_r4_c0);
+  vst1q_f32(p + 32, p_r4_c0);
+  const float32x4_t sum_r4_c0 = vaddq_f32(sum_c0[0], p_r4_c0);
+  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r4_c0, sum_c0[1]);
+  const float32x4_t sum_c0_2_1 = vaddq_f32(sum_c0[2], sum_c0[3]);
+  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_c0_2_1);
+  vst1q_f32(stats + 8, sum_c0_4_0);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t max_c1_2_0 = vmaxq_f32(acc_c1[0], acc_c1[1]);
+  const float32x4_t max_c1_2_1 = vmaxq_f32(acc_c1[2], acc_c1[3]);
+  const float32x4_t max_c1_4_0 = vmaxq_f32(max_c1_2_0, max_c1_2_1);
+  const float32x4_t max_c1_8_0 = vmaxq_f32(max_c1_4_0, acc_c1[4]);
+  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_8_0);
+  vst1q_f32(stats + 4, minus_m_c1);
+#pragma GCC unroll 4
+  for (ptrdiff_t r = 0; r < 4; ++r) {
+    const float32x4_t x_c1 = vsubq_f32(acc_c1[r], max_c1_8_0);
+    sum_c1[r] = exp2_4(x_c1);
+    vst1q_f32(p + 8 * r + 4, sum_c1[r]);
+  }
+  const float32x4_t x_r4_c1 = vsubq_f32(acc_c1[4], max_c1_8_0);
+  const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
+  vst1q_f32(p + 36, p_r4_c1);
+  const float32x4_t sum_r4_c1 = vaddq_f32(sum_c1[0], p_r4_c1);
+  const float32x4_t sum_c1_2_0 = vaddq_f32(sum_r4_c1, sum_c1[1]);
+  const float32x4_t sum_c1_2_1 = vaddq_f32(sum_c1[2], sum_c1[3]);
+  const float32x4_t sum_c1_4_0 = vaddq_f32(sum_c1_2_0, sum_c1_2_1);
+  vst1q_f32(stats + 12, sum_c1_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */

@@ -118,7 +118,10 @@ mhagen_status tiny_scalar_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
-
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("no-tree-ter")
+#endif
 /* To the nearest integer, ties to even; NaN stays NaN. 1.5 * 2^23 leaves no bits for a fraction. It
  * is taken away as an integer: floats in another order or of more precision would lose the sum. */
 static inline float nearest(float a) {
@@ -622,7 +625,9 @@ static __attribute__((noinline)) void self_test(const float *in, float *out) {
   }
 }
 
-
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static const mhagen_phase phases[] = {
   { "keys_values", task_keys_values, 0, 1, 18 },
