@@ -11,9 +11,9 @@ local M = {}
 
 local halves = { "low_half", "high_half" }
 
--- to[query][key] of one head from p[key][lane], or from pairs of keys. what: name and doc of the function; to, its parameter; scores, whose
--- span it is; none(name), what stands where no query of the group sees a key; of_vector(c, stats), a function of
--- (name, x) to what x in vector c becomes.
+-- to[query][key] of one head from p[key][lane], or from pairs of keys. what: name and doc of the function; to, its
+-- parameter; scores, whose span it is; none(name), what stands where no query of the group sees a key;
+-- of_vector(c, stats), a function of (name, x) to what x in vector c becomes.
 local function write(K, group, ptrs, what)
   local t, isa, m, by = K.t, K.plan.isa, K.plan.cfg.seq_kv, K.plan.attend_product.group
   local lanes, bounds, words = isa.lanes, what.scores.bounds, group.keys.words
