@@ -150,7 +150,7 @@ def test_oldest_clang(flags, expected, bench, tmp_path):
 def bare(text):
     """A file without what keeps its arithmetic as it is."""
     text, count = re.subn(r"#pragma (?:GCC optimize|float_control|STDC).*\n", "", text)
-    assert count in (0, 4), count
+    assert count in (0, 4, 5), count  # of plain C one more
     return text
 
 
