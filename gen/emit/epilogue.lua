@@ -38,17 +38,27 @@ function M.store_columns(t, target)
   end }
 end
 
--- Each two rows as one of pairs; the last row of target.rows, if that is odd, beside zeros.
-function M.store_rows(t, target)
+-- A function of (at, value, last) for the rows of a tile in turn: returns the words of rows in pairs, their number and
+-- name, at each second row and at the last one, which stands beside zeros if it has no other.
+function M.pairs_of_rows(t)
   local even = {}
-  return { apply = function(value, at)
-    local alone = at.r + 1 == target.rows
+  return function(at, value, last)
     if at.r % 2 == 0 then even[at.c] = value end
-    if at.r % 2 == 0 and not alone then return value end
+    if at.r % 2 == 0 and not last then return end
     local high = at.r % 2 > 0 and value or t:op("zero", at.v.w, "none_" .. at.name)
-    local p = target.p:at(at.r // 2 * target.row + (at.c - 1) * t.isa.lanes)
-    local name = ("pair_r%d_c%d"):format(at.r // 2, at.c - 1) -- rows of words
-    t:op("store", at.v.w, nil, p, t:op("pair", at.v.w, name, even[at.c], high))
+    local row = at.r // 2
+    local name = ("r%d_c%d"):format(row, at.c - 1)
+    return t:op("pair", at.v.w, "pair_" .. name, even[at.c], high), row, name
+  end
+end
+
+-- Each two rows as one of pairs; target.rows is their number.
+function M.store_rows(t, target)
+  local pair_up = M.pairs_of_rows(t)
+  return { apply = function(value, at)
+    local pair, row = pair_up(at, value, at.r + 1 == target.rows)
+    if not pair then return value end
+    t:op("store", at.v.w, nil, target.p:at(row * target.row + (at.c - 1) * t.isa.lanes), pair)
     return value
   end }
 end

@@ -7,6 +7,7 @@
 -- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
 
 local choices = require "choices"
+local epilogue = require "emit.epilogue"
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
 local stat = require "emit.stats".at
@@ -181,14 +182,13 @@ end
 
 local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
--- Stores the weights of each two rows in pairs, and adds them as they are rounded.
-local function add_pair(t, w, sums, row)
-  if row.r % 2 == 0 then sums.even = row.p end
-  if row.r % 2 == 0 and not row.last then return end
-  local high = row.r % 2 > 0 and row.p or t:op("zero", w, "none_" .. row.name)
-  local name, chain = ("r%d_c%d"):format(row.r // 2, row.c - 1), row.r // 2 % 4 + 1
-  local pair = t:op("pair", w, "pair_" .. name, sums.even, high)
-  t:op("store", w, nil, row.at, pair)
+-- Stores the weights of each two rows in pairs, and adds them as they are rounded. row: r, c, v, name, p, last, and
+-- to(r), where rows of pairs go.
+local function add_pair(t, pair_up, sums, row)
+  local pair, r, name = pair_up(row, row.p, row.last)
+  if not pair then return end
+  local w, chain = row.v.w, r % 4 + 1
+  t:op("store", w, nil, row.to(r), pair)
   local sum = sums[chain] or t:op("zero", w, "start_" .. name)
   sums[chain] = t:op("dot", w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
 end
@@ -253,7 +253,7 @@ function M.tile(t, tile)
     end
     local late = from_m and pass.late and t:op("load", v.w, ("late_c%d"):format(c - 1), stat(group, stats, "late", c))
     if pass.weighs then
-      local sums = {} -- of this tile first: one chain over all keys would round too often
+      local sums, pair_up = {}, epilogue.pairs_of_rows(t) -- of this tile first: one chain of all rounds too often
       for r = 0, tile.rows - 1 do
         local name, chain = ("r%d_c%d"):format(r, c - 1), r % 4 + 1
         local starts = not sums[chain] and "sum_" -- the weight is the first sum of its chain
@@ -262,8 +262,8 @@ function M.tile(t, tile)
         local weight = (not tile.test and starts or "p_") .. name
         local p = exp.exp2(t, rounds and "exact_" .. name or weight, x)
         if in_pairs then
-          add_pair(t, v.w, sums, { r = r, c = c, last = r + 1 == tile.rows, name = name, p = p,
-                                   at = weights_at(r // 2) })
+          add_pair(t, pair_up, sums, { r = r, c = c, v = v, last = r + 1 == tile.rows, name = name, p = p,
+                                       to = weights_at })
         else
           if rounds then p = rounds(t, v.w, weight, p) end
           t:op("store", v.w, nil, weights_at(r), p)

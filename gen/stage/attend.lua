@@ -74,6 +74,11 @@ local function steps(K, group, own)
   end)
 end
 
+-- Rows that a head has of the context, where these are lanes.
+local function context_rows(plan, stage)
+  return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
+end
+
 -- Queries, scores, softmax and context of one group for one block of heads.
 local function attend(K, group, a)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
@@ -177,11 +182,10 @@ local function attend(K, group, a)
       local ptrs = {
         q = q and q:at(i * ((rows and rows.width or query.cols) * group.width)), p = scratch "p", stats = stats,
         reads = score.of_head(plan.scores, p, function(name) return plan.memory:from(p.packed, name):at(i) end, biases),
-        k = k, v = v, o = o_heads:at(i * (plan.attend.out * group.width)), asked = asked, query = seen.query,
+        k = k, v = v, o = o_heads:at(i * (context_rows(plan, plan.attend) * group.width)), asked = asked,
+        query = seen.query,
       }
-      if context.pairs then
-        ptrs.o, ptrs.context = scratch "o", o_heads:at(i * (plan.attend.out // plan.product.group * group.width))
-      end
+      if context.pairs then ptrs.o, ptrs.context = scratch "o", ptrs.o end
       local function applied(stage, b, c)
         apply.record(K, stage, { group = group, packed = p.packed, head = kv, b = b, c = c })
         return c
@@ -224,11 +228,6 @@ local function attend(K, group, a)
         { p = p.y:at(at), row = context.row, columns = columns, asked = asked })
     end)
   end)
-end
-
--- Rows that a head has of the context, where these are lanes.
-local function context_rows(plan, stage)
-  return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
 end
 
 function M.emit(K, place, stage, group, i)

@@ -45,7 +45,7 @@ function M.result_section(plan, stage, add)
     add("cache", { name = stage.name, doc = stage.name, cols = c.row, height = height, each = each,
                    count = plan.head_blocks * each, exact = c.exact })
   else
-    add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = -(-height // down(c)) * c.row,
+    add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = tiles.ceil_div(height, down(c)) * c.row,
                        type = c.pairs and plan.attend_product.held })
   end
 end
@@ -84,7 +84,7 @@ end
 -- beside it that nobody sees is finite, or the safe path keeps it out.
 function M.clear_values(K, v, bounds)
   local plan, by = K.plan, down(K.plan.attend.values)
-  local most, rows = -(-highest_tile(plan) // by), -(-plan.kv_rows // by)
+  local most, rows = tiles.ceil_div(highest_tile(plan), by), tiles.ceil_div(plan.kv_rows, by)
   local stop = expr.ceil_div(bounds.stop or plan.cfg.seq_kv, by)
   if bounds.stop or plan.kv_rows > plan.cfg.seq_kv then clear_rows(K, v, stop, expr.min(most, rows - stop)) end
   if bounds.first and most > 1 then
