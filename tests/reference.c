@@ -790,6 +790,9 @@ static void take_weights(rounding *r, int i, const float *w, const float *b, siz
   for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
 }
 
+/* As a kernel reads what packing made of a sum in double, and float32 at first. */
+static double nearest_packed(const format *f, double x) { return nearest(f, (double)(float)x); }
+
 /* a[rows][cols] times columns of b, transposed or not, of a head. */
 static void product_of_weights(const double *a, size_t rows, size_t lda, size_t inner, matrix b, size_t columns,
                                double *to) {
@@ -864,7 +867,7 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
     const matrix flipped = {r->w[1] + first, 1, hk}, exact = {r->exact[1] + first, 1, hk};
     if (merges) {
       product_of_weights(r->exact[0] + head * e->dk, e->d, hq, e->dk, exact, e->k_width, merged);
-      for (size_t i = 0; i < e->d * e->k_width; i++) merged[i] = nearest(r->own, merged[i]);
+      for (size_t i = 0; i < e->d * e->k_width; i++) merged[i] = nearest_packed(r->own, merged[i]);
       product_of_weights(r->b[0] + head * e->dk, 1, hq, e->dk, exact, e->k_width, bias);
     }
     for (size_t i = 0; i < e->n; i++) {
@@ -1011,7 +1014,8 @@ static void make_output(rounding *r) {
     product_of_weights(r->b[2] + first, 1, hv, e->dv, wo, e->y_width, bias);
     for (size_t i = 0; i < e->y_width; i++) r->b[3][i] += bias[i];
   }
-  for (size_t i = 0; merges && i < e->h * e->v_width * e->y_width; i++) r->merged[i] = nearest(r->own, r->merged[i]);
+  const size_t count = merges ? e->h * e->v_width * e->y_width : 0;
+  for (size_t i = 0; i < count; i++) r->merged[i] = nearest_packed(r->own, r->merged[i]);
 }
 
 /* A row of y, or its heads, from the contexts. */
