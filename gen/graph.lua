@@ -5,7 +5,8 @@
 -- queries, group after group) or "rows" (of all heads); row = numbers from row to row, head = from head to head, both
 -- of what scores and context read and of such rows; of an input that has heads also heads and width, their number and
 -- their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an input does: nothing may
--- be read or written behind its rows.
+-- be read or written behind its rows; of operands in pairs (paired.lua) pairs, along which they lie, and in_place,
+-- whether they become so where float32 was.
 --
 -- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
 -- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;

@@ -7,6 +7,8 @@
 --   Q^T, K        dk          behind the query projection; where keys are stored
 --   P, V          keys        two rows at a time, as their tiles end
 --   context, Wo   dv          likewise; when packing
+--
+-- Keys that are turned become pairs behind that, in place; and so do copies of what is an input or in a cache.
 
 local choices = require "choices"
 local graph = require "graph"
@@ -15,45 +17,44 @@ local tiles = require "tiles"
 
 local M = {}
 
--- What stands against it, as functions of the plan and the list of the formula, the first one counts: for all products,
--- and for those of attention.
-local against = {
-  { function(_, list)
-    for _, name in ipairs { "queries", "keys", "values", "output" } do
-      local stage = graph.find(list, name)
-      if not stage or stage.kind == "copy" then return true end
-    end
-  end, "what is not projected is float32" },
-  { function(_, list) return graph.find(list, "keys").c.at == "cache" end, "a cache has float32" },
-  { function(_, list) return graph.find(list, "keys").turn end, "rows of float32 are turned" },
-  { function(_, list)
-    local attend = graph.find(list, "attend")
-    return attend.depth % 2 + attend.out % 2 > 0
-  end, "dk and dv have to be even" },
-  { function(plan)
-    local cfg = plan.cfg
-    return (cfg.kv_rows or 0) % 2 + (cfg.key_rows or 0) % 2 + (cfg.context_rows or 0) % 2 > 0
-  end, "given rows of tiles have to be even" },
+-- The stage that projects, or nil.
+local function projection(list, name)
+  local stage = graph.find(list, name)
+  return stage and stage.kind ~= "copy" and stage or nil
+end
+
+local function attend_of(list) return graph.find(list, "attend") end
+
+-- What stands against it, as functions of the plan and the list of the formula, the first one counts: for the products
+-- of projections, and for those of attention.
+local against_projections = {
+  { function(_, list) return projection(list, "output") and attend_of(list).out % 2 > 0 end, "dv has to be even" },
+  { function(plan, list) return projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
+    "given rows of tiles have to be even" },
+  { function(plan) return plan.cfg.cache == "fixed" end, "a cache is filled from rows of float32" },
 }
 
 local against_attention = {
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
+  { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
+  { function(plan) return ((plan.cfg.kv_rows or 0) % 2 + (plan.cfg.key_rows or 0) % 2) > 0 end,
+    "given rows of tiles have to be even" },
+  { function(plan) return plan.cfg.cache ~= "none" and 4 * plan.cfg.seq <= plan.isa.lanes end,
+    "all of the cache would be copied for few queries" },
 }
 
-local function reason(plan, list, ...)
-  for _, rows in ipairs { ... } do
-    for _, row in ipairs(rows) do
-      if row[1](plan, list) then return row[2] end
-    end
+local function reason(plan, list, rows)
+  for _, row in ipairs(rows) do
+    if row[1](plan, list) then return row[2] end
   end
 end
 
 -- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
 function M.choose(plan, list)
-  local function choose(name, what, ...)
+  local function choose(name, what, against)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
-    local found = reason(plan, list, ...)
+    local found = reason(plan, list, against)
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
@@ -61,32 +62,48 @@ function M.choose(plan, list)
       choices.add(plan.why, "pairs")
     end
   end
-  choose("product", "projections", against)
-  choose("attend_product", "attention", against, against_attention)
+  if plan.cfg.project ~= "none" then choose("product", "projections", against_projections) end
+  choose("attend_product", "attention", against_attention)
+end
+
+-- Marks keys or values as pairs: of the columns of a row, or of each two rows.
+local marks = {
+  keys = function(plan, c) c.pairs, c.head = "columns", tiles.words(plan.attend_product, c.head) end,
+  values = function(_, c) c.pairs = "rows" end,
+}
+
+-- A copy of keys or values, which is made of float32; name: of which of them.
+function M.mark_copy(plan, name, copy)
+  marks[name](plan, copy)
+  copy.in_place = true
 end
 
 -- The list of stages with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
-  local attend, edits = graph.find(list, "attend"), {}
   if plan.attend_product.group > 1 then
-    local keys, values = graph.find(list, "keys").c, graph.find(list, "values").c
-    keys.pairs, keys.head, values.pairs = "columns", tiles.words(plan.attend_product, keys.head), "rows"
+    for name, mark in pairs(marks) do
+      local stage = projection(list, name)
+      if stage and stage.c.at == "workspace" then
+        mark(plan, stage.c)
+        stage.c.in_place = stage.turn ~= nil
+      end
+    end
   end
   if plan.product.group == 1 then return list end
-  attend.context.pairs = true
+  if projection(list, "output") then attend_of(list).context.pairs = true end
   local first = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
-  local known = {}
+  local known, edits = {}, {}
   for _, name in ipairs { "queries", "keys", "values" } do
-    local stage = graph.find(list, name)
-    local input = stage.a
-    if not known[input.name] then
+    local stage = projection(list, name)
+    local input = stage and stage.a
+    if stage and not known[input.name] then
       known[input.name] = { name = "pairs_" .. input.name, at = "workspace", head = 0 }
       table.insert(first.inputs, { name = input.name, to = known[input.name], rows = stage.rows, cols = input.row })
     end
-    edits[name] = { graph.with(stage, { a = known[input.name] }) }
+    if stage then edits[name] = { graph.with(stage, { a = known[input.name] }) } end
   end
   list = graph.edited(list, edits)
-  table.insert(list, 1, first)
+  if first.inputs[1] then table.insert(list, 1, first) end
   return list
 end
 

@@ -97,11 +97,15 @@ return function(check)
     { "dtype=bf16", 2, 2 }, { "dtype=bf16 attend_dtype=f32", 2, 1 }, { "attend_dtype=bf16", 1, 2 }, { "", 1, 1 },
     { "dtype=f16", 1, 1 }, { "dtype=bf16 causal=true scores=masked", 2, 1, "scores that are a result" },
     { "dtype=bf16 probs=true kv_len=true mask=bool q_len=true h_kv=2", 2, 2 },
-    { "dtype=bf16 dv=3", 1, 1, "have to be even" }, { "dtype=bf16 key_rows=3", 1, 1, "have to be even" },
-    { "dtype=bf16 rope=half", 1, 1, "are turned" }, { "dtype=bf16 seq_kv=12 cache=append", 1, 1, "a cache" },
-    { "dtype=bf16 attention=cross project=qvo", 1, 1, "not projected" },
+    { "dtype=bf16 dv=3", 1, 2, "dv has to be even" }, { "dtype=bf16 dk=5 dv=6", 2, 1, "dk has to be even" },
+    { "dtype=bf16 key_rows=3", 2, 1, "have to be even" }, { "dtype=bf16 context_rows=3", 1, 2, "have to be even" },
+    { "dtype=bf16 rope=half qk_norm=rms norm_span=all", 2, 2 }, { "dtype=bf16 seq_kv=12 cache=append", 2, 2 },
+    { "dtype=bf16 seq=4 seq_kv=12 cache=append", 2, 1, "for few queries" },
+    { "dtype=bf16 attention=cross cache=fixed", 1, 2, "filled from rows" },
+    { "dtype=bf16 attention=cross project=qvo", 2, 2 }, { "dtype=bf16 attention=cross project=none dv=3", 1, 2 },
   } do
-    local words = paired_base .. case[1]
+    local base = paired_base:gsub("(%w+)=%w+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
+    local words = base .. case[1]
     local plan = plan_of.build(config.load(nil, split(words)))
     local why = ""
     for _, row in ipairs(plan.why) do

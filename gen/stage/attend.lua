@@ -8,6 +8,7 @@ local groups = require "groups"
 local head = require "emit.head"
 local mask = require "emit.mask"
 local probs = require "emit.probs"
+local project = require "stage.project"
 local rounding = require "emit.rounding"
 local memory = require "memory"
 local score = require "score.init"
@@ -242,7 +243,7 @@ function M.emit(K, place, stage, group, i)
   attend(K, group, {
     xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
-    keys = memory:tensor(place, stage.keys), values = memory:tensor(place, stage.values),
+    keys = project.operands(K, place, stage.keys), values = project.operands(K, place, stage.values),
     scratch = memory:base(place, "task"),
     o = in_lanes and memory:of_group(place, "context", group, i):at(
       place.hb * (plan.hb * context_rows(plan, stage) * group.width)),

@@ -2,7 +2,9 @@
 -- tiles of keys may touch more rows than there are, and keys may be turned. Else attention reads them where they are.
 -- And inputs that a cache keeps.
 
+local expr = require "expr"
 local graph = require "graph"
+local paired = require "paired"
 local project = require "stage.project"
 local score = require "score.init"
 local tiles = require "tiles"
@@ -20,14 +22,17 @@ function M.rewrite(plan, list)
     local input, cached = attend[name], attend[name].at == "cache"
     local touched = not plan.step and (input.grows or plan.scores.masked and spilling)
     local turn = name == "keys" and not cached and attend.turn or nil
+    local in_pairs = plan.attend_product.group > 1 and not input.pairs
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
-    if input.heads and (turn or touched) then
-      local heads, width = graph.in_block(plan, input), input.width
+    if in_pairs or input.heads and (turn or touched) then
+      local of = { heads = input.heads or plan.cfg.h_kv }
+      local heads, width = graph.in_block(plan, of), input.width or input.head
       local copy = { name = cached and "copied_" .. name or name, at = "workspace", head = width,
                      row = tiles.round_up(heads * width, plan.isa.lanes) }
+      if in_pairs then paired.mark_copy(plan, name, copy) end
       before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
                               phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
-                              cols = width, heads = input.heads, turn = turn, macs = function() return 0.0 end }
+                              cols = width, heads = of.heads, turn = turn, macs = function() return 0.0 end }
       attend = graph.with(attend, { [name] = copy })
     end
   end
@@ -74,6 +79,7 @@ function M.emit(K, place, stage)
     if input.head == columns then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       local first = p.bounds.first or 0
+      if copy.pairs == "rows" then first = expr.div(first, 2) * 2 end -- a whole pair
       K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
         local row = i + first
         local x, out = p.x:at(head * input.head + row * input.row), p.out:at(head * columns + row * copy.row)

@@ -15,16 +15,21 @@ local M = { phase = "keys_values", title = "keys and values", per = "heads" }
 
 M.keys = { rows = "kv_rows", vectors = "kv_vectors" }
 
--- Numbers of a column, and of a row, that a word of a tensor has.
-local function down(c) return c.pairs == "rows" and 2 or 1 end
-local function across(c) return c.pairs == "columns" and 2 or 1 end
+-- Keys that a word of values has.
+local function keys_of_word(c) return c.pairs == "rows" and 2 or 1 end
+
+-- Numbers of a column, and of a row, that a word has as a tile stores it.
+local function down(c) return c.in_place and 1 or keys_of_word(c) end
+local function across(c) return c.pairs == "columns" and not c.in_place and 2 or 1 end
 
 function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(plan, M.keys,
-    { { rows = stage.rows, count = 1, even = stage.c.pairs == "rows" } },
+    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
-  if stage.c.pairs then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
+  if stage.c.pairs and not stage.c.in_place then
+    stage.product.chunks = tiles.one_chunk(stage.product.steps) -- sums are not stored
+  end
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
 end
@@ -46,7 +51,7 @@ function M.result_section(plan, stage, add)
                    count = plan.head_blocks * each, exact = c.exact })
   else
     add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = tiles.ceil_div(height, down(c)) * c.row,
-                       type = c.pairs and plan.attend_product.held })
+                       type = c.pairs and not c.in_place and plan.attend_product.held })
   end
 end
 
@@ -83,7 +88,7 @@ end
 -- Those behind the last key, and those before the first one. Of pairs those of which no key is seen: what a key has
 -- beside it that nobody sees is finite, or the safe path keeps it out.
 function M.clear_values(K, v, bounds)
-  local plan, by = K.plan, down(K.plan.attend.values)
+  local plan, by = K.plan, keys_of_word(K.plan.attend.values)
   local most, rows = tiles.ceil_div(highest_tile(plan), by), tiles.ceil_div(plan.kv_rows, by)
   local stop = expr.ceil_div(bounds.stop or plan.cfg.seq_kv, by)
   if bounds.stop or plan.kv_rows > plan.cfg.seq_kv then clear_rows(K, v, stop, expr.min(most, rows - stop)) end
@@ -138,7 +143,7 @@ local function record_tiles(K, stage, p)
             { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, p.w:at(panel + k0 * block.width),
             p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
-              exact = c.exact, pairs = c.pairs })
+              exact = c.exact, pairs = not c.in_place and c.pairs })
         end)
       end)
     end)
@@ -157,13 +162,57 @@ function M.bounded(K, bounds, params, record)
   end
 end
 
--- What is done to the rows that a stage has made: keys are turned, and what stands behind values becomes zeros.
+local in_place = {}
+
+-- Each row as pairs of its columns, where its first half was.
+function in_place.columns(K, stage, p)
+  local t, isa, first = K.t, K.plan.isa, p.bounds.first or 0
+  K:each("row", (p.bounds.stop or stage.rows) - first, function(i)
+    local row = p.out:at((i + first) * stage.c.row)
+    K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
+      t:block(function()
+        local numbers = t:read("load", isa.full, "numbers", row:at(at), used)
+        t:op("store_pairs", isa.full, nil, row:at(expr.share(at, 2)), numbers)
+      end)
+    end)
+  end)
+end
+
+-- Each two rows as one of pairs, where the first rows were. Beside a last one stand zeros.
+function in_place.rows(K, stage, p)
+  local t, isa, ld = K.t, K.plan.isa, stage.c.row
+  local first, stop = expr.div(p.bounds.first or 0, 2), p.bounds.stop or stage.rows
+  local function pair(word, alone)
+    K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
+      t:block(function()
+        local row = p.out:at(word * (2 * ld) + at)
+        local even = t:read("load", isa.full, "even", row, used)
+        local odd = alone and t:op("zero", isa.full, "none") or t:read("load", isa.full, "odd", row:at(ld), used)
+        t:op("store", isa.full, nil, p.out:at(word * ld + at), t:op("pair", isa.full, "pair", even, odd))
+      end)
+    end)
+  end
+  local whole = expr.div(stop, 2)
+  if not expr.is_const(whole) then first, whole = t:int("first_word", first), t:int("words", whole) end
+  K:each("word", whole - first, function(i) pair(i + first) end)
+  t:when(whole * 2, stop, function() pair(whole, true) end)
+end
+
+-- What is done to the rows that a stage has made: keys are turned, rows become pairs where they lie, and what stands
+-- behind values becomes zeros.
 function M.finish(K, stage, p)
   if stage.turn then turning.keys(K, stage, p) end
+  if stage.c.in_place then in_place[stage.c.pairs](K, stage, p) end
   if stage.letter ~= "v" or stage.c.exact then return end
   if p.past then return clear_behind(K, stage, p) end
   if stage.fill then return clear_margin(K, stage, p.out) end
   M.clear_values(K, p.out, p.bounds)
+end
+
+-- Where rows of keys or values begin, as attention reads them.
+function M.operands(K, place, tensor)
+  local p = K.plan.memory:tensor(place, tensor)
+  return tensor.in_place and p:as(K.plan.attend_product.held) or p
 end
 
 -- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to.
