@@ -104,7 +104,7 @@ function M.rewrite(list, plan)
   list = drop_biases(list, cfg, scores, why)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
   if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
-  if scores.masked or plan.product.group > 1 then return list end
+  if scores.masked or plan.product.group > 1 or plan.attend_product.group > 1 then return list end
   -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
   local function least(name, other, absorb, merge)
     if not graph.find(list, name) then return list end

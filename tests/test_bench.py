@@ -272,6 +272,22 @@ def test_ab(tmp_path):
     assert "k_unroll=2" in lines[0] and "seq=3 " in lines[1] and lines[2].endswith("faster in 3 of 3")
 
 
+def test_variants():
+    lines = run("python3", ROOT / "bench/variants.py", "--isa", "scalar", "--shapes", "micro", "--variants",
+                "softcap,causal", "--rounds", 1, "--samples", 1).splitlines()
+    assert lines[0].split() == ["micro", "goal"]
+    assert re.match(r"softcap +\d\.\d{3}[ <]  0\.80$", lines[1]) and lines[2].startswith("causal ")
+
+
+def test_decode():
+    """A kernel agrees with the formula in float64, and so does one with other keys, whose error is shown."""
+    need("gcc")
+    lines = run("python3", ROOT / "bench/decode.py", "--isa", "scalar", "--models", "gpt2", "--contexts", 5, "--peers", "",
+                "--rounds", 1, "--ms", 1, "--seq", 2, "--kernel", "bf16=dtype=bf16 cache_layout=bhsd").splitlines()
+    assert re.match(r"gpt2 +5 \+ 2 +ours +[\d.]+ us \([1-9]e-07\);  times ours: bf16 [\d.]+ \([1-9]e-03\)  read [\d.]+$",
+                    lines[0]), lines
+
+
 def test_tuned(tmp_path):
     need("ninja")
     command = ["python3", ROOT / "bench/tuned.py", "--shapes", "micro", "--random", "micro", "--isa", "scalar",

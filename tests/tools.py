@@ -256,6 +256,10 @@ COVER = [
     "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
     "h=2 d_model=3 dk=2 seq=3 attend_dtype=bf16 alibi=true scores=masked unroll=full",
     "h=2 d_model=5 dk=3 seq=1 seq_kv=23 cache=append attend_dtype=f16",
+    "h=1 d_model=16 dk=16 seq=40 attend_dtype=bf16",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=9 seq_kv=21 attention=cross project=qo rope=half kv_start=true kv_len=true "
+    "dtype=bf16 batch=2",
+    "h=2 d_model=12 dk=6 seq=9 seq_kv=24 cache=append cache_layout=bhsd rope=half dtype=bf16",
 ]
 
 

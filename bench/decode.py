@@ -1,0 +1,339 @@
+"""Decode steps and prefill with a cache: generated kernels, a read of as many bytes, and peers, in turn on one core.
+
+    bench/decode.py [OPTION...] [key=value ...]      key=value: keys of the config of the first kernel
+
+A row is a layer of a model, with so many keys in its cache before a run of `seq` rows. Everyone reads the same
+float32 weights, appends to a cache of its own and must agree with float64 first. `read` sums as many bytes as the
+weights and the cache of the first kernel have: what memory allows. Times are of the whole process, which has one
+thread at a time on one core; medians of rounds. --kernel NAME="key=value ..." adds a kernel, such as one with another
+weight_dtype, whose error is shown and not judged. scripts/peers.sh installs the peers.
+"""
+import argparse
+import ctypes
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+for variable in "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS":
+    os.environ[variable] = "1"  # of NumPy, and of the peers
+
+import numpy as np  # noqa: E402
+
+from suite import MHAGEN, ROOT, widest  # noqa: E402
+
+sys.path.append(str(ROOT / "examples"))
+import kernels  # noqa: E402
+
+MODELS = {"llama": {"d_model": 2048, "h": 32, "h_kv": 8, "dk": 64},
+          "gpt2": {"d_model": 768, "h": 12, "h_kv": 12, "dk": 64}}
+TOLERANCE = 1e-5
+READ = """
+#include <stddef.h>
+#include <stdint.h>
+uint64_t read_all(const uint64_t *p, size_t count) {
+  uint64_t sum[32] = {0};
+  for (size_t i = 0; i + 32 <= count; i += 32)
+    for (size_t j = 0; j < 32; j++) sum[j] += p[i + j];
+  for (size_t j = 1; j < 32; j++) sum[0] += sum[j];
+  return sum[0];
+}
+"""
+
+
+class Problem:
+    """The data of a row, and the result in float64."""
+
+    def __init__(self, model, keys, seq):
+        self.d, self.h, self.h_kv, self.dk = (MODELS[model][key] for key in ("d_model", "h", "h_kv", "dk"))
+        self.keys, self.seq, d = keys, seq, self.d
+        rng = np.random.default_rng(1)
+        widths = {"q": self.h * self.dk, "k": self.h_kv * self.dk, "v": self.h_kv * self.dk}
+
+        def normal(*size, scale=1.0):
+            return (scale * rng.standard_normal(size)).astype(np.float32)
+
+        self.w = {name: normal(d, width, scale=d**-0.5) for name, width in widths.items()}
+        self.w["o"] = normal(widths["q"], d, scale=d**-0.5)
+        self.past, self.x = normal(keys, d), normal(seq, d)
+        wide = {name: w.astype(np.float64) for name, w in self.w.items()}
+        q, *new = (self.heads(self.x @ wide[name]) for name in "qkv")
+        old = [self.heads(self.past @ wide[name]) for name in "kv"]
+        self.k, self.v = (np.ascontiguousarray(rows, np.float32) for rows in old)
+        k, v = (np.concatenate(rows, 1).repeat(self.h // self.h_kv, 0) for rows in zip(old, new))
+        s = q @ k.swapaxes(1, 2) * self.dk**-0.5 + np.triu(np.full((seq, keys + seq), -np.inf), keys + 1)
+        p = np.exp(s - s.max(-1, keepdims=True))
+        o = p / p.sum(-1, keepdims=True) @ v
+        self.y = o.swapaxes(0, 1).reshape(seq, -1) @ wide["o"]
+
+    def heads(self, x):
+        return x.reshape(len(x), -1, self.dk).swapaxes(0, 1)
+
+    def error(self, y):
+        return float(np.linalg.norm(np.asarray(y, np.float64).reshape(self.y.shape) - self.y) / np.linalg.norm(self.y))
+
+
+# Each contestant: a function of the problem to (run, result): run() computes once, result() is what it made.
+
+def ours(isa, words):
+    def setup(p):
+        config = {"name": "mha", "isa": isa, "h": p.h, "h_kv": p.h_kv, "d_model": p.d, "dk": p.dk, "seq": p.seq,
+                  "seq_kv": p.keys + p.seq, "causal": "true", "cache": "append",
+                  **dict(word.split("=", 1) for word in words)}
+        folder = tempfile.TemporaryDirectory()
+        kernel = kernels.build(MHAGEN, pathlib.Path(folder.name), **config)
+        packed = kernel.pack(**{"w" + name: w.T for name, w in p.w.items()})
+        cache, x, y = kernels.aligned(kernel.cache_bytes), np.zeros_like(p.x), np.zeros_like(p.x)
+        past = ctypes.c_int(0)
+        args = kernels.Args(q=x.ctypes.data, y=y.ctypes.data, packed=packed.ctypes.data, cache=cache.ctypes.data,
+                            workspace=kernel.workspace.ctypes.data, past=ctypes.addressof(past))
+
+        def run():
+            kernel.must(kernel.c_run(args))
+
+        run.keep = folder, packed, cache, past, x, y  # of which the arguments have but the addresses
+        for at in range(0, p.keys, p.seq):
+            past.value = max(0, min(at, p.keys - p.seq))
+            rows = p.past[past.value:past.value + p.seq]
+            x[:len(rows)] = rows
+            run()
+        past.value, x[:] = p.keys, p.x
+        return run, lambda: y
+    return setup
+
+
+@functools.cache
+def reader():
+    folder = tempfile.mkdtemp()
+    source, library = pathlib.Path(folder, "read.c"), pathlib.Path(folder, "read.so")
+    source.write_text(READ)
+    subprocess.run(["gcc", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source], check=True)
+    read = ctypes.CDLL(str(library)).read_all
+    read.restype, read.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_size_t]
+    return read
+
+
+def reading(count):
+    data = np.ones(count // 8, np.uint64)
+    read = reader()
+    return lambda: read(data.ctypes.data, data.size)
+
+
+def pytorch(p):
+    import torch
+    import torch.nn.functional as F
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    w = {name: torch.from_numpy(np.ascontiguousarray(value.T)) for name, value in p.w.items()}
+    k, v = (torch.zeros(1, p.h_kv, p.keys + p.seq, p.dk) for _ in "kv")
+    k[0, :, :p.keys], v[0, :, :p.keys] = torch.from_numpy(p.k), torch.from_numpy(p.v)
+    x, result = torch.from_numpy(p.x)[None], [None]
+    mask = None if p.seq == 1 else torch.ones(p.seq, p.keys + p.seq, dtype=torch.bool).tril(p.keys)
+
+    def heads(name):
+        return F.linear(x, w[name]).view(1, p.seq, -1, p.dk).transpose(1, 2)
+
+    def run():
+        k[:, :, p.keys:], v[:, :, p.keys:] = heads("k"), heads("v")
+        o = F.scaled_dot_product_attention(heads("q"), k, v, attn_mask=mask, enable_gqa=p.h != p.h_kv)
+        result[0] = F.linear(o.transpose(1, 2).flatten(2), w["o"])
+
+    return run, lambda: result[0].numpy()
+
+
+def onnxruntime(p):
+    import onnx
+    import onnxruntime as ort
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    total = p.keys + p.seq
+    nodes = [helper.make_node("MatMul", ["x", "w" + name], [name]) for name in "qkv"]
+    nodes += [helper.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "last", "total"],
+                               ["o", "present_k", "present_v"], domain="com.microsoft", num_heads=p.h,
+                               kv_num_heads=p.h_kv),
+              helper.make_node("MatMul", ["o", "wo"], ["y"])]
+    cache = [1, p.h_kv, total, p.dk]
+
+    def info(name, kind, shape):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    real, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
+    graph = helper.make_graph(
+        nodes, "step", [info("x", real, [1, p.seq, p.d]), info("past_k", real, cache), info("past_v", real, cache),
+                        info("last", whole, [1]), info("total", whole, [1])],
+        [info("y", real, [1, p.seq, p.d]), info("present_k", real, cache), info("present_v", real, cache)],
+        [numpy_helper.from_array(w, "w" + name) for name, w in p.w.items()])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    kept = {}
+    for name, rows in ("k", p.k), ("v", p.v):
+        array = np.zeros(cache, np.float32)
+        array[0, :, :p.keys] = rows
+        kept[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    y = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, p.seq, p.d), np.float32))
+    binding = session.io_binding()
+    inputs = {"x": p.x[None], "last": np.array([total - 1], np.int32), "total": np.array([total], np.int32)}
+    inputs = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in inputs.items()}
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    for name in "kv":
+        binding.bind_ortvalue_input("past_" + name, kept[name])
+        binding.bind_ortvalue_output("present_" + name, kept[name])
+    binding.bind_ortvalue_output("y", y)
+
+    def run():
+        session.run_with_iobinding(binding)
+
+    run.keep = kept, inputs, y
+    return run, y.numpy
+
+
+def openvino(p):
+    """Its cache is a state, as in the graphs of its own converter: a run adds to it, and a row starts anew."""
+    import openvino as ov
+    from openvino import opset13 as ops
+    x = ops.parameter([1, p.seq, p.d], np.float32, name="x")
+    beam = ops.parameter([1], np.int32, name="beam_idx")
+    sinks = []
+
+    def heads(name, count):
+        made = ops.matmul(x, ops.constant(p.w[name]), False, False)
+        shaped = ops.reshape(made, ops.constant(np.array([1, p.seq, count, p.dk])), False)
+        return ops.transpose(shaped, ops.constant(np.array([0, 2, 1, 3])))
+
+    def kept(name, new):
+        info = ov.op.util.VariableInfo()
+        info.data_shape, info.data_type = ov.PartialShape([1, p.h_kv, -1, p.dk]), ov.Type.f32
+        info.variable_id = name
+        variable = ov.op.util.Variable(info)
+        past = ops.gather(ops.read_value(ops.constant(np.zeros((1, p.h_kv, 0, p.dk), np.float32)), variable), beam,
+                          ops.constant(np.array(0)))
+        all_rows = ops.concat([past, new], 2)
+        sinks.append(ops.assign(all_rows, variable))
+        if p.h == p.h_kv:
+            return all_rows
+        shape = ops.constant(np.array([1, p.h_kv, p.h // p.h_kv, 1, 1], np.int64))
+        shared = ops.broadcast(ops.unsqueeze(all_rows, ops.constant(np.array(2))), shape,
+                               broadcast_spec="BIDIRECTIONAL")
+        return ops.reshape(shared, ops.constant(np.array([0, p.h, -1, p.dk])), True)
+
+    inputs = [x, beam]
+    q, k, v = heads("q", p.h), kept("k", heads("k", p.h_kv)), kept("v", heads("v", p.h_kv))
+    mask = ops.parameter([1, 1, p.seq, -1], np.float32, name="mask")
+    inputs.append(mask)
+    o = ops.scaled_dot_product_attention(q, k, v, mask, causal=False)
+    o = ops.reshape(ops.transpose(o, ops.constant(np.array([0, 2, 1, 3]))),
+                    ops.constant(np.array([1, p.seq, p.h * p.dk])), False)
+    result = ops.result(ops.matmul(o, ops.constant(p.w["o"]), False, False))
+    model = ov.Model([result], sinks, inputs, "step")
+    compiled = ov.Core().compile_model(model, "CPU", {
+        "INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": "f32"})
+    request = compiled.create_infer_request()
+    values = {0: p.x[None], 1: np.zeros(1, np.int32)}
+
+    def start():
+        request.reset_state()
+        for state in request.query_state():
+            state.state = ov.Tensor(np.ascontiguousarray((p.k if state.name == "k" else p.v)[None]))
+        run.keys = p.keys
+
+    def run():
+        run.keys += p.seq
+        seen = np.triu(np.full((p.seq, run.keys), -np.inf, np.float32), run.keys - p.seq + 1)[None, None]
+        request.infer({**values, 2: seen})
+
+    run.start = start
+    return run, lambda: request.get_output_tensor(0).data
+
+
+PEERS = {"onnxruntime": onnxruntime, "pytorch": pytorch, "openvino": openvino}
+
+
+def sample(run, seconds):
+    """Microseconds of a run: the lower median of samples of a fixed time."""
+    start = getattr(run, "start", lambda: None)
+    start()
+    run()  # the others have used the caches
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        if len(times) % 32 == 31:
+            start()
+        before = time.process_time()
+        run()
+        times.append(time.process_time() - before)
+    return sorted(times)[(len(times) - 1) // 2] * 1e6
+
+
+def compare(model, keys, seq, args):
+    """{name: (us, error) or why there are none}"""
+    p = Problem(model, keys, seq)
+    contestants, found = {}, {}
+    makers = {"ours": ours(args.isa, args.keys)}
+    makers.update({name: ours(args.isa, words.split()) for name, words in args.kernel})
+    makers.update({name: PEERS[name] for name in args.peers})
+    for name, make in makers.items():
+        try:
+            run, result = make(p)
+            getattr(run, "start", lambda: None)()
+            run()
+            error = p.error(result())
+            judged = name == "ours" or name in PEERS
+            if judged and not error <= TOLERANCE:
+                raise ValueError(f"wrong by {error:.1e}")
+            contestants[name], found[name] = run, error
+        except Exception as e:  # whatever a library raises
+            found[name] = (str(e) or type(e).__name__).strip().splitlines()[0]
+    read_bytes = 4 * sum(w.size for w in p.w.values()) + 8 * p.h_kv * p.dk * (keys + seq)
+    contestants["read"], found["read"] = reading(read_bytes), 0.0
+    times = {name: [] for name in contestants}
+    for _ in range(args.rounds):
+        for name, run in contestants.items():
+            times[name].append(sample(run, args.ms * 1e-3))
+    return {name: (sorted(times[name])[(args.rounds - 1) // 2], found[name]) if name in times else found[name]
+            for name in [*makers, "read"]}
+
+
+def cell(name, found, us):
+    """How many times as long as ours, and the error; or why not."""
+    if not isinstance(found, tuple):
+        return f"- ({found})"
+    return f"{found[0] / us:.2f}" + (f" ({found[1]:.0e})" if name != "read" else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("keys", nargs="*", metavar="key=value")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--contexts", default="64,256,1024,4096", help="keys in the cache")
+    parser.add_argument("--seq", type=int, default=1, help="rows of a run: 1 is a decode step")
+    parser.add_argument("--isa", default=None, help="default: the widest that this CPU has")
+    parser.add_argument("--kernel", action="append", default=[], metavar="NAME='key=value ...'",
+                        type=lambda text: text.split("=", 1))
+    parser.add_argument("--peers", default=",".join(PEERS), help="with commas, or nothing")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ms", type=float, default=100, help="of one contestant in one round")
+    args = parser.parse_args()
+    args.isa, args.peers = args.isa or widest(), [name for name in args.peers.split(",") if name]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for model in args.models.split(","):
+        for keys in map(int, args.contexts.split(",")):
+            row = compare(model, keys, args.seq, args)
+            if not isinstance(row["ours"], tuple):
+                sys.exit(f"decode: {row['ours']}")
+            us = row["ours"][0]
+            cells = " ".join(f" {name} " + cell(name, found, us) for name, found in row.items() if name != "ours")
+            print(f"{model:<6} {keys:5} + {args.seq:<4} ours {us:9.1f} us ({row['ours'][1]:.0e});  times ours:{cells}",
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()
