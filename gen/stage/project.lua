@@ -50,7 +50,8 @@ function M.result_section(plan, stage, add)
     add("cache", { name = stage.name, doc = stage.name, cols = c.row, height = height, each = each,
                    count = plan.head_blocks * each, exact = c.exact })
   else
-    add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = tiles.ceil_div(height, down(c)) * c.row,
+    add("projected", { name = stage.name, doc = stage.name, cols = c.row,
+                       count = tiles.ceil_div(height, down(c)) * c.row,
                        type = c.pairs and not c.in_place and plan.attend_product.held })
   end
 end
