@@ -156,36 +156,45 @@ function buildHeat() {
                                                 { key: "median", title: "median" }], drawHeat);
 }
 
-// ---- speed against code size ----
+// ---- speed against what it costs: code, or exactness where number types differ ----
 
 const speeds = metrics.filter(({ key }) => /^(gflops|fraction|us_median|slowdown)$/.test(key));
-const size = { y: columns.has("gflops") ? "gflops" : "us_median" };
+const costs = metrics.filter(({ key }) => /^(text_bytes|error)$/.test(key));
+const types = ["dtype", "attend_dtype"].some((key) => axes.has(key));
+const size = { y: columns.has("gflops") ? "gflops" : "us_median",
+               against: types && columns.has("error") ? "error" : costs[0]?.key };
 
-// From the smallest on, each row that is faster than all before.
-function frontOf(list, key) {
+// From the least cost on, each row that is faster than all before.
+function frontOf(list, cost, key) {
   const sign = HIGHER_IS_BETTER.has(key) ? -1 : 1;
-  const sorted = [...list].sort((a, b) => a.text_bytes - b.text_bytes || sign * (a[key] - b[key]));
+  const sorted = [...list].sort((a, b) => a[cost] - b[cost] || sign * (a[key] - b[key]));
   let best = Infinity;
   return sorted.filter((row) => sign * row[key] < best && ((best = sign * row[key]), true));
 }
 
 function drawSize() {
-  const [x, y] = [columns.get("text_bytes"), columns.get(size.y)];
-  const known = shown.filter((row) => row.text_bytes > 0 && row[y.key] !== undefined);
-  const front = frontOf(known, y.key);
-  const pointOf = (row) => ({ x: row.text_bytes, y: row[y.key], row });
+  const [x, y] = [columns.get(size.against), columns.get(size.y)];
+  const known = shown.filter((row) => row[x.key] > 0 && row[y.key] !== undefined);
+  const front = frontOf(known, x.key, y.key);
+  const pointOf = (row) => ({ x: row[x.key], y: row[y.key], row });
   const datasets = [...groupBy(sample(known), speed.by)].map(([value, group]) => (
     { ...pointsOf(groupOf(speed.by, value), group.map(pointOf)), order: 1,
       label: String(value ?? "config") }));
   datasets.push({
     data: front.map(pointOf), label: "Pareto front", order: 0, showLine: true, stepped: "before",
     pointRadius: 3, borderWidth: 1.5, borderColor: color("ink"), backgroundColor: color("ink") });
-  draw("size-chart", `${labelOf(y)} against code size`, "scatter", datasets, {
+  draw("size-chart", `${labelOf(y)} against ${labelOf(x)}`, "scatter", datasets, {
     x: numberScale(x, prefersLog(valuesOf(known, x.key), 8)),
     y: numberScale(y, prefersLog(valuesOf(known, y.key))),
-  }, { tooltip: pointTooltip("text_bytes", y.key) });
+  }, { tooltip: pointTooltip(x.key, y.key) });
   $("front").replaceChildren(...front.map((row) => make("li", {}, linkTo(row, row.name),
-    `: ${withUnit(x, row.text_bytes)}, ${withUnit(y, row[y.key])}`)));
+    `: ${withUnit(x, row[x.key])}, ${withUnit(y, row[y.key])}`)));
+}
+
+function buildSize() {
+  const controls = $("size-controls");
+  choose(controls, "Speed as", size, "y", speeds, drawSize);
+  choose(controls, "Against", size, "against", costs, drawSize);
 }
 
 // ---- histograms ----
@@ -318,8 +327,7 @@ const sections = [
     draw: () => drawHistogram("comparison-chart", "ratio", "verdict") },
   { id: "speed", has: any && plainAxes.length > 0, build: buildSpeed, draw: drawSpeed },
   { id: "heat", has: any && tableAxes.length > 1, build: buildHeat, draw: drawHeat },
-  { id: "size", has: measured.some((row) => row.text_bytes > 0), draw: drawSize,
-    build: () => choose($("size-controls"), "Speed as", size, "y", speeds, drawSize) },
+  { id: "size", has: measured.some((row) => row[size.against] > 0), build: buildSize, draw: drawSize },
   { id: "errors", has: measured.some((row) => row.error > 0),
     draw: () => drawHistogram("errors-chart", "error", speed.by) },
   { id: "tuning", has: data.tuning?.length > 0, draw: drawTuning },
