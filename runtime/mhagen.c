@@ -43,7 +43,9 @@ int mhagen_cpu_has(mhagen_cpu isa) {
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (isa == MHAGEN_CPU_AVX2) return avx2;
   if (isa == MHAGEN_CPU_AVX512) return avx512;
-  if (isa == MHAGEN_CPU_AVX512_BF16) return avx512 && __builtin_cpu_supports("avx512bf16");
+  if (isa == MHAGEN_CPU_AVX512_BF16) {
+    return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  }
   if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
