@@ -65,7 +65,7 @@ end
 -- build(block, to, round) for the panels of a product with vectors over columns.
 function Pack:panels(product, to, build)
   for _, block in ipairs(product.blocks) do
-    build(block, to + block.panel, { count = block.count, to = block.width * product.steps, column = block.width })
+    build(block, to + block.panel, { count = block.count, to = block.width * product.height, column = block.width })
   end
 end
 

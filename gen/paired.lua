@@ -15,14 +15,20 @@ local tiles = require "tiles"
 
 local M = {}
 
+-- Whether one of some products is not there.
+local function unprojected(list, names)
+  for _, name in ipairs(names) do
+    local stage = graph.find(list, name)
+    if not stage or stage.kind == "copy" then return true end
+  end
+end
+
 -- What stands against it, as functions of the plan and the list of the formula, the first one counts: for all products,
--- and for those of attention.
+-- and for those of attention. Beside words of bytes, what attention reads and makes is float32, but for K and V.
 local against = {
-  { function(_, list)
-    for _, name in ipairs { "queries", "keys", "values", "output" } do
-      local stage = graph.find(list, name)
-      if not stage or stage.kind == "copy" then return true end
-    end
+  { function(plan, list)
+    local all = plan.product.quant and { "keys", "values" } or { "queries", "keys", "values", "output" }
+    return unprojected(list, all)
   end, "what is not projected is float32" },
   { function(_, list) return graph.find(list, "keys").c.at == "cache" end, "a cache has float32" },
   { function(_, list) return graph.find(list, "keys").turn end, "rows of float32 are turned" },
@@ -61,7 +67,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "pairs")
     end
   end
-  choose("product", "projections", against)
+  if not plan.product.quant then choose("product", "projections", against) end
   choose("attend_product", "attention", against, against_attention)
 end
 
@@ -72,7 +78,7 @@ function M.rewrite(plan, list)
     local keys, values = graph.find(list, "keys").c, graph.find(list, "values").c
     keys.pairs, keys.head, values.pairs = "columns", tiles.words(plan.attend_product, keys.head), "rows"
   end
-  if plan.product.group == 1 then return list end
+  if plan.product.group == 1 or plan.product.quant then return list end
   attend.context.pairs = true
   local first = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
   local known = {}
