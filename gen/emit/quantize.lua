@@ -51,7 +51,7 @@ local function block(K, q, rows)
             local value = read("value_" .. i, q.x:at(r * q.cols + word * 4 + i * lanes), used - i * lanes)
             values[i + 1] = t:op("mul", w, "scaled_" .. i, value, by)
           end
-          local made = t:op("words", w, "words", table.unpack(values))
+          local made = t:op("words", w, "integers", table.unpack(values))
           t:op("store_words", w, nil, q.words:at(r * q.row + word), as_read(K, w, "", made))
         end)
       end
@@ -113,7 +113,7 @@ function M.lanes(K, group, x)
                 local value = i < rows and read("value", row, i) or t:op("zero", w, ("none%d%s"):format(i, name))
                 values[i + 1] = t:op("mul", w, ("scaled%d%s"):format(i, name), value, inverse)
               end
-              local made = t:op("lane_words", w, "words" .. name, table.unpack(values))
+              local made = t:op("lane_words", w, "integers" .. name, table.unpack(values))
               t:op("store_words", w, nil, p.words:at(row * group.width + lane), as_read(K, w, name, made))
             end)
           end
