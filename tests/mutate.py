@@ -128,7 +128,7 @@ MUTATIONS = [
     ("a sum of every second weight", "emit/softmax.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),
     ("weights that overwrite those of another pair", "emit/softmax.lua", "weights_at(r // 2)",
      "weights_at(r // 4 * 2)"),
-    ("second steps packed over the first ones", RUNTIME, "(step % 2 * 16)", "(step % 2 * 0)"),
+    ("second steps packed over the first ones", RUNTIME, "(int)(step % in_word) * bits", "(int)(step % in_word) * 0"),
     ("hidden values of every second key", "emit/context.lua", '"zero_low_if", "zero_high_if"',
      '"zero_low_if", "zero_low_if"'),
     ("the scale of every second row of queries", "emit/rounding.lua",
