@@ -235,6 +235,12 @@ function M.outside(cfg, plan, stack)
   })), of_cache
 end
 
+-- What stands before all functions: of the ISA, and of the types of its products.
+local function prelude_of(plan)
+  local own, declared = plan.isa.prelude or "", plan.product.held.declare
+  return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
+end
+
 -- The files of a config of one kernel, and what was recorded for them.
 function M.kernel(cfg)
   local recorded = record(cfg)
@@ -256,7 +262,7 @@ function M.kernel(cfg)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
     packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
-    headers = isa.headers, begin = asked.begin or "", prelude = isa.prelude or "",
+    headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
     pack_rope = rope .. quant, fingerprint = recorded.fingerprint,
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",

@@ -79,7 +79,7 @@ function M.quantized(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
                    held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
-                   quant = { bits = 8, sums = row.unsigned } }
+                   quant = { bits = 8, group = 0, sums = row.unsigned or false } }
 end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word.
