@@ -15,7 +15,8 @@ return extend(avx512, {
   cpu = "MHAGEN_CPU_AVX512_BF16",
   begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma",
   products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, rows = rows },
-               ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true, rows = rows } },
+               ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
+                                rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } } },
   prelude = avx512.prelude .. [[
 
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
