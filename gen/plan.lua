@@ -182,7 +182,7 @@ local function choose_lanes(plan, list)
   local projected = graph.find(list, "queries")
   local known = not projected and { "none" } or plan.product.quant and { "columns" } or { "queries", "columns" }
   if plan.product.quant and cfg.q_lanes == "queries" then
-    refuse("q_lanes", cfg.q_lanes, ("must be columns with dtype = %s, whose products read words of rows"):format(cfg.dtype))
+    refuse("q_lanes", cfg.q_lanes, ("must be columns with dtype = %s, which reads words of rows"):format(cfg.dtype))
   end
   for _, lanes in ipairs(known) do
     if not projected or lanes == (cfg.q_lanes or lanes) then

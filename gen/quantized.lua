@@ -12,13 +12,13 @@ local MOST = (2 ^ 31 - 1) // (127 * 127)
 
 local function check(plan, stage)
   if stage.steps <= MOST then return end
-  tiles.refuse("dtype", plan.product.b.name, ("sums of %d products, of %s, may be more than int32 holds; %d may not"):format(
+  tiles.refuse("dtype", plan.product.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end
 
 local function nothing() return 0.0 end
 
--- The list of stages with those that quantize: of what is projected in a run, of what fills a cache, and of the context.
+-- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
   if not plan.product.quant then return list end
   local edits, of_run, of_fill = {}, { name = "quantize" }, { name = "quantize_filled", fill = true }

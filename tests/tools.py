@@ -256,6 +256,10 @@ COVER = [
     "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
     "h=2 d_model=3 dk=2 seq=3 attend_dtype=bf16 alibi=true scores=masked unroll=full",
     "h=2 d_model=5 dk=3 seq=1 seq_kv=23 cache=append attend_dtype=f16",
+    "h=2 d_model=20 dk=6 seq=19 dtype=int8 probs=true",
+    "h=4 h_kv=2 d_model=17 dk=5 dv=3 seq=21 seq_kv=35 attention=cross project=kvo dtype=int8 kv_len=true batch=2",
+    "h=2 d_model=70 dk=8 seq=3 seq_kv=9 attention=cross cache=fixed qk_norm=rms rope=half dtype=int8",
+    "h=1 d_model=5 dk=3 seq=3 dtype=int8 unroll=full",
 ]
 
 

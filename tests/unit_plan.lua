@@ -100,6 +100,10 @@ return function(check)
     { "dtype=bf16 dv=3", 1, 1, "have to be even" }, { "dtype=bf16 key_rows=3", 1, 1, "have to be even" },
     { "dtype=bf16 rope=half", 1, 1, "are turned" }, { "dtype=bf16 seq_kv=12 cache=append", 1, 1, "a cache" },
     { "dtype=bf16 attention=cross project=qvo", 1, 1, "not projected" },
+    { "dtype=int8", 4, 2 }, { "dtype=int8 attend_dtype=f32", 4, 1 }, { "dtype=int8 dv=3", 4, 1, "have to be even" },
+    { "dtype=int8 attention=cross project=kv", 4, 2 }, { "dtype=int8 seq_kv=12 cache=append", 4, 1, "a cache" },
+    { "dtype=int8 attention=cross project=qvo", 4, 1, "not projected" },
+    { "dtype=int8 rope=half", 4, 1, "are turned" },
   } do
     local words = paired_base .. case[1]
     local plan = plan_of.build(config.load(nil, split(words)))

@@ -7,6 +7,11 @@ local types = require "types"
 
 local M = {}
 
+-- Where a tile goes, for an epilogue.
+local function target_of(tile, c)
+  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+end
+
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
 -- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
 -- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
@@ -23,7 +28,7 @@ local function chunk_tile(K, tile)
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = bias and tile.start(t, p.bias) or gemm.from_zero(t),
     }
-    local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+    local target = target_of(tile, p.c)
     local store = epilogue.store_as(t, target)
     epilogue.run(inner, gemm.tile(t, inner), next_chunk and { epilogue.add(t, target), store } or { store })
   end)
@@ -51,7 +56,7 @@ local function words_tile(K, tile)
       columns[c] = { scale = t:op("load", v.w, "scale_c" .. c - 1, p.scales:at(at)),
                      bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
     end
-    local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+    local target = target_of(tile, p.c)
     epilogue.run(inner, sums, { epilogue.from_words(t, p.row_scales, columns), epilogue.store_as(t, target) })
   end)
 end

@@ -1,6 +1,6 @@
--- Numbers as integers times a scale, which is the largest |x| over 127: the nearest integers to x (127 / largest), ties to
--- even, four in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into; below 2^-100
--- 127 / largest would be infinite, and numbers count as zeros in the end.
+-- Numbers as integers times a scale, which is the largest |x| over 127: the nearest integers to x (127 / largest), ties
+-- to even, four in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A largest
+-- number below 2^-100 counts as that, for 127 over it might be infinite.
 
 local transpose = require "emit.transpose"
 
@@ -22,8 +22,8 @@ local function as_read(K, w, name, value)
   return K.plan.product.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
--- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, row. The place of the scales has what numbers
--- are multiplied by until they are words.
+-- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, row. The place of the scales has what
+-- numbers are multiplied by until they are words.
 local function block(K, q, rows)
   local t, isa = K.t, K.plan.isa
   local w, lanes, list = isa.full, isa.lanes, {}
@@ -39,7 +39,7 @@ local function block(K, q, rows)
       end
     end)
   end)
-  local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size"))
+  local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
   K:each("row", rows, function(r)
     t:block(function()
@@ -104,7 +104,7 @@ function M.lanes(K, group, x)
           if rest > 0 then look(whole, rest) end
           local low = t:op("larger_size", w, "low" .. name, list[0], list[1])
           local high = t:op("larger_size", w, "high" .. name, list[2], list[3])
-          local scale, inverse = scales(t, w, name, t:op("larger_size", w, "largest" .. name, low, high))
+          local scale, inverse = scales(t, w, name, t:op("larger_size", w, "most" .. name, low, high))
           t:op("store", w, nil, p.scales:at(lane), scale)
           local function words(row, rows)
             t:block(function()

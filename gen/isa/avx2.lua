@@ -40,9 +40,10 @@ return {
   },
   fused = true,
   helpers = { load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
-              words = x86.words.words, lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes },
+              words = x86.words.words, lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
+              larger_size = x86.words.larger_size },
   widths = {
-    { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", p = "_mm256", register = "x", cost = 1,
+    { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", p = "_mm256", si = "si256", register = "x", cost = 1,
       words = x86.words_256, bytes = x86.bytes_256, permute = "_mm256_permutevar8x32_epi32(", order = ", order)" },
   },
   rows = {
@@ -80,8 +81,7 @@ return {
     lane_words = "lane_words_8($1, $2, $3, $4)",
     dot_bytes = "dot_bytes_8($1, $2, $3)",
     to_f = "_mm256_cvtepi32_ps($1)",
-    larger_size = "_mm256_castsi256_ps(_mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256($1), " ..
-      "_mm256_set1_epi32(0x7FFFFFFF)), _mm256_castps_si256($2)))",
+    larger_size = "larger_size_8($1, $2)",
     as_i = "_mm256_castps_si256($1)",
     as_f = "_mm256_castsi256_ps($1)",
     lt = "_mm256_cmp_ps($1, $2, _CMP_LT_OQ)",

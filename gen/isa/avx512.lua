@@ -20,7 +20,8 @@ return {
   fused = true,
   saturates = true,
   helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, words = x86.words.words,
-              lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes },
+              lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
+              larger_size = x86.words.larger_size },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -77,8 +78,7 @@ static inline __m512 root16(__m512 a) {
     dot_bytes = "dot_bytes_$lanes($1, $2, $3)",
     iadd = "$p_add_epi32($1, $2)",
     to_f = "$p_cvtepi32_ps($1)",
-    larger_size = "$p_cast$si_ps($p_max_epi32($p_and_$si($p_castps_$si($1), " ..
-      "$p_set1_epi32(0x7FFFFFFF)), $p_castps_$si($2)))",
+    larger_size = "larger_size_$lanes($1, $2)",
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",

@@ -97,8 +97,8 @@ op { "load_words", "i <- a",  "L words from any float-aligned address", optional
 op { "store_words", "- <- a i", "all words to any float-aligned address", optional = true, ref = "b" }
 op { "dup_word", "i <- e",    "one word of memory in every lane", optional = true, ref = "word" }
 op { "zero_words", "i <-",    "zeros", optional = true, ref = "0", port = "none" }
-op { "words",   "i <- f f f f", "L words of four numbers each, which follow each other in a, b, c and d: the nearest " ..
-                              "integers as signed bytes; of NaN any bytes", optional = true,
+op { "words",   "i <- f f f f", "L words of four numbers each, which follow each other in a, b, c and d: the " ..
+                              "nearest integers as signed bytes; of NaN any bytes", optional = true,
      ref = "QUAD(N(4 * i), N(4 * i + 1), N(4 * i + 2), N(4 * i + 3))",
      domain = "fabsf(N(4 * i)) <= 127.0 and fabsf(N(4 * i + 1)) <= 127.0 and fabsf(N(4 * i + 2)) <= 127.0 and " ..
               "fabsf(N(4 * i + 3)) <= 127.0" }
@@ -126,7 +126,8 @@ op { "scale2_floor", "f <- f f", "a * 2^floor(b) for a in [1, 2) and b from -126
 op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22; of a NaN the low 9 bits are 0",
      ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }
 op { "ishl",    "i <- i n",   "shifted left by n bits", ref = "ishl(a, n)", optional = true }
-op { "iadd",    "i <- i i",   "a + b modulo 2^32; also of sums of products of bytes", ref = "iadd(a, b)", optional = true }
+op { "iadd",    "i <- i i",   "a + b modulo 2^32; also of sums of products of bytes", ref = "iadd(a, b)",
+     optional = true }
 op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true, port = "none" }
 op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", optional = true, port = "none" }
 -- comparison and choice

@@ -39,6 +39,13 @@ M.words_512 = "0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15"
 -- Words of four bytes, for AVX2 and AVX-512. Packing works on quarters of 128 bits: the words of a, b, c and d are
 -- there as rows, and as columns in the result. NaN becomes -128.
 M.words = {
+  larger_size = [[
+/* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
+static inline $t larger_size_$lanes($t a, $t b) {
+  const $i size = $p_and_$si($p_castps_$si(a), $p_set1_epi32(0x7FFFFFFF));
+  return $p_cast$si_ps($p_max_epi32(size, $p_castps_$si(b)));
+}
+]],
   words = [[
 /* Words of four numbers each, which follow each other in a, b, c, d, as signed bytes. */
 static inline $i words_$lanes($t a, $t b, $t c, $t d) {

@@ -179,7 +179,8 @@ function M.fills(pack, stage)
   pack:panels(product, pack:at "wo", function(block, to, round)
     local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
     pack:add(weights.text, { to = to, steps = weights.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale, terms = { pack.term(weights, block.at) },
+      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale,
+      terms = { pack.term(weights, block.at) },
       rounds = { heads or round, heads and round } })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,

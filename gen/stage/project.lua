@@ -221,7 +221,8 @@ function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
     pack:add_heads(weights, { to = to, steps = stage.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale, terms = { pack.term(weights, block.at) },
+      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale,
+      terms = { pack.term(weights, block.at) },
       rounds = { round } })
   end)
   M.fill_more(pack, stage)
