@@ -8,6 +8,7 @@ local memory = require "memory"
 local options = require "options.init"
 local show = require "options.show"
 local tape = require "tape"
+local types = require "types"
 local words = require "words"
 
 local number = words.number
@@ -39,9 +40,9 @@ end
 -- What rounding operands costs, or nil.
 local function rounding(plan)
   local own, attend = plan.product.a, plan.attend_product.a
-  if not own.round and not attend.round then return nil end
-  return ("operands of projections in %s, of attention in %s; sums in float32; error at most %g for scores up to 16")
-    :format(own.name, attend.name, plan.error)
+  if own == types.f32 and attend == types.f32 then return nil end
+  return ("operands of projections in %s, of attention in %s; sums in %s; error at most %g for scores up to 16")
+    :format(own.name, attend.name, own.quantized and "int32 and float32" or "float32", plan.error)
 end
 
 function M.header(recorded)

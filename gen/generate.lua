@@ -102,7 +102,7 @@ local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() en
 
 -- The tables of a list of fills, as initializers.
 local function pack_text(list, h)
-  local terms, fills, in_pairs, sizes, instead = {}, {}, {}, {}, {}
+  local terms, fills, in_pairs, quants, sizes, instead = {}, {}, {}, {}, {}, {}
   for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
   for _, matrix in ipairs(list.more) do
     sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
@@ -133,7 +133,8 @@ local function pack_text(list, h)
   end
   for _, fill in ipairs(list.fills) do add(fills, fill) end
   for _, fill in ipairs(list.pairs) do add(in_pairs, fill) end
-  return { terms, fills, in_pairs }, cprint.list(sizes, "    "),
+  for _, fill in ipairs(list.quants) do add(quants, fill) end
+  return { terms, fills, in_pairs, quants }, cprint.list(sizes, "    "),
     #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
 end
 
@@ -145,6 +146,8 @@ local packing_tables = {
     type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
   { doc = "the same of pairs of bfloat16", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
     count = "pair_count" },
+  { doc = "the same of quants", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
+    count = "quant_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },
 }
@@ -163,6 +166,13 @@ local function packing_text(rows)
     end
   end
   return table.concat(tables), table.concat(fields)
+end
+
+-- How numbers are quantized, as initializers.
+local function quant_text(quant)
+  if not quant then return "" end
+  return ("  .quant_bits = %d,\n  .quant_group = %d,\n  .quant_sums = %d,\n"):format(quant.bits, quant.group or 0,
+    quant.sums and 1 or 0)
 end
 
 -- What decides the packed bytes: all of their list but comments.
@@ -225,6 +235,12 @@ function M.outside(cfg, plan, stack)
   })), of_cache
 end
 
+-- What stands before all functions: of the ISA, and of the types of its products.
+local function prelude_of(plan)
+  local own, declared = plan.isa.prelude or "", plan.product.held.declare
+  return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
+end
+
 -- The files of a config of one kernel, and what was recorded for them.
 function M.kernel(cfg)
   local recorded = record(cfg)
@@ -236,17 +252,18 @@ function M.kernel(cfg)
   local weight_needs = needs_text(plan, "weights")
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
+  local quant = quant_text(plan.product.quant)
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
-    rope, table.unpack(rows[3]))
-  rows[4] = weight_needs
+    rope .. quant, table.unpack(table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })))
+  rows[5] = weight_needs
   local tables, fields = packing_text(rows)
   local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan))
   local test_inputs, test_bits = test_values(test_rows)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
     packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
-    headers = isa.headers, begin = asked.begin or "", prelude = isa.prelude or "",
-    pack_rope = rope, fingerprint = recorded.fingerprint,
+    headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
+    pack_rope = rope .. quant, fingerprint = recorded.fingerprint,
     functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),

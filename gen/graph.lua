@@ -149,7 +149,7 @@ function M.of(cfg, scores)
   local normed = keys.turn and keys.turn.norm
   if normed then keys.turn.scale, scale = scale, 1.0 end -- behind the norm, with its gains
   local late
-  if types.by_name[cfg.dtype].round and not normed then late, scale = scale, 1.0 end
+  if types.by_name[cfg.dtype] ~= types.f32 and not normed then late, scale = scale, 1.0 end
   queries.scale = scale
   local context = { name = "context", at = "lanes" }
   local attend = {

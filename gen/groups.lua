@@ -18,13 +18,13 @@ local ONE_TILE, SHARED = 8, 4
 
 -- The tiles of scores and context of one group, and their cost for a head.
 local function plan_attention(plan, group, attend)
-  local cfg = plan.cfg
+  local cfg, target = plan.cfg, plan.attending
   if plan.step then
     group.key_rows = 1
     return step.plan(plan, attend)
   end
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
-  local depth = tiles.words(plan.attend_product, attend.depth)
+  local depth = tiles.words(target.product, attend.depth)
   -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
   local copied = 0
   if plan.scores.masked then
@@ -32,19 +32,19 @@ local function plan_attention(plan, group, attend)
     copied = 2 * keys * copied // plan.isa.lanes * group.used // (cfg.seq * attend.share)
   end
   local function score_cost(rows)
-    local cost = keys // rows * tiles.cost(plan, rows, vecs, depth, "rows")
-    if keys % rows > 0 then cost = cost + tiles.cost(plan, keys % rows, vecs, depth, "rows") + copied end
+    local cost = keys // rows * tiles.cost(target, rows, vecs, depth, "rows")
+    if keys % rows > 0 then cost = cost + tiles.cost(target, keys % rows, vecs, depth, "rows") + copied end
     return cost
   end
-  local even = plan.attend_product.group > 1
-  local key_rows = tiles.choose_rows(plan, "key_rows", keys, n, "rows", score_cost, even)
+  local even = target.product.group > 1
+  local key_rows = tiles.choose_rows(target, "key_rows", keys, n, "rows", score_cost, even)
   if not cfg.key_rows and n == 1 and keys > ONE_TILE and keys <= key_rows then
     key_rows = SHARED
     choices.add(group.why, "shared_keys")
   end
   local in_pairs = attend.context.pairs
-  local context_cost = tiles.rows_cost(plan, attend.breadth, vecs, tiles.words(plan.attend_product, keys), in_pairs)
-  local context_rows = tiles.choose_rows(plan, "context_rows", attend.breadth, n, "columns", context_cost, in_pairs)
+  local context_cost = tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.product, keys), in_pairs)
+  local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, n, "columns", context_cost, in_pairs)
   group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
   group.key_rows = math.min(key_rows, keys)
   return score_cost(key_rows) + context_cost(context_rows)
@@ -80,7 +80,7 @@ local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows"
 function M.plan(plan, list, hb)
   local isa, cfg = plan.isa, plan.cfg
   local best, best_cost
-  for _, vectors in ipairs(tiles.vector_counts(plan, "query_vectors", keys)) do
+  for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
     local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors), 0
     for _, group in ipairs(groups) do
       group.why = {}

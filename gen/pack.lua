@@ -49,7 +49,7 @@ function Pack:add(text, fill)
     if round and round.count > 1 then rounds[#rounds + 1] = round end
   end
   fill.text, fill.rounds = text, rounds
-  table.insert(fill.pairs and self.pairs or self.fills, fill)
+  table.insert(fill.quants and self.quants or fill.pairs and self.pairs or self.fills, fill)
 end
 
 -- Adds one of the weights of blocks of heads.
@@ -65,7 +65,7 @@ end
 -- build(block, to, round) for the panels of a product with vectors over columns.
 function Pack:panels(product, to, build)
   for _, block in ipairs(product.blocks) do
-    build(block, to + block.panel, { count = block.count, to = block.width * product.steps, column = block.width })
+    build(block, to + block.panel, { count = block.count, to = block.width * product.height, column = block.width })
   end
 end
 
@@ -76,13 +76,13 @@ function Pack:rows(product, to, build)
   end
 end
 
--- { matrices, rows, more, fills, pairs }; rows: what gen/score has of a number for each head; more: matrices of some
--- configs; pairs: fills of pairs.
+-- { matrices, rows, more, fills, pairs, quants }; rows: what gen/score has of a number for each head; more: matrices of
+-- some configs; pairs: fills of pairs; quants: of quants.
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
 -- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
 -- begins, and for a product the first of its `inner` columns of a.
 function M.list(plan)
-  local pack = setmetatable({ plan = plan, fills = {}, pairs = {} }, Pack)
+  local pack = setmetatable({ plan = plan, fills = {}, pairs = {}, quants = {} }, Pack)
   for _, letter in ipairs { "q", "k", "v", "o" } do
     for _, stage in ipairs(plan.stages) do
       if stage.letter == letter then kinds.of(stage).fills(pack, stage) end
@@ -90,7 +90,7 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           fills = pack.fills, pairs = pack.pairs }
+           fills = pack.fills, pairs = pack.pairs, quants = pack.quants }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -109,8 +109,8 @@ function M.packing(plan)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, sizes = M.sizes(plan.cfg),
-           instead = instead,
+  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs,
+           quants = list.quants, quant = plan.product.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 

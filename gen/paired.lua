@@ -62,7 +62,9 @@ function M.choose(plan, list)
       choices.add(plan.why, "pairs")
     end
   end
-  if plan.cfg.project ~= "none" then choose("product", "projections", against_projections) end
+  if plan.cfg.project ~= "none" and not plan.product.quant then
+    choose("product", "projections", against_projections)
+  end
   choose("attend_product", "attention", against_attention)
 end
 
@@ -89,7 +91,7 @@ function M.rewrite(plan, list)
       end
     end
   end
-  if plan.product.group == 1 then return list end
+  if plan.product.group == 1 or plan.product.quant then return list end
   if projection(list, "output") then attend_of(list).context.pairs = true end
   local first = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
   local known, edits = {}, {}

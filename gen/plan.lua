@@ -22,6 +22,7 @@ local isas = require "isa.init"
 local kinds = require "stage.init"
 local memory = require "memory"
 local paired = require "paired"
+local quantized = require "quantized"
 local score = require "score.init"
 local quadrants = require "stage.quadrants"
 local step = require "step"
@@ -179,7 +180,11 @@ local function choose_lanes(plan, list)
   local cfg = plan.cfg
   local refused, ways = {}, {}
   local projected = graph.find(list, "queries")
-  for _, lanes in ipairs(projected and { "queries", "columns" } or { "none" }) do
+  local known = not projected and { "none" } or plan.product.quant and { "columns" } or { "queries", "columns" }
+  if plan.product.quant and cfg.q_lanes == "queries" then
+    refuse("q_lanes", cfg.q_lanes, ("must be columns with dtype = %s, which reads words of rows"):format(cfg.dtype))
+  end
+  for _, lanes in ipairs(known) do
     if not projected or lanes == (cfg.q_lanes or lanes) then
       local first = disobeyed(plan, list, lanes)[1]
       refused[#refused + 1] = first
@@ -192,7 +197,8 @@ local function choose_lanes(plan, list)
   if not projected then return table.unpack(queries) end
   if not columns then
     choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
-      cfg.q_lanes and "as q_lanes says" or "the only way in which the given keys have an effect")
+      cfg.q_lanes and "as q_lanes says" or plan.product.quant and "words of rows are read as they are"
+      or "the only way in which the given keys have an effect")
     return table.unpack(queries)
   end
   if cfg.q_len then
@@ -275,7 +281,7 @@ function M.product(cfg, key)
   if not isas.has(isa, type) then
     refuse(key or "dtype", type.name, ("isa = %s has no rounding to it"):format(isa.name))
   end
-  return isas.product(isa, type)
+  return (type.quantized and isas.quantized or isas.product)(isa, type)
 end
 
 function M.build(cfg)
@@ -290,11 +296,12 @@ function M.build(cfg)
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)
+  plan.attending = setmetatable({ product = plan.attend_product }, { __index = plan })
   local list = fold.rewrite(formula, plan)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 
-  list = paired.rewrite(plan, with_steps(plan, list))
+  list = quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}

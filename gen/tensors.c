@@ -612,20 +612,29 @@ static int host_pack(lua_State *L) {
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
 
-  const size_t fill_count = push_list(L, 1, "fills"), pair_count = push_list(L, 1, "pairs");
-  const size_t count = fill_count + pair_count;
-  const int fills = lua_gettop(L) - 1;
-  mhagen_pack_fill *list = push_memory(L, (count + 1) * sizeof *list)->at;
+  enum { KINDS = 3 };
+  static const char *const kinds[KINDS] = {"fills", "pairs", "quants"};
+  size_t counts[KINDS], count = 0;
+  for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, 1, kinds[kind]);
+  const int lists = lua_gettop(L) - KINDS + 1;
+  mhagen_pack_fill *const list = push_memory(L, (count + 1) * sizeof *list)->at, *fill = list;
   mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
   int term = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const int of_pairs = i >= fill_count;
-    lua_rawgeti(L, fills + of_pairs, (lua_Integer)(i - (of_pairs ? fill_count : 0)) + 1);
-    term += read_fill(L, &list[i], terms, term);
-    lua_pop(L, 1);
+  for (int kind = 0; kind < KINDS; ++kind) {
+    for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
+      lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
+      term += read_fill(L, fill, terms, term);
+      lua_pop(L, 1);
+    }
   }
-  packing.fills = list, packing.fill_count = (int)fill_count, packing.terms = terms;
-  packing.pairs = list + fill_count, packing.pair_count = (int)pair_count;
+  packing.terms = terms;
+  packing.fills = list, packing.fill_count = (int)counts[0];
+  packing.pairs = packing.fills + counts[0], packing.pair_count = (int)counts[1];
+  packing.quants = packing.pairs + counts[1], packing.quant_count = (int)counts[2];
+  if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
+    packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");
+    packing.quant_sums = flag_in(L, "sums");
+  }
   mhagen_pack(&packing, &weights, push_memory(L, packing.bytes)->at);
   return 1;
 }

@@ -4,7 +4,8 @@
 local choices = require "choices"
 local isas = require "isa.init"
 
--- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them.
+-- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them for its
+-- projections, and plan.attending for attention.
 
 local M = {}
 
@@ -18,6 +19,12 @@ function M.refuse(key, value, rule) error({ key = key, value = value, rule = rul
 
 -- Words of a product that n numbers of a sum take.
 function M.words(product, n) return M.ceil_div(n, product.group) end
+
+-- Rows of a packed panel behind its steps: the scales of columns, and what sums begin with (mhagen.h).
+function M.behind(product)
+  local quant = product.quant
+  return quant and (quant.sums and 2 or 1) or 0
+end
 
 -- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
 function M.balanced(n, most)
@@ -107,7 +114,8 @@ function M.cost(target, rows, vecs, steps, a_order)
   local bytes = target.product.b.bytes * isa.lanes * #vecs
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
-  local step = math.max(rows * fma, #vecs + rows * cpu.fmas / 2, latency, far * cpu.fmas)
+  local broadcasts = target.product.quant and rows or rows * cpu.fmas / 2 -- no instruction reads them by itself
+  local step = math.max(rows * fma, #vecs + broadcasts, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end
@@ -181,8 +189,8 @@ end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
 -- `rows` rows, stored two and two if they are `even`, the runs of its tiles; ld = numbers from row to row, steps and
--- their chunks; of the panels of B, each as wide as a block: panels = their number, floats = their size, and where a
--- block's begin, first and panel. keys: the schedule's for rows and vectors.
+-- their chunks; of the panels of B, each as wide as a block: height = their rows, panels = their number, floats = their
+-- size, and where a block's begin, first and panel. keys: the schedule's for rows and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
@@ -205,12 +213,14 @@ function M.columns(target, keys, sets, columns, steps, a_order)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
-  best.steps, best.chunks = steps, M.k_chunks(target, steps)
+  best.steps, best.height = steps, steps + M.behind(target.product)
+  -- Sums of integers are exact, and become floats once.
+  best.chunks = target.product.quant and M.one_chunk(steps) or M.k_chunks(target, steps)
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do
     block.first, block.panel = best.panels, best.floats
     best.panels = best.panels + block.count
-    best.floats = best.floats + block.count * block.width * steps
+    best.floats = best.floats + block.count * block.width * best.height
   end
   return best, best_cost
 end

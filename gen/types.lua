@@ -5,14 +5,17 @@ local M = {}
 
 -- name, doc; bytes of a number in memory, c = its type in C; unit = its largest rounding, as a part of a number;
 -- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most 16;
--- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; ops, those that an ISA
--- has to have for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
+-- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
+-- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
+-- for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
 -- precise as others.
 M.names, M.by_name = {}, {}
+M.of_attention = {} -- the names of those that attention may have
 
 function M.add(row)
   M.names[#M.names + 1] = row.name
   M.by_name[row.name] = row
+  if not row.quantized then M.of_attention[#M.of_attention + 1] = row.name end
 end
 
 M.add { name = "f32", doc = "IEEE 754 single precision", bytes = 4, c = "float", unit = 2.0 ^ -24,
@@ -33,6 +36,11 @@ add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the ran
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
               c = "float", unit = 2.0 ^ -11, error = 1e-3, least = 2.0 ^ -8 }
 
+-- unit: half a step, as a part of the largest number of a row or column.
+M.add { name = "int8", doc = "integers up to 127 times a scale for each row of activations and column of weights",
+        bytes = 4, c = "float", unit = 1 / 254, error = 3e-2, quantized = true,
+        ops = { "load_words", "store_words", "dup_word", "zero_words", "words", "lane_words", "to_f", "larger_size" } }
+
 -- A type as float32 in memory, whose numbers are rounded already.
 local held = {}
 
@@ -51,6 +59,11 @@ function M.pairs(type)
                                                  rounded = type }
   return in_pairs[type.name]
 end
+
+-- Four numbers of int8 in a word; declare: of the type in C, where it is used.
+M.words = { name = "words of int8", bytes = 4, c = "int8_word",
+            declare = "/* Four int8, as a dot product takes them; the first one is in the low bits. */\n" ..
+              "typedef float int8_word;\n" }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

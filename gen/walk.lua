@@ -156,11 +156,17 @@ local function fill_entry(K, b)
   with_pointers(K, entry_pointers(K, b, 0), {
     name = "fill", doc = "Keys and values of one batch entry, without a loop." }, function(_, place)
     place.heads_slot = 0
+    local function run(per)
+      for _, stage in ipairs(plan.filling) do
+        if stage.per == per then
+          each_place(K, place, stage.axes, function(...) kinds.of(stage).emit(K, place, stage, ...) end)
+        end
+      end
+    end
+    run(nil)
     K:each("hb", plan.head_blocks, function(hb)
       place.hb = hb
-      for _, stage in ipairs(plan.filling) do
-        each_place(K, place, stage.axes, function(...) kinds.of(stage).emit(K, place, stage, ...) end)
-      end
+      run "heads"
     end)
   end)
 end

@@ -5,6 +5,7 @@
  * (SPDX-License-Identifier: 0BSD). */
 #include "mhagen.h"
 
+#include <float.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -43,7 +44,9 @@ int mhagen_cpu_has(mhagen_cpu isa) {
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (isa == MHAGEN_CPU_AVX2) return avx2;
   if (isa == MHAGEN_CPU_AVX512) return avx512;
-  if (isa == MHAGEN_CPU_AVX512_BF16) return avx512 && __builtin_cpu_supports("avx512bf16");
+  if (isa == MHAGEN_CPU_AVX512_BF16) {
+    return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  }
   if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
@@ -218,24 +221,79 @@ static uint32_t to_bf16(double x) {
   return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 
-/* Writes element (step, column) of a panel of `width` columns. */
-typedef void (*write_element)(float *panel, ptrdiff_t width, ptrdiff_t step, ptrdiff_t column,
-                              double x);
+/* Where a step of a panel is written. */
+typedef struct place {
+  double scale;          /* of the fill */
+  float *words;          /* the row of words with its numbers, */
+  int shift;             /* and their lowest bit in a word */
+  float *scales, *sums; /* of quants: the rows of their scales and sums, or null; */
+  double most;           /* the largest integer; */
+  uint32_t mask;         /* the bits of one; */
+  int last;              /* whether no step behind shares its scale */
+} place;
 
-static void write_float(float *panel, ptrdiff_t width, ptrdiff_t step, ptrdiff_t column, double x) {
-  panel[step * width + column] = (float)x;
+static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
+                      float *panel, ptrdiff_t step) {
+  const ptrdiff_t in_word = 32 / bits, words = (fill->steps + in_word - 1) / in_word;
+  place to = {fill->scale, panel + step / in_word * fill->width, (int)(step % in_word) * bits,
+              NULL, NULL, 0.0, 0, 0};
+  if (bits > 8) return to;
+  const ptrdiff_t group = packing->quant_group ? packing->quant_group : fill->steps;
+  const ptrdiff_t scales = (fill->steps + group - 1) / group;
+  to.scales = panel + (words + step / group) * fill->width;
+  if (packing->quant_sums) to.sums = panel + (words + scales) * fill->width;
+  to.most = (double)((1 << (bits - 1)) - 1);
+  to.mask = (1u << bits) - 1;
+  to.last = step + 1 == fill->steps || (step + 1) % group == 0;
+  return to;
 }
 
-/* Zeros are there. */
-static void write_half(float *panel, ptrdiff_t width, ptrdiff_t step, ptrdiff_t column, double x) {
+/* Writes the number of a column, from the sum of the terms. */
+typedef void (*write_element)(const place *to, ptrdiff_t column, double x);
+
+static void write_float(const place *to, ptrdiff_t column, double x) {
+  to->words[column] = (float)(to->scale * x);
+}
+
+/* Adds to a word modulo 2^32; in zeros that sets bits. */
+static void add_bits(float *at, uint32_t bits) {
   uint32_t word;
-  float *const at = panel + step / 2 * width + column;
   memcpy(&word, at, sizeof word);
-  word |= to_bf16(x) << (step % 2 * 16);
+  word += bits;
   memcpy(at, &word, sizeof word);
 }
 
-static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill,
+static void write_half(const place *to, ptrdiff_t column, double x) {
+  add_bits(to->words + column, to_bf16(to->scale * x) << to->shift);
+}
+
+/* The largest scale that a number of a group asks for; NaN stays. */
+static void write_scale(const place *to, ptrdiff_t column, double x) {
+  float *const at = to->scales + column;
+  const float scale = (float)((x < 0.0 ? -x : x) / to->most);
+  if (*at == *at && !(scale <= *at)) *at = scale;
+}
+
+/* The nearest integer, ties to even, for |x| <= 127. */
+static int to_integer(double x) {
+  const int low = (int)(x + 128.0) - 128; /* or one more, where x is almost that */
+  const double part = x - low;
+  return low + (part > 0.5 || (part == 0.5 && low % 2 != 0));
+}
+
+/* The scales are there; each becomes that of products behind the last step of its group. */
+static void write_quant(const place *to, ptrdiff_t column, double x) {
+  float *const at = to->scales + column;
+  double exact = *at > 0.0f && *at <= FLT_MAX ? x / (double)*at : 0.0;
+  if (exact > to->most) exact = to->most; /* by a scale below 2^-126, which has few digits */
+  if (exact < -to->most) exact = -to->most;
+  const uint32_t integer = (uint32_t)to_integer(exact);
+  add_bits(to->words + column, (integer & to->mask) << to->shift);
+  if (to->sums) add_bits(to->sums + column, integer * (uint32_t)-128);
+  if (to->last) *at = (float)(to->scale * (double)*at);
+}
+
+static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                         const mhagen_weights *weights, const mhagen_pack_term *terms,
                         write_element write, float *panel) {
   view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS];
@@ -244,29 +302,30 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
     b[i] = view_of(packing, weights, terms[i].b, terms[i].b_flipped);
   }
   for (ptrdiff_t k = 0; k < fill->steps; ++k) {
+    const place to = place_of(packing, fill, bits, panel, k);
     for (ptrdiff_t c = 0; c < fill->width; ++c) {
       double sum = 0.0;
       for (int i = 0; c < fill->used && i < fill->terms; ++i) {
         sum = add_term(&terms[i], a[i], b[i], terms[i].row + k, terms[i].column + c, sum);
       }
-      write(panel, fill->width, k, c, fill->scale * sum);
+      write(&to, c, sum);
     }
   }
 }
 
 /* Runs the rounds of a fill from number `round` on. Each round moves the panel and the terms on. */
-static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *fill,
+static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                          const mhagen_weights *weights, int round, const mhagen_pack_term *at,
                          write_element write, float *panel) {
   if (round == MHAGEN_PACK_ROUNDS) {
-    write_panel(packing, fill, weights, at, write, panel);
+    write_panel(packing, fill, bits, weights, at, write, panel);
     return;
   }
   const mhagen_pack_round r = fill->rounds[round];
   mhagen_pack_term terms[MHAGEN_PACK_TERMS];
   for (int i = 0; i < fill->terms; ++i) terms[i] = at[i];
   for (ptrdiff_t n = 0; n == 0 || n < r.count; ++n) {
-    write_rounds(packing, fill, weights, round + 1, terms, write, panel + n * r.to);
+    write_rounds(packing, fill, bits, weights, round + 1, terms, write, panel + n * r.to);
     for (int i = 0; i < fill->terms; ++i) {
       terms[i].row += r.row;
       terms[i].column += r.column;
@@ -275,18 +334,22 @@ static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *
   }
 }
 
+/* bits: those of a number. */
 static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *fills, int count,
-                        const mhagen_weights *weights, write_element write, float *packed) {
+                        int bits, const mhagen_weights *weights, write_element write,
+                        float *packed) {
   for (int i = 0; i < count; ++i) {
     const mhagen_pack_term *terms = packing->terms + fills[i].term;
-    write_rounds(packing, &fills[i], weights, 0, terms, write, packed + fills[i].to);
+    write_rounds(packing, &fills[i], bits, weights, 0, terms, write, packed + fills[i].to);
   }
 }
 
-void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights, void *packed) {
-  if (packing->bytes > 0) memset(packed, 0, packing->bytes); /* the gaps between sections too */
-  write_fills(packing, packing->fills, packing->fill_count, weights, write_float, packed);
-  write_fills(packing, packing->pairs, packing->pair_count, weights, write_half, packed);
+void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
+  if (p->bytes > 0) memset(packed, 0, p->bytes); /* the gaps between sections too */
+  write_fills(p, p->fills, p->fill_count, 32, weights, write_float, packed);
+  write_fills(p, p->pairs, p->pair_count, 16, weights, write_half, packed);
+  write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scale, packed);
+  write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quant, packed);
 }
 
 mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {

@@ -361,6 +361,16 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
  * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
  * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half.
+ *
+ * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
+ * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
+ * behind the last. Behind the words are their scales, float32 [ceil(steps / group)][width], one for
+ * `group` steps of a column: the largest |number| of these, divided by 127 or 7. Numbers are
+ * divided by their scale and rounded to integers, ties to even; then the fill's own `scale` is
+ * multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
+ * finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
+ * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
+ * large.
  */
 enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 
@@ -410,6 +420,11 @@ typedef struct mhagen_packing {
   int need_count;
   const double *rope_turns; /* where tables of rope are null: the part of a turn for each pair, */
   int rope_first;           /* and the place of their first row */
+  const mhagen_pack_fill *quants; /* fills of quants */
+  int quant_count;
+  int quant_bits;        /* of a number: 8 or 4 */
+  ptrdiff_t quant_group; /* steps that share a scale; 0: all of a panel */
+  int quant_sums;        /* whether there are the sums */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */
@@ -432,7 +447,7 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_AVX512,
   MHAGEN_CPU_NEON,
   MHAGEN_CPU_AVX2_F16C,
-  MHAGEN_CPU_AVX512_BF16 /* and MHAGEN_CPU_AVX512 */
+  MHAGEN_CPU_AVX512_BF16 /* and MHAGEN_CPU_AVX512, and VNNI */
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). */

@@ -16,6 +16,7 @@ function fn.F(x) return (string.unpack("<f", string.pack("<f", x))) end
 function fn.BITS(x) return (string.unpack("<i4", string.pack("<f", x))) end
 function fn.FLOAT(bits) return (string.unpack("<f", string.pack("<I4", bits & 0xFFFFFFFF))) end
 function fn.pick(condition, yes, no) if condition then return yes end return no end
+function fn.fabsf(x) return math.abs(x) end
 function fn.isnan(x) return x ~= x end
 function fn.sqrt(x) return math.sqrt(x) end
 function fn.exp2(x) return 2.0 ^ x end
@@ -24,6 +25,18 @@ function fn.ishl(a, n) return (string.unpack("<i4", string.pack("<I4", (a << n) 
 function fn.iadd(a, b) return (string.unpack("<i4", string.pack("<I4", (a + b) & 0xFFFFFFFF))) end
 
 function fn.iand(a, b) return a & b end
+function fn.ixor(a, b) return (string.unpack("<i4", string.pack("<I4", (a ~ b) & 0xFFFFFFFF))) end
+function fn.UBYTE(a, k) return a >> 8 * k & 0xFF end
+function fn.BYTE(a, k) return ((a >> 8 * k & 0xFF) ~ 0x80) - 0x80 end
+
+function fn.QUAD(...)
+  local bytes = 0
+  for k, x in ipairs { ... } do
+    bytes = bytes | (x == x and math.tointeger(fn.rintf(x)) & 0xFF or 0) << 8 * (k - 1)
+  end
+  return (string.unpack("<i4", string.pack("<I4", bytes)))
+end
+
 function fn.floor(x) return x ~= x and x or math.floor(x) + 0.0 end
 
 function fn.rintf(x)
@@ -113,12 +126,14 @@ local function compile(text)
     if words[at] ~= "(" then return function(lane) return lane[word] end end
     take "("
     local x = expression(1)
-    local y, z = x, x
+    local y, z, last = x, x, nil
     if words[at] == "," then take "," y = expression(1) end
     if words[at] == "," then take "," z = expression(1) end
+    if words[at] == "," then take "," last = expression(1) end
     take ")"
     local f = fn[word]
-    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j), Y(j)
+    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j), Y(j), W(j), N(j)
+    if last then return function(lane) return f(x(lane), y(lane), z(lane), last(lane)) end end
     return function(lane) return f(x(lane), y(lane), z(lane)) end
   end
   function expression(rank)
@@ -194,14 +209,19 @@ end
 local integer_letters = { n = true, x = true }
 
 local function run_op(isa, node, scope)
-  local op, w, lane, at, list = node.op, node.w, {}, nil, {}
+  local op, w, lane, at, list, vectors = node.op, node.w, {}, nil, {}, {}
+  lane.N = setmetatable({}, { __index = function(_, j) return vectors[j // w.lanes + 1][j % w.lanes] end })
   for k, letter in ipairs(op.args) do
-    local v, word = node.args[k], ("abc"):sub(k, k)
+    local v, word = node.args[k], ("abcd"):sub(k, k)
     if letter == "a" or letter == "e" or letter == "y" then
       at = pointer(scope, v)
       lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
       lane.Y = lane.M
-      lane.e = lane.M[0]
+      lane.W = setmetatable({}, { __index = function(_, j)
+        local there = at.buffer[at.off + j] -- a word that was stored, or a float
+        return math.type(there) == "float" and fn.BITS(there) or there
+      end })
+      lane.e, lane.word = lane.M[0], lane.W[0]
       if letter == "e" and lane.e == nil then outside(op, at, 0) end
     elseif letter == "s" then
       lane.s = fn.F(v)
@@ -210,7 +230,7 @@ local function run_op(isa, node, scope)
     else
       local value = look_up(scope, v.name)
       if #value + 1 ~= v.w.lanes then error(v.name .. " is a vector of another width") end
-      lane[word:upper()], list[word] = value, value
+      lane[word:upper()], list[word], vectors[k] = value, value, value
     end
   end
   local meaning, out = meaning_of(isa, op), {}

@@ -46,7 +46,10 @@ local function record(t, name, op, w, literal)
   local operand = {
     f = function(k) return vector(k, k == op.full and t.isa.full or w) end,
     m = function(k) return t:op("lt", w, "m" .. k, t:op("zero", w, "zero" .. k), vector(k, w)) end,
-    i = function(k) return t:op("as_i", w, "i" .. k, vector(k, w)) end,
+    i = function(k)
+      if not t.isa.rows.load_words then return t:op("as_i", w, "i" .. k, vector(k, w)) end
+      return t:op("load_words", w, "i" .. k, tape.pointer(("o->v[%d]"):format(k - 1)))
+    end,
     a = function() return tape.pointer("o->at") end,
     y = function() return tape.pointer("o->bytes") end,
     x = function() return expr.var("o->index") end,
@@ -60,7 +63,10 @@ local function record(t, name, op, w, literal)
     if op.result == "-" then return end
     local out = tape.pointer("o->out")
     local function constant(word, value) return t:op("set", w, word, value) end
-    if op.result == "i" then r = t:op("as_f", w, "bits", r) end
+    if op.result == "i" then
+      if t.isa.rows.store_words then return t:op("store_words", w, nil, out, r) end
+      r = t:op("as_f", w, "bits", r)
+    end
     if op.result == "m" then
       r = t:op("sel", w, "chosen", r, constant("yes", 1.0), constant("no", 0.0))
     end
@@ -92,14 +98,15 @@ local function meaning(isa, name, op, w, literal)
   end
   for k, letter in ipairs(op.args) do
     local lane = ("o->v[%d][i]"):format(k - 1)
-    local word = ("abc"):sub(k, k)
+    local word = ("abcd"):sub(k, k)
     if letter == "f" then value(word, "float", lane) end
     if letter == "m" then value(word, "int", lane .. " != 0.0f") end
     if letter == "i" then value(word, "int32_t", "bits_of(" .. lane .. ")") end
     if letter == "n" then value("n", "int", tostring(literal)) end
     if letter == "s" then value("s", "float", cprint.float(literal)) end
   end
-  local result = op.result == "i" and "float_of((int32_t)(%s))" or "(float)(%s)"
+  local is_word = op.result == "i" or op.sig == "- <- a i"
+  local result = is_word and "float_of((int32_t)(%s))" or "(float)(%s)"
   return template.fill(MEANING, {
     name = name, lanes = tostring(op.halves and w.lanes // 2 or w.lanes), lane_values = table.concat(values),
     domain = op.domain or "1", ref = result:format(op.ref), alt = result:format(alt),

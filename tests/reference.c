@@ -362,9 +362,29 @@ static const float *magnitudes(const float *from, size_t count, int largest, flo
   return to;
 }
 
+/* Whether rows of activations and columns of weights are integers times a scale of theirs. */
+static int is_quantized(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
+
+/* In each of so many lines, `line` numbers apart, the largest number stands for all, which are `step` apart. */
+static void spread(const float *x, size_t lines, size_t line, size_t length, size_t step) {
+  float *to = (float *)x;
+  for (size_t i = 0; x && i < lines; i++, to += line) {
+    float most = 0;
+    for (size_t j = 0; j < length; j++) most = fmaxf(most, to[j * step]);
+    for (size_t j = 0; j < length; j++) to[j * step] = most;
+  }
+}
+
+/* The same of the columns of weights. */
+static void spread_weights(const float *w, size_t in, size_t out, mhagen_layout layout) {
+  const int flipped = layout == MHAGEN_OUT_IN;
+  spread(w, out, flipped ? in : 1, in, flipped ? 1 : out);
+}
+
 /* Null when memory is short. */
 static float *make_magnitudes(numbers *to, const numbers *from, const extents *e, size_t batch,
-                              int largest) {
+                              const mhagen_kernel *shape) {
+  const int largest = (shape->options & MHAGEN_STRASSEN) != 0;
   const size_t qx = batch * e->n * e->q_width, kx = batch * e->m * e->k_width,
                vx = batch * e->m * e->v_width, hq = e->h * e->dk,
                hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
@@ -392,6 +412,15 @@ static float *make_magnitudes(numbers *to, const numbers *from, const extents *e
   if (projects(e, MHAGEN_PROJECT_O)) {
     to->weights.wo = magnitudes(w->wo, ho * e->y_width, 0, &at);
     to->weights.bo = magnitudes(w->bo, e->y_width, 0, &at);
+  }
+  if (is_quantized(shape)) {
+    if (projects(e, MHAGEN_PROJECT_Q)) spread(to->qx, batch * e->n, e->d, e->d, 1);
+    if (projects(e, MHAGEN_PROJECT_K)) spread(to->kx, batch * e->m, e->k_width, e->k_width, 1);
+    if (projects(e, MHAGEN_PROJECT_V)) spread(to->vx, batch * e->m, e->v_width, e->v_width, 1);
+    spread_weights(to->weights.wq, e->d, hq, w->layout);
+    spread_weights(to->weights.wk, e->k_width, hk, w->layout);
+    spread_weights(to->weights.wv, e->v_width, hv, w->layout);
+    spread_weights(to->weights.wo, ho, e->y_width, w->layout);
   }
   return room;
 }
@@ -457,7 +486,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
                width = e.y_width / pieces;
   numbers x = numbers_of(shape, weights, args, y), size = x;
   double *room = malloc((sides * room_of(&e) + 3 * e.m + (sides - 1) * rows * e.y_width) * sizeof *room);
-  float *sizes = bounds ? make_magnitudes(&size, &x, &e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
+  float *sizes = bounds ? make_magnitudes(&size, &x, &e, batch, shape) : NULL;
   char *sees = malloc(e.m);
   if (!room || !sees || (bounds && !sizes)) {
     free(room), free(sizes), free(sees);
@@ -517,6 +546,11 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
         }
       }
       if (bounds && pieces == 1) y_bounds[b * e.n + r] = row_error(shape, score_size);
+      if (bounds && pieces == 1 && is_quantized(shape)) {
+        double *row = size.context + r * e.h * e.dv, most = 0;
+        for (size_t i = 0; i < e.h * e.dv; i++) most = fmax(most, row[i]);
+        fill(row, e.h * e.dv, most);
+      }
     }
     project_output(&x, &e, b);
     if (bounds) project_output(&size, &e, b);
@@ -552,7 +586,7 @@ int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *we
   const int masked = shape->scores == MHAGEN_SCORES_MASKED;
   numbers x = numbers_of(shape, weights, args, NULL), size = x;
   double *room = malloc(2 * room_of(&e) * sizeof *room);
-  float *sizes = make_magnitudes(&size, &x, &e, batch, shape->options & MHAGEN_STRASSEN);
+  float *sizes = make_magnitudes(&size, &x, &e, batch, shape);
   if (!room || !sizes) {
     free(room), free(sizes);
     return -1;
@@ -626,8 +660,8 @@ static int is_known(const char *type) { return !type || !strcmp(type, "f32") || 
 
 int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *attend = attend_type(shape);
-  if (!is_known(shape->dtype) || !is_known(attend)) return 0;
-  return format_of(shape->dtype) || format_of(attend);
+  if ((!is_known(shape->dtype) && !is_quantized(shape)) || !is_known(attend)) return 0;
+  return is_quantized(shape) || format_of(shape->dtype) || format_of(attend);
 }
 
 static double nearest(const format *f, double x) {
@@ -667,6 +701,60 @@ static void round_all(const format *f, double scale, inexact a, size_t count) {
 /* What a kernel makes of a sum of so many products, whose magnitudes sum to size. */
 static double off_sum(double sum, size_t steps, double size, double off) {
   return isfinite(sum) ? off + ((double)steps + 16) * FLOAT_UNIT * size : off;
+}
+
+#define STEPS 127        /* of integers, to either side */
+#define LEAST_LARGEST 0x1p-100 /* of a row: of smaller numbers no scale has an inverse */
+
+/* A row of an input as integers times its scale, which is NaN where a number is not finite. */
+static void quantize(const float *x, size_t count, inexact to) {
+  float most = (float)LEAST_LARGEST;
+  int finite = 1;
+  for (size_t i = 0; i < count; i++) most = fmaxf(most, fabsf(x[i])), finite &= isfinite(x[i]) != 0;
+  const float inverse = STEPS / most, scale = most / STEPS;
+  for (size_t i = 0; i < count; i++) {
+    const float scaled = x[i] * inverse;
+    to.x[i] = finite ? (double)rintf(scaled) * (double)scale : NAN, to.off[i] = 0;
+  }
+}
+
+/* By how much an integer times the scale of a row may be another one's that is off from `value`. */
+static double off_quantized(double x, double largest, double value) {
+  const double integer = rint(fmin(fmax(x * STEPS / largest, -STEPS), STEPS));
+  return fabs(integer * largest / STEPS - value) * (1 + 4 * FLOAT_UNIT) + 4 * FLOAT_UNIT * fabs(value);
+}
+
+/* The same of a row that may be off, as may its largest number then. */
+static void quantize_inexact(inexact a, size_t count) {
+  double most = LEAST_LARGEST, low = most, high = most;
+  int finite = 1, sure = 1;
+  for (size_t i = 0; i < count; i++) {
+    const double x = fabs(a.x[i]), off = a.off[i];
+    if (off == INFINITY) sure = 0;
+    else if (!isfinite(x)) finite = 0;
+    else most = fmax(most, x), low = fmax(low, x - off), high = fmax(high, x + off);
+  }
+  for (size_t i = 0; i < count; i++) {
+    const double x = a.x[i], value = rint(x * STEPS / most) * most / STEPS;
+    const double more = a.off[i] + 4 * FLOAT_UNIT * fabs(x), ends[] = {x - more, x + more};
+    double off = 0;
+    for (int j = 0; j < 4; j++) off = fmax(off, off_quantized(ends[j / 2], j % 2 ? low : high, value));
+    a.x[i] = finite ? value : NAN, a.off[i] = finite && !sure ? INFINITY : finite ? off : 0;
+  }
+}
+
+/* A column of weights as integers times its scale. */
+static void quantize_column(double *w, size_t count, size_t step) {
+  float scale = 0;
+  for (size_t i = 0; i < count; i++) {
+    const float own = (float)(fabs(w[i * step]) / STEPS);
+    if (!isnan(scale) && !(own <= scale)) scale = own;
+  }
+  for (size_t i = 0; i < count; i++) {
+    double *at = w + i * step;
+    const double exact = scale > 0 && isfinite(scale) ? *at / (double)scale : 0;
+    *at = rint(fmin(fmax(exact, -STEPS), STEPS)) * (double)scale;
+  }
 }
 
 typedef struct matrix {
@@ -744,7 +832,9 @@ static void turn_inexact(const mhagen_kernel *shape, const mhagen_weights *w, pt
 }
 
 /* Rows of an input that are multiplied. */
-static void take_inexact(const float *x, size_t rows, const format *f, size_t columns, inexact to) {
+static void take_inexact(const float *x, size_t rows, const format *f, int quantized, size_t columns, inexact to) {
+  for (size_t i = 0; i < rows && quantized; i++) quantize(x + i * columns, columns, from(to, i * columns));
+  if (quantized) return;
   for (size_t i = 0; i < rows * columns; i++) to.x[i] = nearest(f, (double)x[i]), to.off[i] = 0;
 }
 
@@ -760,6 +850,7 @@ typedef struct rounding {
   const mhagen_kernel *shape;
   extents e;
   const format *own, *attend;
+  int quantized; /* operands of projections */
   mhagen_weights given;
   numbers x;
   double *w[4], *b[4]; /* wq, wk, wv, wo as [in][out], rounded, and not; biases */
@@ -787,6 +878,7 @@ static void take_weights(rounding *r, int i, const float *w, const float *b, siz
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
     r->w[i][j] = nearest(r->own, r->exact[i][j]);
   }
+  for (size_t j = 0; j < out && r->quantized && !r->short_of_memory; j++) quantize_column(r->w[i] + j, in, out);
   for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
 }
 
@@ -854,7 +946,7 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   if (r->short_of_memory) return;
 
   if (projects(e, MHAGEN_PROJECT_Q)) {
-    take_inexact(qx, e->n, r->own, e->d, x);
+    take_inexact(qx, e->n, r->own, r->quantized, e->d, x);
     project_inexact(r, 0, e->n, r->b[0], x, q);
   } else {
     take_heads(e, qx, e->n, e->n, e->h, e->dk, q);
@@ -879,9 +971,9 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   round_all(r->attend, shape->scale * LOG2E, o->q, e->n * e->h * o->depth);
 
   if (absorbs || merges) {
-    take_inexact(kx, e->made, NULL, e->k_width, o->k);
+    take_inexact(kx, e->made, NULL, 0, e->k_width, o->k);
   } else if (projects(e, MHAGEN_PROJECT_K)) {
-    take_inexact(kx, e->made, r->own, e->k_width, x);
+    take_inexact(kx, e->made, r->own, r->quantized, e->k_width, x);
     project_inexact(r, 1, e->made, folds & MHAGEN_FOLD_BK ? NULL : r->b[1], x, o->k);
   } else {
     take_heads(e, kx, e->m, e->made, e->h_kv, e->dk, o->k);
@@ -891,9 +983,9 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   round_all(r->attend, 1, o->k, e->made * o->k_heads * o->depth);
 
   if (o->v_heads == 1 && folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V)) {
-    take_inexact(vx, e->made, NULL, e->v_width, o->v);
+    take_inexact(vx, e->made, NULL, 0, e->v_width, o->v);
   } else if (projects(e, MHAGEN_PROJECT_V)) {
-    take_inexact(vx, e->made, r->own, e->v_width, x);
+    take_inexact(vx, e->made, r->own, r->quantized, e->v_width, x);
     project_inexact(r, 2, e->made, folds & MHAGEN_FOLD_BV ? NULL : r->b[2], x, o->v);
   } else {
     take_heads(e, vx, e->m, e->made, e->h_kv, e->dv, o->v);
@@ -1035,7 +1127,8 @@ static void output_inexact(const rounding *r, const operands *o, inexact context
   }
   if (folds & MHAGEN_FOLD_ABSORB_V) context = applied;
   if (projects(e, MHAGEN_PROJECT_O)) {
-    round_all(r->own, 1, context, e->h * e->dv);
+    if (r->quantized) quantize_inexact(context, e->h * e->dv);
+    else round_all(r->own, 1, context, e->h * e->dv);
     multiply(context, e->h * e->dv, (matrix){r->w[3], e->y_width, 1}, r->b[3], y, e->y_width);
     return;
   }
@@ -1097,7 +1190,7 @@ static void entry_rounded(rounding *r, const mhagen_args *args, const mhagen_res
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results) {
   rounding r = {.shape = shape, .e = extents_of(shape), .own = format_of(shape->dtype),
-                .attend = format_of(attend_type(shape)), .given = *weights,
+                .attend = format_of(attend_type(shape)), .quantized = is_quantized(shape), .given = *weights,
                 .x = numbers_of(shape, weights, args, NULL)};
   extents *e = &r.e;
   const size_t hq = e->h * e->dk, hk = e->h_kv * e->dk, hv = e->h_kv * e->dv;

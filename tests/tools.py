@@ -23,7 +23,7 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64", "neon": "aarch64"}
 ISAS = list(MACHINES)
-NEEDS = {"avx512_bf16": {"avx512_bf16"}}  # of CPUs, beside AVX-512, which all machines of the tests have
+NEEDS = {"avx512_bf16": {"avx512_bf16", "avx512_vnni"}}  # of CPUs, beside AVX-512, which all machines of the tests have
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
@@ -260,6 +260,10 @@ COVER = [
     "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=9 seq_kv=21 attention=cross project=qo rope=half kv_start=true kv_len=true "
     "dtype=bf16 batch=2",
     "h=2 d_model=12 dk=6 seq=9 seq_kv=24 cache=append cache_layout=bhsd rope=half dtype=bf16",
+    "h=2 d_model=20 dk=6 seq=19 dtype=int8 probs=true",
+    "h=4 h_kv=2 d_model=17 dk=5 dv=3 seq=21 seq_kv=35 attention=cross project=kvo dtype=int8 kv_len=true batch=2",
+    "h=2 d_model=70 dk=8 seq=3 seq_kv=9 attention=cross cache=fixed qk_norm=rms rope=half dtype=int8",
+    "h=1 d_model=5 dk=3 seq=3 dtype=int8 unroll=full",
 ]
 
 

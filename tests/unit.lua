@@ -298,6 +298,7 @@ return function()
                           templates, sandbox, once } do
     test()
   end
+  require "tests.unit_pack"(check)
   require "tests.unit_plan"(check)
   require "tests.unit_tape"(check, same)
   require "tests.unit_roll"(check, same)

@@ -103,6 +103,9 @@ return function(check)
     { "dtype=bf16 seq=4 seq_kv=12 cache=append", 2, 1, "for few queries" },
     { "dtype=bf16 attention=cross cache=fixed", 1, 2, "filled from rows" },
     { "dtype=bf16 attention=cross project=qvo", 2, 2 }, { "dtype=bf16 attention=cross project=none dv=3", 1, 2 },
+    { "dtype=int8", 4, 2 }, { "dtype=int8 attend_dtype=f32", 4, 1 }, { "dtype=int8 dv=3", 4, 2 },
+    { "dtype=int8 attention=cross project=kv", 4, 2 }, { "dtype=int8 seq_kv=12 cache=append", 4, 2 },
+    { "dtype=int8 attention=cross project=qvo", 4, 2 }, { "dtype=int8 rope=half", 4, 2 },
   } do
     local base = paired_base:gsub("(%w+)=%w+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
     local words = base .. case[1]

@@ -129,11 +129,11 @@ function Code:unroll(steps, accumulators, loop)
   return loop
 end
 
--- The same for a tile whose sums may be in chains; returns the number of chains as well. With chains
+-- The same for a tile of a product whose sums may be in chains; returns the number of chains as well. With chains
 -- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
-function Code:summing(rows, vectors, steps, edge)
+function Code:summing(product, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
-  local chains, lanes = tiles.chains(plan, rows, vectors, steps), plan.product.way == "lane" and plan.isa.lanes
+  local chains, lanes = tiles.chains(plan, rows, vectors, steps), product.way == "lane" and plan.isa.lanes
   if chains > 1 then
     choices.add(self.t.why, "chains")
     loop = math.max(chains, lanes or 1)

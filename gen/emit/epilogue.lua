@@ -68,6 +68,21 @@ local stores = { columns = M.store_columns, rows = M.store_rows }
 -- As target.pairs says, the numbers of a row or the rows in pairs, or neither.
 function M.store_as(t, target) return (stores[target.pairs] or M.store)(t, target) end
 
+-- Sums of words become floats: times the scale of their row and of their column, plus a bias, if there is one.
+-- columns[c]: scale and bias. The scales meet first, for their product is near the result's size.
+function M.from_words(t, row_scales, columns)
+  local of_row = {}
+  return { apply = function(value, at)
+    local w, column = at.v.w, columns[at.c]
+    if at.c == 1 then of_row = {} end
+    of_row[w] = of_row[w] or t:op("dup", w, ("row_scale_%s"):format(at.name), row_scales:at(at.r))
+    local scale = t:op("mul", w, "scale_" .. at.name, of_row[w], column.scale)
+    local sum = t:op("to_f", w, "sum_" .. at.name, value)
+    if not column.bias then return t:op("mul", w, "value_" .. at.name, sum, scale) end
+    return t:op("fma", w, "value_" .. at.name, sum, scale, column.bias)
+  end }
+end
+
 -- Times a factor of each lane, which read(c, v) records.
 function M.scale(t, name, read)
   local factors = {}

@@ -25,9 +25,9 @@ end
 local function steps(t, tile, sums, k0, n, base)
   local b, product = tile.b, tile.product
   local way = ways[way_of(tile)](t, tile, { count = n, base = base })
-  local load = "load"
-  if tiles.kept(t.isa, tile.rows) then
-    load = "load_kept"
+  local load = product.does.load
+  if product.does.kept and tiles.kept(t.isa, tile.rows) then
+    load = product.does.kept
     choices.add(t.why, "kept")
   end
   for i = 0, n - 1 do
@@ -64,7 +64,7 @@ local function joined(t, tile, sums)
     for i = 1, #sums, 2 * apart do
       for r = 0, tile.rows - 1 do
         for c = 1, #tile.vecs do
-          t:update(sums[i][r][c], "add", sums[i][r][c], sums[i + apart][r][c])
+          t:update(sums[i][r][c], tile.product.does.add, sums[i][r][c], sums[i + apart][r][c])
         end
       end
     end
@@ -79,7 +79,7 @@ end
 -- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
 -- 0, c from 1.
 function M.tile(t, tile)
-  local sums, zero = {}, M.from_zero(t)
+  local sums, zero = {}, M.from_zero(t, tile.product)
   for i = 1, tile.chains or 1 do
     sums[i] = {}
     for r = 0, tile.rows - 1 do
@@ -108,17 +108,19 @@ function M.tile(t, tile)
   return joined(t, tile, sums)
 end
 
--- Ways to start an accumulator.
-function M.from_zero(t)
-  return function(_, _, w, name) return t:start("zero", w, name) end
+-- Ways to start an accumulator: with zeros of a product, if it is not one of floats,
+function M.from_zero(t, product)
+  local op = product and product.does.zero or "zero"
+  return function(_, _, w, name) return t:start(op, w, name) end
 end
 
 function M.from_row(t, bias) -- one value a row
   return function(r, _, w, name) return t:start("dup", w, name, bias:at(r)) end
 end
 
-function M.from_columns(t, bias) -- one value a column
-  return function(_, c, w, name) return t:start("load", w, name, bias:at((c - 1) * t.isa.lanes)) end
+function M.from_columns(t, bias, product) -- one value a column
+  local op = product and product.does.load or "load"
+  return function(_, c, w, name) return t:start(op, w, name, bias:at((c - 1) * t.isa.lanes)) end
 end
 
 return M

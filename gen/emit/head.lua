@@ -51,7 +51,7 @@ local function score_tile(K, group, ptrs, tile)
   local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
   local word = pass.word .. (tile.edge and "_masked" or "") .. like
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
-    local unroll, chains = K:summing(tile.like or rows, #group.vecs, depth, tile.edge)
+    local unroll, chains = K:summing(plan.attend_product, tile.like or rows, #group.vecs, depth, tile.edge)
     softmax.tile(K.t, {
       product = plan.attend_product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll,
       chains = chains,

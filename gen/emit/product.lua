@@ -3,8 +3,14 @@
 local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
+local types = require "types"
 
 local M = {}
+
+-- Where a tile goes, for an epilogue.
+local function target_of(tile, c)
+  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
 -- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
@@ -16,25 +22,54 @@ local function chunk_tile(K, tile)
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
-    local unroll, chains = K:summing(tile.rows, #tile.vecs, steps)
+    local unroll, chains = K:summing(K.plan.product, tile.rows, #tile.vecs, steps)
     local inner = {
       product = K.plan.product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = bias and tile.start(t, p.bias) or gemm.from_zero(t),
     }
-    local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+    local target = target_of(tile, p.c)
     local store = epilogue.store_as(t, target)
     epilogue.run(inner, gemm.tile(t, inner), next_chunk and { epilogue.add(t, target), store } or { store })
   end)
 end
 
+-- The same of words of bytes: all K steps, whose sums are integers. tile has also scales, those of the columns behind
+-- which what sums begin with may be, and a.scales, those of the rows.
+local function words_tile(K, tile)
+  local t, product, steps = K.t, K.plan.product, tile.steps
+  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "row_scales", "in", tile.a.scales },
+                   { "scales", "in", tile.scales }, { "c", "out", tile.c.p } }
+  if tile.bias then table.insert(params, 5, { "bias", "in", tile.bias }) end
+  K:part(tile.name .. "_k" .. steps, ("%s, %d K steps."):format(tile.text, steps), params, function(p)
+    local unroll, chains = K:summing(product, tile.rows, #tile.vecs, steps)
+    local inner = {
+      product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
+      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product)
+        or gemm.from_zero(t, product),
+    }
+    local sums = gemm.tile(t, inner)
+    local columns = {}
+    for c, v in ipairs(tile.vecs) do
+      local at = (c - 1) * t.isa.lanes
+      columns[c] = { scale = t:op("load", v.w, "scale_c" .. c - 1, p.scales:at(at)),
+                     bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
+    end
+    local target = target_of(tile, p.c)
+    epilogue.run(inner, sums, { epilogue.from_words(t, p.row_scales, columns), epilogue.store_as(t, target) })
+  end)
+end
+
 -- One with vectors over columns, those of a panel of B.
 function M.column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
-  chunk_tile(K, {
+  local record = K.plan.product.quant and words_tile or chunk_tile
+  record(K, {
     name = ("%s_%dx%d"):format(label, rows, block.used),
     text = ("A tile of %d rows and %d columns"):format(rows, block.used),
     rows = rows, vecs = block.vecs, mode = mode, steps = steps,
     a = a, b = { p = panel, step = block.width }, bias = bias, start = gemm.from_columns, c = c,
+    scales = panel:at(steps * block.width):as(types.f32),
   })
 end
 
@@ -44,8 +79,8 @@ function M.each_panel(K, product, build)
   local at = 0
   for _, block in ipairs(product.blocks) do
     local first = at
-    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.steps) + first) end)
-    at = at + block.count * block.width * product.steps
+    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.height) + first) end)
+    at = at + block.count * block.width * product.height
   end
 end
 

@@ -178,7 +178,7 @@ local function context_tile(K, step, tile)
     ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
       block.used), params, function(p)
     local unroll, chains = 1, 1
-    if literal then unroll, chains = K:summing(run.size, #block.vecs, tile.keys) end
+    if literal then unroll, chains = K:summing(K.plan.product, run.size, #block.vecs, tile.keys) end
     local inner = {
       product = K.plan.product, rows = run.size, vecs = block.vecs, steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },

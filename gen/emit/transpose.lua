@@ -23,14 +23,15 @@ function M.square(t, rows, prefix)
   return rows
 end
 
--- The sums of the lanes of each of the vectors list[i], i from 0 to L-1, as the lanes of one vector.
-function M.sums(t, list)
+-- The sums of the lanes of each of the vectors list[i], i from 0 to L-1, as the lanes of one vector; or what another op
+-- makes of them, and the word for that in names.
+function M.sums(t, list, op, word)
   local w, block = t.isa.full, 1
   while block < t.isa.lanes do
     local joined = {}
     for i = 0, #list, 2 do
       local name, a, b = ("_%d_%d"):format(2 * block, i // 2), list[i], list[i + 1]
-      joined[i // 2] = t:op("add", w, "sums" .. name, t:op("trn_lo", w, "even" .. name, a, b, block),
+      joined[i // 2] = t:op(op or "add", w, (word or "sums") .. name, t:op("trn_lo", w, "even" .. name, a, b, block),
         t:op("trn_hi", w, "odd" .. name, a, b, block))
     end
     list, block = joined, 2 * block

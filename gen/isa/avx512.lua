@@ -14,10 +14,14 @@ return {
   registers = 32,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } } },
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+                      rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
   },
   fused = true,
   saturates = true,
-  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16 },
+  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, words = x86.words.words,
+              lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
+              larger_size = x86.words.larger_size },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -30,10 +34,12 @@ static inline __m512 root16(__m512 a) {
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
-      full = "0xFFFF", low = "(", cost = 1,
+      full = "0xFFFF", low = "(", cost = 1, words = x86.words_512, bytes = x86.bytes_512,
+      permute = "_mm512_permutexvar_epi32(order, ", order = ")",
       register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
-      full = "0xFF", low = "_mm512_castps512_ps256(",
+      full = "0xFF", low = "_mm512_castps512_ps256(", words = x86.words_256, bytes = x86.bytes_256,
+      permute = "_mm256_permutexvar_epi32(order, ", order = ")",
       cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
       widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
@@ -63,6 +69,16 @@ static inline __m512 root16(__m512 a) {
     round_bf16 = "to_bf16_$lanes($1)",
     round_f16 = "$widen$narrow$1, _MM_FROUND_TO_NEAREST_INT))",
     scale2 = "$p_scalef_ps($1, $2)",
+    load_words = "$p_castps_$si($p_loadu_ps($1))",
+    store_words = "$p_storeu_ps($1, $p_cast$si_ps($2))",
+    dup_word = "$p_castps_$si($p_set1_ps($1))",
+    zero_words = "$p_setzero_$si()",
+    words = "words_$lanes($1, $2, $3, $4)",
+    lane_words = "lane_words_$lanes($1, $2, $3, $4)",
+    dot_bytes = "dot_bytes_$lanes($1, $2, $3)",
+    iadd = "$p_add_epi32($1, $2)",
+    to_f = "$p_cvtepi32_ps($1)",
+    larger_size = "larger_size_$lanes($1, $2)",
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",

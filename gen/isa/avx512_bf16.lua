@@ -1,6 +1,6 @@
--- AVX-512 with BF16: sums of products of pairs of bfloat16.
+-- AVX-512 with BF16 and VNNI, as Zen 4 has both: sums of products of pairs of bfloat16, and of four bytes.
 --
--- The instruction takes numbers below 2^-126 as zeros, and rounds twice: behind the second product of a pair, and
+-- That of bfloat16 takes numbers below 2^-126 as zeros, and rounds twice: behind the second product of a pair, and
 -- behind the first one.
 
 local avx512 = require "isa.avx512"
@@ -11,10 +11,12 @@ local rows = avx512.products["f32 f32"].rows
 
 return extend(avx512, {
   name = "avx512_bf16",
-  title = "x86-64 with AVX-512 F, DQ, BW, VL and BF16",
+  title = "x86-64 with AVX-512 F, DQ, BW, VL, BF16 and VNNI",
   cpu = "MHAGEN_CPU_AVX512_BF16",
-  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma",
-  products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, rows = rows } },
+  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma",
+  products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, rows = rows },
+               ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
+                                rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } } },
   prelude = avx512.prelude .. [[
 
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
@@ -26,20 +28,23 @@ typedef float bf16_pair;
 static inline $t pair_$lanes($t a, $t b) {
   const $i halves = ($i)$p_cvtne2ps_pbh(b, a);
   const $i order = $p_set_epi16(
-      $order);
+      $halves);
   return $p_cast$si_ps($p_permutexvar_epi16(order, halves));
 }
 ]],
   },
   widths = {
     { bh = "__m512bh", half = "__m256", halfp = "_mm256",
-      order = "31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,\n" ..
+      halves = "31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,\n" ..
         "      23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0" },
-    { bh = "__m256bh", half = "__m128", halfp = "_mm", order = "15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0" },
+    { bh = "__m256bh", half = "__m128", halfp = "_mm",
+      halves = "15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0" },
   },
   rows = {
     pair = "pair_$lanes($1, $2)",
     dot = "$p_dpbf16_ps($3, ($bh)$1, ($bh)$2)",
+    flip_bytes = "$p_xor_$si($1, $p_set1_epi32((int)0x80808080))",
+    dot_unsigned = "$p_dpbusd_epi32($3, $1, $2)",
     store_pairs = "$halfp_storeu_ps($1, ($half)$p_cvtneps_pbh($2))",
     low_half = "$p_cast$si_ps($p_slli_epi32($p_castps_$si($1), 16))",
     high_half = "$p_cast$si_ps($p_and_$si($p_castps_$si($1), $p_set1_epi32((int)0xFFFF0000)))",

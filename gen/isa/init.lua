@@ -28,7 +28,8 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane; of pairs also the op, and group, the numbers of a K step), widths (the full one first), rows.
+-- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step, and unsigned, where
+-- the bytes of A have no sign), widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
 -- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
 -- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
@@ -59,14 +60,26 @@ function M.define(isa)
   return isa
 end
 
--- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed }, the last two
--- being how operands lie that a kernel makes, and those that are packed, if not as float32 of any value. Where the ISA
--- has none of its own that takes one number, operands become float32 as they are read, and the product is that of
--- float32.
+local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low", zero = "zero", add = "add" }
+local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd" }
+
+-- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed, does }: held and
+-- packed say how operands lie that a kernel makes, and those that are packed, if not as float32 of any value; does, by
+-- which ops operands are read and sums begin and meet. Where the ISA has none of its own that takes one number,
+-- operands become float32 as they are read, and the product is that of float32. That of a quantized type, or nil if the
+-- ISA has none, has also quant, how weights are packed (pack.lua), and unsigned: the bytes of A are 128 more.
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
-  return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", group = 1, held = types.held(type) }
+  return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", group = 1, held = types.held(type),
+           does = of_floats }
+end
+
+function M.quantized(isa, type)
+  local row = isa.products[type.name .. " " .. type.name]
+  return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
+                   held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
+                   quant = { bits = 8, group = 0, sums = row.unsigned or false } }
 end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word.
@@ -74,7 +87,7 @@ function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
-           held = types.pairs(type), packed = types.pairs(type) }
+           held = types.pairs(type), packed = types.pairs(type), does = of_floats }
 end
 
 -- Whether an ISA rounds to a type.

@@ -21,6 +21,37 @@ static inline float32x4_t to_bf16(float32x4_t a) {
 }
 ]]
 
+local words = [[
+/* The nearest integers of a, b, c, d, as signed bytes one behind the other. */
+static inline int32x4_t words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
+  const int16x8_t low = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(a)), vmovn_s32(vcvtnq_s32_f32(b)));
+  const int16x8_t high = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(c)), vmovn_s32(vcvtnq_s32_f32(d)));
+  return vreinterpretq_s32_s8(vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+]]
+
+local lane_words = [[
+/* In each lane the word of four numbers, as signed bytes. */
+static inline int32x4_t lane_words_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
+  const int32x4_t byte = vdupq_n_s32(0xFF);
+  const int32x4_t first = vandq_s32(vcvtnq_s32_f32(a), byte);
+  const int32x4_t second = vshlq_n_s32(vandq_s32(vcvtnq_s32_f32(b), byte), 8);
+  const int32x4_t third = vshlq_n_s32(vandq_s32(vcvtnq_s32_f32(c), byte), 16);
+  const int32x4_t fourth = vshlq_n_s32(vcvtnq_s32_f32(d), 24);
+  return vorrq_s32(vorrq_s32(first, second), vorrq_s32(third, fourth));
+}
+]]
+
+local dot_bytes = [[
+/* c + the products of the signed bytes of a and b, each of 16 bits. */
+static inline int32x4_t dot_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
+  const int8x16_t x = vreinterpretq_s8_s32(a), y = vreinterpretq_s8_s32(b);
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)));
+  const int32x4_t high = vpaddlq_s16(vmull_high_s8(x, y));
+  return vaddq_s32(c, vpaddq_s32(low, high));
+}
+]]
+
 return {
   name = "neon",
   title = "AArch64 with Advanced SIMD",
@@ -40,10 +71,13 @@ return {
     "#pragma GCC pop_options",
     "#endif",
   }, "\n"),
-  helpers = { load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16 },
+  helpers = { load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, words = words,
+              lane_words = lane_words, dot_bytes = dot_bytes },
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+                      rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
   },
   fused = true,
   widths = {
@@ -84,6 +118,15 @@ return {
     to_i = "vcvtq_s32_f32($1)",
     ishl = "vshlq_n_s32($1, $2)",
     iadd = "vaddq_s32($1, $2)",
+    load_words = "vreinterpretq_s32_f32(vld1q_f32($1))",
+    store_words = "vst1q_f32($1, vreinterpretq_f32_s32($2))",
+    dup_word = "vreinterpretq_s32_f32(vdupq_n_f32($1))",
+    zero_words = "vdupq_n_s32(0)",
+    words = "words_4($1, $2, $3, $4)",
+    lane_words = "lane_words_4($1, $2, $3, $4)",
+    dot_bytes = "dot_bytes_4($1, $2, $3)",
+    to_f = "vcvtq_f32_s32($1)",
+    larger_size = "vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(vabsq_f32($1)), vreinterpretq_s32_f32($2)))",
     as_i = "vreinterpretq_s32_f32($1)",
     as_f = "vreinterpretq_f32_s32($1)",
     lt = "vcltq_f32($1, $2)",

@@ -1,7 +1,7 @@
 -- The contract between the emitters and the ISAs: every primitive, its signature, its meaning.
 --
 -- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
--- a address of floats, y address of bytes, e one float in memory, n integer literal, s float literal,
+-- a address of floats or words, y address of bytes, e one of these in memory, n integer literal, s float literal,
 -- x integer expression (converted to float). Left of the arrow stands the result.
 --
 -- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
@@ -9,7 +9,9 @@
 -- n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
 -- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
--- zero if that is below 2^-126; so are LOW(x) and HIGH(x).
+-- zero if that is below 2^-126; so are LOW(x) and HIGH(x). QUAD(w, x, y, z) is the word of four bytes, the first in the
+-- low bits, each the nearest integer; BYTE(x, k) and UBYTE(x, k) are byte k of a word, the latter without a sign; N(j)
+-- is number j of all operands, one behind the other, W(j) word j at the address, word the one in memory.
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
@@ -90,17 +92,42 @@ op { "zero_low_if", "f <- m f", "b, its low half zero where the mask is set", op
      ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF0000)), b)" }
 op { "zero_high_if", "f <- m f", "b, its high half zero where the mask is set", optional = true,
      ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF)), b)" }
+-- words of four bytes, and sums of their products
+op { "load_words", "i <- a",  "L words from any float-aligned address", optional = true, ref = "W(i)" }
+op { "store_words", "- <- a i", "all words to any float-aligned address", optional = true, ref = "b" }
+op { "dup_word", "i <- e",    "one word of memory in every lane", optional = true, ref = "word" }
+op { "zero_words", "i <-",    "zeros", optional = true, ref = "0", port = "none" }
+op { "words",   "i <- f f f f", "L words of four numbers each, which follow each other in a, b, c and d: the " ..
+                              "nearest integers as signed bytes; of NaN any bytes", optional = true,
+     ref = "QUAD(N(4 * i), N(4 * i + 1), N(4 * i + 2), N(4 * i + 3))",
+     domain = "fabsf(N(4 * i)) <= 127.0 and fabsf(N(4 * i + 1)) <= 127.0 and fabsf(N(4 * i + 2)) <= 127.0 and " ..
+              "fabsf(N(4 * i + 3)) <= 127.0" }
+op { "lane_words", "i <- f f f f", "in each lane the word of that lane of a, b, c and d, as above", optional = true,
+     ref = "QUAD(a, b, c, d)",
+     domain = "fabsf(a) <= 127.0 and fabsf(b) <= 127.0 and fabsf(c) <= 127.0 and fabsf(d) <= 127.0" }
+op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", optional = true,
+     ref = "ixor(a, 2155905152)" }
+op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a and b, modulo 2^32", optional = true,
+     port = "fma", ref = "iadd(c, BYTE(a, 0) * BYTE(b, 0) + BYTE(a, 1) * BYTE(b, 1) + BYTE(a, 2) * BYTE(b, 2) + " ..
+                         "BYTE(a, 3) * BYTE(b, 3))" }
+op { "dot_unsigned", "i <- i i i", "the same with a's bytes without a sign", optional = true, port = "fma",
+     ref = "iadd(c, UBYTE(a, 0) * BYTE(b, 0) + UBYTE(a, 1) * BYTE(b, 1) + UBYTE(a, 2) * BYTE(b, 2) + " ..
+           "UBYTE(a, 3) * BYTE(b, 3))" }
+op { "to_f",    "f <- i",     "the nearest float, ties to even", optional = true, ref = "F(a)" }
+op { "larger_size", "f <- f f", "the larger of |a| and b, whose sign is not set; NaN where either is", optional = true,
+     ref = "pick(fabsf(a) > b or isnan(a), fabsf(a), b)", domain = "BITS(b) >= 0" }
 -- the parts of exp2 by a table, where an ISA looks up sixteen floats in a register
 op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true, port = "shuffle",
      ref = "F(exp2(iand(BITS(a), 15) / 16.0))" }
 op { "scale2_floor", "f <- f f", "a * 2^floor(b) for a in [1, 2) and b from -126; inf for b from 128; " ..
      "NaN where b is", optional = true,
      ref = "F(a * exp2(floor(b)))", domain = "a >= 1.0 and a < 2.0 and (b >= 0.0 - 126.0 or isnan(b))" }
--- integer lanes, only where scale2 is not native
+-- integer lanes, for scale2 where it is not native
 op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22; of a NaN the low 9 bits are 0",
      ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }
 op { "ishl",    "i <- i n",   "shifted left by n bits", ref = "ishl(a, n)", optional = true }
-op { "iadd",    "i <- i i",   "a + b modulo 2^32", ref = "iadd(a, b)", optional = true }
+op { "iadd",    "i <- i i",   "a + b modulo 2^32; also of sums of products of bytes", ref = "iadd(a, b)",
+     optional = true }
 op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true, port = "none" }
 op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", optional = true, port = "none" }
 -- comparison and choice

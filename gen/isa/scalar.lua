@@ -1,6 +1,30 @@
 -- Plain C: one lane, any machine; also the version to read first. Two roundings in fma, because
 -- fmaf without hardware is a library call of a hundred instructions.
 
+-- Floats would not keep all words: there are machines that make one NaN of another as they load it.
+local word_at = [[
+/* The word at p. */
+static inline int32_t word_at(const float *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return word;
+}
+]]
+
+local word_of = [[
+/* The nearest integers as signed bytes, ties to even; 1.5 * 2^23 leaves no bits for a fraction. */
+static inline int32_t word_of(float a, float b, float c, float d) {
+  const float shifted[4] = { a + 12582912.0f, b + 12582912.0f, c + 12582912.0f, d + 12582912.0f };
+  uint32_t bits[4];
+  int32_t word;
+  memcpy(bits, shifted, sizeof bits);
+  const uint32_t low = (bits[0] & 255u) | (bits[1] & 255u) << 8;
+  const uint32_t all = low | (bits[2] & 255u) << 16 | (bits[3] & 255u) << 24;
+  memcpy(&word, &all, sizeof word);
+  return word;
+}
+]]
+
 return {
   name = "scalar",
   title = "plain C11, any machine",
@@ -22,6 +46,8 @@ return {
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } } },
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+                      rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
   },
   fused = false,
   saturates = true,
@@ -51,6 +77,34 @@ static inline float to_f16(float a) {
   bits |= sign;
   memcpy(&a, &bits, sizeof a);
   return a;
+}
+]],
+    load_words = word_at,
+    dup_word = word_at,
+    store_words = [[
+/* The word at p becomes another one. */
+static inline void put_word(float *p, int32_t word) { memcpy(p, &word, sizeof word); }
+]],
+    words = word_of,
+    lane_words = word_of,
+    dot_bytes = [[
+/* Byte i of a word. */
+static inline int32_t byte_of(int32_t a, int i) {
+  return (int32_t)((((uint32_t)a >> 8 * i) & 255u) ^ 128u) - 128;
+}
+
+/* c + the products of the signed bytes of a and b. */
+static inline int32_t dot_bytes(int32_t a, int32_t b, int32_t c) {
+  const int32_t low = byte_of(a, 0) * byte_of(b, 0) + byte_of(a, 1) * byte_of(b, 1);
+  const int32_t high = byte_of(a, 2) * byte_of(b, 2) + byte_of(a, 3) * byte_of(b, 3);
+  return (int32_t)((uint32_t)c + (uint32_t)(low + high));
+}
+]],
+    larger_size = [[
+/* The larger of |a| and b >= 0; NaN where either is. */
+static inline float larger_size(float a, float b) {
+  const float size = a < 0.0f ? -a : a;
+  return size <= b || b != b ? b : size;
 }
 ]],
     sqrt = [[
@@ -89,7 +143,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 ]],
-  widths = { { lanes = 1, t = "float", m = "int", cost = 1 } },
+  widths = { { lanes = 1, t = "float", m = "int", i = "int32_t", cost = 1 } },
   rows = {
     load = "$e1",
     load_n = "$e1",
@@ -114,6 +168,16 @@ static inline float scale2(float a, float b) {
     round_bf16 = "to_bf16($1)",
     round_f16 = "to_f16($1)",
     scale2 = "scale2($1, $2)",
+    load_words = "word_at($1)",
+    store_words = "put_word($1, $2)",
+    dup_word = "word_at(&$1)",
+    zero_words = "0",
+    words = "word_of($1, $2, $3, $4)",
+    lane_words = "word_of($1, $2, $3, $4)",
+    dot_bytes = "dot_bytes($1, $2, $3)",
+    iadd = "(int32_t)((uint32_t)$1 + (uint32_t)$2)",
+    to_f = "(float)$1",
+    larger_size = "larger_size($1, $2)",
     lt = "$1 < $2",
     sel = "$1 ? $2 : $3",
     zero_if = "$1 ? 0.0f : $2",

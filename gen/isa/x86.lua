@@ -29,6 +29,55 @@ static inline $t to_bf16_$lanes($t a) {
 }
 ]]
 
+-- The orders below, for each width.
+local quarter = "0x0C080400, 0x0D090501, 0x0E0A0602, 0x0F0B0703"
+M.bytes_256 = quarter .. ",\n      " .. quarter
+M.bytes_512 = M.bytes_256 .. ",\n      " .. M.bytes_256
+M.words_256 = "0, 4, 1, 5, 2, 6, 3, 7"
+M.words_512 = "0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15"
+
+-- Words of four bytes, for AVX2 and AVX-512. Packing works on quarters of 128 bits: the words of a, b, c and d are
+-- there as rows, and as columns in the result. NaN becomes -128.
+M.words = {
+  larger_size = [[
+/* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
+static inline $t larger_size_$lanes($t a, $t b) {
+  const $i size = $p_and_$si($p_castps_$si(a), $p_set1_epi32(0x7FFFFFFF));
+  return $p_cast$si_ps($p_max_epi32(size, $p_castps_$si(b)));
+}
+]],
+  words = [[
+/* Words of four numbers each, which follow each other in a, b, c, d, as signed bytes. */
+static inline $i words_$lanes($t a, $t b, $t c, $t d) {
+  const $i low = $p_packs_epi32($p_cvtps_epi32(a), $p_cvtps_epi32(b));
+  const $i high = $p_packs_epi32($p_cvtps_epi32(c), $p_cvtps_epi32(d));
+  const $i order = $p_setr_epi32(
+      $words);
+  return $permute$p_packs_epi16(low, high)$order;
+}
+]],
+  lane_words = [[
+/* In each lane the word of four numbers, as signed bytes. */
+static inline $i lane_words_$lanes($t a, $t b, $t c, $t d) {
+  const $i low = $p_packs_epi32($p_cvtps_epi32(a), $p_cvtps_epi32(b));
+  const $i high = $p_packs_epi32($p_cvtps_epi32(c), $p_cvtps_epi32(d));
+  const $i order = $p_setr_epi32(
+      $bytes);
+  return $p_shuffle_epi8($p_packs_epi16(low, high), order);
+}
+]],
+  dot_bytes = [[
+/* c + the products of the signed bytes of a and b: those of even bytes, and of odd ones, as pairs
+ * of 16 bits, whose sums do not overflow. */
+static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
+  const $i a_even = $p_srai_epi16($p_slli_epi16(a, 8), 8);
+  const $i b_even = $p_srai_epi16($p_slli_epi16(b, 8), 8);
+  const $i odd = $p_madd_epi16($p_srai_epi16(a, 8), $p_srai_epi16(b, 8));
+  return $p_add_epi32(c, $p_add_epi32($p_madd_epi16(a_even, b_even), odd));
+}
+]],
+}
+
 function M.begin(features)
   return table.concat({
     -- A spilled vector faults there: the stack is aligned to 16 bytes alone (gcc's bug 54412).

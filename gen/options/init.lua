@@ -74,6 +74,12 @@ function M.on(row, values)
   return row.default ~= nil or value ~= M.default(row, values)
 end
 
+-- Whether a kernel says what the value of the option is: also where others imply one that is not that of same_as.
+local function told(row, values)
+  local implied = row.same_as and row.implied and row.implied(values)
+  return M.on(row, values) or (implied ~= nil and implied == values[row.key])
+end
+
 local function each_on(cfg)
   local on = {}
   for _, row in ipairs(M.list) do
@@ -176,7 +182,7 @@ function M.key_rows(cfg) return cfg.cache == "append" and cfg.seq or cfg.seq_kv 
 function M.words(cfg)
   local words = {}
   for _, row in ipairs(M.told.word) do
-    if M.on(row, cfg) then words[#words + 1] = row.word:format(M.text(row, cfg[row.key])) end
+    if told(row, cfg) then words[#words + 1] = row.word:format(M.text(row, cfg[row.key])) end
   end
   return words
 end
@@ -196,7 +202,7 @@ function M.bits(plan)
   local bits = {}
   for _, row in ipairs(M.list) do
     local bit, value = row.bit, plan.cfg[row.key]
-    if type(bit) == "table" then bit = bit[value] elseif not M.on(row, plan.cfg) then bit = nil end
+    if type(bit) == "table" then bit = bit[value] elseif not told(row, plan.cfg) then bit = nil end
     if bit and not (row.idle and row.idle(plan)) then bits[#bits + 1] = bit end
   end
   return bits
@@ -214,7 +220,7 @@ end
 function M.numbers(cfg)
   local list = {}
   for _, row in ipairs(M.list) do
-    if row.number and (M.on(row, cfg) or row.beside and any_on(row.beside, cfg)) then
+    if row.number and (told(row, cfg) or row.beside and any_on(row.beside, cfg)) then
       list[#list + 1] = { row.key, number_text(row, cfg[row.key]) }
     end
   end

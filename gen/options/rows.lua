@@ -61,6 +61,13 @@ local function unprojected(letter, heads, width)
   end
 end
 
+-- What attention has where projections are of a type that it cannot have: what the ISA is fastest with.
+local function attention_beside_int8(values)
+  local own, isa = types.by_name[values.dtype], isas.list[values.isa]
+  if not (own and own.quantized) then return nil end
+  return isa and isas.paired(isa, types.by_name.bf16) and "bf16" or "f32"
+end
+
 local M = {}
 
 -- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
@@ -278,11 +285,16 @@ M.options = {
     draw = { chance = 0.15, of = { 0.125, 1, 0.3, 1e-9, 1e9 } } },
   { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
+    fill = { { pointer = "workspace", aligned = true, of = "int8" } },
+    excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
     doc = "number type of the operands of the projections' products, whose sums are float32; leads a name",
     draw = { chance = 0.2, of = types.names } },
-  { key = "attend_dtype", kind = "choice", choices = types.names, same_as = "dtype", name = "_attend_",
+  { key = "attend_dtype", kind = "choice", choices = types.of_attention, same_as = "dtype",
+    implied = attention_beside_int8,
+    name = "_attend_",
     word = "attention in %s", bit = "MHAGEN_ATTEND_DTYPE", number = true, also = { "softmax_dtype" },
-    doc = "the same of the products of queries and keys, and of weights and values",
+    doc = "the same of the products of queries and keys, and of weights and values; beside dtype = int8 bf16 where " ..
+      "the ISA multiplies it, else f32",
     draw = { chance = 0.2, of = types.names } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     also = { "mcpu", "march", "machine" },
@@ -353,8 +365,7 @@ M.elsewhere = {
   { "is no key: scaled angles are tables, rope_cos and rope_sin in mhagen_weights",
     "rope_scaling", "rope_type", "rope_parameters" },
   { "is no key, but a value of dtype and attend_dtype", "f16", "fp16", "float16", "half", "bf16", "bfloat16" },
-  { "is not supported yet: numbers are float32, bf16 or f16",
-    "int8", "quantization" },
+  { "is no key, but a value of dtype", "int8", "quantization" },
   { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },

@@ -102,6 +102,7 @@ local function record(K, stage, pieces, block, panel, bias)
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used
     params[#params + 1] = { "o" .. i, "in", piece.o }
+    if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
     params[#params + 1] = { "y" .. i, "out", piece.y }
     if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
@@ -112,6 +113,7 @@ local function record(K, stage, pieces, block, panel, bias)
     for i, piece in ipairs(pieces) do
       local group = piece.group
       K:each("g", piece.count, function(g)
+        local scales = piece.scales and p["scales" .. i]:at(g * group.width)
         local o, y = p["o" .. i]:at(g * (product.steps * group.width)), p["y" .. i]:at(g * (group.used * d))
         local order = stage.a.at == "rows" and { row = stage.a.row, step = 1 } or { row = 1, step = group.width }
         for _, run in ipairs(product.runs[piece.kind]) do
@@ -120,7 +122,8 @@ local function record(K, stage, pieces, block, panel, bias)
             local function tile(to)
               K:chunks(product.chunks, function(mode, k0, steps)
                 product_of.column_tile(K, "output_" .. group.name, run.size, block, mode, steps,
-                  { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step },
+                  { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
+                    scales = scales and scales:at(row) },
                   p.panel:at(k0 * block.width), p.bias, { p = to, row = d, exact = true })
               end)
             end
@@ -145,7 +148,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
   choices.add(K.t.why, "output_order")
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel = j * (block.width * stage.product.steps) + block.panel
+  local panel = j * (block.width * stage.product.height) + block.panel
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first
@@ -153,8 +156,9 @@ function M.emit(K, place, stage, out_block, i, block, j)
     pieces[n] = {
       group = group, kind = piece.kind, count = piece.count,
       o = stage.a.at == "rows" and plan.memory:tensor(place, stage.a):at(row * stage.a.row)
-        or plan.memory:of_group(place, "context", group, first), y = place.y:at(row * d + column),
+        or plan.memory:of_group(place, stage.a.name, group, first), y = place.y:at(row * d + column),
       asked = place.rows and place.rows - row,
+      scales = stage.a.scales and plan.memory:of_group(place, stage.a.scales, group, first),
     }
   end
   record(K, stage, pieces, block, plan.memory:at(place, "wo"):at(panel), plan.memory:at(place, "bo"):at(column))
@@ -175,7 +179,8 @@ function M.fills(pack, stage)
   pack:panels(product, pack:at "wo", function(block, to, round)
     local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
     pack:add(weights.text, { to = to, steps = weights.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, scale = stage.scale, terms = { pack.term(weights, block.at) },
+      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale,
+      terms = { pack.term(weights, block.at) },
       rounds = { heads or round, heads and round } })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,

@@ -38,7 +38,7 @@ end
 -- any tiles and number of queries; an exact one has no more than there are.
 local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
-  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(plan) end
+  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(plan.attending) end
   return stage.letter == "q" and stage.rows or plan.kv_rows
 end
 
@@ -141,7 +141,8 @@ local function record_tiles(K, stage, p)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, p.w:at(panel + k0 * block.width),
+            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1,
+              scales = p.row_scales and p.row_scales:at(row) }, p.w:at(panel + k0 * block.width),
             p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
               exact = c.exact, pairs = not c.in_place and c.pairs })
@@ -224,6 +225,7 @@ function M.record(K, place, stage, more, record)
   local params = { { "x", "in", memory:tensor(place, stage.a) }, { "w", "in", memory:at(place, "w" .. stage.letter) },
                    { "out", "out", memory:at(place, stage.name):at((past or 0) * stage.c.row) } }
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
+  if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales) } end
   if past then params[#params + 1] = { "past", "int", past } end
   local bounded = M.bounded(K, bounds, params, record)
   local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
@@ -269,7 +271,8 @@ function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
     pack:add_heads(weights, { to = to, steps = stage.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, scale = stage.scale, terms = { pack.term(weights, block.at) },
+      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale,
+      terms = { pack.term(weights, block.at) },
       rounds = { round } })
   end)
   M.fill_more(pack, stage)

@@ -12,11 +12,12 @@ return function(t, tile, block)
     for c, v in ipairs(tile.vecs) do
       if not dups[v.w] then
         local name = ("a_r%d%s%s"):format(r, step.tag, v.w == first and "" or "_tail")
-        if dups[full] and isa.rows.low then
-          dups[v.w] = t:op("low", v.w, name, dups[full])
+        local does = tile.product.does
+        if dups[full] and does.low and isa.rows.low then
+          dups[v.w] = t:op(does.low, v.w, name, dups[full])
           choices.add(t.why, "tail")
         else
-          dups[v.w] = t:operand(tile.product.a, "dup", v.w, name, a.p:at(step.k * a.step + r * a.row))
+          dups[v.w] = t:operand(tile.product.a, does.dup, v.w, name, a.p:at(step.k * a.step + r * a.row))
         end
       end
       local factor = dups[v.w]

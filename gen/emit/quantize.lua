@@ -1,0 +1,127 @@
+-- Numbers as integers times a scale, which is the largest |x| over 127: the nearest integers to x (127 / largest), ties
+-- to even, four in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A largest
+-- number below 2^-100 counts as that, for 127 over it might be infinite.
+
+local transpose = require "emit.transpose"
+
+local M = {}
+
+local LEAST = 2.0 ^ -100 -- of the largest
+
+-- The scales for the largest |x| in each lane, and what the numbers are multiplied by.
+local function scales(t, w, name, largest)
+  local steps = t:op("set", w, "steps" .. name, 127.0)
+  local size = t:op("max", w, "size" .. name, t:op("set", w, "least" .. name, LEAST), largest)
+  local none = t:op("sub", w, "none" .. name, largest, largest) -- of finite ones
+  return t:op("add", w, "scale" .. name, t:op("div", w, "step" .. name, size, steps), none),
+    t:op("div", w, "inverse" .. name, steps, size)
+end
+
+-- Words as the product's instruction takes its first operand.
+local function as_read(K, w, name, value)
+  return K.plan.product.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
+end
+
+-- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, row. The place of the scales has what
+-- numbers are multiplied by until they are words.
+local function block(K, q, rows)
+  local t, isa = K.t, K.plan.isa
+  local w, lanes, list = isa.full, isa.lanes, {}
+  local function read(name, at, used)
+    if used <= 0 then return t:op("zero", w, name) end
+    return t:read("load", w, name, at, math.min(used, lanes))
+  end
+  for r = 0, lanes - 1 do list[r] = t:start("zero", w, "largest_r" .. r) end
+  K:vectors("i", q.cols, function(at, used)
+    t:block(function()
+      for r = 0, rows - 1 do
+        t:update(list[r], "larger_size", read("value_r" .. r, q.x:at(r * q.cols + at), used), list[r])
+      end
+    end)
+  end)
+  local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
+  t:write(w, q.scales, inverse, rows)
+  K:each("row", rows, function(r)
+    t:block(function()
+      local by = t:op("dup", w, "inverse_row", q.scales:at(r))
+      local function words(word, used)
+        t:block(function()
+          local values = {}
+          for i = 0, 3 do
+            local value = read("value_" .. i, q.x:at(r * q.cols + word * 4 + i * lanes), used - i * lanes)
+            values[i + 1] = t:op("mul", w, "scaled_" .. i, value, by)
+          end
+          local made = t:op("words", w, "integers", table.unpack(values))
+          t:op("store_words", w, nil, q.words:at(r * q.row + word), as_read(K, w, "", made))
+        end)
+      end
+      local whole = q.cols // (4 * lanes)
+      K:each("i", whole, function(i) words(i * lanes, 4 * lanes) end)
+      if q.cols > whole * 4 * lanes then words(whole * lanes, q.cols - whole * 4 * lanes) end
+    end)
+  end)
+  t:write(w, q.scales, scale, rows)
+end
+
+-- x[rows][cols] -> words[rows][row] and scales[rows].
+function M.rows(K, x)
+  local lanes = K.plan.isa.lanes
+  local function blocks(p, first, rows)
+    local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.row) },
+                     { "scales", "out", p.scales:at(first) } }
+    K:part(("quantize_rows_%dx%d"):format(rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols),
+      params, function(q)
+        block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, row = x.row }, rows)
+      end)
+  end
+  K:part(("quantize_%dx%d"):format(x.rows, x.cols), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
+    { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
+      K:each("block", x.rows // lanes, function(i) blocks(p, i * lanes, lanes) end)
+      if x.rows % lanes > 0 then blocks(p, x.rows - x.rows % lanes, x.rows % lanes) end
+    end)
+end
+
+-- x[rows][width] of a group, whose lanes are queries -> words[rows / 4][width] and scales[width].
+function M.lanes(K, group, x)
+  local t, whole, rest = K.t, x.rows // 4, x.rows % 4
+  K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
+    ("%d rows for a group of queries in int8."):format(x.rows),
+    { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
+      for c, v in ipairs(group.vecs) do
+        local w, name, lane = v.w, "_c" .. c - 1, (c - 1) * group.lanes
+        local function read(word, row, i)
+          return t:op("load", w, ("%s%d%s"):format(word, i, name), p.x:at((row * 4 + i) * group.width + lane))
+        end
+        t:block(function()
+          local list = {}
+          for i = 0, 3 do list[i] = t:start("zero", w, ("largest%d%s"):format(i, name)) end
+          local function look(row, rows)
+            t:block(function()
+              for i = 0, rows - 1 do t:update(list[i], "larger_size", read("value", row, i), list[i]) end
+            end)
+          end
+          K:each("word", whole, function(row) look(row, 4) end)
+          if rest > 0 then look(whole, rest) end
+          local low = t:op("larger_size", w, "low" .. name, list[0], list[1])
+          local high = t:op("larger_size", w, "high" .. name, list[2], list[3])
+          local scale, inverse = scales(t, w, name, t:op("larger_size", w, "most" .. name, low, high))
+          t:op("store", w, nil, p.scales:at(lane), scale)
+          local function words(row, rows)
+            t:block(function()
+              local values = {}
+              for i = 0, 3 do
+                local value = i < rows and read("value", row, i) or t:op("zero", w, ("none%d%s"):format(i, name))
+                values[i + 1] = t:op("mul", w, ("scaled%d%s"):format(i, name), value, inverse)
+              end
+              local made = t:op("lane_words", w, "integers" .. name, table.unpack(values))
+              t:op("store_words", w, nil, p.words:at(row * group.width + lane), as_read(K, w, name, made))
+            end)
+          end
+          K:each("word", whole, function(row) words(row, 4) end)
+          if rest > 0 then words(whole, rest) end
+        end)
+      end
+    end)
+end
+
+return M

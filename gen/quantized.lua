@@ -1,0 +1,54 @@
+-- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied,
+-- four that follow each other in a sum in a word of memory, as paired.lua has two. Rows of Q, K, V and Y are float32
+-- again where their tiles end.
+
+local graph = require "graph"
+local tiles = require "tiles"
+
+local M = {}
+
+-- Products of bytes that int32 holds the sum of.
+local MOST = (2 ^ 31 - 1) // (127 * 127)
+
+local function check(plan, stage)
+  if stage.steps <= MOST then return end
+  tiles.refuse("dtype", plan.product.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
+    stage.steps, stage.weights.text, MOST))
+end
+
+local function nothing() return 0.0 end
+
+-- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
+function M.rewrite(plan, list)
+  if not plan.product.quant then return list end
+  local edits, of_run, of_fill = {}, { name = "quantize" }, { name = "quantize_filled", fill = true }
+  for _, first in ipairs { of_run, of_fill } do first.kind, first.inputs, first.macs = "quantize", {}, nothing end
+  for _, name in ipairs { "queries", "keys", "values" } do
+    local stage = graph.find(list, name)
+    if stage and stage.kind ~= "copy" then
+      local first, input = stage.fill and of_fill or of_run, stage.a
+      check(plan, stage)
+      local to = first.inputs[input.name]
+      if not to then
+        to = { name = "words_" .. input.name, scales = "scales_" .. input.name, at = "workspace", head = 0 }
+        first.inputs[input.name] = to
+        table.insert(first.inputs, { name = input.name, to = to, rows = stage.rows, cols = input.row })
+      end
+      edits[name] = { graph.with(stage, { a = to }) }
+    end
+  end
+  local output = graph.find(list, "output")
+  if output then
+    check(plan, output)
+    local to = { name = "context_words", scales = "context_scales", at = "lanes" }
+    edits.output = { { name = "quantize_context", kind = "quantize_context", a = output.a, to = to, rows = output.steps,
+                       macs = nothing }, graph.with(output, { a = to }) }
+  end
+  list = graph.edited(list, edits)
+  for _, first in ipairs { of_fill, of_run } do
+    if first.inputs[1] then table.insert(list, 1, first) end
+  end
+  return list
+end
+
+return M

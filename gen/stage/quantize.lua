@@ -1,0 +1,48 @@
+-- Rows of X, K and V as integers times a scale for each: words of four, zeros behind each row.
+
+local quantize = require "emit.quantize"
+local tiles = require "tiles"
+
+local M = { phase = "quantize", title = "inputs in int8" }
+
+local ROWS = 64 -- of a task
+
+function M.plan(plan, stage)
+  local tasks, parts, lanes = 0, {}, plan.isa.lanes
+  for _, input in ipairs(stage.inputs) do
+    input.to.row = tiles.round_up(tiles.words(plan.product, input.cols), lanes)
+    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
+      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
+      tasks = tasks + run.count
+    end
+  end
+  stage.parts, stage.tasks = parts, tasks
+  return 0
+end
+
+function M.sections(plan, stage, add)
+  for _, input in ipairs(stage.inputs) do
+    add("entry", { name = input.to.name, doc = "inputs in int8", cols = input.to.row,
+                   count = input.rows * input.to.row, type = plan.product.held })
+    add("entry", { name = input.to.scales, doc = "scales of their rows", count = input.rows })
+  end
+end
+
+function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+
+function M.emit(K, place, _, part, i)
+  local input, memory = part.input, K.plan.memory
+  local first = i * part.size + part.at
+  quantize.rows(K, { rows = part.size, cols = input.cols, x = place[input.name]:at(first * input.cols),
+                     words = memory:at(place, input.to.name):at(first * input.to.row), row = input.to.row,
+                     scales = memory:at(place, input.to.scales):at(first) })
+end
+
+-- A number is read twice, and multiplied.
+function M.cycles(plan, stage)
+  local sum = 0.0
+  for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
+  return 3.0 * sum / plan.per_cycle
+end
+
+return M

@@ -1,0 +1,113 @@
+-- Unit tests of packing: what mhagen_pack makes of a list of fills of quants, bit by bit.
+
+local host = require "host"
+
+local function float32(x) return (string.unpack("<f", string.pack("<f", x))) end
+
+-- The nearest integer, ties to even, by the text of a number.
+local function nearest(x) return math.tointeger(tonumber(("%.0f"):format(x))) end
+
+-- The bytes of memory of the host.
+local function bytes_of(memory)
+  local dir = host.temp_dir()
+  local stream = assert(host.stream(dir))
+  assert(stream:write(memory))
+  host.write_files(dir, { { name = "memory", stream = stream } })
+  local text = host.read_file(dir .. "/memory")
+  host.remove_dir(dir)
+  return text
+end
+
+-- Memory of the host with a matrix, element (row, column) of which is of(row, column).
+local function memory_of(rows, columns, of)
+  local dir, numbers = host.temp_dir(), {}
+  for i = 0, rows * columns - 1 do numbers[i + 1] = string.pack("<f", of(i // columns, i % columns)) end
+  host.write_files(dir, { { name = "matrix", text = table.concat(numbers) } })
+  local file, memory = assert(host.open_file(dir .. "/matrix")), host.floats(rows * columns)
+  assert(memory:read({ type = "F32", at = 0, rows = rows, columns = columns }, file))
+  file:close()
+  host.remove_dir(dir)
+  return memory
+end
+
+-- The words, scales and sums of a panel of `steps` by `width` with the numbers of(step, column), as bytes.
+local function panel(quant, steps, width, scale, of)
+  local in_word, most = 32 // quant.bits, (1 << quant.bits - 1) - 1
+  local group = quant.group or steps
+  local scales, words, sums, quants = {}, {}, {}, {}
+  for first = 0, steps - 1, group do
+    for c = 0, width - 1 do
+      local largest = 0.0
+      for k = first, math.min(first + group, steps) - 1 do
+        local size = math.abs(of(k, c))
+        largest = (largest ~= largest or size <= largest) and largest or size
+      end
+      local own = float32(largest / most)
+      scales[#scales + 1] = string.pack("<f", own * scale)
+      for k = first, math.min(first + group, steps) - 1 do
+        local finite = own > 0 and own < math.huge
+        quants[k * width + c] = finite and math.max(-most, math.min(most, nearest(of(k, c) / own))) or 0
+      end
+    end
+  end
+  for first = 0, steps - 1, in_word do
+    for c = 0, width - 1 do
+      local word = 0
+      for i = 0, in_word - 1 do
+        word = word | ((quants[(first + i) * width + c] or 0) & (1 << quant.bits) - 1) << i * quant.bits
+      end
+      words[#words + 1] = string.pack("<I4", word)
+    end
+  end
+  for c = 0, quant.sums and width - 1 or -1 do
+    local sum = 0
+    for k = 0, steps - 1 do sum = sum + quants[k * width + c] end
+    sums[#sums + 1] = string.pack("<i4", -128 * sum)
+  end
+  return table.concat(words) .. table.concat(scales) .. table.concat(sums)
+end
+
+-- Two panels of three of six columns and one of padding, with a row of weights that is no part of them.
+local function quants(check, quant, steps, in_out)
+  local name = ("%d bits, group %s, %d steps, in_out %s"):format(quant.bits, quant.group, steps, in_out)
+  local special = { [0] = 127.0, 63.5, -64.5, 0.5, 1.5, -2.5, -127.0 } -- quants and ties, where the scale is 1
+  local function weight(row, column)
+    if column == 0 then return special[row] or 0.0 end
+    if column == 1 then return 0.0 end
+    if column == 2 then return row == 3 and math.huge or 1.0 end
+    if column == 3 then return row == 1 and 0 / 0 or 2.0 end
+    if column == 4 then return (row * 37 % 21 - 10) * 2.0 ^ -149 end -- a scale with few digits, or none
+    return math.sin(row * 7 + column * 3) * 3.0
+  end
+  local function given(row, column) return float32(weight(row - 1, column)) end
+  local wq = in_out and memory_of(steps + 1, 6, given)
+    or memory_of(6, steps + 1, function(row, column) return given(column, row) end)
+  local in_word, groups = 32 // quant.bits, -(-steps // (quant.group or steps))
+  local size = (-(-steps // in_word) + groups + (quant.sums and 1 or 0)) * 4
+  local fill = { to = 8, steps = steps, used = 3, width = 4, scale = 0.75,
+                 terms = { { a = "wq", row = 1, column = 0 } }, rounds = { { count = 2, to = size, column = 3 } } }
+  local packed = host.pack({ bytes = 4 * (8 + 2 * size), sizes = { wq = { steps + 1, 6 } }, instead = {}, fills = {},
+                             pairs = {}, quants = { fill }, quant = quant }, { wq = wq, in_out = in_out })
+  local want = { ("\0"):rep(32) }
+  for i = 0, 1 do
+    want[#want + 1] = panel(quant, steps, 4, 0.75, function(k, c) return c < 3 and given(k + 1, i * 3 + c) or 0.0 end)
+  end
+  local function plain(text) -- any NaN as one
+    return (text:gsub("....", function(word)
+      local x = string.unpack("<f", word)
+      return x ~= x and string.unpack("<I4", word) & 0x3FFFFF == 0 and "NaN." or nil
+    end))
+  end
+  check(plain(bytes_of(packed)) == plain(table.concat(want)), "quants: " .. name)
+end
+
+return function(check)
+  for _, in_out in ipairs { true, false } do
+    quants(check, { bits = 8 }, 4, in_out)
+    quants(check, { bits = 8, sums = true }, 11, in_out)
+    quants(check, { bits = 8, group = 8 }, 19, in_out)
+    quants(check, { bits = 4, group = 8 }, 8, in_out)
+    quants(check, { bits = 4, group = 16 }, 37, in_out)
+    quants(check, { bits = 4, sums = true }, 9, in_out)
+  end
+end
