@@ -3,7 +3,9 @@
 1. Embeds the sentences of sentences.txt and compares each embedding with a reference that runs the
    same weights without mhagen (reference.py). Every sentence goes through one kernel made for 128
    tokens; kv_len says how many of them are real.
-2. Draws the attention weights that a second kernel, with probs=true, returns for one sentence, head
+2. Ranks the sentences of search.txt by how near they are to its first line, a query, and says
+   whether the first three are the reference's.
+3. Draws the attention weights that a second kernel, with probs=true, returns for one sentence, head
    by head beside the reference's.
 
 Exit status 1 when a figure misses its limit.
@@ -28,8 +30,11 @@ LAYERS, SEQ = options.LAYERS, 128
 SHAPE = dict(h=12, d_model=384, dk=32, seq=SEQ, kv_len="true")
 SENTENCE = "The quick brown fox jumps over the lazy dog"
 
-# By the type of operands: the least cosine, the largest difference of an embedding, and of the attention weights.
-LIMITS = {"f32": (0.999999, 2e-5, 1e-5), "bf16": (0.9999, 2e-3, 2e-2), "f16": (0.99999, 3e-4, 3e-3)}
+# By the type of weights or operands: the least cosine, the largest difference of an embedding, and of the attention
+# weights.
+LIMITS = {"f32": (0.999999, 2e-5, 1e-5), "bf16": (0.9999, 2e-3, 2e-2), "f16": (0.99999, 3e-4, 3e-3),
+          "int8": (0.994, 2e-2, 1e-1), "weights int8": (0.999, 5e-3, 5e-2), "weights int4": (0.97, 5e-2, 3e-1)}
+TOP = 3  # of a ranking
 
 erf = np.vectorize(math.erf, otypes=[np.float32])
 
@@ -87,6 +92,23 @@ def compare(model, expected, tokenizer, sentences, limits):
     return good
 
 
+def rank(model, expected, tokenizer, query, sentences):
+    """Prints the nearest sentences; returns whether they are those of the reference."""
+    def order(embed):
+        wanted = embed(tokenizer.encode(query).ids)
+        near = [embed(tokenizer.encode(sentence).ids) @ wanted for sentence in sentences]
+        return sorted(range(len(sentences)), key=lambda i: -near[i])[:TOP], near
+
+    ours, near = order(model.embed)
+    theirs, _ = order(lambda ids: np.ravel(expected(ids)[0]) / np.linalg.norm(expected(ids)[0]))
+    print(f"\"{query}\", the nearest of {len(sentences)} sentences:")
+    for i in ours:
+        print(f"  {near[i]:.3f}  {sentences[i]}")
+    if ours != theirs:
+        print(f"the reference's are {[sentences[i] for i in theirs]}")
+    return ours == theirs
+
+
 def look(model, expected, tokenizer, layer, out, limits):
     """Draws the heads of one layer for SENTENCE; returns whether all layers' weights agree."""
     encoding = tokenizer.encode(SENTENCE)
@@ -107,7 +129,10 @@ def main():
     args = options.parse()
     mhagen, folder = ROOT / "build/mhagen", ROOT / "build/minilm"
     shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen, args.dtype), "dtype": args.dtype}
-    limits = LIMITS[args.dtype]
+    numbers = f"weights {args.weights}" if args.weights else args.dtype
+    limits = LIMITS[numbers]
+    if args.weights:
+        shape["weight_dtype"] = args.weights
     plain = kernels.build(mhagen, folder, name="minilm", **shape)
     probs = kernels.build(mhagen, folder, name="minilm_probs", probs="true", **shape)
     expected = {"onnx": reference.OnnxReference, "torch": reference.TorchReference}[args.reference](MODEL_DIR)
@@ -115,11 +140,13 @@ def main():
     tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     tokenizer.no_padding()
 
-    print(f"all-MiniLM-L6-v2, attention by generated kernels ({plain.isa}, {args.dtype}), "
+    print(f"all-MiniLM-L6-v2, attention by generated kernels ({plain.isa}, {numbers}), "
           f"compared with {expected.name}")
     model = MiniLM(tensors, plain)
     good = compare(model, expected, tokenizer, (HERE / "sentences.txt").read_text("utf-8").splitlines(),
                    limits)
+    query, *others = (HERE / "search.txt").read_text("utf-8").splitlines()
+    good = rank(model, expected, tokenizer, query, others) and good
     print(f"attention of one layer, {SEQ} tokens, one thread: {np.median(plain.us):.0f} us (median)")
     good = look(MiniLM(tensors, probs), expected, tokenizer, args.layer, args.out, limits) and good
     print("ok" if good else

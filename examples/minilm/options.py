@@ -10,7 +10,9 @@ def parse():
                                      description="The attention of all-MiniLM-L6-v2 on generated kernels; the model "
                                      "comes from PyPI (160 MB).")
     parser.add_argument("--isa", help="default: the widest that this CPU has, one that multiplies --dtype if it can")
-    parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="of operands (default f32)")
+    parser.add_argument("--dtype", choices=["f32", "bf16", "f16", "int8"], default="f32",
+                        help="of operands (default f32)")
+    parser.add_argument("--weights", choices=["int8", "int4"], help="of packed weights, where they are smaller")
     parser.add_argument("--layer", type=int, default=0, choices=range(LAYERS), help="the layer to draw (default 0)")
     parser.add_argument("--reference", choices=["onnx", "torch"], default="onnx",
                         help="torch needs packages that requirements.in leaves out (default onnx)")
