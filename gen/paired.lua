@@ -36,6 +36,10 @@ local against = {
   end, "given rows of tiles have to be even" },
 }
 
+local against_projections = {
+  { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
+}
+
 local against_attention = {
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
 }
@@ -61,7 +65,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "pairs")
     end
   end
-  choose("product", "projections", against)
+  choose("product", "projections", against_projections, against)
   choose("attend_product", "attention", against, against_attention)
 end
 

@@ -137,6 +137,10 @@ local function disobeyed(plan, list, lanes)
     end
   end
   local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
+  if plan.weights.quant and lanes == "queries" then
+    found[1] = { "q_lanes", lanes, ("must be columns with weight_dtype = %s, whose words are read as vectors"):format(
+      cfg.weight_dtype) }
+  end
   if lanes == "none" then
     with = project
     unless_obeyed({ "q_lanes" }, project .. ", which does not project Q")
@@ -173,6 +177,8 @@ local function disobeyed(plan, list, lanes)
   return found
 end
 
+local QUANTS = "words of weights are read as vectors, which would take a broadcast and a shift for each weight else"
+
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.
 local function choose_lanes(plan, list)
@@ -192,7 +198,8 @@ local function choose_lanes(plan, list)
   if not projected then return table.unpack(queries) end
   if not columns then
     choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
-      cfg.q_lanes and "as q_lanes says" or "the only way in which the given keys have an effect")
+      cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS
+      or "the only way in which the given keys have an effect")
     return table.unpack(queries)
   end
   if cfg.q_len then
@@ -246,7 +253,8 @@ end
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  return math.max(plan.product.a.error, plan.attend_product.a.error) * factor
+  local quant = types.quants[plan.cfg.weight_dtype]
+  return math.max(plan.product.a.error, plan.attend_product.a.error, quant and quant.error or 0) * factor
 end
 
 local function check_inputs(cfg)
@@ -278,6 +286,14 @@ function M.product(cfg, key)
   return isas.product(isa, type)
 end
 
+-- The plan as a target of tiles whose operand B is weights, which may be quants.
+local function of_weights(plan)
+  local quant = types.quants[plan.cfg.weight_dtype]
+  if not quant then return plan end
+  local product = isas.quantized(plan.isa, plan.product, quant, not quant.columns and plan.cfg.group or nil)
+  return setmetatable({ product = product, quant = product.quant }, { __index = plan })
+end
+
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), scores = score.of(cfg),
@@ -287,6 +303,7 @@ function M.build(cfg)
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
   plan.whole_p = #graph.sheets(cfg) > 0 -- the weights of all keys are kept, not of a block
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
+  plan.weights = of_weights(plan)
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)
@@ -310,7 +327,8 @@ function M.build(cfg)
   plan_memory(plan)
   plan_order(plan)
   plan.error = error_of(plan)
-  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit)
+  local quant = types.quants[cfg.weight_dtype]
+  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit, quant and quant.unit or 0)
   walk.check_tasks(plan)
   return plan
 end

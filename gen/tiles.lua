@@ -19,6 +19,13 @@ function M.refuse(key, value, rule) error({ key = key, value = value, rule = rul
 -- Words of a product that n numbers of a sum take.
 function M.words(product, n) return M.ceil_div(n, product.group) end
 
+-- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words, and scales.
+function M.depth(product, steps)
+  local quant = product.quant
+  if not quant then return steps end
+  return M.ceil_div(steps, quant.in_word) + (quant.group and M.ceil_div(steps, quant.group) or 1)
+end
+
 -- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
 function M.balanced(n, most)
   local blocks = M.ceil_div(n, most)
@@ -54,7 +61,11 @@ end
 function M.one_chunk(n) return M.chunks(n, n, 1) end
 
 -- Those of a plan's products.
-function M.k_chunks(target, steps) return M.chunks(steps, target.k_block, target.k_unroll) end
+function M.k_chunks(target, steps)
+  local quant = target.product.quant
+  local multiple = quant and (quant.group or M.round_up(target.k_unroll, quant.in_word)) or target.k_unroll
+  return M.chunks(steps, target.k_block, multiple)
+end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
 -- { vecs, count, at = first float, used = floats of one block, width = its slots }.
@@ -181,8 +192,8 @@ end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
 -- `rows` rows, stored two and two if they are `even`, the runs of its tiles; ld = numbers from row to row, steps and
--- their chunks; of the panels of B, each as wide as a block: panels = their number, floats = their size, and where a
--- block's begin, first and panel. keys: the schedule's for rows and vectors.
+-- their chunks; of the panels of B, each as wide as a block and of `depth` rows: panels = their number, floats = their
+-- size, and where a block's begin, first and panel. keys: the schedule's for rows and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
@@ -205,12 +216,13 @@ function M.columns(target, keys, sets, columns, steps, a_order)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
-  best.steps, best.chunks = steps, M.k_chunks(target, steps)
+  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps), M.depth(target.product, steps)
+  best.quant = target.product.quant
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do
     block.first, block.panel = best.panels, best.floats
     best.panels = best.panels + block.count
-    best.floats = best.floats + block.count * block.width * steps
+    best.floats = best.floats + block.count * block.width * best.depth
   end
   return best, best_cost
 end

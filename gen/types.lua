@@ -52,6 +52,20 @@ function M.pairs(type)
   return in_pairs[type.name]
 end
 
+-- Weights as small integers in words of memory, times a scale: name, doc; bits of one, so many of which are in_word; op,
+-- what makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and error as
+-- above, unit being the largest rounding as a part of the largest number that shares a scale.
+M.quants = {}
+
+function M.add_quant(row)
+  row.in_word, row.most = 32 // row.bits, (1 << row.bits - 1) - 1
+  row.unit = 0.5 / row.most
+  M.quants[#M.quants + 1], M.quants[row.name] = row, row
+end
+
+M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, error = 3e-2 }
+M.add_quant { name = "int4", bits = 4, op = "nibble", error = 1.2e-1 }
+
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2
 

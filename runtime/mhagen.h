@@ -175,7 +175,8 @@ enum {
   MHAGEN_CACHE_BHSD = 4194304, /* args->cache is [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv] */
   MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
   MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype */
-  MHAGEN_ATTEND_DTYPE = 33554432 /* those of attention to another one, attend_dtype */
+  MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
+  MHAGEN_WEIGHT_DTYPE = 67108864 /* wq, wk, wv and wo are integers times scales, weight_dtype */
 };
 
 enum { /* what args->scores are */
@@ -275,6 +276,8 @@ typedef struct mhagen_kernel {
   const char *dtype; /* of the operands of the projections: "bf16", "f16"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where operands are rounded: MHAGEN_FOLD_BK | ... */
+  const char *weight_dtype; /* where the options say so: "int8", "int4" */
+  int group; /* of int4: rows of a column that share a scale */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are

@@ -24,6 +24,17 @@ function fn.ishl(a, n) return (string.unpack("<i4", string.pack("<I4", (a << n) 
 function fn.iadd(a, b) return (string.unpack("<i4", string.pack("<I4", (a + b) & 0xFFFFFFFF))) end
 
 function fn.iand(a, b) return a & b end
+
+-- A buffer of words has integers.
+function fn.WORD(x) return x and (math.type(x) == "integer" and x or fn.BITS(x)) end
+
+local function part(bits)
+  return function(a, n)
+    local low = a >> bits * n & (1 << bits) - 1
+    return low >= 1 << bits - 1 and low - (1 << bits) or low
+  end
+end
+fn.BYTE, fn.NIBBLE = part(8), part(4)
 function fn.floor(x) return x ~= x and x or math.floor(x) + 0.0 end
 
 function fn.rintf(x)

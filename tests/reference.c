@@ -362,9 +362,42 @@ static const float *magnitudes(const float *from, size_t count, int largest, flo
   return to;
 }
 
+/* Whether weights are integers times scales. */
+static int is_quantized(const mhagen_kernel *shape) { return (shape->options & MHAGEN_WEIGHT_DTYPE) != 0; }
+
+/* Rows of a column of weights that share a scale. */
+static size_t rows_of_scale(const mhagen_kernel *shape, size_t in) {
+  return strcmp(shape->weight_dtype, "int4") ? in : (size_t)shape->group;
+}
+
+/* Each magnitude of a matrix becomes the largest that shares its scale; NaN stays. */
+static void largest_of_scales(const mhagen_kernel *shape, mhagen_layout layout, size_t in, size_t out, float *w) {
+  const size_t group = rows_of_scale(shape, in), row = layout == MHAGEN_OUT_IN ? 1 : out,
+               column = layout == MHAGEN_OUT_IN ? in : 1;
+  for (size_t first = 0; first < in; first += group) {
+    const size_t end = first + group < in ? first + group : in;
+    for (size_t o = 0; o < out; o++) {
+      float most = 0;
+      for (size_t i = first; i < end; i++) {
+        const float x = w[i * row + o * column];
+        if (!(x <= most) && most == most) most = x;
+      }
+      for (size_t i = first; i < end; i++) w[i * row + o * column] = most;
+    }
+  }
+}
+
+static const float *weight_magnitudes(const mhagen_kernel *shape, mhagen_layout layout, const float *w, size_t in,
+                                      size_t out, int largest, float **room) {
+  float *const to = *room;
+  const float *const made = magnitudes(w, in * out, largest, room);
+  if (made && is_quantized(shape)) largest_of_scales(shape, layout, in, out, to);
+  return made;
+}
+
 /* Null when memory is short. */
-static float *make_magnitudes(numbers *to, const numbers *from, const extents *e, size_t batch,
-                              int largest) {
+static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const numbers *from, const extents *e,
+                              size_t batch, int largest) {
   const size_t qx = batch * e->n * e->q_width, kx = batch * e->m * e->k_width,
                vx = batch * e->m * e->v_width, hq = e->h * e->dk,
                hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
@@ -378,19 +411,19 @@ static float *make_magnitudes(numbers *to, const numbers *from, const extents *e
   to->vx = magnitudes(from->vx, vx, largest, &at);
   to->weights = (mhagen_weights){.layout = w->layout};
   if (projects(e, MHAGEN_PROJECT_Q)) {
-    to->weights.wq = magnitudes(w->wq, e->d * hq, largest, &at);
+    to->weights.wq = weight_magnitudes(shape, w->layout, w->wq, e->d, hq, largest, &at);
     to->weights.bq = magnitudes(w->bq, hq, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_K)) {
-    to->weights.wk = magnitudes(w->wk, e->k_width * hk, largest, &at);
+    to->weights.wk = weight_magnitudes(shape, w->layout, w->wk, e->k_width, hk, largest, &at);
     to->weights.bk = magnitudes(w->bk, hk, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_V)) {
-    to->weights.wv = magnitudes(w->wv, e->v_width * hv, largest, &at);
+    to->weights.wv = weight_magnitudes(shape, w->layout, w->wv, e->v_width, hv, largest, &at);
     to->weights.bv = magnitudes(w->bv, hv, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_O)) {
-    to->weights.wo = magnitudes(w->wo, ho * e->y_width, 0, &at);
+    to->weights.wo = weight_magnitudes(shape, w->layout, w->wo, ho, e->y_width, 0, &at);
     to->weights.bo = magnitudes(w->bo, e->y_width, 0, &at);
   }
   return room;
@@ -409,8 +442,9 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   const double error = steps * shape->unit * (1 + score_size);
-  /* Weights far below a sink grow or shrink by the power of what their scores err by; other rows sum to one. */
-  return shape->options & MHAGEN_SINK ? fmin(expm1(error), 1e30) : error;
+  /* Weights far below a sink grow or shrink by the power of what their scores err by, and any of roundings that are
+   * as large as those of quantized weights; other rows sum to one. */
+  return shape->options & MHAGEN_SINK || is_quantized(shape) ? fmin(expm1(error), 1e30) : error;
 }
 
 static extents extents_of(const mhagen_kernel *shape) {
@@ -457,7 +491,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
                width = e.y_width / pieces;
   numbers x = numbers_of(shape, weights, args, y), size = x;
   double *room = malloc((sides * room_of(&e) + 3 * e.m + (sides - 1) * rows * e.y_width) * sizeof *room);
-  float *sizes = bounds ? make_magnitudes(&size, &x, &e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
+  float *sizes = bounds ? make_magnitudes(shape, &size, &x, &e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
   char *sees = malloc(e.m);
   if (!room || !sees || (bounds && !sizes)) {
     free(room), free(sizes), free(sees);
@@ -552,7 +586,7 @@ int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *we
   const int masked = shape->scores == MHAGEN_SCORES_MASKED;
   numbers x = numbers_of(shape, weights, args, NULL), size = x;
   double *room = malloc(2 * room_of(&e) * sizeof *room);
-  float *sizes = make_magnitudes(&size, &x, &e, batch, shape->options & MHAGEN_STRASSEN);
+  float *sizes = make_magnitudes(shape, &size, &x, &e, batch, shape->options & MHAGEN_STRASSEN);
   if (!room || !sizes) {
     free(room), free(sizes);
     return -1;
@@ -626,8 +660,9 @@ static int is_known(const char *type) { return !type || !strcmp(type, "f32") || 
 
 int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *attend = attend_type(shape);
+  if (is_quantized(shape) && strcmp(shape->weight_dtype, "int8") && strcmp(shape->weight_dtype, "int4")) return 0;
   if (!is_known(shape->dtype) || !is_known(attend)) return 0;
-  return format_of(shape->dtype) || format_of(attend);
+  return is_quantized(shape) || format_of(shape->dtype) || format_of(attend);
 }
 
 static double nearest(const format *f, double x) {
@@ -780,13 +815,37 @@ static inexact inexact_room(rounding *r, size_t count) {
   return room;
 }
 
+/* Weights as integers times a scale, [in][out]. */
+static void quantize(const mhagen_kernel *shape, size_t in, size_t out, double *w) {
+  const size_t group = rows_of_scale(shape, in);
+  const double most = strcmp(shape->weight_dtype, "int4") ? 127 : 7;
+  for (size_t first = 0; first < in; first += group) {
+    const size_t end = first + group < in ? first + group : in;
+    for (size_t o = 0; o < out; o++) {
+      double largest = 0;
+      for (size_t i = first; i < end; i++) {
+        if (!(fabs(w[i * out + o]) <= largest)) largest = fabs(w[i * out + o]);
+        if (isnan(largest)) break;
+      }
+      const double scale = (double)(float)(largest / most);
+      for (size_t i = first; i < end; i++) {
+        double *const at = w + i * out + o;
+        if (!isfinite(scale)) *at = NAN;
+        else if (scale == 0) *at = 0;
+        else *at = fmax(-most, fmin(most, rint(*at / scale))) * scale;
+      }
+    }
+  }
+}
+
 static void take_weights(rounding *r, int i, const float *w, const float *b, size_t in, size_t out) {
   const int flipped = r->given.layout == MHAGEN_OUT_IN;
   r->w[i] = room_for(r, in * out), r->exact[i] = room_for(r, in * out), r->b[i] = room_for(r, out);
   for (size_t j = 0; j < in * out && w && !r->short_of_memory; j++) {
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
-    r->w[i][j] = nearest(r->own, r->exact[i][j]);
+    r->w[i][j] = is_quantized(r->shape) ? r->exact[i][j] : nearest(r->own, r->exact[i][j]);
   }
+  if (is_quantized(r->shape) && w && !r->short_of_memory) quantize(r->shape, in, out, r->w[i]);
   for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
 }
 

@@ -17,31 +17,74 @@ local function way_of(tile) return tile.filter and "outer" or tile.product.way e
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
   local by_lane = way_of(tile) == "lane" and tile.a.step == 1 and tile.a.row ~= 1
-  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1)
+  local quant = tile.product.quant
+  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1, quant and quant.in_word or 1)
+end
+
+-- Operand B in a K step as vectors, read(step) -> them: of numbers in memory.
+local function numbers(t, tile)
+  local b, load = tile.b, "load"
+  if tiles.kept(t.isa, tile.rows) then
+    load = "load_kept"
+    choices.add(t.why, "kept")
+  end
+  return function(step)
+    local vectors = {}
+    for c, v in ipairs(tile.vecs) do
+      local at = b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
+      vectors[c] = t:operand(tile.product.b, load, v.w, ("b%s_c%d"):format(step.tag, c - 1), at)
+    end
+    return vectors
+  end
+end
+
+-- The scales of quants in the row of memory, as vectors.
+local function scales_in(t, tile, row, tag)
+  local vectors = {}
+  for c, v in ipairs(tile.vecs) do
+    local at = tile.b.scales:at(row * tile.b.step + (c - 1) * t.isa.lanes)
+    vectors[c] = t:op("load", v.w, ("scales%s_c%d"):format(tag, c - 1), at)
+  end
+  return vectors
+end
+
+-- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
+-- base: the number of the step at the pointers.
+local function quants(t, tile, base)
+  local b, quant = tile.b, tile.product.quant
+  local words, scales = {}, tile.column_scales
+  return function(step)
+    local part = step.i % quant.in_word
+    if part == 0 then
+      local row = expr.share(step.k, quant.in_word)
+      for c, v in ipairs(tile.vecs) do
+        local at = b.p:at(row * b.step + (c - 1) * t.isa.lanes)
+        words[c] = t:op("load_words", v.w, ("words%s_c%d"):format(step.tag, c - 1), at)
+      end
+      if quant.group then scales = scales_in(t, tile, expr.div(base + step.k, quant.group), step.tag) end
+    end
+    local vectors = {}
+    for c, v in ipairs(tile.vecs) do
+      local name = ("%s_c%d"):format(step.tag, c - 1)
+      local integer = t:op(quant.op, v.w, "quant" .. name, words[c], part)
+      vectors[c] = t:op("mul", v.w, "b" .. name, integer, scales[c])
+    end
+    return vectors
+  end
 end
 
 -- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them adds to
 -- sums[i % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
-  local b, product = tile.b, tile.product
   local way = ways[way_of(tile)](t, tile, { count = n, base = base })
-  local load = "load"
-  if tiles.kept(t.isa, tile.rows) then
-    load = "load_kept"
-    choices.add(t.why, "kept")
-  end
+  local read = (tile.product.quant and quants or numbers)(t, tile, base)
   for i = 0, n - 1 do
     local k = k0 + i
     local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
     if n > 1 then t:note("k = " .. expr.text(k)) end
     way.begin(step)
-    local bv = {}
-    for c, v in ipairs(tile.vecs) do
-      local at = b.p:at(k * b.step + (c - 1) * t.isa.lanes)
-      bv[c] = t:operand(product.b, load, v.w, ("b%s_c%d"):format(step.tag, c - 1), at)
-    end
-    local acc = sums[i % #sums + 1]
-    for r = 0, tile.rows - 1 do way.multiply(r, step, bv, acc[r]) end
+    local b, acc = read(step), sums[i % #sums + 1]
+    for r = 0, tile.rows - 1 do way.multiply(r, step, b, acc[r]) end
   end
 end
 
@@ -75,7 +118,7 @@ end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
--- b { p, step }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
+-- b { p, step, scales of quants }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
 -- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
 -- 0, c from 1.
 function M.tile(t, tile)
@@ -90,6 +133,8 @@ function M.tile(t, tile)
       end
     end
   end
+  local quant = tile.product.quant
+  if quant and not quant.group then tile.column_scales = scales_in(t, tile, 0, "") end
   if not tile.blocks and tile.steps <= tile.unroll then
     block(t, tile, sums, tile.steps, 0)
     return joined(t, tile, sums)
@@ -100,7 +145,7 @@ function M.tile(t, tile)
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
-    t:bump(tile.b.p, tile.unroll * tile.b.step)
+    t:bump(tile.b.p, tile.unroll // (quant and quant.in_word or 1) * tile.b.step)
   end)
   if not tile.blocks then
     block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)

@@ -1,25 +1,38 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
 local epilogue = require "emit.epilogue"
+local expr = require "expr"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
+local tiles = require "tiles"
 
 local M = {}
+
+-- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step }, for quants also their scales, and in
+-- the plan's product how they lie.
+function M.operand(product, block, panel, k0)
+  local quant, width = product.quant, block.width
+  if not quant then return { p = panel:at(k0 * width), step = width } end
+  local words, row = tiles.ceil_div(product.steps, quant.in_word), quant.group and expr.share(k0, quant.group) or 0
+  return { p = panel:at(expr.share(k0, quant.in_word) * width), step = width, scales = panel:at((row + words) * width) }
+end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
 -- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
 -- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function chunk_tile(K, tile)
-  local t, next_chunk, steps = K.t, tile.mode == "next", tile.steps
+  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, K.plan.weights.product
   local bias = not next_chunk and tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
+  if tile.b.scales then table.insert(params, 3, { "scales", "in", tile.b.scales }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
     local unroll, chains = K:summing(tile.rows, #tile.vecs, steps)
+    if product.quant then unroll = tiles.round_up(unroll, product.quant.in_word) end
     local inner = {
-      product = K.plan.product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
+      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step, scales = p.scales },
       init = bias and tile.start(t, p.bias) or gemm.from_zero(t),
     }
     local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
@@ -28,13 +41,13 @@ local function chunk_tile(K, tile)
   end)
 end
 
--- One with vectors over columns, those of a panel of B.
-function M.column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
+-- One with vectors over columns, those of a panel, b being the operand of its chunk.
+function M.column_tile(K, label, rows, block, mode, steps, a, b, bias, c)
   chunk_tile(K, {
     name = ("%s_%dx%d"):format(label, rows, block.used),
     text = ("A tile of %d rows and %d columns"):format(rows, block.used),
     rows = rows, vecs = block.vecs, mode = mode, steps = steps,
-    a = a, b = { p = panel, step = block.width }, bias = bias, start = gemm.from_columns, c = c,
+    a = a, b = b, bias = bias, start = gemm.from_columns, c = c,
   })
 end
 
@@ -44,8 +57,8 @@ function M.each_panel(K, product, build)
   local at = 0
   for _, block in ipairs(product.blocks) do
     local first = at
-    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.steps) + first) end)
-    at = at + block.count * block.width * product.steps
+    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.depth) + first) end)
+    at = at + block.count * block.width * product.depth
   end
 end
 

@@ -2,6 +2,10 @@
 
 local x86 = require "isa.x86"
 
+-- They are looked up in a register.
+local nibble = { [0] = "nibbles_$lanes($1)" }
+for n = 1, 7 do nibble[n] = ("nibbles_$lanes($p_srli_epi32($1, %d))"):format(4 * n) end
+
 return {
   name = "avx512",
   title = "x86-64 with AVX-512 F, DQ, BW, VL",
@@ -17,7 +21,18 @@ return {
   },
   fused = true,
   saturates = true,
-  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16 },
+  helpers = {
+    load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16,
+    nibble = [[
+/* The low 4 bits of each word, signed. */
+static inline $t nibbles_$lanes($i a) {
+  const __m512 of = _mm512_setr_ps(
+      0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, -8.0f, -7.0f, -6.0f, -5.0f, -4.0f, -3.0f,
+      -2.0f, -1.0f);
+  return $low_mm512_permutexvar_ps($wider, of));
+}
+]],
+  },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -30,10 +45,10 @@ static inline __m512 root16(__m512 a) {
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
-      full = "0xFFFF", low = "(", cost = 1,
+      full = "0xFFFF", low = "(", wider = "(a)", cost = 1,
       register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
-      full = "0xFF", low = "_mm512_castps512_ps256(",
+      full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
       cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
       widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
@@ -42,6 +57,7 @@ static inline __m512 root16(__m512 a) {
     load = "$p_loadu_ps($1)",
     load_kept = "kept$lanes($p_loadu_ps($1))",
     load_n = "$p_maskz_loadu_ps($hex, $1)",
+    load_words = "$p_castps_$si($p_loadu_ps($1))",
     load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",
     load_bytes_n = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
     store = "$p_storeu_ps($1, $2)",
@@ -63,6 +79,9 @@ static inline __m512 root16(__m512 a) {
     round_bf16 = "to_bf16_$lanes($1)",
     round_f16 = "$widen$narrow$1, _MM_FROUND_TO_NEAREST_INT))",
     scale2 = "$p_scalef_ps($1, $2)",
+    as_f = "$p_cast$si_ps($1)",
+    byte = x86.part(8, "$p_slli_epi32(%s, %d)", "$p_srai_epi32(%s, %d)", "$p_cvtepi32_ps(%s)"),
+    nibble = nibble,
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",

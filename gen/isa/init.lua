@@ -77,6 +77,21 @@ function M.paired(isa, type)
            held = types.pairs(type), packed = types.pairs(type) }
 end
 
+-- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
+-- column, or (nil) for all of it. Words and scales take registers of a tile.
+function M.quantized(isa, product, kind, group)
+  local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32 }
+  own.rows = {}
+  for order, most in pairs(product.rows) do
+    own.rows[order] = {}
+    for vectors, rows in ipairs(most) do
+      local left = (isa.registers - 2 - 3 * vectors) // vectors
+      if left > 0 then own.rows[order][vectors] = math.min(rows, left) end
+    end
+  end
+  return setmetatable(own, { __index = product })
+end
+
 -- Whether an ISA rounds to a type.
 function M.has(isa, type)
   for _, op in ipairs(type.ops or {}) do

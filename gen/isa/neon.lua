@@ -21,6 +21,17 @@ static inline float32x4_t to_bf16(float32x4_t a) {
 }
 ]]
 
+-- Part n of `bits` bits of each word: shifted to the upper end, and down again.
+local function part(bits)
+  local rows = {}
+  for n = 0, 32 // bits - 1 do
+    local shift = 32 - bits * (n + 1)
+    local up = shift > 0 and ("vshlq_n_s32($1, %d)"):format(shift) or "$1"
+    rows[n] = ("vcvtq_f32_s32(vshrq_n_s32(%s, %d))"):format(up, 32 - bits)
+  end
+  return rows
+end
+
 return {
   name = "neon",
   title = "AArch64 with Advanced SIMD",
@@ -56,6 +67,7 @@ return {
       [2] = "vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f))",
       [3] = "vld1q_lane_f32($1 + 2, vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f)), 2)",
     },
+    load_words = "vreinterpretq_s32_f32(vld1q_f32($1))",
     load_bytes = "bytes4($1, 4)",
     load_bytes_n = "bytes4($1, $2)",
     store = "vst1q_f32($1, $2)",
@@ -86,6 +98,8 @@ return {
     iadd = "vaddq_s32($1, $2)",
     as_i = "vreinterpretq_s32_f32($1)",
     as_f = "vreinterpretq_f32_s32($1)",
+    byte = part(8),
+    nibble = part(4),
     lt = "vcltq_f32($1, $2)",
     sel = "vbslq_f32($1, $2, $3)",
     zero_if = "vbslq_f32($1, vdupq_n_f32(0.0f), $2)",

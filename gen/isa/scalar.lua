@@ -1,6 +1,16 @@
 -- Plain C: one lane, any machine; also the version to read first. Two roundings in fma, because
 -- fmaf without hardware is a library call of a hundred instructions.
 
+-- Part n of `bits` bits of a word, whose sign is the highest one.
+local function part(bits)
+  local rows, all, sign = {}, (1 << bits) - 1, 1 << bits - 1
+  for n = 0, 32 // bits - 1 do
+    local low = ("%s & %du"):format(n > 0 and ("$1 >> %d"):format(bits * n) or "$1", all)
+    rows[n] = ("(float)((%s) ^ %du) - %d.0f"):format(low, sign, sign)
+  end
+  return rows
+end
+
 return {
   name = "scalar",
   title = "plain C11, any machine",
@@ -53,6 +63,22 @@ static inline float to_f16(float a) {
   return a;
 }
 ]],
+    load_words = [[
+/* The word that lies at p. */
+static inline uint32_t word_at(const float *p) {
+  uint32_t word;
+  memcpy(&word, p, sizeof word);
+  return word;
+}
+]],
+    as_f = [[
+/* The float with these bits. */
+static inline float float_of(uint32_t bits) {
+  float a;
+  memcpy(&a, &bits, sizeof a);
+  return a;
+}
+]],
     sqrt = [[
 /* The square root, correctly rounded: the library's may set errno. Heron's method in double. */
 static inline float square_root(float a) {
@@ -89,10 +115,11 @@ static inline float scale2(float a, float b) {
   return a;
 }
 ]],
-  widths = { { lanes = 1, t = "float", m = "int", cost = 1 } },
+  widths = { { lanes = 1, t = "float", m = "int", i = "uint32_t", cost = 1 } },
   rows = {
     load = "$e1",
     load_n = "$e1",
+    load_words = "word_at($1)",
     load_bytes = "(float)$e1",
     load_bytes_n = "(float)$e1",
     store = "$e1 = $2",
@@ -114,6 +141,9 @@ static inline float scale2(float a, float b) {
     round_bf16 = "to_bf16($1)",
     round_f16 = "to_f16($1)",
     scale2 = "scale2($1, $2)",
+    as_f = "float_of($1)",
+    byte = part(8),
+    nibble = part(4),
     lt = "$1 < $2",
     sel = "$1 ? $2 : $3",
     zero_if = "$1 ? 0.0f : $2",

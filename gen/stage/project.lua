@@ -21,7 +21,7 @@ local function across(c) return c.pairs == "columns" and 2 or 1 end
 
 function M.plan(plan, stage)
   local cost
-  stage.product, cost = tiles.columns(plan, M.keys,
+  stage.product, cost = tiles.columns(plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = stage.c.pairs == "rows" } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
   if stage.c.pairs then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
@@ -135,7 +135,7 @@ local function record_tiles(K, stage, p)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, p.w:at(panel + k0 * block.width),
+            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, product_of.operand(product, block, p.w:at(panel), k0),
             p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
               exact = c.exact, pairs = c.pairs })
@@ -218,9 +218,8 @@ end
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
-    pack:add_heads(weights, { to = to, steps = stage.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, scale = stage.scale, terms = { pack.term(weights, block.at) },
-      rounds = { round } })
+    pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = block.used, width = block.width,
+      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
   end)
   M.fill_more(pack, stage)
 end
