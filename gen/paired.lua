@@ -41,6 +41,7 @@ local against_projections = {
 }
 
 local against_attention = {
+  { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
 }
 

@@ -53,18 +53,25 @@ function M.rows_in(n, most, even) return (even and M.in_pairs or M.balanced)(n, 
 -- grows with the root of a chain's length, and the footprint in cache.
 function M.chunks(n, most, multiple)
   local count = M.ceil_div(n, most)
-  local size = math.min(n, M.round_up(M.ceil_div(n, count), multiple))
-  count = M.ceil_div(n, size)
+  return M.pieces(n, math.min(n, M.round_up(M.ceil_div(n, count), multiple)))
+end
+
+-- The same of a size that is given.
+function M.pieces(n, size)
+  local count = M.ceil_div(n, size)
   return { total = n, size = size, count = count, last = n - (count - 1) * size }
 end
 
 function M.one_chunk(n) return M.chunks(n, n, 1) end
 
--- Those of a plan's products.
+-- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be so long.
 function M.k_chunks(target, steps)
   local quant = target.product.quant
-  local multiple = quant and (quant.group or M.round_up(target.k_unroll, quant.in_word)) or target.k_unroll
-  return M.chunks(steps, target.k_block, multiple)
+  if not quant then return M.chunks(steps, target.k_block, target.k_unroll) end
+  if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
+  local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
+  while quant.group % size > 0 do size = size - quant.in_word end
+  return M.pieces(steps, math.min(steps, size))
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:

@@ -368,9 +368,10 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
  * behind the last. Behind the words are their scales, float32 [ceil(steps / group)][width], one for
- * `group` steps of a column: the largest |number| of these, divided by 127 or 7. Numbers are
- * divided by their scale and rounded to integers, ties to even; then the fill's own `scale` is
- * multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
+ * `group` steps of a column: of bytes the largest |number| of these, divided by 127, of nibbles the
+ * first number that is as large, with its sign, divided by -8. Numbers are divided by their scale
+ * and rounded to integers, ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale`
+ * is multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
  * finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
  * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
  * large.

@@ -818,21 +818,21 @@ static inexact inexact_room(rounding *r, size_t count) {
 /* Weights as integers times a scale, [in][out]. */
 static void quantize(const mhagen_kernel *shape, size_t in, size_t out, double *w) {
   const size_t group = rows_of_scale(shape, in);
-  const double most = strcmp(shape->weight_dtype, "int4") ? 127 : 7;
+  const int nibbles = !strcmp(shape->weight_dtype, "int4");
+  const double most = nibbles ? 7 : 127, least = nibbles ? -8 : -127;
   for (size_t first = 0; first < in; first += group) {
     const size_t end = first + group < in ? first + group : in;
     for (size_t o = 0; o < out; o++) {
-      double largest = 0;
+      float scale = 0;
       for (size_t i = first; i < end; i++) {
-        if (!(fabs(w[i * out + o]) <= largest)) largest = fabs(w[i * out + o]);
-        if (isnan(largest)) break;
+        const float own = (float)(w[i * out + o] / least);
+        if (!isnan(scale) && !(fabsf(own) <= fabsf(scale))) scale = nibbles ? own : fabsf(own);
       }
-      const double scale = (double)(float)(largest / most);
       for (size_t i = first; i < end; i++) {
         double *const at = w + i * out + o;
         if (!isfinite(scale)) *at = NAN;
         else if (scale == 0) *at = 0;
-        else *at = fmax(-most, fmin(most, rint(*at / scale))) * scale;
+        else *at = fmax(least, fmin(most, rint(*at / (double)scale))) * (double)scale;
       }
     }
   }

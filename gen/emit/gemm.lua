@@ -38,36 +38,18 @@ local function numbers(t, tile)
   end
 end
 
--- The scales of quants in the row of memory, as vectors.
-local function scales_in(t, tile, row, tag)
-  local vectors = {}
-  for c, v in ipairs(tile.vecs) do
-    local at = tile.b.scales:at(row * tile.b.step + (c - 1) * t.isa.lanes)
-    vectors[c] = t:op("load", v.w, ("scales%s_c%d"):format(tag, c - 1), at)
-  end
-  return vectors
-end
-
 -- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
--- base: the number of the step at the pointers.
-local function quants(t, tile, base)
-  local b, quant = tile.b, tile.product.quant
-  local words, scales = {}, tile.column_scales
+local function quants(t, tile)
+  local b, quant, words = tile.b, tile.product.quant, {}
   return function(step)
-    local part = step.i % quant.in_word
-    if part == 0 then
-      local row = expr.share(step.k, quant.in_word)
-      for c, v in ipairs(tile.vecs) do
-        local at = b.p:at(row * b.step + (c - 1) * t.isa.lanes)
-        words[c] = t:op("load_words", v.w, ("words%s_c%d"):format(step.tag, c - 1), at)
-      end
-      if quant.group then scales = scales_in(t, tile, expr.div(base + step.k, quant.group), step.tag) end
-    end
-    local vectors = {}
+    local part, vectors = step.i % quant.in_word, {}
     for c, v in ipairs(tile.vecs) do
       local name = ("%s_c%d"):format(step.tag, c - 1)
-      local integer = t:op(quant.op, v.w, "quant" .. name, words[c], part)
-      vectors[c] = t:op("mul", v.w, "b" .. name, integer, scales[c])
+      if part == 0 then
+        local at = b.p:at(expr.share(step.k, quant.in_word) * b.step + (c - 1) * t.isa.lanes)
+        words[c] = t:op("load_words", v.w, "words" .. name, at)
+      end
+      vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part)
     end
     return vectors
   end
@@ -77,7 +59,7 @@ end
 -- sums[i % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
   local way = ways[way_of(tile)](t, tile, { count = n, base = base })
-  local read = (tile.product.quant and quants or numbers)(t, tile, base)
+  local read = (tile.product.quant and quants or numbers)(t, tile)
   for i = 0, n - 1 do
     local k = k0 + i
     local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
@@ -118,7 +100,7 @@ end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
--- b { p, step, scales of quants }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
+-- b { p, step }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
 -- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
 -- 0, c from 1.
 function M.tile(t, tile)
@@ -133,15 +115,13 @@ function M.tile(t, tile)
       end
     end
   end
-  local quant = tile.product.quant
-  if quant and not quant.group then tile.column_scales = scales_in(t, tile, 0, "") end
   if not tile.blocks and tile.steps <= tile.unroll then
     block(t, tile, sums, tile.steps, 0)
     return joined(t, tile, sums)
   end
   choices.add(t.why, "loops")
   choices.add(t.why, "prefetch")
-  local blocks = tile.blocks or tile.steps // tile.unroll
+  local blocks, quant = tile.blocks or tile.steps // tile.unroll, tile.product.quant
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)

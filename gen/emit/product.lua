@@ -8,12 +8,11 @@ local tiles = require "tiles"
 
 local M = {}
 
--- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step }, for quants also their scales, and in
--- the plan's product how they lie.
+-- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step }, for quants also their scales.
 function M.operand(product, block, panel, k0)
   local quant, width = product.quant, block.width
   if not quant then return { p = panel:at(k0 * width), step = width } end
-  local words, row = tiles.ceil_div(product.steps, quant.in_word), quant.group and expr.share(k0, quant.group) or 0
+  local words, row = tiles.ceil_div(product.steps, quant.in_word), quant.group and expr.div(k0, quant.group) or 0
   return { p = panel:at(expr.share(k0, quant.in_word) * width), step = width, scales = panel:at((row + words) * width) }
 end
 
@@ -32,12 +31,14 @@ local function chunk_tile(K, tile)
     if product.quant then unroll = tiles.round_up(unroll, product.quant.in_word) end
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step, scales = p.scales },
-      init = bias and tile.start(t, p.bias) or gemm.from_zero(t),
+      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      init = bias and not p.scales and tile.start(t, p.bias) or gemm.from_zero(t),
     }
     local target = { p = p.c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
     local store = epilogue.store_as(t, target)
-    epilogue.run(inner, gemm.tile(t, inner), next_chunk and { epilogue.add(t, target), store } or { store })
+    local added = next_chunk and target or bias and { p = p.bias, row = 0 }
+    local add = p.scales and epilogue.scaled(t, p.scales, added) or next_chunk and epilogue.add(t, target)
+    epilogue.run(inner, gemm.tile(t, inner), add and { add, store } or { store })
   end)
 end
 

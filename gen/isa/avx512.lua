@@ -2,6 +2,10 @@
 
 local x86 = require "isa.x86"
 
+-- Of the highest byte the sign is where it has to be.
+local byte = { [0] = "bytes_$lanes($1)", [3] = "$p_cvtepi32_ps($p_srai_epi32($1, 24))" }
+for n = 1, 2 do byte[n] = ("bytes_$lanes($p_srli_epi32($1, %d))"):format(8 * n) end
+
 -- They are looked up in a register.
 local nibble = { [0] = "nibbles_$lanes($1)" }
 for n = 1, 7 do nibble[n] = ("nibbles_$lanes($p_srli_epi32($1, %d))"):format(4 * n) end
@@ -30,6 +34,13 @@ static inline $t nibbles_$lanes($i a) {
       0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, -8.0f, -7.0f, -6.0f, -5.0f, -4.0f, -3.0f,
       -2.0f, -1.0f);
   return $low_mm512_permutexvar_ps($wider, of));
+}
+]],
+    byte = [[
+/* The lowest byte of each word, signed: 2^23 + 128 more, its bits are those of a float. */
+static inline $t bytes_$lanes($i a) {
+  const $i bits = $p_ternarylogic_epi32(a, $p_set1_epi32(0xFF), $p_set1_epi32(0x4B000080), 0x6A);
+  return $p_sub_ps($p_cast$si_ps(bits), $p_set1_ps(8388736.0f));
 }
 ]],
   },
@@ -80,7 +91,7 @@ static inline __m512 root16(__m512 a) {
     round_f16 = "$widen$narrow$1, _MM_FROUND_TO_NEAREST_INT))",
     scale2 = "$p_scalef_ps($1, $2)",
     as_f = "$p_cast$si_ps($1)",
-    byte = x86.part(8, "$p_slli_epi32(%s, %d)", "$p_srai_epi32(%s, %d)", "$p_cvtepi32_ps(%s)"),
+    byte = byte,
     nibble = nibble,
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",

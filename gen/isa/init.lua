@@ -78,14 +78,14 @@ function M.paired(isa, type)
 end
 
 -- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
--- column, or (nil) for all of it. Words and scales take registers of a tile.
+-- column, or (nil) for all of it. Words take registers of a tile as well.
 function M.quantized(isa, product, kind, group)
   local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32 }
   own.rows = {}
   for order, most in pairs(product.rows) do
     own.rows[order] = {}
     for vectors, rows in ipairs(most) do
-      local left = (isa.registers - 2 - 3 * vectors) // vectors
+      local left = (isa.registers - 3 - 2 * vectors) // vectors
       if left > 0 then own.rows[order][vectors] = math.min(rows, left) end
     end
   end
