@@ -36,12 +36,14 @@ local function pressure(kernels)
   return most
 end
 
--- What rounding operands costs, or nil.
+-- What rounding operands and weights costs, or nil.
 local function rounding(plan)
-  local own, attend = plan.product.a, plan.attend_product.a
-  if not own.round and not attend.round then return nil end
-  return ("operands of projections in %s, of attention in %s; sums in float32; error at most %g for scores up to 16")
-    :format(own.name, attend.name, plan.error)
+  local own, attend, quant = plan.product.a, plan.attend_product.a, plan.weights.quant
+  if not own.round and not attend.round and not quant then return nil end
+  local weights = quant and ("; weights are integers of %d bits, with a scale for %s"):format(quant.bits,
+    quant.group and ("%d rows of a column"):format(quant.group) or "each column") or ""
+  return ("operands of projections in %s, of attention in %s%s; sums in float32; error at most %g for scores up to 16")
+    :format(own.name, attend.name, weights, plan.error)
 end
 
 function M.header(recorded)

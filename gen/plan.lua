@@ -138,7 +138,7 @@ local function disobeyed(plan, list, lanes)
   end
   local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
   if plan.weights.quant and lanes == "queries" then
-    found[1] = { "q_lanes", lanes, ("must be columns with weight_dtype = %s, whose words are read as vectors"):format(
+    found[1] = { "q_lanes", lanes, ("must be columns with weight_dtype = %s, whose words have weights of one column"):format(
       cfg.weight_dtype) }
   end
   if lanes == "none" then
@@ -177,7 +177,7 @@ local function disobeyed(plan, list, lanes)
   return found
 end
 
-local QUANTS = "words of weights are read as vectors, which would take a broadcast and a shift for each weight else"
+local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
 
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.
@@ -185,7 +185,8 @@ local function choose_lanes(plan, list)
   local cfg = plan.cfg
   local refused, ways = {}, {}
   local projected = graph.find(list, "queries")
-  for _, lanes in ipairs(projected and { "queries", "columns" } or { "none" }) do
+  local possible = plan.weights.quant and { cfg.q_lanes or "columns" } or { "queries", "columns" }
+  for _, lanes in ipairs(projected and possible or { "none" }) do
     if not projected or lanes == (cfg.q_lanes or lanes) then
       local first = disobeyed(plan, list, lanes)[1]
       refused[#refused + 1] = first

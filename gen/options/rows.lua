@@ -159,7 +159,7 @@ M.options = {
                  { key = "mask", why = "for it mixes rows" },
                  { key = "cache", why = "for it mixes rows" },
                  { key = "dtype", why = "whose roundings of sums are as large as the sums" },
-                 { key = "weight_dtype", why = "whose scales of sums are as large as the sums" },
+                 { key = "weight_dtype", why = "for it would quantize sums of weights" },
                  { key = "project", lacks = "qkv", why = "which leaves it nothing to make" } },
     idle = function(plan)
       if plan.stage.sums then return nil end
