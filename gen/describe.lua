@@ -37,12 +37,14 @@ local function pressure(kernels)
   return most
 end
 
--- What rounding operands costs, or nil.
+-- What rounding operands and weights costs, or nil.
 local function rounding(plan)
-  local own, attend = plan.product.a, plan.attend_product.a
-  if own == types.f32 and attend == types.f32 then return nil end
-  return ("operands of projections in %s, of attention in %s; sums in %s; error at most %g for scores up to 16")
-    :format(own.name, attend.name, own.quantized and "int32 and float32" or "float32", plan.error)
+  local own, attend, quant = plan.product.a, plan.attend_product.a, types.quants[plan.cfg.weight_dtype]
+  if own == types.f32 and attend == types.f32 and not quant then return nil end
+  local weights = quant and ("; weights are integers of %d bits, with a scale for %s"):format(quant.bits,
+    quant.columns and "each column" or ("%d rows of a column"):format(plan.cfg.group)) or ""
+  return ("operands of projections in %s, of attention in %s%s; sums in %s; error at most %g for scores up to 16"):format(
+    own.name, attend.name, weights, own.quantized and "int32 and float32" or "float32", plan.error)
 end
 
 function M.header(recorded)

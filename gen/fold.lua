@@ -105,7 +105,8 @@ function M.rewrite(list, plan)
   list = drop_biases(list, cfg, scores, why)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
   if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
-  if scores.masked or plan.product.group > 1 or plan.attend_product.group > 1 then return list end
+  if plan.weights.quant then choices.say(why, "no products of weights", "their integers have scales of their own") end
+  if scores.masked or plan.weights.quant or plan.product.group > 1 or plan.attend_product.group > 1 then return list end
   -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
   local function least(name, other, absorb, merge)
     if not graph.find(list, name) then return list end
@@ -128,7 +129,7 @@ end
 function M.bits(plan)
   local bits, stage, cfg = {}, plan.stage, plan.cfg
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
-  if plan.product.b == types.f32 and plan.attend_product.b == types.f32 then return bits end
+  if plan.product.b == types.f32 and plan.attend_product.b == types.f32 and not plan.weights.quant then return bits end
   local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
   local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
   add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")

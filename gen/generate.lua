@@ -252,7 +252,7 @@ function M.kernel(cfg)
   local weight_needs = needs_text(plan, "weights")
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
-  local quant = quant_text(plan.product.quant)
+  local quant = quant_text(plan.weights.quant)
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
     rope .. quant, table.unpack(table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })))
   rows[5] = weight_needs

@@ -65,7 +65,7 @@ end
 -- build(block, to, round) for the panels of a product with vectors over columns.
 function Pack:panels(product, to, build)
   for _, block in ipairs(product.blocks) do
-    build(block, to + block.panel, { count = block.count, to = block.width * product.height, column = block.width })
+    build(block, to + block.panel, { count = block.count, to = block.width * product.depth, column = block.width })
   end
 end
 
@@ -74,6 +74,12 @@ function Pack:rows(product, to, build)
   for _, run in ipairs(product.runs) do
     build(run, to + run.at * product.steps, { count = run.count, to = run.size * product.steps, column = run.size })
   end
+end
+
+-- A fill of weights, in pairs or as quants where a plan has them so.
+function Pack:of_weights(fill)
+  fill.pairs, fill.quants = self.plan.product.group > 1, self.plan.weights.quant ~= nil
+  return fill
 end
 
 -- { matrices, rows, more, fills, pairs, quants }; rows: what gen/score has of a number for each head; more: matrices of
@@ -110,7 +116,7 @@ function M.packing(plan)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
   return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs,
-           quants = list.quants, quant = plan.product.quant, sizes = M.sizes(plan.cfg), instead = instead,
+           quants = list.quants, quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 

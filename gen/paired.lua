@@ -32,9 +32,11 @@ local against_projections = {
   { function(plan, list) return projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
   { function(plan) return plan.cfg.cache == "fixed" end, "a cache is filled from rows of float32" },
+  { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
 }
 
 local against_attention = {
+  { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
   { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
   { function(plan) return ((plan.cfg.kv_rows or 0) % 2 + (plan.cfg.key_rows or 0) % 2) > 0 end,
@@ -62,7 +64,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "pairs")
     end
   end
-  if plan.cfg.project ~= "none" and not plan.product.quant then
+  if plan.cfg.project ~= "none" and not plan.product.integers then
     choose("product", "projections", against_projections)
   end
   choose("attend_product", "attention", against_attention)
@@ -91,7 +93,7 @@ function M.rewrite(plan, list)
       end
     end
   end
-  if plan.product.group == 1 or plan.product.quant then return list end
+  if plan.product.group == 1 or plan.product.integers then return list end
   if projection(list, "output") then attend_of(list).context.pairs = true end
   local first = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
   local known, edits = {}, {}

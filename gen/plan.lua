@@ -138,6 +138,10 @@ local function disobeyed(plan, list, lanes)
     end
   end
   local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
+  if plan.weights.quant and lanes == "queries" then
+    found[1] = { "q_lanes", lanes, ("must be columns with %s = %s, whose words have weights of one column"):format(
+      plan.product.integers and "dtype" or "weight_dtype", plan.product.integers and cfg.dtype or cfg.weight_dtype) }
+  end
   if lanes == "none" then
     with = project
     unless_obeyed({ "q_lanes" }, project .. ", which does not project Q")
@@ -174,17 +178,16 @@ local function disobeyed(plan, list, lanes)
   return found
 end
 
+local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
+
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.
 local function choose_lanes(plan, list)
   local cfg = plan.cfg
   local refused, ways = {}, {}
   local projected = graph.find(list, "queries")
-  local known = not projected and { "none" } or plan.product.quant and { "columns" } or { "queries", "columns" }
-  if plan.product.quant and cfg.q_lanes == "queries" then
-    refuse("q_lanes", cfg.q_lanes, ("must be columns with dtype = %s, which reads words of rows"):format(cfg.dtype))
-  end
-  for _, lanes in ipairs(known) do
+  local possible = plan.weights.quant and { cfg.q_lanes or "columns" } or { "queries", "columns" }
+  for _, lanes in ipairs(projected and possible or { "none" }) do
     if not projected or lanes == (cfg.q_lanes or lanes) then
       local first = disobeyed(plan, list, lanes)[1]
       refused[#refused + 1] = first
@@ -197,7 +200,7 @@ local function choose_lanes(plan, list)
   if not projected then return table.unpack(queries) end
   if not columns then
     choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
-      cfg.q_lanes and "as q_lanes says" or plan.product.quant and "words of rows are read as they are"
+      cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS
       or "the only way in which the given keys have an effect")
     return table.unpack(queries)
   end
@@ -252,7 +255,8 @@ end
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  return math.max(plan.product.a.error, plan.attend_product.a.error) * factor
+  local quant = types.quants[plan.cfg.weight_dtype]
+  return math.max(plan.product.a.error, plan.attend_product.a.error, quant and quant.error or 0) * factor
 end
 
 local function check_inputs(cfg)
@@ -281,7 +285,16 @@ function M.product(cfg, key)
   if not isas.has(isa, type) then
     refuse(key or "dtype", type.name, ("isa = %s has no rounding to it"):format(isa.name))
   end
-  return (type.quantized and isas.quantized or isas.product)(isa, type)
+  return (type.quantized and isas.integers or isas.product)(isa, type)
+end
+
+-- The plan as a target of tiles whose operand B is weights, which may be quants.
+local function of_weights(plan)
+  local quant, own = types.quants[plan.cfg.weight_dtype], plan.product.quant
+  if own then return setmetatable({ quant = own }, { __index = plan }) end
+  if not quant then return plan end
+  local product = isas.quantized(plan.isa, plan.product, quant, not quant.columns and plan.cfg.group or nil)
+  return setmetatable({ product = product, quant = product.quant }, { __index = plan })
 end
 
 function M.build(cfg)
@@ -293,6 +306,7 @@ function M.build(cfg)
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
   plan.whole_p = #graph.sheets(cfg) > 0 -- the weights of all keys are kept, not of a block
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
+  plan.weights = of_weights(plan)
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)
@@ -317,7 +331,8 @@ function M.build(cfg)
   plan_memory(plan)
   plan_order(plan)
   plan.error = error_of(plan)
-  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit)
+  local quant = types.quants[cfg.weight_dtype]
+  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit, quant and quant.unit or 0)
   walk.check_tasks(plan)
   return plan
 end

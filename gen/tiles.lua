@@ -20,10 +20,19 @@ function M.refuse(key, value, rule) error({ key = key, value = value, rule = rul
 -- Words of a product that n numbers of a sum take.
 function M.words(product, n) return M.ceil_div(n, product.group) end
 
--- Rows of a packed panel behind its steps: the scales of columns, and what sums begin with (mhagen.h).
-function M.behind(product)
+-- K steps that a word of operand B has: of quants several, whatever a step multiplies.
+function M.in_step(product)
   local quant = product.quant
-  return quant and (quant.sums and 2 or 1) or 0
+  return quant and quant.in_word // product.group or 1
+end
+
+-- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of quants then the scales,
+-- and what sums begin with (mhagen.h).
+function M.depth(product, steps)
+  local quant = product.quant
+  if not quant then return steps end
+  local scales = quant.group and M.ceil_div(steps, quant.group) or 1
+  return M.ceil_div(steps, M.in_step(product)) + scales + (quant.sums and 1 or 0)
 end
 
 -- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
@@ -53,15 +62,27 @@ function M.rows_in(n, most, even) return (even and M.in_pairs or M.balanced)(n, 
 -- grows with the root of a chain's length, and the footprint in cache.
 function M.chunks(n, most, multiple)
   local count = M.ceil_div(n, most)
-  local size = math.min(n, M.round_up(M.ceil_div(n, count), multiple))
-  count = M.ceil_div(n, size)
+  return M.pieces(n, math.min(n, M.round_up(M.ceil_div(n, count), multiple)))
+end
+
+-- The same of a size that is given.
+function M.pieces(n, size)
+  local count = M.ceil_div(n, size)
   return { total = n, size = size, count = count, last = n - (count - 1) * size }
 end
 
 function M.one_chunk(n) return M.chunks(n, n, 1) end
 
--- Those of a plan's products.
-function M.k_chunks(target, steps) return M.chunks(steps, target.k_block, target.k_unroll) end
+-- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be so long.
+function M.k_chunks(target, steps)
+  local quant = target.product.quant
+  if not quant then return M.chunks(steps, target.k_block, target.k_unroll) end
+  if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
+  if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
+  local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
+  while quant.group % size > 0 do size = size - quant.in_word end
+  return M.pieces(steps, math.min(steps, size))
+end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
 -- { vecs, count, at = first float, used = floats of one block, width = its slots }.
@@ -114,7 +135,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   local bytes = target.product.b.bytes * isa.lanes * #vecs
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
-  local broadcasts = target.product.quant and rows or rows * cpu.fmas / 2 -- no instruction reads them by itself
+  local broadcasts = target.product.integers and rows or rows * cpu.fmas / 2 -- no instruction reads them by itself
   local step = math.max(rows * fma, #vecs + broadcasts, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
@@ -189,7 +210,7 @@ end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
 -- `rows` rows, stored two and two if they are `even`, the runs of its tiles; ld = numbers from row to row, steps and
--- their chunks; of the panels of B, each as wide as a block: height = their rows, panels = their number, floats = their
+-- their chunks; of the panels of B, each as wide as a block and of `depth` rows: panels = their number, floats = their
 -- size, and where a block's begin, first and panel. keys: the schedule's for rows and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
@@ -213,14 +234,13 @@ function M.columns(target, keys, sets, columns, steps, a_order)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
-  best.steps, best.height = steps, steps + M.behind(target.product)
-  -- Sums of integers are exact, and become floats once.
-  best.chunks = target.product.quant and M.one_chunk(steps) or M.k_chunks(target, steps)
+  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps), M.depth(target.product, steps)
+  best.quant, best.in_step = target.product.quant, M.in_step(target.product)
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do
     block.first, block.panel = best.panels, best.floats
     best.panels = best.panels + block.count
-    best.floats = best.floats + block.count * block.width * best.height
+    best.floats = best.floats + block.count * block.width * best.depth
   end
   return best, best_cost
 end

@@ -64,6 +64,18 @@ end
 M.words = { name = "words of int8", bytes = 4, c = "int8_word",
             declare = "/* Four int8, as a dot product takes them; the first one is in the low bits. */\n" ..
               "typedef float int8_word;\n" }
+-- Weights as small integers in words of memory, times a scale: name, doc; bits of one, so many of which are in_word; op,
+-- what makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and error as
+-- above, unit being the largest rounding as a part of the largest number that shares a scale.
+M.quants = {}
+
+function M.add_quant(row)
+  row.in_word = 32 // row.bits
+  M.quants[#M.quants + 1], M.quants[row.name] = row, row
+end
+
+M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, unit = 0.5 / 127, error = 3e-2 }
+M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 1.2e-1 }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

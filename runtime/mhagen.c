@@ -227,7 +227,7 @@ typedef struct place {
   float *words;          /* the row of words with its numbers, */
   int shift;             /* and their lowest bit in a word */
   float *scales, *sums; /* of quants: the rows of their scales and sums, or null; */
-  double most;           /* the largest integer; */
+  double least, most;    /* the least and the largest integer; */
   uint32_t mask;         /* the bits of one; */
   int last;              /* whether no step behind shares its scale */
 } place;
@@ -236,13 +236,14 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
                       float *panel, ptrdiff_t step) {
   const ptrdiff_t in_word = 32 / bits, words = (fill->steps + in_word - 1) / in_word;
   place to = {fill->scale, panel + step / in_word * fill->width, (int)(step % in_word) * bits,
-              NULL, NULL, 0.0, 0, 0};
+              NULL, NULL, 0.0, 0.0, 0, 0};
   if (bits > 8) return to;
   const ptrdiff_t group = packing->quant_group ? packing->quant_group : fill->steps;
   const ptrdiff_t scales = (fill->steps + group - 1) / group;
   to.scales = panel + (words + step / group) * fill->width;
   if (packing->quant_sums) to.sums = panel + (words + scales) * fill->width;
   to.most = (double)((1 << (bits - 1)) - 1);
+  to.least = bits < 8 ? -to.most - 1.0 : -to.most; /* a sixteenth integer counts, a 256th does not */
   to.mask = (1u << bits) - 1;
   to.last = step + 1 == fill->steps || (step + 1) % group == 0;
   return to;
@@ -270,8 +271,9 @@ static void write_half(const place *to, ptrdiff_t column, double x) {
 /* The largest scale that a number of a group asks for; NaN stays. */
 static void write_scale(const place *to, ptrdiff_t column, double x) {
   float *const at = to->scales + column;
-  const float scale = (float)((x < 0.0 ? -x : x) / to->most);
-  if (*at == *at && !(scale <= *at)) *at = scale;
+  const float largest = *at < 0.0f ? -*at : *at, scale = (float)(x / to->least);
+  const float size = scale < 0.0f ? -scale : scale;
+  if (*at == *at && !(size <= largest)) *at = to->least < -to->most ? scale : size;
 }
 
 /* The nearest integer, ties to even, for |x| <= 127. */
@@ -284,9 +286,10 @@ static int to_integer(double x) {
 /* The scales are there; each becomes that of products behind the last step of its group. */
 static void write_quant(const place *to, ptrdiff_t column, double x) {
   float *const at = to->scales + column;
-  double exact = *at > 0.0f && *at <= FLT_MAX ? x / (double)*at : 0.0;
-  if (exact > to->most) exact = to->most; /* by a scale below 2^-126, which has few digits */
-  if (exact < -to->most) exact = -to->most;
+  const int finite = *at >= -FLT_MAX && *at <= FLT_MAX;
+  double exact = finite && *at != 0.0f ? x / (double)*at : 0.0;
+  if (exact > to->most) exact = to->most; /* and see to scales of few digits, below 2^-126 */
+  if (exact < to->least) exact = to->least;
   const uint32_t integer = (uint32_t)to_integer(exact);
   add_bits(to->words + column, (integer & to->mask) << to->shift);
   if (to->sums) add_bits(to->sums + column, integer * (uint32_t)-128);

@@ -175,7 +175,8 @@ enum {
   MHAGEN_CACHE_BHSD = 4194304, /* args->cache is [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv] */
   MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
   MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype */
-  MHAGEN_ATTEND_DTYPE = 33554432 /* those of attention to another one, attend_dtype */
+  MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
+  MHAGEN_WEIGHT_DTYPE = 67108864 /* wq, wk, wv and wo are integers times scales, weight_dtype */
 };
 
 enum { /* what args->scores are */
@@ -275,6 +276,8 @@ typedef struct mhagen_kernel {
   const char *dtype; /* of the operands of the projections: "bf16", "f16"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where operands are rounded: MHAGEN_FOLD_BK | ... */
+  const char *weight_dtype; /* where the options say so: "int8", "int4" */
+  int group; /* of int4: rows of a column that share a scale */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are
@@ -365,9 +368,10 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
  * behind the last. Behind the words are their scales, float32 [ceil(steps / group)][width], one for
- * `group` steps of a column: the largest |number| of these, divided by 127 or 7. Numbers are
- * divided by their scale and rounded to integers, ties to even; then the fill's own `scale` is
- * multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
+ * `group` steps of a column: of bytes the largest |number| of these, divided by 127, of nibbles the
+ * first number that is as large, with its sign, divided by -8. Numbers are divided by their scale
+ * and rounded to integers, ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale`
+ * is multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
  * finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
  * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
  * large.

@@ -27,7 +27,6 @@ function fn.iadd(a, b) return (string.unpack("<i4", string.pack("<I4", (a + b) &
 function fn.iand(a, b) return a & b end
 function fn.ixor(a, b) return (string.unpack("<i4", string.pack("<I4", (a ~ b) & 0xFFFFFFFF))) end
 function fn.UBYTE(a, k) return a >> 8 * k & 0xFF end
-function fn.BYTE(a, k) return ((a >> 8 * k & 0xFF) ~ 0x80) - 0x80 end
 
 function fn.QUAD(...)
   local bytes = 0
@@ -37,6 +36,17 @@ function fn.QUAD(...)
   return (string.unpack("<i4", string.pack("<I4", bytes)))
 end
 
+
+-- A buffer of words has integers.
+function fn.WORD(x) return x and (math.type(x) == "integer" and x or fn.BITS(x)) end
+
+local function part(bits)
+  return function(a, n)
+    local low = a >> bits * n & (1 << bits) - 1
+    return low >= 1 << bits - 1 and low - (1 << bits) or low
+  end
+end
+fn.BYTE, fn.NIBBLE = part(8), part(4)
 function fn.floor(x) return x ~= x and x or math.floor(x) + 0.0 end
 
 function fn.rintf(x)

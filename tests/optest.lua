@@ -27,6 +27,8 @@ local function choices(isa, op, w)
   if op.sig:find("s$") then return literals end
   if not op.sig:find("n$") then return { false } end
   if op.name == "ishl" then return { 1, 23, 31 } end
+  if op.name == "byte" then return { 0, 1, 2, 3 } end
+  if op.name == "nibble" then return { 0, 1, 2, 3, 4, 5, 6, 7 } end
   if op.name == "fma_lane" then
     for n = 0, isa.lanes - 1 do list[#list + 1] = n end
   elseif op.by == "n" then
@@ -46,10 +48,7 @@ local function record(t, name, op, w, literal)
   local operand = {
     f = function(k) return vector(k, k == op.full and t.isa.full or w) end,
     m = function(k) return t:op("lt", w, "m" .. k, t:op("zero", w, "zero" .. k), vector(k, w)) end,
-    i = function(k)
-      if not t.isa.rows.load_words then return t:op("as_i", w, "i" .. k, vector(k, w)) end
-      return t:op("load_words", w, "i" .. k, tape.pointer(("o->v[%d]"):format(k - 1)))
-    end,
+    i = function(k) return t:op("load_words", w, "i" .. k, tape.pointer(("o->v[%d]"):format(k - 1))) end,
     a = function() return tape.pointer("o->at") end,
     y = function() return tape.pointer("o->bytes") end,
     x = function() return expr.var("o->index") end,

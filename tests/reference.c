@@ -362,29 +362,57 @@ static const float *magnitudes(const float *from, size_t count, int largest, flo
   return to;
 }
 
-/* Whether rows of activations and columns of weights are integers times a scale of theirs. */
-static int is_quantized(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
+/* Whether rows of activations are integers times a scale of theirs. */
+static int has_integers(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
 
-/* In each of so many lines, `line` numbers apart, the largest number stands for all, which are `step` apart. */
-static void spread(const float *x, size_t lines, size_t line, size_t length, size_t step) {
-  float *to = (float *)x;
-  for (size_t i = 0; x && i < lines; i++, to += line) {
-    float most = 0;
-    for (size_t j = 0; j < length; j++) most = fmaxf(most, to[j * step]);
-    for (size_t j = 0; j < length; j++) to[j * step] = most;
+/* The integers that weights are, times scales; or null. */
+static const char *quants_of(const mhagen_kernel *shape) {
+  return has_integers(shape) ? "int8" : shape->options & MHAGEN_WEIGHT_DTYPE ? shape->weight_dtype : NULL;
+}
+
+/* Rows of a column of weights that share a scale. */
+static size_t rows_of_scale(const mhagen_kernel *shape, size_t in) {
+  return strcmp(quants_of(shape), "int4") ? in : (size_t)shape->group;
+}
+
+/* Each magnitude of a matrix becomes the largest that shares its scale; NaN stays. */
+static void largest_of_scales(const mhagen_kernel *shape, mhagen_layout layout, size_t in, size_t out, float *w) {
+  const size_t group = rows_of_scale(shape, in), row = layout == MHAGEN_OUT_IN ? 1 : out,
+               column = layout == MHAGEN_OUT_IN ? in : 1;
+  for (size_t first = 0; first < in; first += group) {
+    const size_t end = first + group < in ? first + group : in;
+    for (size_t o = 0; o < out; o++) {
+      float most = 0;
+      for (size_t i = first; i < end; i++) {
+        const float x = w[i * row + o * column];
+        if (!(x <= most) && most == most) most = x;
+      }
+      for (size_t i = first; i < end; i++) w[i * row + o * column] = most;
+    }
   }
 }
 
-/* The same of the columns of weights. */
-static void spread_weights(const float *w, size_t in, size_t out, mhagen_layout layout) {
-  const int flipped = layout == MHAGEN_OUT_IN;
-  spread(w, out, flipped ? in : 1, in, flipped ? 1 : out);
+static const float *weight_magnitudes(const mhagen_kernel *shape, mhagen_layout layout, const float *w, size_t in,
+                                      size_t out, int largest, float **room) {
+  float *const to = *room;
+  const float *const made = magnitudes(w, in * out, largest, room);
+  if (made && quants_of(shape)) largest_of_scales(shape, layout, in, out, to);
+  return made;
+}
+
+/* In each row the largest number stands for all. */
+static void largest_of_rows(const float *x, size_t rows, size_t columns) {
+  float *to = (float *)x;
+  for (size_t i = 0; i < rows; i++, to += columns) {
+    float most = 0;
+    for (size_t j = 0; j < columns; j++) most = fmaxf(most, to[j]);
+    for (size_t j = 0; j < columns; j++) to[j] = most;
+  }
 }
 
 /* Null when memory is short. */
-static float *make_magnitudes(numbers *to, const numbers *from, const extents *e, size_t batch,
-                              const mhagen_kernel *shape) {
-  const int largest = (shape->options & MHAGEN_STRASSEN) != 0;
+static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const numbers *from, const extents *e,
+                              size_t batch, int largest) {
   const size_t qx = batch * e->n * e->q_width, kx = batch * e->m * e->k_width,
                vx = batch * e->m * e->v_width, hq = e->h * e->dk,
                hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
@@ -398,29 +426,25 @@ static float *make_magnitudes(numbers *to, const numbers *from, const extents *e
   to->vx = magnitudes(from->vx, vx, largest, &at);
   to->weights = (mhagen_weights){.layout = w->layout};
   if (projects(e, MHAGEN_PROJECT_Q)) {
-    to->weights.wq = magnitudes(w->wq, e->d * hq, largest, &at);
+    to->weights.wq = weight_magnitudes(shape, w->layout, w->wq, e->d, hq, largest, &at);
     to->weights.bq = magnitudes(w->bq, hq, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_K)) {
-    to->weights.wk = magnitudes(w->wk, e->k_width * hk, largest, &at);
+    to->weights.wk = weight_magnitudes(shape, w->layout, w->wk, e->k_width, hk, largest, &at);
     to->weights.bk = magnitudes(w->bk, hk, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_V)) {
-    to->weights.wv = magnitudes(w->wv, e->v_width * hv, largest, &at);
+    to->weights.wv = weight_magnitudes(shape, w->layout, w->wv, e->v_width, hv, largest, &at);
     to->weights.bv = magnitudes(w->bv, hv, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_O)) {
-    to->weights.wo = magnitudes(w->wo, ho * e->y_width, 0, &at);
+    to->weights.wo = weight_magnitudes(shape, w->layout, w->wo, ho, e->y_width, 0, &at);
     to->weights.bo = magnitudes(w->bo, e->y_width, 0, &at);
   }
-  if (is_quantized(shape)) {
-    if (projects(e, MHAGEN_PROJECT_Q)) spread(to->qx, batch * e->n, e->d, e->d, 1);
-    if (projects(e, MHAGEN_PROJECT_K)) spread(to->kx, batch * e->m, e->k_width, e->k_width, 1);
-    if (projects(e, MHAGEN_PROJECT_V)) spread(to->vx, batch * e->m, e->v_width, e->v_width, 1);
-    spread_weights(to->weights.wq, e->d, hq, w->layout);
-    spread_weights(to->weights.wk, e->k_width, hk, w->layout);
-    spread_weights(to->weights.wv, e->v_width, hv, w->layout);
-    spread_weights(to->weights.wo, ho, e->y_width, w->layout);
+  if (has_integers(shape)) {
+    if (projects(e, MHAGEN_PROJECT_Q)) largest_of_rows(to->qx, batch * e->n, e->d);
+    if (projects(e, MHAGEN_PROJECT_K)) largest_of_rows(to->kx, batch * e->m, e->k_width);
+    if (projects(e, MHAGEN_PROJECT_V)) largest_of_rows(to->vx, batch * e->m, e->v_width);
   }
   return room;
 }
@@ -438,8 +462,9 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   int steps = score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   const double error = steps * shape->unit * (1 + score_size);
-  /* Weights far below a sink grow or shrink by the power of what their scores err by; other rows sum to one. */
-  return shape->options & MHAGEN_SINK ? fmin(expm1(error), 1e30) : error;
+  /* Weights far below a sink grow or shrink by the power of what their scores err by, and any of roundings that are
+   * as large as those of quantized weights; other rows sum to one. */
+  return shape->options & MHAGEN_SINK || quants_of(shape) ? fmin(expm1(error), 1e30) : error;
 }
 
 static extents extents_of(const mhagen_kernel *shape) {
@@ -486,7 +511,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
                width = e.y_width / pieces;
   numbers x = numbers_of(shape, weights, args, y), size = x;
   double *room = malloc((sides * room_of(&e) + 3 * e.m + (sides - 1) * rows * e.y_width) * sizeof *room);
-  float *sizes = bounds ? make_magnitudes(&size, &x, &e, batch, shape) : NULL;
+  float *sizes = bounds ? make_magnitudes(shape, &size, &x, &e, batch, shape->options & MHAGEN_STRASSEN) : NULL;
   char *sees = malloc(e.m);
   if (!room || !sees || (bounds && !sizes)) {
     free(room), free(sizes), free(sees);
@@ -546,7 +571,7 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
         }
       }
       if (bounds && pieces == 1) y_bounds[b * e.n + r] = row_error(shape, score_size);
-      if (bounds && pieces == 1 && is_quantized(shape)) {
+      if (bounds && pieces == 1 && has_integers(shape)) {
         double *row = size.context + r * e.h * e.dv, most = 0;
         for (size_t i = 0; i < e.h * e.dv; i++) most = fmax(most, row[i]);
         fill(row, e.h * e.dv, most);
@@ -586,7 +611,7 @@ int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *we
   const int masked = shape->scores == MHAGEN_SCORES_MASKED;
   numbers x = numbers_of(shape, weights, args, NULL), size = x;
   double *room = malloc(2 * room_of(&e) * sizeof *room);
-  float *sizes = make_magnitudes(&size, &x, &e, batch, shape);
+  float *sizes = make_magnitudes(shape, &size, &x, &e, batch, shape->options & MHAGEN_STRASSEN);
   if (!room || !sizes) {
     free(room), free(sizes);
     return -1;
@@ -660,8 +685,10 @@ static int is_known(const char *type) { return !type || !strcmp(type, "f32") || 
 
 int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *attend = attend_type(shape);
-  if ((!is_known(shape->dtype) && !is_quantized(shape)) || !is_known(attend)) return 0;
-  return is_quantized(shape) || format_of(shape->dtype) || format_of(attend);
+  const char *quants = quants_of(shape);
+  if (quants && strcmp(quants, "int8") && strcmp(quants, "int4")) return 0;
+  if ((!is_known(shape->dtype) && !has_integers(shape)) || !is_known(attend)) return 0;
+  return quants || format_of(shape->dtype) || format_of(attend);
 }
 
 static double nearest(const format *f, double x) {
@@ -740,20 +767,6 @@ static void quantize_inexact(inexact a, size_t count) {
     double off = 0;
     for (int j = 0; j < 4; j++) off = fmax(off, off_quantized(ends[j / 2], j % 2 ? low : high, value));
     a.x[i] = finite ? value : NAN, a.off[i] = finite && !sure ? INFINITY : finite ? off : 0;
-  }
-}
-
-/* A column of weights as integers times its scale. */
-static void quantize_column(double *w, size_t count, size_t step) {
-  float scale = 0;
-  for (size_t i = 0; i < count; i++) {
-    const float own = (float)(fabs(w[i * step]) / STEPS);
-    if (!isnan(scale) && !(own <= scale)) scale = own;
-  }
-  for (size_t i = 0; i < count; i++) {
-    double *at = w + i * step;
-    const double exact = scale > 0 && isfinite(scale) ? *at / (double)scale : 0;
-    *at = rint(fmin(fmax(exact, -STEPS), STEPS)) * (double)scale;
   }
 }
 
@@ -871,14 +884,37 @@ static inexact inexact_room(rounding *r, size_t count) {
   return room;
 }
 
+/* Weights as integers times a scale, [in][out]. */
+static void quantize_weights(const mhagen_kernel *shape, size_t in, size_t out, double *w) {
+  const size_t group = rows_of_scale(shape, in);
+  const int nibbles = !strcmp(quants_of(shape), "int4");
+  const double most = nibbles ? 7 : 127, least = nibbles ? -8 : -127;
+  for (size_t first = 0; first < in; first += group) {
+    const size_t end = first + group < in ? first + group : in;
+    for (size_t o = 0; o < out; o++) {
+      float scale = 0;
+      for (size_t i = first; i < end; i++) {
+        const float own = (float)(w[i * out + o] / least);
+        if (!isnan(scale) && !(fabsf(own) <= fabsf(scale))) scale = nibbles ? own : fabsf(own);
+      }
+      for (size_t i = first; i < end; i++) {
+        double *const at = w + i * out + o;
+        if (!isfinite(scale)) *at = NAN;
+        else if (scale == 0) *at = 0;
+        else *at = fmax(least, fmin(most, rint(*at / (double)scale))) * (double)scale;
+      }
+    }
+  }
+}
+
 static void take_weights(rounding *r, int i, const float *w, const float *b, size_t in, size_t out) {
   const int flipped = r->given.layout == MHAGEN_OUT_IN;
   r->w[i] = room_for(r, in * out), r->exact[i] = room_for(r, in * out), r->b[i] = room_for(r, out);
   for (size_t j = 0; j < in * out && w && !r->short_of_memory; j++) {
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
-    r->w[i][j] = nearest(r->own, r->exact[i][j]);
+    r->w[i][j] = quants_of(r->shape) ? r->exact[i][j] : nearest(r->own, r->exact[i][j]);
   }
-  for (size_t j = 0; j < out && r->quantized && !r->short_of_memory; j++) quantize_column(r->w[i] + j, in, out);
+  if (quants_of(r->shape) && w && !r->short_of_memory) quantize_weights(r->shape, in, out, r->w[i]);
   for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
 }
 
@@ -1190,7 +1226,7 @@ static void entry_rounded(rounding *r, const mhagen_args *args, const mhagen_res
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results) {
   rounding r = {.shape = shape, .e = extents_of(shape), .own = format_of(shape->dtype),
-                .attend = format_of(attend_type(shape)), .quantized = is_quantized(shape), .given = *weights,
+                .attend = format_of(attend_type(shape)), .quantized = has_integers(shape), .given = *weights,
                 .x = numbers_of(shape, weights, args, NULL)};
   extents *e = &r.e;
   const size_t hq = e->h * e->dk, hk = e->h_kv * e->dk, hv = e->h_kv * e->dv;

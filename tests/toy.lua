@@ -28,6 +28,7 @@ static inline float square_root(float a) {
   prelude = [[
 typedef struct toy { float at[2]; } toy;
 typedef struct toy_mask { int at[2]; } toy_mask;
+typedef struct toy_words { uint32_t at[2]; } toy_words;
 
 #define TOY static inline __attribute__((unused))
 #define TOY_LANES(lane) \
@@ -36,6 +37,20 @@ typedef struct toy_mask { int at[2]; } toy_mask;
   return r;
 
 TOY toy toy_load(const float *p) { TOY_LANES(p[i]) }
+TOY toy_words toy_load_words(const float *p) {
+  toy_words r;
+  memcpy(&r, p, sizeof r);
+  return r;
+}
+TOY toy toy_floats(toy_words a) {
+  toy r;
+  memcpy(&r, &a, sizeof r);
+  return r;
+}
+TOY toy toy_part(toy_words a, int n, int bits) {
+  const uint32_t all = (1u << bits) - 1u, sign = 1u << (bits - 1);
+  TOY_LANES((float)((int)(((a.at[i] >> (n * bits)) & all) ^ sign) - (int)sign))
+}
 TOY toy toy_set(float x) { TOY_LANES(x) }
 TOY void toy_store(float *p, toy a) { p[0] = a.at[0], p[1] = a.at[1]; }
 TOY toy toy_add(toy a, toy b) { TOY_LANES(a.at[i] + b.at[i]) }
@@ -57,10 +72,11 @@ TOY toy_mask toy_lt(toy a, toy b) {
 }
 TOY toy toy_sel(toy_mask m, toy a, toy b) { TOY_LANES(m.at[i] ? a.at[i] : b.at[i]) }
 ]],
-  widths = { { lanes = 2, t = "toy", m = "toy_mask", cost = 1 } },
+  widths = { { lanes = 2, t = "toy", m = "toy_mask", i = "toy_words", cost = 1 } },
   rows = {
     load = "toy_load($1)",
     load_n = "(toy){ { $e1, 0.0f } }",
+    load_words = "toy_load_words($1)",
     load_bytes = "(toy){ { (float)($1)[0], (float)($1)[1] } }",
     load_bytes_n = "(toy){ { (float)$e1, 0.0f } }",
     store = "toy_store($1, $2)",
@@ -78,6 +94,9 @@ TOY toy toy_sel(toy_mask m, toy a, toy b) { TOY_LANES(m.at[i] ? a.at[i] : b.at[i
     fma = "toy_add(toy_mul($1, $2), $3)",
     max = "toy_max($1, $2)",
     min = "toy_min($1, $2)",
+    byte = "toy_part($1, $2, 8)",
+    nibble = "toy_part($1, $2, 4)",
+    as_f = "toy_floats($1)",
     round = "toy_round($1)",
     scale2 = "toy_scale2($1, $2)",
     lt = "toy_lt($1, $2)",

@@ -116,7 +116,7 @@ local function name_parts()
   local parts, some = {}, { letters = { "none", "qkv", "o" }, flag = { true } }
   for _, row in ipairs(options.list) do
     if row.name and not row.required then
-      local usual = row.divides and 1 or row.even and 6 or 7
+      local usual = row.step or row.divides and 1 or row.even and 6 or 7
       local number = row.kind == "number" and { row.min + 1.5e-3 }
       for _, value in ipairs(row.choices or number or some[row.kind] or { usual }) do
         if value ~= row.default then parts[#parts + 1] = { row.key, ("%s=%s"):format(row.key, value) } end

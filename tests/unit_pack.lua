@@ -33,20 +33,21 @@ end
 -- The words, scales and sums of a panel of `steps` by `width` with the numbers of(step, column), as bytes.
 local function panel(quant, steps, width, scale, of)
   local in_word, most = 32 // quant.bits, (1 << quant.bits - 1) - 1
+  local least = quant.bits == 8 and -most or -most - 1
   local group = quant.group or steps
   local scales, words, sums, quants = {}, {}, {}, {}
   for first = 0, steps - 1, group do
     for c = 0, width - 1 do
-      local largest = 0.0
+      local own = 0.0
       for k = first, math.min(first + group, steps) - 1 do
-        local size = math.abs(of(k, c))
-        largest = (largest ~= largest or size <= largest) and largest or size
+        local scale = float32(of(k, c) / least)
+        if own == own and not (math.abs(scale) <= math.abs(own)) then own = scale end
       end
-      local own = float32(largest / most)
+      if quant.bits == 8 then own = math.abs(own) end
       scales[#scales + 1] = string.pack("<f", own * scale)
       for k = first, math.min(first + group, steps) - 1 do
-        local finite = own > 0 and own < math.huge
-        quants[k * width + c] = finite and math.max(-most, math.min(most, nearest(of(k, c) / own))) or 0
+        local finite = own ~= 0 and math.abs(own) < math.huge
+        quants[k * width + c] = finite and math.max(least, math.min(most, nearest(of(k, c) / own))) or 0
       end
     end
   end

@@ -19,6 +19,7 @@ local shapes = {
   "h=2 d_model=18 dk=17 seq=9 seq_kv=66 attention=cross q_lanes=columns",
   "h=2 d_model=36 dk=8 seq=14 strassen=true fold=off q_lanes=columns",
   "h=2 dk=5 seq=13 project=none", "h=2 d_model=9 dk=5 seq=13 project=o causal=true",
+  "h=2 d_model=40 dk=17 seq=13 weight_dtype=int8", "h=2 d_model=40 dk=17 seq=13 project=qo weight_dtype=int4",
   "h=2 d_model=18 dk=20 seq=13 project=kv", "h=2 dk=5 seq=13 project=none layout=bhsd causal=true",
 }
 
@@ -86,6 +87,7 @@ return function(check)
     { "h=2 d_model=24 dk=32 seq=5 isa=avx512 head_block=2", "queries" },
     { "h=2 d_model=24 dk=32 seq=16 isa=avx512", "queries" },
     { "h=2 d_model=24 dk=32 seq=16 isa=avx512 kv_rows=2", "columns" },
+    { "h=2 d_model=24 dk=32 seq=16 isa=avx512 weight_dtype=int8", "columns" },
   } do
     local got = lanes(case[1])
     check(got == case[2], ("%s: lanes are %s"):format(case[1], got))
@@ -106,6 +108,7 @@ return function(check)
     { "dtype=int8", 4, 2 }, { "dtype=int8 attend_dtype=f32", 4, 1 }, { "dtype=int8 dv=3", 4, 2 },
     { "dtype=int8 attention=cross project=kv", 4, 2 }, { "dtype=int8 seq_kv=12 cache=append", 4, 2 },
     { "dtype=int8 attention=cross project=qvo", 4, 2 }, { "dtype=int8 rope=half", 4, 2 },
+    { "dtype=bf16 weight_dtype=int8", 1, 2, "small integers" }, { "dtype=bf16 weight_dtype=int4", 1, 1, "groups" },
   } do
     local base = paired_base:gsub("(%w+)=%w+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
     local words = base .. case[1]

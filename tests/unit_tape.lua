@@ -112,8 +112,40 @@ end
 
 local biases = { bq = true, bk = true, bv = true, bo = true }
 
--- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them.
-local function pack_weights(list, weights, packed)
+local function float32(x) return (string.unpack("<f", string.pack("<f", x))) end
+
+-- The integers and the scale of some weights that share one, lists from 0; see mhagen.h.
+local function quantized(bits, numbers)
+  local largest, integers = 0.0, {}
+  for i = 0, #numbers do
+    if math.abs(numbers[i]) > math.abs(largest) then largest = numbers[i] end
+  end
+  local scale = float32(bits == 8 and math.abs(largest) / 127 or largest / -8)
+  local least, most = bits == 8 and -127 or -8, bits == 8 and 127 or 7
+  for i = 0, #numbers do
+    local x = scale ~= 0 and numbers[i] / scale + 0x1.8p52 - 0x1.8p52 or 0.0
+    integers[i] = math.tointeger(math.max(least, math.min(most, x)))
+  end
+  return integers, scale
+end
+
+-- A matrix [in][out] of weights as a kernel has them.
+local function dequantized(quant, rows, columns, weights)
+  local group = quant.group or rows
+  local out = evaluate.buffer("dequantized", rows * columns, function() return 0.0 end)
+  for first = 0, rows - 1, group do
+    for c = 0, columns - 1 do
+      local numbers = {}
+      for i = first, math.min(first + group, rows) - 1 do numbers[i - first] = weights.buffer[i * columns + c] end
+      local integers, scale = quantized(quant.bits, numbers)
+      for i = 0, #integers do out.buffer[(first + i) * columns + c] = integers[i] * scale end
+    end
+  end
+  return out
+end
+
+-- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them. Words of quants are integers.
+local function pack_weights(list, quant, weights, packed)
   local columns = {}
   for _, matrices in ipairs { list.matrices, list.more } do
     for _, matrix in ipairs(matrices) do columns[matrix[1]] = matrix[3] end
@@ -131,13 +163,39 @@ local function pack_weights(list, weights, packed)
     end
     return sum
   end
+  local function element_of(fill, moved, k, c)
+    local sum = 0.0
+    for _, term in ipairs(c < fill.used and fill.terms or {}) do sum = sum + value(term, moved, k, c) end
+    return sum
+  end
+  local function quants(fill, moved)
+    local to, in_word, group = fill.to + moved.to, 32 // quant.bits, quant.group or fill.steps
+    local words = -(-fill.steps // in_word)
+    for row = 0, words - 1 do
+      for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
+    end
+    for first = 0, fill.steps - 1, group do
+      for c = 0, fill.width - 1 do
+        local numbers = {}
+        for k = first, math.min(first + group, fill.steps) - 1 do numbers[k - first] = element_of(fill, moved, k, c) end
+        local integers, scale = quantized(quant.bits, numbers)
+        packed.buffer[to + (words + first // group) * fill.width + c] = float32(fill.scale * scale)
+        for i = 0, #integers do
+          local k = first + i
+          local at = to + k // in_word * fill.width + c
+          local part = (integers[i] & (1 << quant.bits) - 1) << k % in_word * quant.bits
+          packed.buffer[at] = packed.buffer[at] | part
+        end
+      end
+    end
+  end
   local function panel(fill, moved)
+    if fill.quants then return quants(fill, moved) end
     for k = 0, fill.steps - 1 do
       for c = 0, fill.width - 1 do
-        local at, sum = fill.to + moved.to + k * fill.width + c, 0.0
+        local at = fill.to + moved.to + k * fill.width + c
         if packed.buffer[at] == nil then error("packs outside of its buffer") end
-        for _, term in ipairs(c < fill.used and fill.terms or {}) do sum = sum + value(term, moved, k, c) end
-        packed.buffer[at] = string.unpack("<f", string.pack("<f", fill.scale * sum))
+        packed.buffer[at] = float32(fill.scale * element_of(fill, moved, k, c))
       end
     end
   end
@@ -150,7 +208,9 @@ local function pack_weights(list, weights, packed)
       rounds(fill, i + 1, at)
     end
   end
-  for _, fill in ipairs(list.fills) do rounds(fill, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  for _, fills in ipairs { list.fills, list.quants } do
+    for _, fill in ipairs(fills) do rounds(fill, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  end
 end
 
 -- Turns a head's columns, each a list of all rows; place: that of row 0, as the tables count.
@@ -273,8 +333,12 @@ local function kernel_of(text, kv_len)
   local list = pack.list(plan)
   for _, matrix in ipairs(list.more) do weights[matrix[1]] = input(matrix[1], matrix[2] * matrix[3]) end
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
-  pack_weights(list, weights, packed)
+  local quant = plan.weights.quant
+  pack_weights(list, quant, weights, packed)
   packed.buffer.constant = true
+  for _, matrix in ipairs(quant and list.matrices or {}) do
+    if not biases[matrix[1]] then weights[matrix[1]] = dequantized(quant, matrix[2], matrix[3], weights[matrix[1]]) end
+  end
 
   local function arguments()
     return {
@@ -362,6 +426,11 @@ local function kernels()
       { "h=2 d_model=3 dk=20 seq=3 seq_kv=5 attention=cross rope=half causal_align=bottom_right" },
       { "h=2 d_model=3 dk=4 seq=5 seq_kv=3 attention=cross rope=half rope_dims=2 causal_align=bottom_right kv_len=true",
         { [0] = 2 } },
+      { "h=2 d_model=11 dk=5 seq=3 weight_dtype=int8 fold=off" },
+      { "h=4 h_kv=2 d_model=35 dk=3 seq=5 weight_dtype=int8 k_block=16 unroll=tile kv_len=true", { [0] = 4 } },
+      { "h=1 d_model=9 dk=7 seq=2 weight_dtype=int4 group=8 unroll=full fold=off" },
+      { "h=3 d_model=37 dk=11 seq=6 seq_kv=4 attention=cross weight_dtype=int4 fold=off probs=true" },
+      { "h=2 d_model=70 dk=9 seq=3 weight_dtype=int4 group=24 k_block=16 unroll=k fold=off" },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
         "kv_len=true", { [0] = 9 } },

@@ -22,6 +22,22 @@ function M.add(t, target)
   end }
 end
 
+-- Times the scales of columns, plus what is there, if something is.
+function M.scaled(t, scales, target)
+  local factors = {}
+  return {
+    start = function(c, v)
+      factors[c] = t:op("load", v.w, ("scale_c%d"):format(c - 1), scales:at((c - 1) * t.isa.lanes))
+    end,
+    apply = function(value, at)
+      local w = at.v.w
+      if not target then return t:op("mul", w, "scaled_" .. at.name, value, factors[at.c]) end
+      local old = t:read("load", w, "old_" .. at.name, place(target, t.isa.lanes, at), touched(target, at.v))
+      return t:op("fma", w, "sum_" .. at.name, value, factors[at.c], old)
+    end,
+  }
+end
+
 function M.store(t, target)
   return { apply = function(value, at)
     t:write(at.v.w, place(target, t.isa.lanes, at), value, touched(target, at.v))

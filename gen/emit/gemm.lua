@@ -17,31 +17,57 @@ local function way_of(tile) return tile.filter and "outer" or tile.product.way e
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
   local by_lane = way_of(tile) == "lane" and tile.a.step == 1 and tile.a.row ~= 1
-  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1)
+  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1, tiles.in_step(tile.product))
+end
+
+-- Operand B in a K step as vectors, read(step) -> them: of numbers in memory.
+local function numbers(t, tile)
+  local b, does = tile.b, tile.product.does
+  local load = does.load
+  if does.kept and tiles.kept(t.isa, tile.rows) then
+    load = does.kept
+    choices.add(t.why, "kept")
+  end
+  return function(step)
+    local vectors = {}
+    for c, v in ipairs(tile.vecs) do
+      local at = b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
+      vectors[c] = t:operand(tile.product.b, load, v.w, ("b%s_c%d"):format(step.tag, c - 1), at)
+    end
+    return vectors
+  end
+end
+
+-- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
+local function quants(t, tile)
+  local b, quant, words = tile.b, tile.product.quant, {}
+  return function(step)
+    local part, vectors = step.i % quant.in_word, {}
+    for c, v in ipairs(tile.vecs) do
+      local name = ("%s_c%d"):format(step.tag, c - 1)
+      if part == 0 then
+        local at = b.p:at(expr.share(step.k, quant.in_word) * b.step + (c - 1) * t.isa.lanes)
+        words[c] = t:op("load_words", v.w, "words" .. name, at)
+      end
+      vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part)
+    end
+    return vectors
+  end
 end
 
 -- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them adds to
 -- sums[i % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
-  local b, product = tile.b, tile.product
   local way = ways[way_of(tile)](t, tile, { count = n, base = base })
-  local load = product.does.load
-  if product.does.kept and tiles.kept(t.isa, tile.rows) then
-    load = product.does.kept
-    choices.add(t.why, "kept")
-  end
+  local quant = tile.product.quant
+  local read = (quant and quant.op and quants or numbers)(t, tile)
   for i = 0, n - 1 do
     local k = k0 + i
     local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
     if n > 1 then t:note("k = " .. expr.text(k)) end
     way.begin(step)
-    local bv = {}
-    for c, v in ipairs(tile.vecs) do
-      local at = b.p:at(k * b.step + (c - 1) * t.isa.lanes)
-      bv[c] = t:operand(product.b, load, v.w, ("b%s_c%d"):format(step.tag, c - 1), at)
-    end
-    local acc = sums[i % #sums + 1]
-    for r = 0, tile.rows - 1 do way.multiply(r, step, bv, acc[r]) end
+    local b, acc = read(step), sums[i % #sums + 1]
+    for r = 0, tile.rows - 1 do way.multiply(r, step, b, acc[r]) end
   end
 end
 
@@ -100,7 +126,7 @@ function M.tile(t, tile)
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
-    t:bump(tile.b.p, tile.unroll * tile.b.step)
+    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.product) * tile.b.step)
   end)
   if not tile.blocks then
     block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)

@@ -1,8 +1,10 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
 local epilogue = require "emit.epilogue"
+local expr = require "expr"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
+local tiles = require "tiles"
 local types = require "types"
 
 local M = {}
@@ -12,34 +14,46 @@ local function target_of(tile, c)
   return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
 end
 
+-- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step }, for quants also their scales.
+function M.operand(product, block, panel, k0)
+  local quant, width, in_step = product.quant, block.width, product.in_step
+  if not quant then return { p = panel:at(k0 * width), step = width } end
+  local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
+  return { p = panel:at(expr.share(k0, in_step) * width), step = width, scales = panel:at(row * width):as(types.f32) }
+end
+
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
 -- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
 -- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function chunk_tile(K, tile)
-  local t, next_chunk, steps = K.t, tile.mode == "next", tile.steps
+  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, K.plan.weights.product
   local bias = not next_chunk and tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
+  if tile.b.scales then table.insert(params, 3, { "scales", "in", tile.b.scales }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
-    local unroll, chains = K:summing(K.plan.product, tile.rows, #tile.vecs, steps)
+    local unroll, chains = K:summing(product, tile.rows, #tile.vecs, steps)
+    unroll = tiles.round_up(unroll, tiles.in_step(product))
     local inner = {
-      product = K.plan.product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
+      product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
-      init = bias and tile.start(t, p.bias) or gemm.from_zero(t),
+      init = bias and not p.scales and tile.start(t, p.bias) or gemm.from_zero(t),
     }
     local target = target_of(tile, p.c)
     local store = epilogue.store_as(t, target)
-    epilogue.run(inner, gemm.tile(t, inner), next_chunk and { epilogue.add(t, target), store } or { store })
+    local added = next_chunk and target or bias and { p = p.bias, row = 0 }
+    local add = p.scales and epilogue.scaled(t, p.scales, added) or next_chunk and epilogue.add(t, target)
+    epilogue.run(inner, gemm.tile(t, inner), add and { add, store } or { store })
   end)
 end
 
--- The same of words of bytes: all K steps, whose sums are integers. tile has also scales, those of the columns behind
--- which what sums begin with may be, and a.scales, those of the rows.
+-- The same of words of bytes: all K steps, whose sums are integers. b.scales are those of
+-- the columns, behind which what sums begin with may be, a.scales those of the rows.
 local function words_tile(K, tile)
   local t, product, steps = K.t, K.plan.product, tile.steps
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "row_scales", "in", tile.a.scales },
-                   { "scales", "in", tile.scales }, { "c", "out", tile.c.p } }
+                   { "scales", "in", tile.b.scales }, { "c", "out", tile.c.p } }
   if tile.bias then table.insert(params, 5, { "bias", "in", tile.bias }) end
   K:part(tile.name .. "_k" .. steps, ("%s, %d K steps."):format(tile.text, steps), params, function(p)
     local unroll, chains = K:summing(product, tile.rows, #tile.vecs, steps)
@@ -61,15 +75,14 @@ local function words_tile(K, tile)
   end)
 end
 
--- One with vectors over columns, those of a panel of B.
-function M.column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
-  local record = K.plan.product.quant and words_tile or chunk_tile
+-- One with vectors over columns, those of a panel, b being the operand of its chunk.
+function M.column_tile(K, label, rows, block, mode, steps, a, b, bias, c)
+  local record = K.plan.product.integers and words_tile or chunk_tile
   record(K, {
     name = ("%s_%dx%d"):format(label, rows, block.used),
     text = ("A tile of %d rows and %d columns"):format(rows, block.used),
     rows = rows, vecs = block.vecs, mode = mode, steps = steps,
-    a = a, b = { p = panel, step = block.width }, bias = bias, start = gemm.from_columns, c = c,
-    scales = panel:at(steps * block.width):as(types.f32),
+    a = a, b = b, bias = bias, start = gemm.from_columns, c = c,
   })
 end
 
@@ -79,8 +92,8 @@ function M.each_panel(K, product, build)
   local at = 0
   for _, block in ipairs(product.blocks) do
     local first = at
-    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.height) + first) end)
-    at = at + block.count * block.width * product.height
+    K:each("panel", block.count, function(j) build(block, j, j * (block.width * product.depth) + first) end)
+    at = at + block.count * block.width * product.depth
   end
 end
 

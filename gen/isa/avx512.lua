@@ -2,6 +2,14 @@
 
 local x86 = require "isa.x86"
 
+-- Of the highest byte the sign is where it has to be.
+local byte = { [0] = "bytes_$lanes($1)", [3] = "$p_cvtepi32_ps($p_srai_epi32($1, 24))" }
+for n = 1, 2 do byte[n] = ("bytes_$lanes($p_srli_epi32($1, %d))"):format(8 * n) end
+
+-- They are looked up in a register.
+local nibble = { [0] = "nibbles_$lanes($1)" }
+for n = 1, 7 do nibble[n] = ("nibbles_$lanes($p_srli_epi32($1, %d))"):format(4 * n) end
+
 return {
   name = "avx512",
   title = "x86-64 with AVX-512 F, DQ, BW, VL",
@@ -19,9 +27,26 @@ return {
   },
   fused = true,
   saturates = true,
-  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, words = x86.words.words,
-              lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
-              larger_size = x86.words.larger_size },
+  helpers = {
+    load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, words = x86.words.words,
+    lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes, larger_size = x86.words.larger_size,
+    nibble = [[
+/* The low 4 bits of each word, signed. */
+static inline $t nibbles_$lanes($i a) {
+  const __m512 of = _mm512_setr_ps(
+      0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, -8.0f, -7.0f, -6.0f, -5.0f, -4.0f, -3.0f,
+      -2.0f, -1.0f);
+  return $low_mm512_permutexvar_ps($wider, of));
+}
+]],
+    byte = [[
+/* The lowest byte of each word, signed: 2^23 + 128 more, its bits are those of a float. */
+static inline $t bytes_$lanes($i a) {
+  const $i bits = $p_ternarylogic_epi32(a, $p_set1_epi32(0xFF), $p_set1_epi32(0x4B000080), 0x6A);
+  return $p_sub_ps($p_cast$si_ps(bits), $p_set1_ps(8388736.0f));
+}
+]],
+  },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -34,11 +59,12 @@ static inline __m512 root16(__m512 a) {
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
-      full = "0xFFFF", low = "(", cost = 1, words = x86.words_512, bytes = x86.bytes_512,
+      full = "0xFFFF", low = "(", wider = "(a)", cost = 1, words = x86.words_512, bytes = x86.bytes_512,
       permute = "_mm512_permutexvar_epi32(order, ", order = ")",
       register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
-      full = "0xFF", low = "_mm512_castps512_ps256(", words = x86.words_256, bytes = x86.bytes_256,
+      full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
+      words = x86.words_256, bytes = x86.bytes_256,
       permute = "_mm256_permutexvar_epi32(order, ", order = ")",
       cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
@@ -48,6 +74,7 @@ static inline __m512 root16(__m512 a) {
     load = "$p_loadu_ps($1)",
     load_kept = "kept$lanes($p_loadu_ps($1))",
     load_n = "$p_maskz_loadu_ps($hex, $1)",
+    load_words = "$p_castps_$si($p_loadu_ps($1))",
     load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",
     load_bytes_n = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
     store = "$p_storeu_ps($1, $2)",
@@ -79,6 +106,9 @@ static inline __m512 root16(__m512 a) {
     iadd = "$p_add_epi32($1, $2)",
     to_f = "$p_cvtepi32_ps($1)",
     larger_size = "larger_size_$lanes($1, $2)",
+    as_f = "$p_cast$si_ps($1)",
+    byte = byte,
+    nibble = nibble,
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",

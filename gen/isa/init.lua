@@ -66,8 +66,7 @@ local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", a
 -- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed, does }: held and
 -- packed say how operands lie that a kernel makes, and those that are packed, if not as float32 of any value; does, by
 -- which ops operands are read and sums begin and meet. Where the ISA has none of its own that takes one number,
--- operands become float32 as they are read, and the product is that of float32. That of a quantized type, or nil if the
--- ISA has none, has also quant, how weights are packed (pack.lua), and unsigned: the bytes of A are 128 more.
+-- operands become float32 as they are read, and the product is that of float32.
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
@@ -75,11 +74,13 @@ function M.product(isa, type)
            does = of_floats }
 end
 
-function M.quantized(isa, type)
+-- That of words of bytes, whose sums are integers; has also quant, how weights are packed (pack.lua), and unsigned: the
+-- bytes of A are 128 more.
+function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
-  return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
-                   held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
-                   quant = { bits = 8, group = 0, sums = row.unsigned or false } }
+  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group, integers = true,
+           held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
+           quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
 end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word.
@@ -88,6 +89,21 @@ function M.paired(isa, type)
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
            held = types.pairs(type), packed = types.pairs(type), does = of_floats }
+end
+
+-- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
+-- column, or (nil) for all of it. Words take registers of a tile as well.
+function M.quantized(isa, product, kind, group)
+  local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32 }
+  own.rows = {}
+  for order, most in pairs(product.rows) do
+    own.rows[order] = {}
+    for vectors, rows in ipairs(most) do
+      local left = (isa.registers - 3 - 2 * vectors) // vectors
+      if left > 0 then own.rows[order][vectors] = math.min(rows, left) end
+    end
+  end
+  return setmetatable(own, { __index = product })
 end
 
 -- Whether an ISA rounds to a type.

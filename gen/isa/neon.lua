@@ -51,6 +51,16 @@ static inline int32x4_t dot_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
   return vaddq_s32(c, vpaddq_s32(low, high));
 }
 ]]
+-- Part n of `bits` bits of each word: shifted to the upper end, and down again.
+local function part(bits)
+  local rows = {}
+  for n = 0, 32 // bits - 1 do
+    local shift = 32 - bits * (n + 1)
+    local up = shift > 0 and ("vshlq_n_s32($1, %d)"):format(shift) or "$1"
+    rows[n] = ("vcvtq_f32_s32(vshrq_n_s32(%s, %d))"):format(up, 32 - bits)
+  end
+  return rows
+end
 
 return {
   name = "neon",
@@ -90,6 +100,7 @@ return {
       [2] = "vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f))",
       [3] = "vld1q_lane_f32($1 + 2, vcombine_f32(vld1_f32($1), vdup_n_f32(0.0f)), 2)",
     },
+    load_words = "vreinterpretq_s32_f32(vld1q_f32($1))",
     load_bytes = "bytes4($1, 4)",
     load_bytes_n = "bytes4($1, $2)",
     store = "vst1q_f32($1, $2)",
@@ -129,6 +140,8 @@ return {
     larger_size = "vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(vabsq_f32($1)), vreinterpretq_s32_f32($2)))",
     as_i = "vreinterpretq_s32_f32($1)",
     as_f = "vreinterpretq_f32_s32($1)",
+    byte = part(8),
+    nibble = part(4),
     lt = "vcltq_f32($1, $2)",
     sel = "vbslq_f32($1, $2, $3)",
     zero_if = "vbslq_f32($1, vdupq_n_f32(0.0f), $2)",

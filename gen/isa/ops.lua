@@ -8,10 +8,11 @@
 -- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
 -- n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
 -- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
+-- WORD(x) is the word of 32 bits that lies in a float, BYTE(a, n) and NIBBLE(a, n) are parts of one, signed, from the
+-- lowest on, UBYTE(a, n) is one without a sign.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
 -- zero if that is below 2^-126; so are LOW(x) and HIGH(x). QUAD(w, x, y, z) is the word of four bytes, the first in the
--- low bits, each the nearest integer; BYTE(x, k) and UBYTE(x, k) are byte k of a word, the latter without a sign; N(j)
--- is number j of all operands, one behind the other, W(j) word j at the address, word the one in memory.
+-- low bits, each the nearest integer; N(j) is number j of all operands, one behind the other, word the word in memory.
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
@@ -40,6 +41,7 @@ op { "load_n",  "f <- a n",   "the first n < L floats, zeros behind; touches no 
 op { "load_bytes", "f <- y",  "L unsigned bytes from any address, each as a float", ref = "Y(i)" }
 op { "load_bytes_n", "f <- y n", "the first n < L bytes, zeros behind; touches no other byte",
      ref = "pick(i < n, Y(i), 0.0)" }
+op { "load_words", "i <- a",  "L words from any float-aligned address", ref = "WORD(M(i))" }
 op { "store",   "- <- a f",   "all lanes to any float-aligned address", ref = "b" }
 op { "store_n", "- <- a f n", "the first n < L lanes; touches no other float", ref = "b" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
@@ -93,7 +95,6 @@ op { "zero_low_if", "f <- m f", "b, its low half zero where the mask is set", op
 op { "zero_high_if", "f <- m f", "b, its high half zero where the mask is set", optional = true,
      ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF)), b)" }
 -- words of four bytes, and sums of their products
-op { "load_words", "i <- a",  "L words from any float-aligned address", optional = true, ref = "W(i)" }
 op { "store_words", "- <- a i", "all words to any float-aligned address", optional = true, ref = "b" }
 op { "dup_word", "i <- e",    "one word of memory in every lane", optional = true, ref = "word" }
 op { "zero_words", "i <-",    "zeros", optional = true, ref = "0", port = "none" }
@@ -130,6 +131,9 @@ op { "iadd",    "i <- i i",   "a + b modulo 2^32; also of sums of products of by
      optional = true }
 op { "as_i",    "i <- f",     "the bits of a float", ref = "BITS(a)", optional = true, port = "none" }
 op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", optional = true, port = "none" }
+-- signed integers in the words of a vector, as floats
+op { "byte",    "f <- i n",   "byte n", ref = "BYTE(a, n)" }
+op { "nibble",  "f <- i n",   "four bits, from bit 4 n on", ref = "NIBBLE(a, n)" }
 -- comparison and choice
 op { "lt",      "m <- f f",   "a < b; false where either is NaN", ref = "a < b" }
 op { "sel",     "f <- m f f", "b where the mask is set, else c", ref = "pick(a, b, c)" }

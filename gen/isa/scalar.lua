@@ -25,6 +25,16 @@ static inline int32_t word_of(float a, float b, float c, float d) {
 }
 ]]
 
+-- Part n of `bits` bits of a word, whose sign is the highest one.
+local function part(bits)
+  local rows, all, sign = {}, (1 << bits) - 1, 1 << bits - 1
+  for n = 0, 32 // bits - 1 do
+    local low = ("%s & %du"):format(n > 0 and ("(uint32_t)$1 >> %d"):format(bits * n) or "(uint32_t)$1", all)
+    rows[n] = ("(float)((%s) ^ %du) - %d.0f"):format(low, sign, sign)
+  end
+  return rows
+end
+
 return {
   name = "scalar",
   title = "plain C11, any machine",
@@ -107,6 +117,14 @@ static inline float larger_size(float a, float b) {
   return size <= b || b != b ? b : size;
 }
 ]],
+    as_f = [[
+/* The float with these bits. */
+static inline float float_of(int32_t bits) {
+  float a;
+  memcpy(&a, &bits, sizeof a);
+  return a;
+}
+]],
     sqrt = [[
 /* The square root, correctly rounded: the library's may set errno. Heron's method in double. */
 static inline float square_root(float a) {
@@ -147,6 +165,7 @@ static inline float scale2(float a, float b) {
   rows = {
     load = "$e1",
     load_n = "$e1",
+    load_words = "word_at($1)",
     load_bytes = "(float)$e1",
     load_bytes_n = "(float)$e1",
     store = "$e1 = $2",
@@ -178,6 +197,9 @@ static inline float scale2(float a, float b) {
     iadd = "(int32_t)((uint32_t)$1 + (uint32_t)$2)",
     to_f = "(float)$1",
     larger_size = "larger_size($1, $2)",
+    as_f = "float_of($1)",
+    byte = part(8),
+    nibble = part(4),
     lt = "$1 < $2",
     sel = "$1 ? $2 : $3",
     zero_if = "$1 ? 0.0f : $2",

@@ -78,6 +78,17 @@ static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
 ]],
 }
 
+-- Part n of `bits` bits of each word, as a float: shifted to the upper end, and down again.
+function M.part(bits, up, down, float)
+  local rows = {}
+  for n = 0, 32 // bits - 1 do
+    local shift = 32 - bits * (n + 1)
+    local shifted = shift > 0 and up:format("$1", shift) or "$1"
+    rows[n] = float:format(down:format(shifted, 32 - bits))
+  end
+  return rows
+end
+
 function M.begin(features)
   return table.concat({
     -- A spilled vector faults there: the stack is aligned to 16 bytes alone (gcc's bug 54412).

@@ -22,10 +22,13 @@ local function as_it_is(_, text) return text end
 
 M.integer = {
   fields = { "min", "max" },
-  rule = function(row) return ("must be an integer from %d to %d"):format(row.min, row.max) end,
+  rule = function(row)
+    local what = row.step and ("a multiple of %d"):format(row.step) or "an integer"
+    return ("must be %s from %d to %d"):format(what, row.min, row.max)
+  end,
   accept = function(row, value)
     local integer = math.type(value) and math.tointeger(value)
-    return integer and integer >= row.min and integer <= row.max and integer or nil
+    return integer and integer >= row.min and integer <= row.max and integer % (row.step or 1) == 0 and integer or nil
   end,
   from_text = function(_, text)
     return text:match("^%-?%d+$") and math.tointeger(tonumber(text)) or text

@@ -9,6 +9,7 @@
 --   implied     (values): what a missing key stands for instead where other keys say so, or nil
 --   also        what other tools call it, for suggestions
 --   divides     a key that must be a multiple of it
+--   step        of what an integer must be a multiple
 --   even        true where it must be even; within: a key that it may not exceed
 --   excludes    what it cannot be combined with unless it has its default, or one of the values `unless`: { key,
 --               is =, lacks =, unless =, of =, but =, why = }. is: a value of that key; lacks: one that has none of
@@ -47,6 +48,10 @@ for i, isa in ipairs(isas.list) do
     end
   end
 end
+
+-- The kinds of weights that are packed as quants.
+local quants = {}
+for _, kind in ipairs(types.quants) do quants[#quants + 1] = kind.name end
 
 -- Whether a config that may lack keys does not project with the matrix of a letter.
 local function lacks(values, letter)
@@ -161,6 +166,7 @@ M.options = {
                  { key = "mask", why = "for it mixes rows" },
                  { key = "cache", why = "for it mixes rows" },
                  { key = "dtype", why = "whose roundings of sums are as large as the sums" },
+                 { key = "weight_dtype", why = "for it would quantize sums of weights" },
                  { key = "project", lacks = "qkv", why = "which leaves it nothing to make" } },
     idle = function(plan)
       if plan.stage.sums then return nil end
@@ -296,6 +302,19 @@ M.options = {
     doc = "the same of the products of queries and keys, and of weights and values; beside dtype = int8 bf16 where " ..
       "the ISA multiplies it, else f32",
     draw = { chance = 0.2, of = types.names } },
+  { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, default = "dtype",
+    name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
+    also = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
+    excludes = { { key = "project", is = "none", why = "which leaves no weights" },
+                 { key = "dtype", is = "int8", why = "whose weights are int8, each column with a scale" } },
+    doc = "how Wq, Wk, Wv and Wo are packed: as dtype has them, or as int8 with a scale for each column, or int4 with " ..
+      "one for each `group` rows of it; arithmetic stays that of dtype",
+    draw = { chance = 0.25 } },
+  { key = "group", kind = "integer", min = 8, max = 16384, step = 8, default = 32, beside = { "weight_dtype" },
+    name = "_gr", word = "groups of %s rows", number = true, also = { "group_size", "q_group_size", "block_size" },
+    excludes = { { key = "weight_dtype", is = "int8", why = "which has a scale for a whole column" } },
+    doc = "rows of a column of weights that share a scale in weight_dtype = int4, a multiple of 8",
+    draw = { chance = 0.4, of = { 8, 16, 24, 64 } } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     also = { "mcpu", "march", "machine" },
     doc = "core whose caches and rates the plan goes by", draw = { chance = 0.1 } },
@@ -365,7 +384,8 @@ M.elsewhere = {
   { "is no key: scaled angles are tables, rope_cos and rope_sin in mhagen_weights",
     "rope_scaling", "rope_type", "rope_parameters" },
   { "is no key, but a value of dtype and attend_dtype", "f16", "fp16", "float16", "half", "bf16", "bfloat16" },
-  { "is no key, but a value of dtype", "int8", "quantization" },
+  { "is no key, but a value of dtype and weight_dtype", "int8", "quantization" },
+  { "is no key, but a value of weight_dtype", "int4" },
   { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
   { "is no key: a bias is a pointer in mhagen_weights, which may be null",
     "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },

@@ -51,8 +51,8 @@ function M.fills(pack, stage)
   end
   local weights, bias = stage.weights, stage.bias
   pack:rows(product, pack:at("w" .. stage.letter), function(run, to, round)
-    pack:add_heads(weights, { to = to, steps = stage.steps, used = run.size, width = run.size, scale = stage.scale,
-      pairs = plan.product.group > 1, terms = { pack.term(weights, run.at) },
+    pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = run.size, width = run.size,
+      scale = stage.scale, terms = { pack.term(weights, run.at) },
       rounds = rounds(weights, product.rows * product.steps, round) })
   end)
   if not bias then return end

@@ -46,7 +46,7 @@ end
 function M.plan(plan, stage)
   local sets, cost = {}, nil
   for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
-  stage.product, cost = tiles.columns(plan, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
+  stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
     "columns")
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
@@ -124,7 +124,7 @@ local function record(K, stage, pieces, block, panel, bias)
                 product_of.column_tile(K, "output_" .. group.name, run.size, block, mode, steps,
                   { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
                     scales = scales and scales:at(row) },
-                  p.panel:at(k0 * block.width), p.bias, { p = to, row = d, exact = true })
+                  product_of.operand(product, block, p.panel, k0), p.bias, { p = to, row = d, exact = true })
               end)
             end
             if not piece.asked then return tile(y:at(row * d)) end
@@ -148,7 +148,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
   choices.add(K.t.why, "output_order")
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel = j * (block.width * stage.product.height) + block.panel
+  local panel = j * (block.width * stage.product.depth) + block.panel
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first
@@ -178,10 +178,8 @@ function M.fills(pack, stage)
   local weights, bias, product, h = stage.weights, stage.bias, stage.product, pack.plan.cfg.h
   pack:panels(product, pack:at "wo", function(block, to, round)
     local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
-    pack:add(weights.text, { to = to, steps = weights.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale,
-      terms = { pack.term(weights, block.at) },
-      rounds = { heads or round, heads and round } })
+    pack:add(weights.text, pack:of_weights { to = to, steps = weights.steps, used = block.used, width = block.width,
+      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round } })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
     terms = bias.terms, rounds = {} })

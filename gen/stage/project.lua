@@ -24,7 +24,7 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 
 function M.plan(plan, stage)
   local cost
-  stage.product, cost = tiles.columns(plan, M.keys,
+  stage.product, cost = tiles.columns(plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
   if stage.c.pairs and not stage.c.in_place then
@@ -142,7 +142,8 @@ local function record_tiles(K, stage, p)
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
             { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1,
-              scales = p.row_scales and p.row_scales:at(row) }, p.w:at(panel + k0 * block.width),
+              scales = p.row_scales and p.row_scales:at(row) },
+            product_of.operand(product, block, p.w:at(panel), k0),
             p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
               exact = c.exact, pairs = not c.in_place and c.pairs })
@@ -270,10 +271,8 @@ end
 function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
-    pack:add_heads(weights, { to = to, steps = stage.steps, used = block.used, width = block.width,
-      pairs = pack.plan.product.group > 1, quants = pack.plan.product.quant, scale = stage.scale,
-      terms = { pack.term(weights, block.at) },
-      rounds = { round } })
+    pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = block.used, width = block.width,
+      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
   end)
   M.fill_more(pack, stage)
 end

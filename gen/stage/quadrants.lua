@@ -152,7 +152,7 @@ local function record_part(K, stage, kind, block, a, b, c)
         local row = n * run.size + run.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = q.a:at(row * d + k0), row = d, step = 1 }, q.b:at(k0 * block.width), nil,
+            { p = q.a:at(row * d + k0), row = d, step = 1 }, product_of.operand(product, block, q.b, k0), nil,
             { p = q.c:at(row * block.width), row = block.width })
         end)
       end)
