@@ -73,7 +73,7 @@ static inline uint32_t word_at(const float *p) {
 ]],
     as_f = [[
 /* The float with these bits. */
-static inline float float_of(uint32_t bits) {
+static inline float with_bits(uint32_t bits) {
   float a;
   memcpy(&a, &bits, sizeof a);
   return a;
@@ -141,7 +141,7 @@ static inline float scale2(float a, float b) {
     round_bf16 = "to_bf16($1)",
     round_f16 = "to_f16($1)",
     scale2 = "scale2($1, $2)",
-    as_f = "float_of($1)",
+    as_f = "with_bits($1)",
     byte = part(8),
     nibble = part(4),
     lt = "$1 < $2",
