@@ -138,8 +138,8 @@ local function disobeyed(plan, list, lanes)
   end
   local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
   if plan.weights.quant and lanes == "queries" then
-    found[1] = { "q_lanes", lanes, ("must be columns with weight_dtype = %s, whose words have weights of one column"):format(
-      cfg.weight_dtype) }
+    found[1] = { "q_lanes", lanes, ("must be columns with weight_dtype = %s, whose words have weights of one column")
+      :format(cfg.weight_dtype) }
   end
   if lanes == "none" then
     with = project

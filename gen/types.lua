@@ -52,9 +52,9 @@ function M.pairs(type)
   return in_pairs[type.name]
 end
 
--- Weights as small integers in words of memory, times a scale: name, doc; bits of one, so many of which are in_word; op,
--- what makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and error as
--- above, unit being the largest rounding as a part of the largest number that shares a scale.
+-- Weights as small integers in words of memory, times a scale: name; bits of an integer, of which so many are in_word;
+-- op, which makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and
+-- error as above, unit being the largest rounding as a part of the largest number that shares a scale.
 M.quants = {}
 
 function M.add_quant(row)

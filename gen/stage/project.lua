@@ -135,8 +135,8 @@ local function record_tiles(K, stage, p)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 }, product_of.operand(product, block, p.w:at(panel), k0),
-            p.bias and p.bias:at(column),
+            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1 },
+            product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
               exact = c.exact, pairs = c.pairs })
         end)
