@@ -73,7 +73,7 @@ end
 
 function M.one_chunk(n) return M.chunks(n, n, 1) end
 
--- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be so long.
+-- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
 function M.k_chunks(target, steps)
   local quant = target.product.quant
   if not quant then return M.chunks(steps, target.k_block, target.k_unroll) end

@@ -64,9 +64,10 @@ end
 M.words = { name = "words of int8", bytes = 4, c = "int8_word",
             declare = "/* Four int8, as a dot product takes them; the first one is in the low bits. */\n" ..
               "typedef float int8_word;\n" }
--- Weights as small integers in words of memory, times a scale: name, doc; bits of one, so many of which are in_word; op,
--- what makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and error as
--- above, unit being the largest rounding as a part of the largest number that shares a scale.
+
+-- Weights as small integers in words of memory, times a scale: name; bits of an integer, of which so many are in_word;
+-- op, which makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and
+-- error as above, unit being the largest rounding as a part of the largest number that shares a scale.
 M.quants = {}
 
 function M.add_quant(row)

@@ -43,6 +43,10 @@
  * are projected, and h*dv if Y is; size is the row computed with |x|, |W| and |b|, but the true
  * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
  * not projected, each head of a row is a row.
+ *
+ * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, 1.2e-1 for
+ * int4, and unit 1/254 or 1/8; |W| is then the largest that shares its scale, and the second bound
+ * has e^x - 1 for x = n * unit * (1 + S).
  */
 #ifndef MHAGEN_H
 #define MHAGEN_H
@@ -371,8 +375,8 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * `group` steps of a column: of bytes the largest |number| of these, divided by 127, of nibbles the
  * first number that is as large, with its sign, divided by -8. Numbers are divided by their scale
  * and rounded to integers, ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale`
- * is multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
- * finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
+ * is multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has
+ * no finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
  * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
  * large.
  */

@@ -69,6 +69,8 @@ CONFIGS = [
     "h=2 d_model=75 dk=6 dv=5 seq=21 dtype=int8",
     "h=2 d_model=10 dk=7 seq=3 seq_kv=19 attention=cross cache=fixed dtype=int8 batch=2",
     "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 attention=cross causal=true dtype=int8",
+    "h=2 d_model=37 dk=11 seq=5 weight_dtype=int8 k_block=16 fold=off",
+    "h=2 h_kv=1 d_model=37 dk=11 seq=5 weight_dtype=int4 group=8 fold=off",
 ]
 ISAS = ["avx2", "avx512", "avx512_bf16", "scalar"]
 
@@ -108,7 +110,12 @@ MUTATIONS = [
     ("arrays of two widths in one", "arrays.lua", "ref.of.kind, ref.of.w.lanes }", "ref.of.kind }"),
     ("a value of one round that others use", "arrays.lua", "other.text ~= ref.text or not", "not"),
     ("partial sums lost between chunks", "emit/product.lua",
-     "next_chunk and { epilogue.add(t, target), store } or { store }", "{ store }"),
+     "add and { add, store } or { store }", "p.scales and { add, store } or { store }"),
+    ("sums of groups that lose those before", "emit/epilogue.lua",
+     '"fma", w, "sum_" .. at.name, value, factors[at.c], old', '"mul", w, "sum_" .. at.name, value, factors[at.c]'),
+    ("the scale of the first group for all", "emit/product.lua", "quant.group and expr.div(k0, quant.group) or 0", "0"),
+    ("weights of the next step", "emit/gemm.lua", "step.i % quant.in_word, {}", "(step.i + 1) % quant.in_word, {}"),
+    ("quants and the scale of scores", RUNTIME, "(float)(to->scale * (double)*at)", "*at"),
     ("a write beyond the row of y", "emit/product.lua", "exact = tile.c.exact", "exact = false"),
     ("a read beyond the columns of x", "emit/transpose.lua", "name, at, columns)", "name, at, lanes)"),
     ("a read of the row after x", "emit/transpose.lua", "if r >= used then", "if r > used then"),

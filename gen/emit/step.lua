@@ -180,7 +180,8 @@ local function context_tile(K, step, tile)
     local unroll, chains = 1, 1
     if literal then unroll, chains = K:summing(K.plan.product, run.size, #block.vecs, tile.keys) end
     local inner = {
-      product = K.plan.attend_product, rows = run.size, vecs = block.vecs, steps = literal and tile.keys, blocks = p.keys,
+      product = K.plan.attend_product, rows = run.size, vecs = block.vecs, blocks = p.keys,
+      steps = literal and tile.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
       b = { p = p.v, step = K.plan.attend.values.row }, init = gemm.from_zero(t),
     }

@@ -74,7 +74,6 @@ return {
     to_i = "_mm256_cvtps_epi32($1)",
     ishl = "_mm256_slli_epi32($1, $2)",
     iadd = "_mm256_add_epi32($1, $2)",
-    load_words = "_mm256_castps_si256(_mm256_loadu_ps($1))",
     store_words = "_mm256_storeu_ps($1, _mm256_castsi256_ps($2))",
     dup_word = "_mm256_castps_si256(_mm256_set1_ps($1))",
     zero_words = "_mm256_setzero_si256()",

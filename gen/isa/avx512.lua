@@ -96,7 +96,6 @@ static inline __m512 root16(__m512 a) {
     round_bf16 = "to_bf16_$lanes($1)",
     round_f16 = "$widen$narrow$1, _MM_FROUND_TO_NEAREST_INT))",
     scale2 = "$p_scalef_ps($1, $2)",
-    load_words = "$p_castps_$si($p_loadu_ps($1))",
     store_words = "$p_storeu_ps($1, $p_cast$si_ps($2))",
     dup_word = "$p_castps_$si($p_set1_ps($1))",
     zero_words = "$p_setzero_$si()",

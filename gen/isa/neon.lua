@@ -129,7 +129,6 @@ return {
     to_i = "vcvtq_s32_f32($1)",
     ishl = "vshlq_n_s32($1, $2)",
     iadd = "vaddq_s32($1, $2)",
-    load_words = "vreinterpretq_s32_f32(vld1q_f32($1))",
     store_words = "vst1q_f32($1, vreinterpretq_f32_s32($2))",
     dup_word = "vreinterpretq_s32_f32(vdupq_n_f32($1))",
     zero_words = "vdupq_n_s32(0)",

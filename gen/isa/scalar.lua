@@ -119,7 +119,7 @@ static inline float larger_size(float a, float b) {
 ]],
     as_f = [[
 /* The float with these bits. */
-static inline float float_of(int32_t bits) {
+static inline float with_bits(int32_t bits) {
   float a;
   memcpy(&a, &bits, sizeof a);
   return a;
@@ -187,7 +187,6 @@ static inline float scale2(float a, float b) {
     round_bf16 = "to_bf16($1)",
     round_f16 = "to_f16($1)",
     scale2 = "scale2($1, $2)",
-    load_words = "word_at($1)",
     store_words = "put_word($1, $2)",
     dup_word = "word_at(&$1)",
     zero_words = "0",
@@ -197,7 +196,7 @@ static inline float scale2(float a, float b) {
     iadd = "(int32_t)((uint32_t)$1 + (uint32_t)$2)",
     to_f = "(float)$1",
     larger_size = "larger_size($1, $2)",
-    as_f = "float_of($1)",
+    as_f = "with_bits($1)",
     byte = part(8),
     nibble = part(4),
     lt = "$1 < $2",

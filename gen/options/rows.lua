@@ -307,8 +307,8 @@ M.options = {
     also = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
     excludes = { { key = "project", is = "none", why = "which leaves no weights" },
                  { key = "dtype", is = "int8", why = "whose weights are int8, each column with a scale" } },
-    doc = "how Wq, Wk, Wv and Wo are packed: as dtype has them, or as int8 with a scale for each column, or int4 with " ..
-      "one for each `group` rows of it; arithmetic stays that of dtype",
+    doc = "how Wq, Wk, Wv and Wo are packed: as dtype has them, as int8 with a scale for each column, or as int4 " ..
+      "with one for each `group` rows of it; arithmetic stays that of dtype",
     draw = { chance = 0.25 } },
   { key = "group", kind = "integer", min = 8, max = 16384, step = 8, default = 32, beside = { "weight_dtype" },
     name = "_gr", word = "groups of %s rows", number = true, also = { "group_size", "q_group_size", "block_size" },

@@ -143,8 +143,7 @@ local function record_tiles(K, stage, p)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
             { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1,
               scales = p.row_scales and p.row_scales:at(row) },
-            product_of.operand(product, block, p.w:at(panel), k0),
-            p.bias and p.bias:at(column),
+            product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
               exact = c.exact, pairs = not c.in_place and c.pairs })
         end)
