@@ -60,10 +60,8 @@ function M.pairs(type)
   return in_pairs[type.name]
 end
 
--- Four numbers of int8 in a word; declare: of the type in C, where it is used.
-M.words = { name = "words of int8", bytes = 4, c = "int8_word",
-            declare = "/* Four int8, as a dot product takes them; the first one is in the low bits. */\n" ..
-              "typedef float int8_word;\n" }
+-- Four numbers of int8 in a word.
+M.words = { name = "words of int8", bytes = 4, c = "int8_word" }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

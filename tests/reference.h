@@ -48,7 +48,8 @@ int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
  * W and b, but the weights of attention as they are, and S the largest score so computed, scale |q| |k|, of the keys
  * that the row sees, with the magnitude of what is added to it, of a mask only where the key's weight is above
  * 2^-60; of a row of weights, the row itself and its head's S. With strassen, which mixes rows and columns, the
- * largest element stands for all of an input, and of Wq, Wk, Wv. Nothing may over- or underflow, but that beside a
+ * largest element stands for all of an input, and of Wq, Wk, Wv; in int8 that of a row of x and of the contexts for
+ * all of the row, that of a column of W for all of the column. Nothing may over- or underflow, but that beside a
  * sink a weight below 2^-94 may be zero. */
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
@@ -64,7 +65,8 @@ typedef struct mhagen_results {
 
 /* The results of such a kernel, in double from operands that are rounded where the kernel rounds them: x and the
  * weights to dtype; queries, times scale and log2(e), keys, values and weights of attention, as powers of two times a
- * power of two, to attend_dtype; contexts to dtype. Float32's errors are carried along: an operand may be another one
+ * power of two, to attend_dtype; contexts to dtype. In int8 a row of x or of the contexts and a column of weights is
+ * integers times its scale. Float32's errors are carried along: an operand may be another one
  * where these reach over the middle between two. An infinite bound: the result may be finite or not. A result that
  * is not finite with another bound is not finite in any case. Returns 0, or -1 when memory is short. */
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
@@ -75,7 +77,8 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
  *
  *   (16 + max(d_model, k_width) + dk) * unit * size
  *
- * size being the score computed with the magnitudes of x, W, b and of what is added to it; with strassen as above.
+ * size being the score computed with the magnitudes of x, W, b and of what is added to it; with strassen and in int8
+ * as above.
  * Returns 0, or -1 when memory is short. */
 int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                             double *scores, double *bounds);

@@ -3,7 +3,6 @@
 local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
-local types = require "types"
 
 local M = {}
 
@@ -69,7 +68,7 @@ function M.column_tile(K, label, rows, block, mode, steps, a, panel, bias, c)
     text = ("A tile of %d rows and %d columns"):format(rows, block.used),
     rows = rows, vecs = block.vecs, mode = mode, steps = steps,
     a = a, b = { p = panel, step = block.width }, bias = bias, start = gemm.from_columns, c = c,
-    scales = panel:at(steps * block.width):as(types.f32),
+    scales = panel:at(steps * block.width):as(K.plan.product.scales or panel.type),
   })
 end
 

@@ -67,7 +67,8 @@ local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", a
 -- packed say how operands lie that a kernel makes, and those that are packed, if not as float32 of any value; does, by
 -- which ops operands are read and sums begin and meet. Where the ISA has none of its own that takes one number,
 -- operands become float32 as they are read, and the product is that of float32. That of a quantized type, or nil if the
--- ISA has none, has also quant, how weights are packed (pack.lua), and unsigned: the bytes of A are 128 more.
+-- ISA has none, has also quant, how weights are packed (pack.lua), scales, their type, declared, what C has to know of the words, and
+-- unsigned: the bytes of A are 128 more.
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
@@ -75,10 +76,16 @@ function M.product(isa, type)
            does = of_floats }
 end
 
+local declared = [[
+/* Four int8, as a dot product takes them; the first one is in the low bits. */
+typedef float int8_word;
+]]
+
 function M.quantized(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
                    held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
+                   scales = types.f32, declared = declared,
                    quant = { bits = 8, group = 0, sums = row.unsigned or false } }
 end
 

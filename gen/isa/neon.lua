@@ -126,7 +126,7 @@ return {
     lane_words = "lane_words_4($1, $2, $3, $4)",
     dot_bytes = "dot_bytes_4($1, $2, $3)",
     to_f = "vcvtq_f32_s32($1)",
-    larger_size = "vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(vabsq_f32($1)), vreinterpretq_s32_f32($2)))",
+    larger_size = "vmaxq_f32(vabsq_f32($1), $2)", -- NaN where either is
     as_i = "vreinterpretq_s32_f32($1)",
     as_f = "vreinterpretq_f32_s32($1)",
     lt = "vcltq_f32($1, $2)",
