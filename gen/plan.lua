@@ -318,6 +318,7 @@ function M.build(cfg)
   plan_order(plan)
   plan.error = error_of(plan)
   plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit)
+  quantized.tell(plan)
   walk.check_tasks(plan)
   return plan
 end

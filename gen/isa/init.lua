@@ -28,8 +28,8 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step, and unsigned, where
--- the bytes of A have no sign), widths (the full one first), rows.
+-- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step; unsigned, where the
+-- bytes of A have no sign, and widens, where no instruction multiplies bytes), widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
 -- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
 -- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
@@ -67,8 +67,8 @@ local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", a
 -- packed say how operands lie that a kernel makes, and those that are packed, if not as float32 of any value; does, by
 -- which ops operands are read and sums begin and meet. Where the ISA has none of its own that takes one number,
 -- operands become float32 as they are read, and the product is that of float32. That of a quantized type, or nil if the
--- ISA has none, has also quant, how weights are packed (pack.lua), scales, their type, declared, what C has to know of the words, and
--- unsigned: the bytes of A are 128 more.
+-- ISA has none, has also quant, how weights are packed (pack.lua), scales, their type, declared, what C has to know of
+-- the words, widens, and unsigned: the bytes of A are 128 more.
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
@@ -84,7 +84,7 @@ typedef float int8_word;
 function M.quantized(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
-                   held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
+                   held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned, widens = row.widens,
                    scales = types.f32, declared = declared,
                    quant = { bits = 8, group = 0, sums = row.unsigned or false } }
 end

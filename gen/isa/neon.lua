@@ -76,7 +76,7 @@ return {
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
   },
   fused = true,
