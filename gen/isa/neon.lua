@@ -43,12 +43,15 @@ static inline int32x4_t lane_words_4(float32x4_t a, float32x4_t b, float32x4_t c
 ]]
 
 local dot_bytes = [[
-/* c + the products of the signed bytes of a and b, each of 16 bits. */
+/* c + the products of the signed bytes of a and b, each of 16 bits. gcc would add all that a tile
+ * has in another order, and keep it on the stack until then. */
 static inline int32x4_t dot_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
   const int8x16_t x = vreinterpretq_s8_s32(a), y = vreinterpretq_s8_s32(b);
   const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)));
   const int32x4_t high = vpaddlq_s16(vmull_high_s8(x, y));
-  return vaddq_s32(c, vpaddq_s32(low, high));
+  int32x4_t sum = vaddq_s32(c, vpaddq_s32(low, high));
+  __asm__("" : "+w"(sum));
+  return sum;
 }
 ]]
 

@@ -288,7 +288,7 @@ M.options = {
     fill = { { pointer = "workspace", aligned = true, of = "int8" } },
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
     doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32; leads a name",
-    draw = { chance = 0.2, of = types.names } },
+    draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- the first two in all pairs
   { key = "attend_dtype", kind = "choice", choices = types.of_attention, same_as = "dtype",
     implied = attention_beside_int8,
     name = "_attend_",

@@ -47,7 +47,7 @@ MHAGEN_API mhagen_status tiny_int8_pack(const mhagen_weights *weights, void *pac
 MHAGEN_API mhagen_status tiny_int8_packed_check(const void *bytes, size_t size);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
- * no state; compiled with optimization the stack stays below 32 KB. Errors: MHAGEN_ERR_NULL,
+ * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
  * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written
  * then. */
 MHAGEN_API mhagen_status tiny_int8_run(const mhagen_args *args);
