@@ -72,7 +72,8 @@ function M.tell(plan)
   choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
       words.number(memory.BYTES * floats // plan.product.group), words.number(memory.BYTES * floats)))
-  local none = plan.product.widens and "it saves memory, and no time: bytes are widened before they are multiplied"
+  local none = plan.product.widens and
+    "it saves memory, and little time or none: bytes are widened before they are multiplied"
   choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.product.b.name), none
     or ("an instruction does four, so at best %.2g of float32's time is left beside the same attention; integers " ..
         "take about %s cycles to make"):format(1 - 0.75 * share / 100, words.number(math.ceil(making))))
