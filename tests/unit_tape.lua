@@ -113,7 +113,7 @@ end
 local biases = { bq = true, bk = true, bv = true, bo = true }
 
 -- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them.
-local function pack_weights(list, weights, packed)
+local function pack_weights(list, weights, packed, quant)
   local columns = {}
   for _, matrices in ipairs { list.matrices, list.more } do
     for _, matrix in ipairs(matrices) do columns[matrix[1]] = matrix[3] end
@@ -141,16 +141,45 @@ local function pack_weights(list, weights, packed)
       end
     end
   end
-  local function rounds(fill, i, moved)
+  -- Words of four integers, their scales, and -128 times their sums.
+  local function quants(fill, moved)
+    local words = (fill.steps + 3) // 4
+    local function put(row, c, what)
+      local at = fill.to + moved.to + row * fill.width + c
+      if packed.buffer[at] == nil then error("packs outside of its buffer") end
+      packed.buffer[at] = what
+    end
+    for c = 0, fill.width - 1 do
+      local column, largest, sum = {}, 0.0, 0
+      for k = 0, fill.steps - 1 do
+        column[k] = c < fill.used and value(fill.terms[1], moved, k, c) or 0.0
+        largest = math.max(largest, math.abs(column[k]))
+      end
+      local scale = string.unpack("<f", string.pack("<f", largest / 127.0))
+      for word = 0, words - 1 do
+        local bytes = {}
+        for i = 1, 4 do
+          local x = scale > 0.0 and (column[4 * word + i - 1] or 0.0) / scale or 0.0
+          bytes[i] = math.tointeger(x + 0x1.8p52 - 0x1.8p52)
+          sum = sum + bytes[i]
+        end
+        put(word, c, (string.unpack("<i4", string.pack("<i1i1i1i1", table.unpack(bytes)))))
+      end
+      put(words, c, scale * fill.scale)
+      if quant.sums then put(words + 1, c, -128 * sum) end
+    end
+  end
+  local function rounds(fill, write, i, moved)
     local round = fill.rounds[i]
-    if not round then return panel(fill, moved) end
+    if not round then return write(fill, moved) end
     for n = 0, round.count - 1 do
       local at = {}
       for what, by in pairs(moved) do at[what] = by + n * (round[what] or 0) end
-      rounds(fill, i + 1, at)
+      rounds(fill, write, i + 1, at)
     end
   end
-  for _, fill in ipairs(list.fills) do rounds(fill, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  for _, fill in ipairs(list.fills) do rounds(fill, panel, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  for _, fill in ipairs(list.quants) do rounds(fill, quants, 1, { to = 0, row = 0, column = 0, first = 0 }) end
 end
 
 -- Turns a head's columns, each a list of all rows; place: that of row 0, as the tables count.
@@ -273,7 +302,7 @@ local function kernel_of(text, kv_len)
   local list = pack.list(plan)
   for _, matrix in ipairs(list.more) do weights[matrix[1]] = input(matrix[1], matrix[2] * matrix[3]) end
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
-  pack_weights(list, weights, packed)
+  pack_weights(list, weights, packed, plan.product.quant)
   packed.buffer.constant = true
 
   local function arguments()
@@ -324,7 +353,7 @@ local function kernel_of(text, kv_len)
       end
     end
   end
-  check(worst <= 1e-5, ("%s: error %g"):format(text, worst))
+  check(worst <= (plan.product.quant and 0.15 or 1e-5), ("%s: error %g"):format(text, worst))
 end
 
 local function kernels()
@@ -365,6 +394,9 @@ local function kernels()
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
         "kv_len=true", { [0] = 9 } },
+      { "h=2 d_model=70 dk=5 dv=3 seq=5 qk_norm=l2 dtype=int8 attend_dtype=f32" },
+      { "h=1 d_model=3 dk=2 seq=3 dtype=int8 attend_dtype=f32 unroll=full" },
+      { "h=4 h_kv=2 d_model=9 dk=4 seq=5 seq_kv=7 attention=cross batch=2 rope=half dtype=int8 attend_dtype=f32" },
     } do
       local text = case[1] .. " isa=" .. isa.name
       local ok, why = pcall(kernel_of, text, case[2])
