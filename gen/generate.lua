@@ -237,7 +237,7 @@ end
 
 -- What stands before all functions: of the ISA, and of the types of its products.
 local function prelude_of(plan)
-  local own, declared = plan.isa.prelude or "", plan.product.held.declare
+  local own, declared = plan.isa.prelude or "", plan.product.declared
   return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
 end
 

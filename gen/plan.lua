@@ -333,6 +333,7 @@ function M.build(cfg)
   plan.error = error_of(plan)
   local quant = types.quants[cfg.weight_dtype]
   plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit, quant and quant.unit or 0)
+  quantized.tell(plan)
   walk.check_tasks(plan)
   return plan
 end

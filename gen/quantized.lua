@@ -2,8 +2,12 @@
 -- four that follow each other in a sum in a word of memory, as paired.lua has two. Rows of Q, K, V and Y are float32
 -- again where their tiles end.
 
+local choices = require "choices"
 local graph = require "graph"
+local memory = require "memory"
 local tiles = require "tiles"
+local types = require "types"
+local words = require "words"
 
 local M = {}
 
@@ -49,6 +53,30 @@ function M.rewrite(plan, list)
     if first.inputs[1] then table.insert(list, 1, first) end
   end
   return list
+end
+
+-- Says what it costs, and where it does not pay, of a plan whose order is known.
+function M.tell(plan)
+  if not plan.product.quant then return end
+  local floats, all, own, making = 0, 0, 0, 0
+  for _, stage in ipairs(plan.stages) do
+    local product, macs = stage.product, stage.fill and 0 or stage:macs()
+    all = all + macs
+    if product then
+      own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.product.group
+        * (stage.kind == "output" and 1 or plan.head_blocks)
+    end
+    if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
+  end
+  local share = math.floor(100 * own / all + 0.5)
+  choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
+    ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
+      words.number(memory.BYTES * floats // plan.product.group), words.number(memory.BYTES * floats)))
+  local none = plan.product.widens and
+    "it saves memory, and little time or none: bytes are widened before they are multiplied"
+  choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.product.b.name), none
+    or ("an instruction does four, so at best %.2g of float32's time is left beside the same attention; integers " ..
+        "take about %s cycles to make"):format(1 - 0.75 * share / 100, words.number(math.ceil(making))))
 end
 
 return M

@@ -235,7 +235,7 @@ function M.columns(target, keys, sets, columns, steps, a_order)
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
   best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps), M.depth(target.product, steps)
-  best.quant, best.in_step = target.product.quant, M.in_step(target.product)
+  best.quant, best.in_step, best.scales = target.product.quant, M.in_step(target.product), target.product.scales
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do
     block.first, block.panel = best.panels, best.floats

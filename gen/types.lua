@@ -60,10 +60,8 @@ function M.pairs(type)
   return in_pairs[type.name]
 end
 
--- Four numbers of int8 in a word; declare: of the type in C, where it is used.
-M.words = { name = "words of int8", bytes = 4, c = "int8_word",
-            declare = "/* Four int8, as a dot product takes them; the first one is in the low bits. */\n" ..
-              "typedef float int8_word;\n" }
+-- Four numbers of int8 in a word.
+M.words = { name = "words of int8", bytes = 4, c = "int8_word" }
 
 -- Weights as small integers in words of memory, times a scale: name; bits of an integer, of which so many are in_word;
 -- op, which makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and

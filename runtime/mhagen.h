@@ -38,7 +38,10 @@
  *                                                   and 64 columns, where results do not cancel
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
- * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24.
+ * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24; in int8
+ * 3e-2 and 1/254, half a step of 127 in which an operand errs. There the largest number of its row
+ * stands in size and S for each of x and of the contexts before Wo, that of its column for each of
+ * W, and a largest number below 2^-100 counts as that.
  * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, of these widths those of rows that
  * are projected, and h*dv if Y is; size is the row computed with |x|, |W| and |b|, but the true
  * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
@@ -178,7 +181,8 @@ enum {
   MHAGEN_BHSD = 2097152,     /* what is not projected is [batch][heads][rows][width] */
   MHAGEN_CACHE_BHSD = 4194304, /* args->cache is [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv] */
   MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
-  MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype */
+  MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype; of
+                                int8 rows of activations and columns of weights have scales */
   MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
   MHAGEN_WEIGHT_DTYPE = 67108864 /* wq, wk, wv and wo are integers times scales, weight_dtype */
 };
@@ -257,7 +261,8 @@ typedef struct mhagen_kernel {
   const mhagen_need *needs; /* what a run needs of mhagen_args */
   int need_count;
   double error; /* what the norm of all errors is of that of all results, above, for s <= 16 */
-  double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32 */
+  double unit;  /* the largest rounding of an operand of a product: 2^-24 for float32; of int8 as
+                   a part of the largest one of its row or column */
   int window_left, window_right; /* where the options say so */
   int h_kv; /* heads of keys and values: h, or a divisor where heads share them */
   int k_width, v_width, y_width; /* numbers in a row of k, v and y: d_model if not said */
@@ -277,7 +282,7 @@ typedef struct mhagen_kernel {
   uint64_t fingerprint; /* of how weights are packed: kernels with the same one can share them */
   const struct mhagen_kernel *const *members; /* of a bundle or a ladder, null at the end */
   int by_length; /* whether it is a ladder */
-  const char *dtype; /* of the operands of the projections: "bf16", "f16"; null is float32 */
+  const char *dtype; /* of operands of the projections: "bf16", "f16", "int8"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where operands are rounded: MHAGEN_FOLD_BK | ... */
   const char *weight_dtype; /* where the options say so: "int8", "int4" */

@@ -49,8 +49,9 @@ int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
  * that the row sees, with the magnitude of what is added to it, of a mask only where the key's weight is above
  * 2^-60; of a row of weights, the row itself and its head's S. With strassen, which mixes rows and columns, the
  * largest element stands for all of an input, and of Wq, Wk, Wv; with weight_dtype the largest weight that shares a
- * scale for all of these, and expm1 of the factor before ||size|| for it. Nothing may over- or underflow, but that
- * beside a sink a weight below 2^-94 may be zero. */
+ * scale for all of these, and expm1 of the factor before ||size|| for it; in int8 so does that of a column of W, and
+ * that of a row of x and of the contexts for all of the row. Nothing may over- or underflow, but that beside a sink a
+ * weight below 2^-94 may be zero. */
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds);
@@ -66,10 +67,10 @@ typedef struct mhagen_results {
 
 /* The results of such a kernel, in double from operands that are rounded where the kernel rounds them: x and the
  * weights to dtype, or the weights to integers times scales; queries, times scale and log2(e), keys, values and weights
- * of attention, as powers of two times a power of two, to attend_dtype; contexts to dtype. Float32's errors are carried
- * along: an operand may be another one where these reach over the middle between two. An infinite bound: the result may
- * be finite or not. A result that is not finite with another bound is not finite in any case. Returns 0, or -1 when
- * memory is short. */
+ * of attention, as powers of two times a power of two, to attend_dtype; contexts to dtype. In int8 a row of x or of the
+ * contexts is integers times its scale. Float32's errors are carried along: an operand may be another one where these
+ * reach over the middle between two. An infinite bound: the result may be finite or not. A result that is not finite
+ * with another bound is not finite in any case. Returns 0, or -1 when memory is short. */
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results);
 
@@ -78,7 +79,8 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
  *
  *   (16 + max(d_model, k_width) + dk) * unit * size
  *
- * size being the score computed with the magnitudes of x, W, b and of what is added to it; with strassen as above.
+ * size being the score computed with the magnitudes of x, W, b and of what is added to it; with strassen and in int8
+ * as above.
  * Returns 0, or -1 when memory is short. */
 int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                             double *scores, double *bounds);

@@ -34,7 +34,9 @@ class Kernel(ctypes.Structure):
                 ("project", ctypes.c_int), ("scale", ctypes.c_double), ("softcap", ctypes.c_double),
                 ("mask_dims", ctypes.c_char_p), ("scores", ctypes.c_int),
                 ("cache_bytes", ctypes.c_size_t), ("fill", ctypes.c_void_p), ("fill_needs", ctypes.c_void_p),
-                ("fill_need_count", ctypes.c_int)]
+                ("fill_need_count", ctypes.c_int), ("fingerprint", ctypes.c_uint64), ("members", ctypes.c_void_p),
+                ("by_length", ctypes.c_int), ("dtype", ctypes.c_char_p), ("attend_dtype", ctypes.c_char_p),
+                ("folds", ctypes.c_uint)]
 
 
 class Weights(ctypes.Structure):
@@ -48,14 +50,15 @@ class Args(ctypes.Structure):
 
 
 def shape_of(options, **shape):
-    """A float32 kernel as far as the reference reads it."""
+    """A float32 kernel as far as the reference reads it, or one in int8."""
     for key in WIDTHS:
         shape.setdefault(key, shape["h" if key == "h_kv" else "d_model"])
     shape.setdefault("scale", shape["dk"] ** -0.5)
     project = shape.pop("project", "qkvo")
     if project != "qkvo":
         options, shape["project"] = options | UNPROJECTED, sum(1 << "qkvo".index(letter) for letter in project)
-    return Kernel(options=options, error=2e-6 if options & STRASSEN else 1e-6, unit=2.0**-24, **shape)
+    error, unit = (3e-2, 1 / 254) if "dtype" in shape else (2e-6 if options & STRASSEN else 1e-6, 2.0**-24)
+    return Kernel(options=options, error=error, unit=unit, **shape)
 
 
 def build(out):

@@ -37,10 +37,11 @@ def product(x, w, b, rounded):
 class Case:
     """Random float32 data of one shape, one batch entry, and the reference's results."""
 
-    def __init__(self, library, rng, options=0, kv_len=None, rise=1.0, **shape):
+    def __init__(self, library, rng, options=0, kv_len=None, rise=1.0, dtype=None, **shape):
         self.shape = shape = {"dv": shape["dk"], "seq_kv": shape["seq"], "batch": 1, **shape}
         h, d, dk, dv, n, m = (shape[key] for key in SHAPE[:-1])
-        self.options, self.kv_len = options, kv_len
+        self.options, self.kv_len, self.quantized = options, kv_len, dtype is not None
+        types = dict(dtype=dtype, attend_dtype=b"f32") if dtype else {}
 
         def rows(count, width, scale=1.0):
             return [[float32(scale * rng.gauss(0, 1)) for _ in range(width)] for _ in range(count)]
@@ -60,7 +61,7 @@ class Case:
         length = ctypes.c_int(kv_len or 0)
         weights = Weights(*[array(self.w[key]) for key in "qkvo"], *[array([self.b[key]]) for key in "qkvo"], 0)
         args = Args(q=array(self.q), k=array(self.k), v=array(self.v), kv_len=ctypes.addressof(length))
-        kernel = shape_of(options, **{key: shape[key] for key in SHAPE})
+        kernel = shape_of(options, **{key: shape[key] for key in SHAPE}, **types)
         y, bounds = (ctypes.c_double * (n * d))(), (ctypes.c_double * n)()
         probs_bounds, score = (ctypes.c_double * (h * n))(), ctypes.c_double()
         assert library.mhagen_reference_and_bounds(
@@ -78,9 +79,17 @@ class Case:
 
         def sizes(rows_, of_all=self.options & STRASSEN and size(-1) == 1):
             most = max(abs(a) for row in rows_ for a in row)
-            return [[most if of_all else size(a) for a in row] for row in rows_]
+            return spread([[most if of_all else size(a) for a in row] for row in rows_])
 
-        w = {key: sizes(self.w[key]) for key in "qkv"} | {"o": [list(map(size, row)) for row in self.w["o"]]}
+        def spread(rows_):
+            """In int8 the largest number of a row stands for all of it."""
+            return [[max(row)] * len(row) for row in rows_] if self.quantized and size(-1) == 1 else rows_
+
+        def of_weights(key):
+            rows_ = [list(map(size, row)) for row in self.w[key]] if key == "o" or self.quantized else sizes(self.w[key])
+            return [list(row) for row in zip(*spread(list(map(list, zip(*rows_)))))]
+
+        w = {key: of_weights(key) for key in "qkvo"}
         b = {key: list(map(size, self.b[key])) for key in "qkvo"}
         q, k, v = (product(sizes(x), w[key], b[key], rounded) for x, key in
                    ((self.q, "q"), (self.k, "k"), (self.v, "v")))
@@ -105,7 +114,7 @@ class Case:
             contexts.append(context)
             weights.append(of_row)
             largest.append(max(most))
-        return product(contexts, w["o"], b["o"], rounded), weights, largest
+        return product(spread(contexts), w["o"], b["o"], rounded), weights, largest
 
     def errors(self, y):
         return [norm([a - b for a, b in zip(*rows)]) for rows in zip(y, self.y)]
@@ -115,7 +124,7 @@ class Case:
     dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=5, dk=3, dv=4, seq=3),
     dict(h=2, d_model=4, dk=3, seq=3, seq_kv=5, options=CROSS), dict(h=1, d_model=3, dk=2, seq=4, options=CAUSAL),
     dict(h=3, d_model=3, dk=1, seq=3, options=KV_LEN, kv_len=2),
-    dict(h=2, d_model=4, dk=16, seq=4, options=STRASSEN)])
+    dict(h=2, d_model=4, dk=16, seq=4, options=STRASSEN), dict(h=2, d_model=5, dk=3, dv=4, seq=3, dtype=b"int8")])
 def test_formula(library, shape):
     case = Case(library, random.Random(1), **shape)
     y, case.weights, _ = case.rows()
@@ -124,7 +133,8 @@ def test_formula(library, shape):
     own = case.shape
     roundings = 16 + own["d_model"] + own["dk"] + own["seq_kv"] + own["h"] * own["dv"]
     for row, score, bound in zip(sizes, scores, case.bounds):
-        assert bound == pytest.approx(roundings * 2**-24 * (1 + score) * norm(row), rel=1e-12)
+        unit = 1 / 254 if case.quantized else 2**-24
+        assert bound == pytest.approx(roundings * unit * (1 + score) * norm(row), rel=1e-12)
 
 
 @pytest.mark.parametrize("what", ["all", "scores"])

@@ -31,6 +31,15 @@ def test_products(isa):
     assert abs(total - sum(cycles for cycles, _, _ in phases.values())) < len(phases) + 1
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_products_of_bytes(isa):
+    """A fourth of them, and one for each vector of a result with a bias, where scales are multiplied in."""
+    phases, _ = floor("h=2", "d_model=64", "dk=32", "seq=32", f"isa={isa}", "dtype=int8")
+    assert phases["keys_values"][2]["fma"] == (3 * 32 * 64 * 64 / 4 + 32 * 64) / LANES[isa]
+    assert phases["output"][2]["fma"] == (32 * 64 * 64 / 4 + 32 * 64) / LANES[isa]
+    assert phases["quantize"][2]["load"] >= 2 * 32 * 64 / LANES[isa]
+
+
 @pytest.mark.parametrize("options", in_turn([
     [], ["causal=true"], ["causal=true", "window_left=3"], ["rope=half", "probs=true"], ["mask=add", "softcap=5"],
     ["cache=fixed", "attention=cross", "seq_kv=20"]], "floor"))

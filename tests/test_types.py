@@ -3,6 +3,7 @@ checker, which compares every number with what rounded operands make, is in the 
 import ctypes
 import math
 import os
+import random
 import re
 import struct
 import subprocess
@@ -13,7 +14,7 @@ from reference_lib import Generated, drawn_isa
 from tools import MHAGEN, ROOT, native, run
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "int8"])
 @pytest.mark.parametrize("shape", ["micro", "odd"])
 def test_no_less_exact_than_pytorch(shape, dtype, tmp_path):
     """`tests/errors.py` prints all shapes."""
@@ -21,6 +22,25 @@ def test_no_less_exact_than_pytorch(shape, dtype, tmp_path):
     import errors
     ours, theirs, below = errors.errors(shape, dtype, drawn_isa(f"errors {shape} {dtype}"), 2, tmp_path)
     assert below and ours <= errors.BOUNDS[dtype], (ours, theirs)
+
+
+def test_integers_are_the_same(tmp_path):
+    """On every ISA that this CPU has: what follows their sums is float32, whose roundings differ."""
+    d, rows, columns = 70, 5, 40
+    rng = random.Random(3)
+    x, w = ([rng.gauss(0, 1) for _ in range(n)] for n in (rows * d, d * columns))
+    results = []
+    for isa in filter(native, ("scalar", "avx2", "avx512", "avx512_bf16", "neon")):
+        kernel = Generated(dict(h=1, d_model=d, dk=columns, seq=1, seq_kv=rows, attention="cross", project="v",
+                                dtype="int8", attend_dtype="f32"), isa, tmp_path / isa)
+        given, y, zeros = {"wv": floats(w)}, floats([0] * columns), floats([0] * columns * rows)
+        kernel.pack(**{name: ctypes.addressof(array) for name, array in given.items()})
+        arrays = {"q": zeros, "k": zeros, "v": floats(x), "y": y}
+        kernel.run(**{name: ctypes.addressof(array) for name, array in arrays.items()})
+        results.append(list(y))
+    assert len(results) > 1 or not native("avx2")
+    for got in results:
+        assert got == pytest.approx(results[0], rel=1e-5, abs=1e-6)
 
 
 def half(x):
@@ -56,6 +76,12 @@ def test_what_the_files_say(tmp_path):
     assert "projections in bf16, of attention in f32" in " ".join(text.split()).replace("* ", "")
     header = (tmp_path / "mha_bf16_h2_d8_k4_s5_attend_f32_scalar.h").read_text()
     assert re.search(r"shape .*\n?.*bf16", header)
+    for isa, says in ("avx2", "it saves memory, and little time"), ("avx512_bf16", "an instruction does four"):
+        said = run(MHAGEN, "explain", *shape[:-1], f"isa={isa}", "dtype=int8")
+        assert says in said
+        sizes = re.search("error at most 0.03 instead of 1e-06; weights of ([0-9,]+) bytes instead of ([0-9,]+)", said)
+        own, floats_ = (int(size.replace(",", "")) for size in sizes.groups())
+        assert 4 * own == floats_
     said = run(MHAGEN, "explain", *shape, "attend_dtype=f16")
     assert "operands of projections in f32, of attention in f16" in said and "error at most 0.001" in said
 

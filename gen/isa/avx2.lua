@@ -35,7 +35,7 @@ return {
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
   },
   fused = true,

@@ -22,7 +22,7 @@ return {
   registers = 32,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
   },
   fused = true,

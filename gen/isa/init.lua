@@ -28,8 +28,8 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step, and unsigned, where
--- the bytes of A have no sign), widths (the full one first), rows.
+-- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step; unsigned, where the
+-- bytes of A have no sign, and widens, where no instruction multiplies bytes), widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
 -- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
 -- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
@@ -74,12 +74,18 @@ function M.product(isa, type)
            does = of_floats }
 end
 
--- That of words of bytes, whose sums are integers; has also quant, how weights are packed (pack.lua), and unsigned: the
--- bytes of A are 128 more.
+local declared = [[
+/* Four int8, as a dot product takes them; the first one is in the low bits. */
+typedef float int8_word;
+]]
+
+-- That of words of bytes, whose sums are integers; has also quant, how weights are packed (pack.lua), scales, their
+-- type, declared, what C has to know of the words, widens, and unsigned: the bytes of A are 128 more.
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group, integers = true,
-           held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned,
+           held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned, widens = row.widens,
+           scales = types.f32, declared = declared,
            quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
 end
 
@@ -94,7 +100,8 @@ end
 -- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
 -- column, or (nil) for all of it. Words take registers of a tile as well.
 function M.quantized(isa, product, kind, group)
-  local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32 }
+  local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32,
+                scales = types.f32 }
   own.rows = {}
   for order, most in pairs(product.rows) do
     own.rows[order] = {}

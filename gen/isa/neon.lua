@@ -43,12 +43,15 @@ static inline int32x4_t lane_words_4(float32x4_t a, float32x4_t b, float32x4_t c
 ]]
 
 local dot_bytes = [[
-/* c + the products of the signed bytes of a and b, each of 16 bits. */
+/* c + the products of the signed bytes of a and b, each of 16 bits. gcc would add all that a tile
+ * has in another order, and keep it on the stack until then. */
 static inline int32x4_t dot_bytes_4(int32x4_t a, int32x4_t b, int32x4_t c) {
   const int8x16_t x = vreinterpretq_s8_s32(a), y = vreinterpretq_s8_s32(b);
   const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)));
   const int32x4_t high = vpaddlq_s16(vmull_high_s8(x, y));
-  return vaddq_s32(c, vpaddq_s32(low, high));
+  int32x4_t sum = vaddq_s32(c, vpaddq_s32(low, high));
+  __asm__("" : "+w"(sum));
+  return sum;
 }
 ]]
 -- Part n of `bits` bits of each word: shifted to the upper end, and down again.
@@ -86,7 +89,7 @@ return {
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 12, 8, 6, 4 }, rows = { 12, 8, 6, 4 } } },
   },
   fused = true,
@@ -136,7 +139,7 @@ return {
     lane_words = "lane_words_4($1, $2, $3, $4)",
     dot_bytes = "dot_bytes_4($1, $2, $3)",
     to_f = "vcvtq_f32_s32($1)",
-    larger_size = "vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(vabsq_f32($1)), vreinterpretq_s32_f32($2)))",
+    larger_size = "vmaxq_f32(vabsq_f32($1), $2)", -- NaN where either is
     as_i = "vreinterpretq_s32_f32($1)",
     as_f = "vreinterpretq_f32_s32($1)",
     byte = part(8),

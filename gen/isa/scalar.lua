@@ -56,7 +56,7 @@ return {
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 10, 5, 3, 2 }, rows = { 10, 5, 3, 2 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4,
+    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
                       rows = { columns = { 10, 4, 2 }, rows = { 10, 4, 2 } } },
   },
   fused = false,

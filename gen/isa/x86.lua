@@ -68,12 +68,15 @@ static inline $i lane_words_$lanes($t a, $t b, $t c, $t d) {
 ]],
   dot_bytes = [[
 /* c + the products of the signed bytes of a and b: those of even bytes, and of odd ones, as pairs
- * of 16 bits, whose sums do not overflow. */
+ * of 16 bits, whose sums do not overflow. gcc would add all that a tile has in another order, and
+ * keep it on the stack until then. */
 static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
   const $i a_even = $p_srai_epi16($p_slli_epi16(a, 8), 8);
   const $i b_even = $p_srai_epi16($p_slli_epi16(b, 8), 8);
   const $i odd = $p_madd_epi16($p_srai_epi16(a, 8), $p_srai_epi16(b, 8));
-  return $p_add_epi32(c, $p_add_epi32($p_madd_epi16(a_even, b_even), odd));
+  $i sum = $p_add_epi32(c, $p_add_epi32($p_madd_epi16(a_even, b_even), odd));
+  __asm__("" : "+$register"(sum));
+  return sum;
 }
 ]],
 }

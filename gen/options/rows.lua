@@ -293,15 +293,15 @@ M.options = {
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
     fill = { { pointer = "workspace", aligned = true, of = "int8" } },
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
-    doc = "number type of the operands of the projections' products, whose sums are float32; leads a name",
-    draw = { chance = 0.2, of = types.names } },
+    doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32; leads a name",
+    draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- the first two in all pairs
   { key = "attend_dtype", kind = "choice", choices = types.of_attention, same_as = "dtype",
     implied = attention_beside_int8,
     name = "_attend_",
     word = "attention in %s", bit = "MHAGEN_ATTEND_DTYPE", number = true, also = { "softmax_dtype" },
     doc = "the same of the products of queries and keys, and of weights and values; beside dtype = int8 bf16 where " ..
       "the ISA multiplies it, else f32",
-    draw = { chance = 0.2, of = types.names } },
+    draw = { chance = 0.2, of = types.of_attention } },
   { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, default = "dtype",
     name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     also = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },

@@ -162,12 +162,15 @@ static inline __m256i words_8(__m256 a, __m256 b, __m256 c, __m256 d) {
 }
 
 /* c + the products of the signed bytes of a and b: those of even bytes, and of odd ones, as pairs
- * of 16 bits, whose sums do not overflow. */
+ * of 16 bits, whose sums do not overflow. gcc would add all that a tile has in another order, and
+ * keep it on the stack until then. */
 static inline __m256i dot_bytes_8(__m256i a, __m256i b, __m256i c) {
   const __m256i a_even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
   const __m256i b_even = _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8);
   const __m256i odd = _mm256_madd_epi16(_mm256_srai_epi16(a, 8), _mm256_srai_epi16(b, 8));
-  return _mm256_add_epi32(c, _mm256_add_epi32(_mm256_madd_epi16(a_even, b_even), odd));
+  __m256i sum = _mm256_add_epi32(c, _mm256_add_epi32(_mm256_madd_epi16(a_even, b_even), odd));
+  __asm__("" : "+x"(sum));
+  return sum;
 }
 
 /* a, in a register: no use of it reads memory again. */
