@@ -243,7 +243,7 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
   to.scales = panel + (words + step / group) * fill->width;
   if (packing->quant_sums) to.sums = panel + (words + scales) * fill->width;
   to.most = (double)((1 << (bits - 1)) - 1);
-  to.least = bits < 8 ? -to.most - 1.0 : -to.most; /* a sixteenth integer counts, a 256th does not */
+  to.least = bits < 8 ? -to.most - 1.0 : -to.most; /* of sixteen integers the last one counts */
   to.mask = (1u << bits) - 1;
   to.last = step + 1 == fill->steps || (step + 1) % group == 0;
   return to;

@@ -86,6 +86,43 @@ def test_what_the_files_say(tmp_path):
     assert "operands of projections in f32, of attention in f16" in said and "error at most 0.001" in said
 
 
+def test_what_the_files_say_of_quantized_weights(tmp_path):
+    shape = "h=2 d_model=40 dk=4 seq=5 isa=scalar weight_dtype=int4 group=16".split()
+    run(MHAGEN, "gen", *shape, "name=k", "-o", tmp_path)
+    text = (tmp_path / "k.c").read_text()
+    for said in ('.weight_dtype = "int4"', ".group = 16", ".quant_bits = 4", ".quant_group = 16", ".error = 0.12",
+                 ".unit = 0x1p-3", "MHAGEN_WEIGHT_DTYPE"):
+        assert said in text, said
+    said = run(MHAGEN, "explain", *shape)
+    assert "weights are integers of 4 bits, with a scale for 16 rows of a column" in said
+    # int8 takes a quarter of float32's bytes, and scales; int4 half of that, and more scales.
+    sizes = {kind: packed_bytes(f"h=4 d_model=256 dk=64 seq=1 isa=scalar weight_dtype={kind}", tmp_path)
+             for kind in ("dtype", "int8", "int4")}
+    assert 0.25 < sizes["int8"] / sizes["dtype"] < 0.26 and 0.156 < sizes["int4"] / sizes["dtype"] < 0.17, sizes
+
+
+def packed_bytes(config, folder):
+    run(MHAGEN, "gen", *config.split(), "name=sized", "--force", "-o", folder)
+    return int(re.search(r"SIZED_PACKED_BYTES (\d+)", (folder / "sized.h").read_text())[1])
+
+
+@pytest.mark.parametrize("given, refused", [
+    ("q_lanes=queries weight_dtype=int8",
+     "q_lanes = queries: must be columns with weight_dtype = int8, whose words have weights of one column"),
+    ("project=none weight_dtype=int4", "weight_dtype = int4: must be dtype with project = none, which leaves no weights"),
+    ("group=64", "group = 64: must be with one of weight_dtype, or it has no effect"),
+    ("group=64 weight_dtype=int8",
+     "group = 64: must be 32 with weight_dtype = int8, which has a scale for a whole column"),
+    ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),
+    ("strassen=true weight_dtype=int4",
+     "strassen = true: must be false with weight_dtype, for it would quantize sums of weights"),
+])
+def test_refusals_of_quantized_weights(given, refused):
+    result = subprocess.run([MHAGEN, "explain", *f"h=2 d_model=8 dk=4 seq=4 isa=avx2 {given}".split()],
+                            capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr == f"mhagen: config: {refused}\n", result.stderr
+
+
 def test_reference_with_fused_products():
     """Compilers of other machines make these of the reference's; ALiBi's poisoned slopes make huge scores."""
     if not native("avx2"):
