@@ -84,8 +84,8 @@ typedef float int8_word;
 function M.quantized(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return row and { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
-                   held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned, widens = row.widens,
-                   scales = types.f32, declared = declared,
+                   held = types.words, packed = types.words, does = of_words, scales = types.f32, declared = declared,
+                   unsigned = row.unsigned, widens = row.widens,
                    quant = { bits = 8, group = 0, sums = row.unsigned or false } }
 end
 
@@ -182,6 +182,7 @@ end
 -- One line to add for a new ISA.
 M.add(require "isa.scalar")
 M.add(require "isa.avx2")
+M.add(require "isa.avx_vnni")
 M.add(require "isa.avx512")
 M.add(require "isa.avx512_bf16")
 M.add(require "isa.neon")
