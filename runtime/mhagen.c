@@ -17,6 +17,11 @@ static int has_f16c(void) {
   unsigned a, b, c = 0, d;
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
+
+static int has_avx_vnni(void) {
+  unsigned a = 0, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+}
 #endif
 
 const char *mhagen_status_text(mhagen_status status) {
@@ -48,6 +53,7 @@ int mhagen_cpu_has(mhagen_cpu isa) {
     return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   }
   if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
+  if (isa == MHAGEN_CPU_AVX_VNNI) return avx2 && has_f16c() && has_avx_vnni();
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
 #endif

@@ -67,6 +67,7 @@ CONFIGS = [
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=1 seq_kv=75 cache=append kv_start=true alibi=true sink=true batch=2",
     "h=2 dk=18 dv=16 seq=2 seq_kv=21 project=none cache=append cache_layout=bhsd causal=true",
     "h=2 d_model=75 dk=6 dv=5 seq=21 dtype=int8",
+    "h=1 d_model=3 dk=1 seq=2 seq_kv=5 attention=cross dtype=int8",
     "h=2 d_model=10 dk=7 seq=3 seq_kv=19 attention=cross cache=fixed dtype=int8 batch=2",
     "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 attention=cross causal=true dtype=int8",
     "h=2 d_model=37 dk=11 seq=5 weight_dtype=int8 k_block=16 fold=off",

@@ -86,7 +86,8 @@ class Case:
             return [[max(row)] * len(row) for row in rows_] if self.quantized and size(-1) == 1 else rows_
 
         def of_weights(key):
-            rows_ = [list(map(size, row)) for row in self.w[key]] if key == "o" or self.quantized else sizes(self.w[key])
+            of_all = self.options & STRASSEN and size(-1) == 1 and key != "o"
+            rows_ = sizes(self.w[key]) if of_all else [list(map(size, row)) for row in self.w[key]]
             return [list(row) for row in zip(*spread(list(map(list, zip(*rows_)))))]
 
         w = {key: of_weights(key) for key in "qkvo"}

@@ -21,9 +21,11 @@ MHAGEN = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen"))  # or ano
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
-MACHINES = {"scalar": None, "avx2": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64", "neon": "aarch64"}
+MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
+            "neon": "aarch64"}
 ISAS = list(MACHINES)
-NEEDS = {"avx512_bf16": {"avx512_bf16", "avx512_vnni"}}  # of CPUs, beside AVX-512, which all machines of the tests have
+# Of CPUs, beside AVX-512, which all machines of the tests have.
+NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"}}
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 

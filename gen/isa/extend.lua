@@ -1,5 +1,5 @@
 -- An ISA with more instructions than another one: its attributes, those of the other one where it has none, and the
--- rows, products, helpers and attributes of widths of both.
+-- rows, products, helpers and attributes of widths of both. asks: instead of the other one's.
 
 local function copy(what)
   if type(what) ~= "table" then return what end
@@ -22,7 +22,7 @@ return function(base, more)
     for name, text in pairs(width) do isa.widths[i][name] = text end
   end
   for name, attribute in pairs(more) do
-    if type(attribute) ~= "table" then isa[name] = attribute end
+    if type(attribute) ~= "table" or name == "asks" then isa[name] = attribute end
   end
   return isa
 end

@@ -198,6 +198,7 @@ end
 -- One line to add for a new ISA.
 M.add(require "isa.scalar")
 M.add(require "isa.avx2")
+M.add(require "isa.avx_vnni")
 M.add(require "isa.avx512")
 M.add(require "isa.avx512_bf16")
 M.add(require "isa.neon")
