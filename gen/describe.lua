@@ -39,12 +39,13 @@ end
 
 -- What rounding operands and weights costs, or nil.
 local function rounding(plan)
-  local own, attend, quant = plan.product.a, plan.attend_product.a, types.quants[plan.cfg.weight_dtype]
+  local own, attend = plan.product.a, plan.attend_product.a
+  local quant = not own.quantized and plan.weights.quant
   if own == types.f32 and attend == types.f32 and not quant then return nil end
   local weights = quant and ("; weights are integers of %d bits, with a scale for %s"):format(quant.bits,
-    quant.columns and "each column" or ("%d rows of a column"):format(plan.cfg.group)) or ""
-  return ("operands of projections in %s, of attention in %s%s; sums in %s; error at most %g for scores up to 16"):format(
-    own.name, attend.name, weights, own.quantized and "int32 and float32" or "float32", plan.error)
+    quant.group and ("%d rows of a column"):format(quant.group) or "each column") or ""
+  return ("operands of projections in %s, of attention in %s%s; sums in %s; error at most %g for scores up to 16")
+    :format(own.name, attend.name, weights, own.quantized and "int32 and float32" or "float32", plan.error)
 end
 
 function M.header(recorded)

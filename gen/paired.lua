@@ -31,7 +31,8 @@ local against_projections = {
   { function(_, list) return projection(list, "output") and attend_of(list).out % 2 > 0 end, "dv has to be even" },
   { function(plan, list) return projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
-  { function(plan) return plan.cfg.cache == "fixed" end, "a cache is filled from rows of float32" },
+  { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
+    "a cache is filled from rows of float32" },
   { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
 }
 
@@ -41,7 +42,7 @@ local against_attention = {
   { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
   { function(plan) return ((plan.cfg.kv_rows or 0) % 2 + (plan.cfg.key_rows or 0) % 2) > 0 end,
     "given rows of tiles have to be even" },
-  { function(plan) return plan.cfg.cache ~= "none" and 4 * plan.cfg.seq <= plan.isa.lanes end,
+  { function(plan, list) return attend_of(list).keys.at == "cache" and 4 * plan.cfg.seq <= plan.isa.lanes end,
     "all of the cache would be copied for few queries" },
 }
 
@@ -64,7 +65,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "pairs")
     end
   end
-  if plan.cfg.project ~= "none" and not plan.product.integers then
+  if #list > 1 and not plan.product.integers then
     choose("product", "projections", against_projections)
   end
   choose("attend_product", "attention", against_attention)

@@ -808,8 +808,8 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
     const double s = (double)got[i];
     if (row % n >= (size_t)rows_of(c, (int)(row / (n * (size_t)c->kernel->h)))) continue;
     if (small_range(c) && (!isfinite(s) || fabs(want[i]) < 0x1p-6 || far)) continue;
-    /* A small weight may be quantized to zero, which makes NaN of an infinite input; and a small factor may have another
-     * sign then, as may an infinite score. */
+    /* A small weight may be quantized to zero, which makes NaN of an infinite input; and a small
+     * factor may have another sign then, as may an infinite score. */
     if (has(c, MHAGEN_WEIGHT_DTYPE) && bounds[i] == INFINITY && !isfinite(s)) continue;
     const int good = want[i] == -INFINITY ? s == -INFINITY || (quantized && isnan(s))
                      : !isfinite(want[i]) ? !isfinite(s)

@@ -464,7 +464,7 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   const double error = steps * shape->unit * (1 + score_size);
   /* Weights far below a sink grow or shrink by the power of what their scores err by, and any of roundings that are
    * as large as those of quantized weights; other rows sum to one. */
-  return shape->options & MHAGEN_SINK || quants_of(shape) ? fmin(expm1(error), 1e30) : error;
+  return shape->options & MHAGEN_SINK || shape->options & MHAGEN_WEIGHT_DTYPE ? fmin(expm1(error), 1e30) : error;
 }
 
 static extents extents_of(const mhagen_kernel *shape) {

@@ -18,7 +18,8 @@ function M.operand(product, block, panel, k0)
   local quant, width, in_step = product.quant, block.width, product.in_step
   if not quant then return { p = panel:at(k0 * width), step = width } end
   local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
-  return { p = panel:at(expr.share(k0, in_step) * width), step = width, scales = panel:at(row * width):as(product.scales) }
+  return { p = panel:at(expr.share(k0, in_step) * width), step = width,
+           scales = panel:at(row * width):as(product.scales) }
 end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
