@@ -42,8 +42,8 @@ local function rounding(plan)
   if not own.round and not attend.round and not quant then return nil end
   local weights = quant and ("; weights are integers of %d bits, with a scale for %s"):format(quant.bits,
     quant.group and ("%d rows of a column"):format(quant.group) or "each column") or ""
-  return ("operands of projections in %s, of attention in %s%s; sums in float32; error at most %g for scores up to 16")
-    :format(own.name, attend.name, weights, plan.error)
+  return ("operands of projections in %s, of attention in %s%s; sums in float32; error at most %g for scores up to %d")
+    :format(own.name, attend.name, weights, plan.error, plan.error_scores)
 end
 
 function M.header(recorded)
