@@ -44,8 +44,9 @@ local function rounding(plan)
   if own == types.f32 and attend == types.f32 and not quant then return nil end
   local weights = quant and ("; weights are integers of %d bits, with a scale for %s"):format(quant.bits,
     quant.group and ("%d rows of a column"):format(quant.group) or "each column") or ""
-  return ("operands of projections in %s, of attention in %s%s; sums in %s; error at most %g for scores up to 16")
-    :format(own.name, attend.name, weights, own.quantized and "int32 and float32" or "float32", plan.error)
+  return ("operands of projections in %s, of attention in %s%s; sums in %s; error at most %g for scores up to %d")
+    :format(own.name, attend.name, weights, own.quantized and "int32 and float32" or "float32", plan.error,
+      plan.error_scores)
 end
 
 function M.header(recorded)

@@ -332,6 +332,7 @@ function M.build(cfg)
   plan_order(plan)
   plan.error = error_of(plan)
   local quant = types.quants[cfg.weight_dtype]
+  plan.error_scores = quant and quant.scores or 16
   plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit, quant and quant.unit or 0)
   quantized.tell(plan)
   walk.check_tasks(plan)

@@ -65,7 +65,8 @@ M.words = { name = "words of int8", bytes = 4, c = "int8_word" }
 
 -- Weights as small integers in words of memory, times a scale: name; bits of an integer, of which so many are in_word;
 -- op, which makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and
--- error as above, unit being the largest rounding as a part of the largest number that shares a scale.
+-- error as above, unit being the largest rounding as a part of the largest number that shares a scale; scores up to
+-- which the error is so, if not 16.
 M.quants = {}
 
 function M.add_quant(row)
@@ -74,7 +75,7 @@ function M.add_quant(row)
 end
 
 M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, unit = 0.5 / 127, error = 3e-2 }
-M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 1.2e-1 }
+M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 1.2e-1, scores = 4 }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

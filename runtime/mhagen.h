@@ -47,9 +47,9 @@
  * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
  * not projected, each head of a row is a row.
  *
- * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, 1.2e-1 for
- * int4, and unit 1/254 or 1/8; |W| is then the largest that shares its scale, and the second bound
- * has e^x - 1 for x = n * unit * (1 + S).
+ * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 1.2e-1
+ * for int4, with max(1, s/4); unit is 1/254 or 1/8. |W| is then the largest that shares its scale,
+ * and the second bound has e^x - 1 for x = n * unit * (1 + S).
  */
 #ifndef MHAGEN_H
 #define MHAGEN_H

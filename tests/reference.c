@@ -452,7 +452,9 @@ static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const num
 #define TINY 0x1p-60 /* a weight that roundings of a mask do not make count */
 
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
-  return shape->error * fmax(1, max_score / 16);
+  /* Scores of int4 err by a tenth of themselves. */
+  const int nibbles = is_quantized(shape) && !strcmp(shape->weight_dtype, "int4");
+  return shape->error * fmax(1, max_score / (nibbles ? 4 : 16));
 }
 
 #define LEAST_WEIGHT 0x1p-94 /* a weight of attention below it may be 0 */

@@ -109,7 +109,8 @@ def packed_bytes(config, folder):
 @pytest.mark.parametrize("given, refused", [
     ("q_lanes=queries weight_dtype=int8",
      "q_lanes = queries: must be columns with weight_dtype = int8, whose words have weights of one column"),
-    ("project=none weight_dtype=int4", "weight_dtype = int4: must be dtype with project = none, which leaves no weights"),
+    ("project=none weight_dtype=int4",
+     "weight_dtype = int4: must be dtype with project = none, which leaves no weights"),
     ("group=64", "group = 64: must be with one of weight_dtype, or it has no effect"),
     ("group=64 weight_dtype=int8",
      "group = 64: must be 32 with weight_dtype = int8, which has a scale for a whole column"),

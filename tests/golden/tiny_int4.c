@@ -14,7 +14,7 @@
  *   numbers   operands of projections in f32, of attention in f32;
  *             weights are integers of 4 bits, with a scale for 8 rows of a column;
  *             sums in float32;
- *             error at most 0.12 for scores up to 16
+ *             error at most 0.12 for scores up to 4
  *   cost      56 flops; 128 bytes packed, 256 bytes of workspace
  *   registers sums and operands of a K step take at most 12 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
