@@ -7,7 +7,8 @@ local M = {}
 -- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most 16;
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; ops, those that an ISA
 -- has to have for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
--- precise as others.
+-- precise as others; stored, the same type as it lies in callers' arrays, where it can: load and store are the ops for
+-- it, if not those of float32.
 M.names, M.by_name = {}, {}
 
 function M.add(row)
@@ -19,11 +20,19 @@ M.add { name = "f32", doc = "IEEE 754 single precision", bytes = 4, c = "float",
         error = 1e-6 }
 
 M.f32 = M.by_name.f32
+M.f32.stored = M.f32
+
+-- How callers' arrays may have numbers: the types of the list that have a form in memory, `stored`, with the ops that
+-- load and store it.
+M.stored_names = { "f32" }
 
 -- A type that ISAs round to by an op of its name.
 local function add_rounded(row)
-  local op = "round_" .. row.name
+  local op, load, store = "round_" .. row.name, "load_" .. row.name, "store_" .. row.name
   row.ops = { op }
+  row.stored = { name = row.name .. " in memory", bytes = 2, c = "uint16_t", load = load, store = store,
+                 ops = { load, load .. "_n", store, store .. "_n" } }
+  M.stored_names[#M.stored_names + 1] = row.name
   function row.round(t, w, dst, x) return t:op(op, w, dst, x) end
   M.add(row)
 end

@@ -118,7 +118,7 @@ local function compile(text)
     if words[at] == "," then take "," z = expression(1) end
     take ")"
     local f = fn[word]
-    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j), Y(j)
+    if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j), ..
     return function(lane) return f(x(lane), y(lane), z(lane)) end
   end
   function expression(rank)
@@ -197,10 +197,10 @@ local function run_op(isa, node, scope)
   local op, w, lane, at, list = node.op, node.w, {}, nil, {}
   for k, letter in ipairs(op.args) do
     local v, word = node.args[k], ("abc"):sub(k, k)
-    if letter == "a" or letter == "e" or letter == "y" then
+    if letter:find "[aeyuh]" then
       at = pointer(scope, v)
       lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
-      lane.Y = lane.M
+      lane.Y, lane.U, lane.H = lane.M, lane.M, lane.M -- buffers have numbers of any type
       lane.e = lane.M[0]
       if letter == "e" and lane.e == nil then outside(op, at, 0) end
     elseif letter == "s" then

@@ -17,7 +17,8 @@ return {
   },
   fused = true,
   saturates = true,
-  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16 },
+  helpers = { load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, store_bf16 = x86.as_bf16,
+              store_bf16_n = x86.as_bf16 },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -30,10 +31,12 @@ static inline __m512 root16(__m512 a) {
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
-      full = "0xFFFF", low = "(", cost = 1,
+      full = "0xFFFF", low = "(", cost = 1, halfp = "_mm256", hi = "__m256i",
+      words = "_mm256_loadu_si256((const __m256i *)(const void *)(",
       register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
-      full = "0xFF", low = "_mm512_castps512_ps256(",
+      full = "0xFF", low = "_mm512_castps512_ps256(", halfp = "_mm", hi = "__m128i",
+      words = "_mm_loadu_si128((const __m128i *)(const void *)(",
       cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
       widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
@@ -44,6 +47,14 @@ static inline __m512 root16(__m512 a) {
     load_n = "$p_maskz_loadu_ps($hex, $1)",
     load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",
     load_bytes_n = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
+    load_bf16 = "$p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32($words$1))), 16))",
+    load_bf16_n = "$p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32($halfp_maskz_loadu_epi16($hex, $1)), 16))",
+    load_f16 = "$widen$words$1)))",
+    load_f16_n = "$widen$halfp_maskz_loadu_epi16($hex, $1))",
+    store_bf16 = "$halfp_mask_storeu_epi16($1, ($m)$full, as_bf16_$lanes($2))",
+    store_bf16_n = "$halfp_mask_storeu_epi16($1, $hex, as_bf16_$lanes($2))",
+    store_f16 = "$halfp_mask_storeu_epi16($1, ($m)$full, $narrow$2, _MM_FROUND_TO_NEAREST_INT))",
+    store_f16_n = "$halfp_mask_storeu_epi16($1, $hex, $narrow$2, _MM_FROUND_TO_NEAREST_INT))",
     store = "$p_storeu_ps($1, $2)",
     store_n = "$p_mask_storeu_ps($1, $hex, $2)",
     dup = "$p_set1_ps($1)",

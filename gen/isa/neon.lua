@@ -21,6 +21,46 @@ static inline float32x4_t to_bf16(float32x4_t a) {
 }
 ]]
 
+local some_bf16 = [[
+/* Floats of the first n bfloat16 at p, zeros behind. */
+static inline float32x4_t some_bf16(const uint16_t *p, size_t n) {
+  uint16_t words[4] = { 0 };
+  memcpy(words, p, 2 * n);
+  return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(words)), 16));
+}
+]]
+
+local some_f16 = [[
+/* The same of half precision. */
+static inline float32x4_t some_f16(const uint16_t *p, size_t n) {
+  uint16_t words[4] = { 0 };
+  memcpy(words, p, 2 * n);
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(words)));
+}
+]]
+
+local put_bf16 = [[
+/* The nearest bfloat16 of the first n lanes to p, ties to even; NaN stays NaN. */
+static inline void put_bf16(uint16_t *p, float32x4_t a, size_t n) {
+  const uint32x4_t bits = vreinterpretq_u32_f32(a);
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t sum = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
+  const uint32x4_t all = vbslq_u32(vceqq_f32(a, a), sum, vdupq_n_u32(0x7FC00000));
+  uint16_t words[4];
+  vst1_u16(words, vshrn_n_u32(all, 16));
+  memcpy(p, words, 2 * n);
+}
+]]
+
+local put_f16 = [[
+/* The same in half precision. */
+static inline void put_f16(uint16_t *p, float32x4_t a, size_t n) {
+  uint16_t words[4];
+  vst1_u16(words, vreinterpret_u16_f16(vcvt_f16_f32(a)));
+  memcpy(p, words, 2 * n);
+}
+]]
+
 return {
   name = "neon",
   title = "AArch64 with Advanced SIMD",
@@ -40,7 +80,10 @@ return {
     "#pragma GCC pop_options",
     "#endif",
   }, "\n"),
-  helpers = { load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16 },
+  helpers = {
+    load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, load_bf16_n = some_bf16, load_f16_n = some_f16,
+    store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
+  },
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
@@ -58,6 +101,14 @@ return {
     },
     load_bytes = "bytes4($1, 4)",
     load_bytes_n = "bytes4($1, $2)",
+    load_bf16 = "vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16($1)), 16))",
+    load_bf16_n = "some_bf16($1, $2)",
+    load_f16 = "vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16($1)))",
+    load_f16_n = "some_f16($1, $2)",
+    store_bf16 = "put_bf16($1, $2, 4)",
+    store_bf16_n = "put_bf16($1, $2, $3)",
+    store_f16 = "put_f16($1, $2, 4)",
+    store_f16_n = "put_f16($1, $2, $3)",
     store = "vst1q_f32($1, $2)",
     store_n = {
       [1] = "vst1q_lane_f32($1, $2, 0)",
