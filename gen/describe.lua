@@ -36,12 +36,15 @@ local function pressure(kernels)
   return most
 end
 
--- What rounding operands costs, or nil.
+-- What is rounded, and what that costs, or nil.
 local function rounding(plan)
-  local own, attend = plan.product.a, plan.attend_product.a
-  if not own.round and not attend.round then return nil end
-  return ("operands of projections in %s, of attention in %s; sums in float32; error at most %g for scores up to 16")
-    :format(own.name, attend.name, plan.error)
+  local own, attend, told = plan.product.a, plan.attend_product.a, {}
+  if plan.io.round then told[1] = ("inputs and y in %s"):format(plan.io.name) end
+  if own.round or attend.round then
+    told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
+  end
+  if not told[1] then return nil end
+  return ("%s; sums in float32; error at most %g for scores up to 16"):format(table.concat(told, "; "), plan.error)
 end
 
 function M.header(recorded)

@@ -9,6 +9,7 @@ local fold = require "fold"
 local isas = require "isa.init"
 local options = require "options.init"
 local pack = require "pack"
+local plan_of = require "plan"
 local record = require "record"
 local self_test = require "emit.self_test"
 local show = require "options.show"
@@ -229,7 +230,7 @@ end
 function M.kernel(cfg)
   local recorded = record(cfg)
   local plan = recorded.plan
-  local isa, asked = plan.isa, isas.asked(plan.isa, { plan.product.a, plan.attend_product.a })
+  local isa, asked = plan.isa, isas.asked(plan.isa, plan_of.types(plan))
   local testing = tape.new(isa, recorded.tape)
   local test_rows = self_test.emit(testing)
 

@@ -1,7 +1,7 @@
 -- The kernel as a list of stages over tensors, as the formula says it; rewrites and the plan change the list. What
 -- is not projected has no stage: attention reads the input, or writes y.
 --
--- A tensor: name; at = "input", "workspace" (of a block of heads), "cache" (likewise), "lanes" (with lanes over
+-- A tensor: name; at = "input", "wide" (the same in float32), "workspace" (of a block of heads), "cache" (likewise), "lanes" (with lanes over
 -- queries, group after group) or "rows" (of all heads); row = numbers from row to row, head = from head to head, both
 -- of what scores and context read and of such rows; of an input that has heads also heads and width, their number and
 -- their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an input does: nothing may

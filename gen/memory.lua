@@ -101,8 +101,9 @@ end
 
 -- The pointer to a tensor of the graph: a section, or an input, from the place's block of heads on.
 function Memory:tensor(place, tensor)
-  if tensor.at ~= "input" then return self:at(place, tensor.name) end
-  local input = place[tensor.name]
+  local wide = tensor.at == "wide"
+  if tensor.at ~= "input" and not wide then return self:at(place, tensor.name) end
+  local input = wide and self:at(place, tensor.name) or place[tensor.name]
   return tensor.heads and input:at(place.hb * (tensor.heads // self.head_blocks * tensor.head)) or input
 end
 

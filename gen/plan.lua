@@ -28,6 +28,7 @@ local step = require "step"
 local tiles = require "tiles"
 local types = require "types"
 local walk = require "walk"
+local widen = require "stage.widen"
 
 local ceil_div, refuse = tiles.ceil_div, tiles.refuse
 
@@ -44,7 +45,9 @@ local function with_queries(list, lanes)
     moved = queries
   else
     local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end, a = queries.a }
-    table.insert(list, graph.find(list, "narrow") and 2 or 1, transpose)
+    local first = 1
+    while list[first].inputs do first = first + 1 end -- behind what makes X of the inputs
+    table.insert(list, first, transpose)
     if not queries.merged then
       return graph.edited(list, { queries = { graph.with(queries, { name = "query", kind = "apply" }) } })
     end
@@ -242,11 +245,18 @@ local function plan_order(plan)
   end
 end
 
+-- The types that numbers are rounded to: operands of projections and of attention, and results.
+function M.types(plan)
+  return { plan.product.a, plan.attend_product.a, plan.io }
+end
+
 -- What ||y - ref|| / ||ref|| is at most: that of the operands' types, more where a stage rounds more.
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  return math.max(plan.product.a.error, plan.attend_product.a.error) * factor
+  local error = 0
+  for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
+  return error * factor
 end
 
 local function check_inputs(cfg)
@@ -278,10 +288,20 @@ function M.product(cfg, key)
   return isas.product(isa, type)
 end
 
+-- The type that a key says of arrays in memory.
+local function in_memory(cfg, key)
+  local isa, type = isas.list[cfg.isa], types.by_name[cfg[key]]
+  if not isas.has(isa, type.stored) then
+    refuse(key, type.name, ("isa = %s has nothing to load it with"):format(isa.name))
+  end
+  return type
+end
+
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), scores = score.of(cfg),
                  product = M.product(cfg), attend_product = M.product(cfg, "attend_dtype"),
+                 io = in_memory(cfg, "io_dtype"),
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
@@ -294,7 +314,7 @@ function M.build(cfg)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 
-  list = paired.rewrite(plan, with_steps(plan, list))
+  list = widen.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}
@@ -310,7 +330,8 @@ function M.build(cfg)
   plan_memory(plan)
   plan_order(plan)
   plan.error = error_of(plan)
-  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit)
+  plan.unit = 0
+  for _, type in ipairs(M.types(plan)) do plan.unit = math.max(plan.unit, type.unit) end
   walk.check_tasks(plan)
   return plan
 end

@@ -19,6 +19,7 @@ local options = require "options.init"
 local score = require "score.init"
 local sections = require "sections"
 local tape = require "tape"
+local types = require "types"
 
 local M = {}
 
@@ -26,12 +27,17 @@ local M = {}
 local function entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
   local cross, rows, of_cache = cfg.attention == "cross", options.key_rows(cfg), plan.memory.cache.total
+  local io = plan.io.stored
+  local function array(name, kind, off)
+    local cast = io ~= types.f32 and ("(%s%s *)"):format(kind, io.c) or ""
+    return tape.pointer(cast .. "args->" .. name, off, io)
+  end
   local e = {
     b = b,
-    q = tape.pointer("args->q", b * (cfg.seq * graph.row(cfg, "q"))),
-    k = tape.pointer(cross and "args->k" or "args->q", b * (rows * cfg.k_width)),
-    v = tape.pointer(cross and "args->v" or "args->q", b * (rows * cfg.v_width)),
-    y = tape.pointer("args->y", b * (cfg.seq * cfg.y_width)),
+    q = array("q", "const ", b * (cfg.seq * graph.row(cfg, "q"))),
+    k = array(cross and "k" or "q", "const ", b * (rows * cfg.k_width)),
+    v = array(cross and "v" or "q", "const ", b * (rows * cfg.v_width)),
+    y = array("y", "", b * (cfg.seq * cfg.y_width)),
   }
   for _, name in ipairs(graph.sheets(cfg)) do
     e[name] = tape.pointer("args->" .. name, b * (cfg.h * cfg.seq * cfg.seq_kv))
@@ -156,11 +162,17 @@ local function fill_entry(K, b)
   with_pointers(K, entry_pointers(K, b, 0), {
     name = "fill", doc = "Keys and values of one batch entry, without a loop." }, function(_, place)
     place.heads_slot = 0
+    local function run(per)
+      for _, stage in ipairs(plan.filling) do
+        if stage.per == per then
+          each_place(K, place, stage.axes, function(...) kinds.of(stage).emit(K, place, stage, ...) end)
+        end
+      end
+    end
+    run(nil)
     K:each("hb", plan.head_blocks, function(hb)
       place.hb = hb
-      for _, stage in ipairs(plan.filling) do
-        each_place(K, place, stage.axes, function(...) kinds.of(stage).emit(K, place, stage, ...) end)
-      end
+      run "heads"
     end)
   end)
 end

@@ -111,7 +111,9 @@ typedef struct mhagen_weights {
                                        from min(0, pos(0)) on; null: angles of rope_theta */
 } mhagen_weights;
 
-/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. */
+/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With MHAGEN_IO_DTYPE
+ * q, k, v and y are of bfloat16 or half precision, as mhagen_kernel.io_dtype says: their pointers
+ * are those to uint16_t, aligned as uint16_t, by way of void: args.q = (const void *)x. */
 typedef struct mhagen_args {
   const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][k_width],
                              [batch][seq_kv][v_width]; self-attention reads q alone. What is not
@@ -175,7 +177,8 @@ enum {
   MHAGEN_CACHE_BHSD = 4194304, /* args->cache is [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv] */
   MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
   MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype */
-  MHAGEN_ATTEND_DTYPE = 33554432 /* those of attention to another one, attend_dtype */
+  MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
+  MHAGEN_IO_DTYPE = 134217728 /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
 };
 
 enum { /* what args->scores are */
@@ -274,7 +277,8 @@ typedef struct mhagen_kernel {
   int by_length; /* whether it is a ladder */
   const char *dtype; /* of the operands of the projections: "bf16", "f16"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
-  unsigned folds; /* where operands are rounded: MHAGEN_FOLD_BK | ... */
+  unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
+  const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are

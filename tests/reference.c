@@ -627,12 +627,14 @@ static int is_known(const char *type) { return !type || !strcmp(type, "f32") || 
 int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *attend = attend_type(shape);
   if (!is_known(shape->dtype) || !is_known(attend)) return 0;
-  return format_of(shape->dtype) || format_of(attend);
+  return format_of(shape->dtype) || format_of(attend) || format_of(shape->io_dtype);
 }
 
 static double nearest(const format *f, double x) {
   return f && isfinite(x) && x != 0 ? f->nearest(f, x) : x;
 }
+
+double mhagen_nearest(const char *type, double x) { return nearest(format_of(type), x); }
 
 static double distance(double a, double b) { return a == b ? 0 : fabs(a - b); }
 
@@ -1040,6 +1042,7 @@ static void output_inexact(const rounding *r, const operands *o, inexact context
 
 static void write_row(const rounding *r, const mhagen_results *to, size_t entry, size_t row, inexact y) {
   const extents *e = &r->e;
+  round_all(format_of(r->shape->io_dtype), 1, y, e->y_width);
   for (size_t i = 0; i < e->y_width; i++) {
     size_t at = row * e->y_width + i;
     if (!projects(e, MHAGEN_PROJECT_O)) at = lies(e, e->n, e->h, row, i / e->dv) * e->dv + i % e->dv;

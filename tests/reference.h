@@ -54,8 +54,11 @@ int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds);
 
-/* Whether the operands of a kernel's products are rounded, to types that the reference knows. */
+/* Whether the operands of a kernel's products or its results are rounded, to types that the reference knows. */
 int mhagen_is_rounded(const mhagen_kernel *shape);
+
+/* The nearest number of a type, ties to even: x itself where the type is null or float32. */
+double mhagen_nearest(const char *type, double x);
 
 /* Results, and by how much those of a kernel may be off; probs and probs_off may be null. */
 typedef struct mhagen_results {
@@ -64,9 +67,10 @@ typedef struct mhagen_results {
 
 /* The results of such a kernel, in double from operands that are rounded where the kernel rounds them: x and the
  * weights to dtype; queries, times scale and log2(e), keys, values and weights of attention, as powers of two times a
- * power of two, to attend_dtype; contexts to dtype. Float32's errors are carried along: an operand may be another one
- * where these reach over the middle between two. An infinite bound: the result may be finite or not. A result that
- * is not finite with another bound is not finite in any case. Returns 0, or -1 when memory is short. */
+ * power of two, to attend_dtype; contexts to dtype; and y to io_dtype. Float32's errors are carried along: an operand
+ * may be another one where these reach over the middle between two. An infinite bound: the result may be finite or
+ * not. A result that is not finite with another bound is not finite in any case. Returns 0, or -1 when memory is
+ * short. */
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results);
 

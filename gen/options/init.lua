@@ -224,14 +224,15 @@ end
 -- The pointers that a config needs, by the field `args`, `weights` or `fill` of the rows: { pointer =, aligned =,
 -- input =, most = }, the last a number.
 function M.needs(plan, of)
-  local cfg, list = plan.cfg, {}
+  local cfg, list, known = plan.cfg, {}, {}
   for _, need in ipairs(M.always[of]) do
     local there = not need.letter or kinds.letters_of(cfg.project):find(need.letter)
     if there and (not need.bytes or plan[need.bytes] > 0) then list[#list + 1] = need end
   end
   for _, row in each_on(cfg) do
     for _, need in ipairs(row[of] or {}) do
-      if concerns(need, row, cfg) and (not need.bytes or plan[need.bytes] > 0) then
+      if not known[need.pointer] and concerns(need, row, cfg) and (not need.bytes or plan[need.bytes] > 0) then
+        known[need.pointer] = true
         local less = need.less and (plan.shortest or cfg)[need.less] or 0
         list[#list + 1] = { pointer = need.pointer, aligned = need.aligned, input = need.input,
                             most = need.most and cfg[need.most] - less }
