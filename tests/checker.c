@@ -177,44 +177,17 @@ static size_t master_bytes(const checker *c, int i) {
   return is_small(c, i) ? c->buffers[i].bytes * 2 : c->buffers[i].bytes;
 }
 
-/* ---- numbers of small types ---------------------------------------------------------------- */
-
-/* The bits of a number that the type has; any NaN. */
-static uint16_t small_bits(const checker *c, float x) {
-  const int f16 = !strcmp(c->kernel->io_dtype, "f16");
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if (!f16) return (uint16_t)(bits >> 16);
-  const unsigned sign = bits >> 16 & 0x8000u;
-  if (!isfinite(x)) return (uint16_t)(sign | (isnan(x) ? 0x7E00u : 0x7C00u));
-  int exponent;
-  const double part = frexp(fabs((double)x), &exponent); /* from 1/2 to 1 */
-  if (part == 0) return (uint16_t)sign;
-  if (exponent < -13) return (uint16_t)(sign | (unsigned)ldexp(part, exponent + 24));
-  return (uint16_t)(sign | (unsigned)(exponent + 14) << 10 | ((unsigned)ldexp(part, 11) & 1023u));
-}
-
-static float of_small_bits(const checker *c, uint16_t bits) {
-  const int f16 = !strcmp(c->kernel->io_dtype, "f16"), exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const uint32_t wide = (uint32_t)bits << 16;
-  float x;
-  memcpy(&x, &wide, sizeof x);
-  if (!f16) return x;
-  const double size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                      : exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
-  return (float)(bits & 0x8000 ? -size : size);
-}
-
 /* Floats as a buffer has them, and back. */
 static void encode(const checker *c, int i, const void *from, void *to, size_t bytes) {
   if (!is_small(c, i)) memcpy(to, from, bytes);
-  for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++) ((uint16_t *)to)[j] = small_bits(c, ((const float *)from)[j]);
+  for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++) 
+    ((uint16_t *)to)[j] = mhagen_to_bits(c->kernel->io_dtype, (double)((const float *)from)[j]);
 }
 
 static void decode(const checker *c, int i, const void *from, void *to, size_t bytes) {
   if (!is_small(c, i)) memcpy(to, from, bytes);
   for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++)
-    ((float *)to)[j] = of_small_bits(c, ((const uint16_t *)from)[j]);
+    ((float *)to)[j] = (float)mhagen_of_bits(c->kernel->io_dtype, ((const uint16_t *)from)[j]);
 }
 
 /* ---- random numbers ------------------------------------------------------------------------ */
@@ -418,10 +391,11 @@ static void place_input(checker *c, int i, enum place where) {
 static int is_master(const checker *c, int i) {
   const buffer *b = &c->buffers[i];
   if (!is_small(c, i)) return !memcmp(b->at, b->master, b->bytes);
-  for (size_t j = 0; j < b->bytes / 2; j++) {
-    if (((const uint16_t *)(const void *)b->at)[j] != small_bits(c, ((const float *)b->master)[j])) return 0;
-  }
-  return 1;
+  void *wanted = allocate(c, b->bytes);
+  encode(c, i, b->master, wanted, b->bytes);
+  const int same = !memcmp(b->at, wanted, b->bytes);
+  free(wanted);
+  return same;
 }
 
 static int is_filled(const char *from, const char *to, int fill) {

@@ -636,6 +636,29 @@ static double nearest(const format *f, double x) {
 
 double mhagen_nearest(const char *type, double x) { return nearest(format_of(type), x); }
 
+uint16_t mhagen_to_bits(const char *type, double x) {
+  const format *f = format_of(type);
+  const double size = fabs(nearest(f, x));
+  const unsigned hidden = 1u << (f->digits - 1), sign = signbit(x) ? 0x8000u : 0, ends = 0x7FFFu & ~(hidden - 1);
+  if (isnan(x)) return (uint16_t)(ends | hidden >> 1);
+  if (isinf(size)) return (uint16_t)(sign | ends);
+  if (size == 0) return (uint16_t)sign;
+  const int exponent = ilogb(size) > f->least ? ilogb(size) : f->least;
+  const unsigned digits = (unsigned)ldexp(size, f->digits - 1 - exponent);
+  const unsigned biased = digits & hidden ? (unsigned)(exponent - f->least + 1) : 0;
+  return (uint16_t)(sign | biased << (f->digits - 1) | (digits & (hidden - 1)));
+}
+
+double mhagen_of_bits(const char *type, uint16_t bits) {
+  const format *f = format_of(type);
+  const unsigned hidden = 1u << (f->digits - 1), ends = 0x7FFFu & ~(hidden - 1), size = bits & 0x7FFFu;
+  const int biased = (int)(size / hidden);
+  if (size > ends) return NAN;
+  const double digits = (double)(size % hidden + (biased ? hidden : 0));
+  const double x = size == ends ? INFINITY : ldexp(digits, (biased ? biased - 1 : 0) + f->least - (f->digits - 1));
+  return bits & 0x8000u ? -x : x;
+}
+
 static double distance(double a, double b) { return a == b ? 0 : fabs(a - b); }
 
 /* By how much a product may be off whose one factor is of this size and whose other one may be off. What may be

@@ -60,6 +60,10 @@ int mhagen_is_rounded(const mhagen_kernel *shape);
 /* The nearest number of a type, ties to even: x itself where the type is null or float32. */
 double mhagen_nearest(const char *type, double x);
 
+/* The 16 bits of the nearest bfloat16 or half precision, and the number that has such bits. */
+uint16_t mhagen_to_bits(const char *type, double x);
+double mhagen_of_bits(const char *type, uint16_t bits);
+
 /* Results, and by how much those of a kernel may be off; probs and probs_off may be null. */
 typedef struct mhagen_results {
   double *y, *y_off, *probs, *probs_off;

@@ -256,6 +256,11 @@ COVER = [
     "h=1 d_model=2 dk=1 seq=37 causal=true unroll=full query_vectors=1",  # groups with spans of their own
     "h=2 d_model=3 dk=2 seq=3 attend_dtype=bf16 alibi=true scores=masked unroll=full",
     "h=2 d_model=5 dk=3 seq=1 seq_kv=23 cache=append attend_dtype=f16",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=19 batch=2 causal=true q_len=true io_dtype=bf16 dtype=bf16",
+    "h=4 h_kv=2 dk=6 dv=3 seq=3 seq_kv=21 project=none layout=bhsd batch=2 io_dtype=f16",
+    "h=2 d_model=7 dk=5 dv=3 seq=2 seq_kv=23 attention=cross cache=fixed io_dtype=bf16 unroll=full",
+    "h=2 d_model=24 dk=16 seq=34 strassen=true io_dtype=bf16",
+    "h=2 d_model=9 dk=10 seq=19 k_block=16 io_dtype=f16",  # merged weights
 ]
 
 

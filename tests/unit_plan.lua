@@ -111,6 +111,24 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
+  -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.
+  for _, case in ipairs {
+    { "", "wide_q" }, { "attention=cross", "wide_q wide_k wide_v" }, { "dtype=bf16", "" },
+    { "dtype=f16", "wide_q" }, { "attention=cross project=o layout=bhsd", "wide_q wide_k wide_v" },
+    { "attention=cross cache=fixed", "wide_q", "wide_k wide_v" },
+  } do
+    local plan = plan_of.build(config.load(nil, split("h=4 d_model=300 dk=76 seq=9 io_dtype=bf16 isa=avx512_bf16 " ..
+      case[1])))
+    local function widened(stage)
+      local names = {}
+      for i, input in ipairs(stage and stage.inputs or {}) do names[i] = input.to.name end
+      return table.concat(names, " ")
+    end
+    check(widened(plan.stage.widen) == case[2], case[1] .. ": widens " .. widened(plan.stage.widen))
+    check(widened(plan.stage.widen_filling) == (case[3] or ""), case[1] .. ": fills")
+    check(plan.stage.output.product.chunks.count == 1, case[1] .. ": chunks of y")
+  end
+
   -- Groups in straight code have functions of their own where their spans differ (the tape compares bodies here).
   for _, more in ipairs { "", " mask=bool", " window_left=2 probs=true" } do
     local text = "h=1 d_model=2 dk=1 seq=9 causal=true unroll=full query_vectors=1 isa=neon" .. more

@@ -17,7 +17,7 @@ static inline uint16_t as_bf16(float a) {
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0u;
-  return (uint16_t)((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+  return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 ]]
 

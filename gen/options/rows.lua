@@ -61,6 +61,8 @@ local function unprojected(letter, heads, width)
   end
 end
 
+local SCRATCH = { { pointer = "workspace", aligned = true } } -- what filling a cache may need besides
+
 local M = {}
 
 -- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
@@ -217,7 +219,7 @@ M.options = {
   { key = "qk_norm", kind = "choice", choices = { "none", "rms", "layer", "l2" }, default = "none", name = "_qk",
     word = "%s norm of Q and K", bit = "MHAGEN_QK_NORM", number = "MHAGEN_NORM_",
     also = { "qk_layernorm", "use_qk_norm", "qknorm" },
-    fill = { { pointer = "workspace", aligned = true } },
+    fill = SCRATCH,
     doc = "rows of Q and K are divided by their root mean square, standard deviation or length; gains in weights",
     draw = { chance = 0.2 } },
   { key = "norm_span", kind = "choice", choices = { "head", "each", "all" }, default = "head", beside = { "qk_norm" },
@@ -286,7 +288,7 @@ M.options = {
     draw = { chance = 0.2, of = types.names } },
   { key = "io_dtype", kind = "choice", choices = types.stored_names, default = "f32", name = "_io_",
     word = "inputs and y in %s", bit = "MHAGEN_IO_DTYPE", number = true, also = { "input_dtype", "output_dtype" },
-    fill = { { pointer = "workspace", aligned = true } },
+    fill = SCRATCH,
     doc = "number type of q, k, v and y in memory: bf16 and f16 are uint16_t; other arrays are float32",
     draw = { chance = 0.2 } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
