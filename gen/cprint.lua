@@ -28,7 +28,10 @@ local function address(p)
   return p.base .. " + " .. text
 end
 
-local function element(p) return ("%s[%s]"):format(p.base, expr.text(p.off)) end
+local function element(p)
+  local base = p.base:find("^%(") and "(" .. p.base .. ")" or p.base -- a cast
+  return ("%s[%s]"):format(base, expr.text(p.off))
+end
 
 -- Breaks a long statement at the commas nearest to the right edge, or else at spaces.
 function M.wrap(line, indent)
@@ -52,7 +55,7 @@ end
 
 local wrap = M.wrap
 
-local ADDRESS = { a = true, y = true, u = true, h = true }
+local ADDRESS = { a = true, y = true, b = true, u = true, h = true }
 
 local function operand(letter, v)
   if ADDRESS[letter] then return address(v) end

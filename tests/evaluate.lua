@@ -197,10 +197,10 @@ local function run_op(isa, node, scope)
   local op, w, lane, at, list = node.op, node.w, {}, nil, {}
   for k, letter in ipairs(op.args) do
     local v, word = node.args[k], ("abc"):sub(k, k)
-    if letter:find "[aeyuh]" then
+    if letter:find "[aeybuh]" then
       at = pointer(scope, v)
       lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
-      lane.Y, lane.U, lane.H = lane.M, lane.M, lane.M -- buffers have numbers of any type
+      lane.Y, lane.S, lane.U, lane.H = lane.M, lane.M, lane.M, lane.M -- buffers have numbers of any type
       lane.e = lane.M[0]
       if letter == "e" and lane.e == nil then outside(op, at, 0) end
     elseif letter == "s" then

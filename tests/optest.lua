@@ -49,6 +49,7 @@ local function record(t, name, op, w, literal)
     i = function(k) return t:op("as_i", w, "i" .. k, vector(k, w)) end,
     a = function() return tape.pointer("o->at") end,
     y = function() return tape.pointer("o->bytes") end,
+    b = function() return tape.pointer("(int8_t *)o->bytes") end,
     u = function() return tape.pointer("o->words") end,
     x = function() return expr.var("o->index") end,
     n = function() return literal end,
@@ -132,9 +133,9 @@ local function program(isa, replaced)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)
         if literal then title = ("%s, n = %s"):format(title, literal) end
         local letters = table.concat(op.args)
-        local count = letters:find("[ayuh]") and (literal or w.lanes) or letters:find("e") and 1 or 0
+        local count = letters:find("[aybuh]") and (literal or w.lanes) or letters:find("e") and 1 or 0
         if op.halves then count = count // 2 end
-        local bytes = (letters:find("y") and 1 or letters:find("[uh]") and 2 or 4) * count
+        local bytes = (letters:find("[yb]") and 1 or letters:find("[uh]") and 2 or 4) * count
         record(t, "run_" .. name, op, w, literal)
         meanings[#meanings + 1] = meaning(isa, "mean_" .. name, op, w, literal)
         tests[#tests + 1] = ("    { \"%s\", \"%s...\", '%s', %d, %d, run_%s, mean_%s },"):format(

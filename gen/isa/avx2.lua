@@ -62,6 +62,25 @@ static inline void put_f16(uint16_t *p, __m256 a, size_t n) {
 }
 ]]
 
+local some_int8 = [[
+/* Floats of the first n signed bytes at p, zeros behind. */
+static inline __m256 some_int8(const int8_t *p, size_t n) {
+  uint64_t bits = 0;
+  memcpy(&bits, p, n);
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bits)));
+}
+]]
+
+local put_int8 = [[
+/* The nearest integers of the first n lanes to p, ties to even. */
+static inline void put_int8(int8_t *p, __m256 a, size_t n) {
+  const __m256i all = _mm256_cvtps_epi32(a);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i bytes = _mm_packs_epi16(words, words);
+  memcpy(p, &bytes, n);
+}
+]]
+
 return {
   name = "avx2",
   title = "x86-64 with AVX2 and FMA",
@@ -81,6 +100,7 @@ return {
     load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
     load_bf16_n = some_bf16, load_f16_n = some_f16,
     store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
+    load_int8_n = some_int8, store_int8 = put_int8, store_int8_n = put_int8,
   },
   widths = {
     { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", register = "x", cost = 1 },
@@ -100,6 +120,10 @@ return {
     store_bf16_n = "put_bf16($1, $2, $3)",
     store_f16 = "put_f16($1, $2, 8)",
     store_f16_n = "put_f16($1, $2, $3)",
+    load_int8 = "_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)($1))))",
+    load_int8_n = "some_int8($1, $2)",
+    store_int8 = "put_int8($1, $2, 8)",
+    store_int8_n = "put_int8($1, $2, $3)",
     store = "_mm256_storeu_ps($1, $2)",
     store_n = "_mm256_maskstore_ps($1, _mm256_setr_epi32($on), $2)",
     dup = "_mm256_set1_ps($1)",

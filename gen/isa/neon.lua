@@ -61,6 +61,25 @@ static inline void put_f16(uint16_t *p, float32x4_t a, size_t n) {
 }
 ]]
 
+local some_int8 = [[
+/* Floats of the first n signed bytes at p, zeros behind. */
+static inline float32x4_t some_int8(const int8_t *p, size_t n) {
+  uint32_t bits = 0;
+  memcpy(&bits, p, n);
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bits)))));
+}
+]]
+
+local put_int8 = [[
+/* The nearest integers of the first n lanes to p, ties to even. */
+static inline void put_int8(int8_t *p, float32x4_t a, size_t n) {
+  const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(a));
+  int8_t bytes[8];
+  vst1_s8(bytes, vqmovn_s16(vcombine_s16(words, words)));
+  memcpy(p, bytes, n);
+}
+]]
+
 return {
   name = "neon",
   title = "AArch64 with Advanced SIMD",
@@ -83,6 +102,7 @@ return {
   helpers = {
     load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, load_bf16_n = some_bf16, load_f16_n = some_f16,
     store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
+    load_int8 = some_int8, load_int8_n = some_int8, store_int8 = put_int8, store_int8_n = put_int8,
   },
   registers = 32,
   products = {
@@ -109,6 +129,10 @@ return {
     store_bf16_n = "put_bf16($1, $2, $3)",
     store_f16 = "put_f16($1, $2, 4)",
     store_f16_n = "put_f16($1, $2, $3)",
+    load_int8 = "some_int8($1, 4)",
+    load_int8_n = "some_int8($1, $2)",
+    store_int8 = "put_int8($1, $2, 4)",
+    store_int8_n = "put_int8($1, $2, $3)",
     store = "vst1q_f32($1, $2)",
     store_n = {
       [1] = "vst1q_lane_f32($1, $2, 0)",

@@ -1,12 +1,12 @@
 -- The contract between the emitters and the ISAs: every primitive, its signature, its meaning.
 --
 -- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
--- a address of floats, y of bytes, u of bfloat16, h of half precision, e one float in memory, n integer literal,
--- s float literal, x integer expression (converted to float). Left of the arrow stands the result.
+-- a address of floats, y of bytes, b of signed ones, u of bfloat16, h of half precision, e one float in memory,
+-- n integer literal, s float literal, x integer expression (converted to float). Left of the arrow stands the result.
 --
 -- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
 -- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
--- U(j) and H(j) a number of a small type there, n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
+-- S(j), U(j) and H(j) a number of a small type there, n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
 -- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
 -- zero if that is below 2^-126; so are LOW(x) and HIGH(x).
@@ -23,7 +23,7 @@ local function op(def)
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
               optional = def.optional, by = def.by, full = def.full }
-  o.port = def.port or result == "-" and "store" or args:find "[ayuhe]" and "load" or "vector"
+  o.port = def.port or result == "-" and "store" or args:find "[aybuhe]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
   list[name] = o
@@ -55,6 +55,13 @@ op { "store_f16", "- <- h f", "the nearest number of half precision of all lanes
      ref = "F16(b)" }
 op { "store_f16_n", "- <- h f n", "the same of the first n < L lanes; touches no other", optional = true,
      ref = "F16(b)" }
+op { "load_int8", "f <- b",   "L signed bytes from any address, each as a float", optional = true, ref = "S(i)" }
+op { "load_int8_n", "f <- b n", "the first n < L, zeros behind; touches no other", optional = true,
+     ref = "pick(i < n, S(i), 0.0)" }
+op { "store_int8", "- <- b f", "the nearest integers of all lanes, ties to even, from -127 to 127", optional = true,
+     ref = "rintf(b) + 0.0", domain = "fabsf(b) <= 127.0" }
+op { "store_int8_n", "- <- b f n", "the same of the first n < L lanes; touches no other", optional = true,
+     ref = "rintf(b) + 0.0", domain = "fabsf(b) <= 127.0" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }

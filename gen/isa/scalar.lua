@@ -48,6 +48,13 @@ static inline uint16_t as_f16(float a) {
 }
 ]]
 
+local as_int8 = [[
+/* The nearest integer, ties to even; of what is none from -127 to 127, any. */
+static inline int8_t as_int8(float a) {
+  return a >= -127.0f && a <= 127.0f ? (int8_t)nearest(a) : 0;
+}
+]]
+
 return {
   name = "scalar",
   title = "plain C11, any machine",
@@ -75,6 +82,7 @@ return {
   helpers = {
     load_bf16 = of_bf16, load_bf16_n = of_bf16, store_bf16 = as_bf16, store_bf16_n = as_bf16,
     load_f16 = of_f16, load_f16_n = of_f16, store_f16 = as_f16, store_f16_n = as_f16,
+    store_int8 = as_int8, store_int8_n = as_int8,
     round_bf16 = [[
 /* The nearest bfloat16, ties to even; NaN stays NaN. */
 static inline float to_bf16(float a) {
@@ -152,6 +160,10 @@ static inline float scale2(float a, float b) {
     load_f16_n = "of_f16($e1)",
     store_f16 = "$e1 = as_f16($2)",
     store_f16_n = "$e1 = as_f16($2)",
+    load_int8 = "(float)$e1",
+    load_int8_n = "(float)$e1",
+    store_int8 = "$e1 = as_int8($2)",
+    store_int8_n = "$e1 = as_int8($2)",
     store = "$e1 = $2",
     store_n = "$e1 = $2",
     dup = "$1",
