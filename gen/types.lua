@@ -42,6 +42,17 @@ add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the ran
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
               c = "float", unit = 2.0 ^ -11, error = 1e-3, least = 2.0 ^ -8 }
 
+-- What rows of a cache may be: those types, and integers with a scale for each row and head. `unit` is then a part of
+-- the largest number of a row.
+M.cache_names, M.of_cache = {}, {}
+for _, name in ipairs(M.stored_names) do M.cache_names[#M.cache_names + 1], M.of_cache[name] = name, M.by_name[name] end
+M.cache_names[#M.cache_names + 1] = "int8"
+M.of_cache.int8 = {
+  name = "int8", unit = 1 / 254, error = 3e-2, scaled = true,
+  stored = { name = "int8 in memory", bytes = 1, c = "int8_t", load = "load_int8", store = "store_int8",
+             ops = { "load_int8", "load_int8_n", "store_int8", "store_int8_n" } },
+}
+
 -- A type as float32 in memory, whose numbers are rounded already.
 local held = {}
 

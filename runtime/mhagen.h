@@ -178,7 +178,8 @@ enum {
   MHAGEN_SCALE = 8388608,    /* scale is not 1/sqrt(dk) but what the config says */
   MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype */
   MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
-  MHAGEN_IO_DTYPE = 134217728 /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
+  MHAGEN_IO_DTYPE = 134217728, /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
+  MHAGEN_CACHE_DTYPE = 268435456 /* rows of the cache are of mhagen_kernel.cache_dtype */
 };
 
 enum { /* what args->scores are */
@@ -279,6 +280,7 @@ typedef struct mhagen_kernel {
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
+  const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is that of attention */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are

@@ -190,6 +190,13 @@ static void decode(const checker *c, int i, const void *from, void *to, size_t b
     ((float *)to)[j] = (float)mhagen_of_bits(c->kernel->io_dtype, ((const uint16_t *)from)[j]);
 }
 
+/* Bytes of a number in a row of the cache. */
+static size_t kept_bytes(const checker *c) {
+  const mhagen_kernel *k = c->kernel;
+  const char *attend = k->attend_dtype ? k->attend_dtype : k->dtype, *type = k->cache_dtype ? k->cache_dtype : attend;
+  return type && !strcmp(type, "int8") ? 1 : type && strcmp(type, "f32") ? 2 : sizeof(float);
+}
+
 /* ---- random numbers ------------------------------------------------------------------------ */
 
 static uint64_t bits(checker *c) { /* splitmix64 */
@@ -332,7 +339,7 @@ static void make_buffers(checker *c) {
     b->name = names[i];
     b->bytes = bytes[i];
     const int wide = i == PACKED || i == WORKSPACE || (i == CACHE && cache_align(c) > 1);
-    b->align = wide ? MHAGEN_ALIGN : element(c, i);
+    b->align = wide ? MHAGEN_ALIGN : i == CACHE && kept_bytes(c) == 2 ? 2 : element(c, i);
     b->master = allocate(c, master_bytes(c, i));
     b->room_bytes = (b->bytes + MHAGEN_ALIGN + c->page - 1) / c->page * c->page;
     char *map = mmap(NULL, b->room_bytes + 2 * c->page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -621,12 +628,15 @@ static void require_rows_left(const checker *c, int i, int sheets, int columns) 
 static void require_cache_left(const checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   if (!has(c, MHAGEN_CACHE_BHSD) || !has(c, MHAGEN_CACHE_APPEND)) return;
-  const size_t m = (size_t)kernel->seq_kv, widths[] = {(size_t)kernel->dk, (size_t)kernel->dv};
+  const size_t m = (size_t)kernel->seq_kv, number = kept_bytes(c), wide = sizeof(float),
+               rows[] = {(size_t)kernel->dk * number, (size_t)kernel->dv * number, wide, wide}; /* and scales */
   const char *at = c->buffers[CACHE].at;
+  const int kinds = number == 1 ? 4 : 2;
   for (int b = 0; b < kernel->batch; b++) {
     const size_t made = (size_t)(((const int *)c->buffers[PAST].master)[b] + kernel->seq);
-    for (int i = 0; i < 2 * kernel->h_kv; i++) {
-      const size_t row = widths[i / kernel->h_kv] * sizeof(float);
+    for (int i = 0; i < kinds * kernel->h_kv; i++) {
+      const size_t row = rows[i / kernel->h_kv];
+      if (i == 2 * kernel->h_kv) at += (size_t)(c->buffers[CACHE].at - at) % wide; /* scales are aligned */
       if (!is_filled(at + made * row, at + m * row, 0xFF)) fail(c, "writes rows of the cache that are not its own");
       at += m * row;
     }
@@ -738,8 +748,8 @@ static void check_rounded(checker *c, const char *what, const float *got, const 
 /* Whether operands may be beyond the type that they are rounded to. */
 static int small_range(const checker *c) {
   const char *own = c->kernel->dtype, *attend = c->kernel->attend_dtype;
-  const char *io = c->kernel->io_dtype;
-  return (own && !strcmp(own, "f16")) || (attend && !strcmp(attend, "f16")) || (io && !strcmp(io, "f16"));
+  const char *io = c->kernel->io_dtype, *kept = c->kernel->cache_dtype;
+  return (kept && !strcmp(kept, "f16")) || (own && !strcmp(own, "f16")) || (attend && !strcmp(attend, "f16")) || (io && !strcmp(io, "f16"));
 }
 
 /* NaN and Inf are in exactly the rows where the reference has them, but for those that operands which are beyond their
@@ -1612,7 +1622,8 @@ static void check_needs(checker *c) {
       MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_BOTTOM_RIGHT | MHAGEN_SCALE |
       MHAGEN_ALIBI | MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD | MHAGEN_QK_NORM |
       MHAGEN_ROPE | MHAGEN_UNPROJECTED | MHAGEN_SCORES | MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED | MHAGEN_BHSD |
-      MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE;
+      MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
+      MHAGEN_CACHE_DTYPE;
   const mhagen_kernel *kernel = c->kernel;
   const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
             cross = has(c, MHAGEN_CROSS) && !fixed;
@@ -1632,7 +1643,9 @@ static void check_needs(checker *c) {
   require_need(c, PAST, append, 1, kernel->seq_kv - (kernel->by_length ? kernel->members[0] : kernel)->seq);
   require_need(c, CACHE, append || fixed, cache_align(c), -1);
   if ((kernel->cache_bytes > 0) != (append || fixed)) fail(c, "cache_bytes is %zu", kernel->cache_bytes);
-  const int scratch = has(c, MHAGEN_QK_NORM | MHAGEN_IO_DTYPE) != 0;
+  /* Rows for a small cache that are not inputs as they are stand in the workspace before. */
+  const int made = projects(c, K) || projects(c, V) || has(c, MHAGEN_ROPE),
+            scratch = has(c, MHAGEN_QK_NORM | MHAGEN_IO_DTYPE) || (kept_bytes(c) < sizeof(float) && made);
   const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
   const int filling[] = {K, V, PACKED, CACHE};

@@ -48,7 +48,8 @@ int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
  * W and b, but the weights of attention as they are, and S the largest score so computed, scale |q| |k|, of the keys
  * that the row sees, with the magnitude of what is added to it, of a mask only where the key's weight is above
  * 2^-60; of a row of weights, the row itself and its head's S. With strassen, which mixes rows and columns, the
- * largest element stands for all of an input, and of Wq, Wk, Wv. Nothing may over- or underflow, but that beside a
+ * largest element stands for all of an input, and of Wq, Wk, Wv; with a cache of int8 that of a row of K or V and head
+ * for all of it. Nothing may over- or underflow, but that beside a
  * sink a weight below 2^-94 may be zero. */
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
@@ -71,7 +72,8 @@ typedef struct mhagen_results {
 
 /* The results of such a kernel, in double from operands that are rounded where the kernel rounds them: x and the
  * weights to dtype; queries, times scale and log2(e), keys, values and weights of attention, as powers of two times a
- * power of two, to attend_dtype; contexts to dtype; and y to io_dtype. Float32's errors are carried along: an operand
+ * power of two, to attend_dtype; before that keys and values in a cache to cache_dtype; contexts to dtype; and y to
+ * io_dtype. Float32's errors are carried along: an operand
  * may be another one where these reach over the middle between two. An infinite bound: the result may be finite or
  * not. A result that is not finite with another bound is not finite in any case. Returns 0, or -1 when memory is
  * short. */

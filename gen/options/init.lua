@@ -210,11 +210,11 @@ local function number_text(row, value)
   return row.number == true and text or row.number .. text:upper()
 end
 
--- What mhagen_kernel has as numbers: { key, text } of the options that are on, and of those beside them.
+-- What mhagen_kernel has as numbers: { key, text } of the options that are on, and of those without a bit beside them.
 function M.numbers(cfg)
   local list = {}
   for _, row in ipairs(M.list) do
-    if row.number and (M.on(row, cfg) or row.beside and any_on(row.beside, cfg)) then
+    if row.number and (M.on(row, cfg) or row.beside and not row.bit and any_on(row.beside, cfg)) then
       list[#list + 1] = { row.key, number_text(row, cfg[row.key]) }
     end
   end
@@ -224,15 +224,14 @@ end
 -- The pointers that a config needs, by the field `args`, `weights` or `fill` of the rows: { pointer =, aligned =,
 -- input =, most = }, the last a number.
 function M.needs(plan, of)
-  local cfg, list, known = plan.cfg, {}, {}
+  local cfg, list = plan.cfg, {}
   for _, need in ipairs(M.always[of]) do
     local there = not need.letter or kinds.letters_of(cfg.project):find(need.letter)
     if there and (not need.bytes or plan[need.bytes] > 0) then list[#list + 1] = need end
   end
   for _, row in each_on(cfg) do
     for _, need in ipairs(row[of] or {}) do
-      if not known[need.pointer] and concerns(need, row, cfg) and (not need.bytes or plan[need.bytes] > 0) then
-        known[need.pointer] = true
+      if concerns(need, row, cfg) and (not need.bytes or plan[need.bytes] > 0) then
         local less = need.less and (plan.shortest or cfg)[need.less] or 0
         list[#list + 1] = { pointer = need.pointer, aligned = need.aligned, input = need.input,
                             most = need.most and cfg[need.most] - less }

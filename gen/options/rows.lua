@@ -61,15 +61,13 @@ local function unprojected(letter, heads, width)
   end
 end
 
-local SCRATCH = { { pointer = "workspace", aligned = true } } -- what filling a cache may need besides
-
 local M = {}
 
 -- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
 M.always = {
   args = { { pointer = "q", input = true }, { pointer = "y" },
            { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true } },
-  fill = {},
+  fill = { { pointer = "workspace", aligned = true, bytes = "fill_workspace" } },
   weights = { { pointer = "wq", letter = "q" }, { pointer = "wk", letter = "k" }, { pointer = "wv", letter = "v" },
               { pointer = "wo", letter = "o" } },
 }
@@ -219,7 +217,6 @@ M.options = {
   { key = "qk_norm", kind = "choice", choices = { "none", "rms", "layer", "l2" }, default = "none", name = "_qk",
     word = "%s norm of Q and K", bit = "MHAGEN_QK_NORM", number = "MHAGEN_NORM_",
     also = { "qk_layernorm", "use_qk_norm", "qknorm" },
-    fill = SCRATCH,
     doc = "rows of Q and K are divided by their root mean square, standard deviation or length; gains in weights",
     draw = { chance = 0.2 } },
   { key = "norm_span", kind = "choice", choices = { "head", "each", "all" }, default = "head", beside = { "qk_norm" },
@@ -288,9 +285,13 @@ M.options = {
     draw = { chance = 0.2, of = types.names } },
   { key = "io_dtype", kind = "choice", choices = types.stored_names, default = "f32", name = "_io_",
     word = "inputs and y in %s", bit = "MHAGEN_IO_DTYPE", number = true, also = { "input_dtype", "output_dtype" },
-    fill = SCRATCH,
     doc = "number type of q, k, v and y in memory: bf16 and f16 are uint16_t; other arrays are float32",
     draw = { chance = 0.2 } },
+  { key = "cache_dtype", kind = "choice", choices = types.cache_names, same_as = "attend_dtype", beside = { "cache" },
+    name = "_cached_", word = "cache in %s", bit = "MHAGEN_CACHE_DTYPE", number = true,
+    also = { "kv_cache_dtype", "cache_type_k", "cache_type_v" },
+    doc = "number type of the rows in a cache; int8 has a scale for each row and head",
+    draw = { chance = 0.3, of = types.cache_names } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     also = { "mcpu", "march", "machine" },
     doc = "core whose caches and rates the plan goes by", draw = { chance = 0.1 } },

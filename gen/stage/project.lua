@@ -34,7 +34,7 @@ end
 local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
   if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(plan) end
-  return stage.letter == "q" and stage.rows or plan.kv_rows
+  return (stage.letter == "q" or stage.c.passing) and stage.rows or plan.kv_rows
 end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.
@@ -46,7 +46,7 @@ function M.result_section(plan, stage, add)
                    count = plan.head_blocks * each, exact = c.exact })
   else
     add("projected", { name = stage.name, doc = stage.name, cols = c.row, count = -(-height // down(c)) * c.row,
-                       type = c.pairs and plan.attend_product.held })
+                       type = (c.pairs or c.held) and plan.attend_product.held })
   end
 end
 
@@ -160,11 +160,14 @@ end
 -- What is done to the rows that a stage has made: keys are turned, and what stands behind values becomes zeros.
 function M.finish(K, stage, p)
   if stage.turn then turning.keys(K, stage, p) end
-  if stage.letter ~= "v" or stage.c.exact then return end
+  if stage.letter ~= "v" or stage.c.exact or stage.c.passing then return end
   if p.past then return clear_behind(K, stage, p) end
   if stage.fill then return clear_margin(K, stage, p.out) end
   M.clear_values(K, p.out, p.bounds)
 end
+
+-- Rows of C before those that a stage makes.
+function M.rows_before(stage, past) return stage.c.at == "cache" and past or 0 end
 
 -- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to.
 function M.record(K, place, stage, more, record)
@@ -172,7 +175,7 @@ function M.record(K, place, stage, more, record)
   local past, bounds = stage.behind and place[stage.behind], M.bounds_of(K, place, stage)
   K.role = stage.name
   local params = { { "x", "in", memory:tensor(place, stage.a) }, { "w", "in", memory:at(place, "w" .. stage.letter) },
-                   { "out", "out", memory:at(place, stage.name):at((past or 0) * stage.c.row) } }
+                   { "out", "out", memory:at(place, stage.name):at(M.rows_before(stage, past) * stage.c.row) } }
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
   if past then params[#params + 1] = { "past", "int", past } end
   local bounded = M.bounded(K, bounds, params, record)

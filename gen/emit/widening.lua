@@ -1,0 +1,34 @@
+-- Rows of a cache of a smaller type, as attention reads them: float32, times the scale of a row that has one, rounded
+-- to the operands' type where that is another.
+
+local M = {}
+
+-- A vector v of a row of the tensor `from`, at x; scale: where that of the row is, if there is one.
+function M.value(K, from, v, x, scale)
+  local t, round = K.t, K.plan.attend_product.b.round
+  local value = t:read("load", v.w, from.type and "kept" or "given", x, v.used)
+  if not from.type then return value end
+  if scale then value = t:op("mul", v.w, "unscaled", value, t:op("dup", v.w, "scale", scale)) end
+  local rounded = round and from.type ~= K.plan.attend_product.b
+  return rounded and round(t, v.w, "operand", value) or value
+end
+
+-- `count` rows of a head, from x on, to rows of `row` numbers; scales: of those rows, if there are any.
+function M.rows(K, label, from, n, ptrs)
+  local params = { { "x", "in", ptrs.x }, { "wide", "out", ptrs.wide } }
+  if ptrs.scales then params[3] = { "scales", "in", ptrs.scales } end
+  params[#params + 1] = { "rows", "int", ptrs.rows }
+  K:part("widen_" .. label, ("Rows of %d numbers of the cache, in float32."):format(n), params, function(p)
+    local w = K.plan.isa.full
+    K:each("row", p.rows, function(r)
+      K:vectors("i", n, function(at, used)
+        K.t:block(function()
+          local value = M.value(K, from, { w = w, used = used }, p.x:at(r * from.row + at), p.scales and p.scales:at(r))
+          K.t:op("store", w, nil, p.wide:at(r * ptrs.row + at), value)
+        end)
+      end)
+    end)
+  end)
+end
+
+return M
