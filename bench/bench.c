@@ -29,6 +29,7 @@ typedef struct area {
   size_t bytes;
   double deviation; /* of the numbers that are drawn into it; 0: none are */
   const char *type; /* to which these are rounded; null: float32 */
+  int small;        /* whether the type is that in memory too, of 16 bits */
 } area;
 
 typedef struct bench {
@@ -89,7 +90,7 @@ static void *allocate(bench *b, size_t bytes, double deviation) {
   void *at = aligned_alloc(PAGE, (bytes / PAGE + 1) * PAGE); /* what shares cache sets does not depend on luck */
   if (!at) fail("time", "out of memory");
   memset(at, 0, bytes);
-  b->areas[b->area_count++] = (area){at, bytes, deviation, NULL};
+  b->areas[b->area_count++] = (area){at, bytes, deviation, NULL, 0};
   return at;
 }
 
@@ -179,6 +180,16 @@ static const int *lengths(bench *b, int length) {
   return list;
 }
 
+/* Rows of ordinary size; as floats, bytes with scales are such too. */
+static void *make_cache(bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const char *attend = k->attend_dtype ? k->attend_dtype : k->dtype, *type = k->cache_dtype ? k->cache_dtype : attend;
+  void *cache = allocate(b, (size_t)k->batch * k->cache_bytes, 0.3);
+  area *own = &b->areas[b->area_count - 1];
+  if (type && (!strcmp(type, "bf16") || !strcmp(type, "f16"))) own->type = type, own->small = 1;
+  return cache;
+}
+
 /* Weights keep the variance, so that scores are as large as they are in models. */
 static void make_data(bench *b) {
   const mhagen_kernel *k = b->kernel;
@@ -214,7 +225,7 @@ static void make_data(bench *b) {
   if (k->options & MHAGEN_Q_LEN) b->args.q_len = lengths(b, k->seq);
   if (k->options & MHAGEN_KV_START) b->args.kv_start = allocate(b, batch * sizeof(int), 0);
   if (k->options & (MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) b->args.mask = make_mask(b);
-  if (k->cache_bytes) b->args.cache = allocate(b, batch * k->cache_bytes, 0.3); /* rows of ordinary size */
+  if (k->cache_bytes) b->args.cache = make_cache(b);
   if (appends(b)) b->args.past = lengths(b, 0);
 }
 
@@ -226,11 +237,14 @@ static void pack(const bench *b) {
 /* Uniform numbers around 0, the same on every machine. */
 static void draw(bench *b) {
   for (int i = 0; i < b->area_count; i++) {
-    float *x = b->areas[i].at;
-    const double width = b->areas[i].deviation * sqrt(12);
-    for (size_t j = 0; width > 0 && j < b->areas[i].bytes / sizeof *x; j++) {
+    const area *to = &b->areas[i];
+    const double width = to->deviation * sqrt(12);
+    const size_t count = to->bytes / (to->small ? sizeof(uint16_t) : sizeof(float));
+    for (size_t j = 0; width > 0 && j < count; j++) {
       b->random = b->random * 6364136223846793005u + 1442695040888963407u;
-      x[j] = (float)mhagen_nearest(b->areas[i].type, width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
+      const double x = mhagen_nearest(to->type, width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
+      if (to->small) ((uint16_t *)to->at)[j] = mhagen_to_bits(to->type, x);
+      else ((float *)to->at)[j] = (float)x;
     }
   }
   put_inputs(b);

@@ -3,6 +3,8 @@
 
 local M = {}
 
+local STRAIGHT = 16 -- vectors of a row that are straight code
+
 -- A vector v of a row of the tensor `from`, at x; scale: where that of the row is, if there is one.
 function M.value(K, from, v, x, scale)
   local t, round = K.t, K.plan.attend_product.b.round
@@ -21,12 +23,19 @@ function M.rows(K, label, from, n, ptrs)
   K:part("widen_" .. label, ("Rows of %d numbers of the cache, in float32."):format(n), params, function(p)
     local w = K.plan.isa.full
     K:each("row", p.rows, function(r)
-      K:vectors("i", n, function(at, used)
+      local function vector(at, used)
         K.t:block(function()
           local value = M.value(K, from, { w = w, used = used }, p.x:at(r * from.row + at), p.scales and p.scales:at(r))
           K.t:op("store", w, nil, p.wide:at(r * ptrs.row + at), value)
         end)
-      end)
+      end
+      local whole = n // w.lanes
+      if whole > 0 and whole <= STRAIGHT then
+        K.t:unrolled("i", whole, function(i) vector(i * w.lanes, w.lanes) end)
+        if n % w.lanes > 0 then vector(n - n % w.lanes, n % w.lanes) end
+      else
+        K:vectors("i", n, vector)
+      end
     end)
   end)
 end
