@@ -8,6 +8,7 @@ local memory = require "memory"
 local options = require "options.init"
 local show = require "options.show"
 local tape = require "tape"
+local types = require "types"
 local words = require "words"
 
 local number = words.number
@@ -43,6 +44,7 @@ local function rounding(plan)
   if own.round or attend.round then
     told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
   end
+  if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end
   return ("%s; sums in float32; error at most %g for scores up to 16"):format(table.concat(told, "; "), plan.error)
 end
@@ -140,15 +142,16 @@ function M.explain(recorded)
     end
   end
   line("buffers (bytes)")
-  local function buffer(name, count) line("  %-26s %15s", name, number(count * memory.BYTES)) end
+  local function buffer(name, count, bytes) line("  %-26s %15s", name, number(count * (bytes or memory.BYTES))) end
   for _, space in ipairs {
     { "packed", "packed" }, { "head", "  a block of heads, of it" },
     { "entry", "workspace of an entry" }, { "projected", "  a block of heads, of it" }, { "task", "  a task, of it" },
-    { "cache", "cache of an entry" },
+    { "cache", "cache of an entry", plan.cache.stored.bytes }, { "scales", "scales behind it" },
   } do
-    local sections = plan.memory[space[1]]
-    if space[1] ~= "cache" or sections.total > 0 then buffer(space[2], sections.total) end
-    for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count) end
+    local sections, bytes = plan.memory[space[1]], space[3]
+    local always = space[1] ~= "cache" and space[1] ~= "scales"
+    if always or sections.total > 0 then buffer(space[2], sections.total, bytes) end
+    for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count, bytes) end
   end
   if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end
   return table.concat(lines, "\n") .. "\n"

@@ -16,6 +16,7 @@ local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
 local turn_of = require "turn"
+local types = require "types"
 local version = require "version"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
@@ -67,13 +68,16 @@ end
 
 -- How a cache lies.
 local function lies(cfg, plan)
+  local small = plan.cache.stored ~= types.f32
   if not plan.memory.cache[1].exact then
-    return "How keys and values lie in it depends on h_kv, dk, dv, seq_kv and the ISA alone: kernels of other\n" ..
-      " * seq, masks and schedules can share it."
+    return ("How keys and values lie in it depends on h_kv, dk, dv, seq_kv%s and the ISA alone: kernels of other\n" ..
+      " * seq, masks and schedules can share it."):format(small and ", cache_dtype" or "")
   end
+  local scaled = plan.cache.scaled and (",\n * with [h_kv][seq_kv] float32 scales of each behind them, from the next " ..
+    "multiple of 4 bytes on") or ""
   return ("It is the keys, [h_kv][seq_kv][dk] = [%d][%d][%d], and behind them the values,\n" ..
-    " * [h_kv][seq_kv][dv] = [%d][%d][%d], all float32 and without padding."):format(
-    cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv)
+    " * [h_kv][seq_kv][dv] = [%d][%d][%d], all %s and without padding%s."):format(
+    cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv, small and plan.cache.name or "float32", scaled)
 end
 
 -- What the files have more where there is a cache, by the names of templates; nothing where there is none.

@@ -145,8 +145,9 @@ typedef struct mhagen_args {
   void *cache;            /* [batch] times cache_bytes, aligned to MHAGEN_ALIGN: keys and values
                              that outlive a run; only where the config says so. With append a run
                              writes the seq rows behind past, leaves those before as they are, and
-                             may write those behind. With MHAGEN_CACHE_BHSD it is aligned as float,
-                             and what is behind these rows stays as it is */
+                             may write those behind. With MHAGEN_CACHE_BHSD it is aligned as its
+                             numbers, with int8 as float, and what is behind these rows stays as it
+                             is */
 } mhagen_args;
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */

@@ -59,9 +59,9 @@ op { "load_int8", "f <- b",   "L signed bytes from any address, each as a float"
 op { "load_int8_n", "f <- b n", "the first n < L, zeros behind; touches no other", optional = true,
      ref = "pick(i < n, S(i), 0.0)" }
 op { "store_int8", "- <- b f", "the nearest integers of all lanes, ties to even, from -127 to 127", optional = true,
-     ref = "rintf(b) + 0.0", domain = "fabsf(b) <= 127.0" }
+     ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
 op { "store_int8_n", "- <- b f n", "the same of the first n < L lanes; touches no other", optional = true,
-     ref = "rintf(b) + 0.0", domain = "fabsf(b) <= 127.0" }
+     ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }

@@ -51,7 +51,7 @@ static inline uint16_t as_f16(float a) {
 local as_int8 = [[
 /* The nearest integer, ties to even; of what is none from -127 to 127, any. */
 static inline int8_t as_int8(float a) {
-  return a >= -127.0f && a <= 127.0f ? (int8_t)nearest(a) : 0;
+  return a > -127.5f && a < 127.5f ? (int8_t)nearest(a) : 0;
 }
 ]]
 
