@@ -1,12 +1,12 @@
 -- The kernel as a list of stages over tensors, as the formula says it; rewrites and the plan change the list. What
 -- is not projected has no stage: attention reads the input, or writes y.
 --
--- A tensor: name; at = "input", "wide" (the same in float32), "workspace" (of a block of heads), "cache" (likewise), "lanes" (with lanes over
--- queries, group after group) or "rows" (of all heads); row = numbers from row to row, head = from head to head, both
--- of what scores and context read and of such rows; of an input that has heads also heads and width, their number and
--- their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an input does: nothing may
--- be read or written behind its rows; type, where that is smaller than float32, and scales, the section with those of
--- its rows; passing: of rows in the workspace that only wait to be kept in such a cache.
+-- A tensor: name; at = "input", "wide" (the same in float32), "workspace" (of a block of heads), "cache" (likewise),
+-- "lanes" (with lanes over queries, group after group) or "rows" (of all heads); row = numbers from row to row, head =
+-- from head to head, both of what scores and context read and of such rows; of an input that has heads also heads and
+-- width, their number and their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an
+-- input does: nothing may be read or written behind its rows; type, where that is smaller than float32, and scales, the
+-- section with those of its rows; passing: of rows in the workspace that only wait to be kept in such a cache.
 --
 -- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
 -- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;

@@ -1,8 +1,8 @@
 -- Where everything lies: named sections in spaces. Packed weights are those of a block of heads (`head`), for each
 -- block, and those of all heads. The workspace of a batch entry has matrices with lanes over queries, group after
 -- group, what belongs to the inputs, then for each block of heads what is projected (`projected`), and for each
--- task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, then the values, and then their
--- scales (`scales`), if they have such; it counts numbers of the cache's type.
+-- task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, then the values, and then
+-- their scales (`scales`), if they have such; it counts numbers of the cache's type.
 --
 -- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; each = numbers
 -- from block to block of heads, where it has those of all, and height = rows of each; with lanes over queries also
@@ -23,7 +23,8 @@ M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 -- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.
 local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
                  task = { "entry", "task_slot" } }
-local pointers = { packed = "packed", entry = "ws", cache = "cache", scales = "scales" } -- of a place, to the outer ones
+-- Of a place, to the outer ones.
+local pointers = { packed = "packed", entry = "ws", cache = "cache", scales = "scales" }
 
 -- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
 function M.check_size(cfg, key, what, count)

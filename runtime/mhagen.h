@@ -111,9 +111,10 @@ typedef struct mhagen_weights {
                                        from min(0, pos(0)) on; null: angles of rope_theta */
 } mhagen_weights;
 
-/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With MHAGEN_IO_DTYPE
- * q, k, v and y are of bfloat16 or half precision, as mhagen_kernel.io_dtype says: their pointers
- * are those to uint16_t, aligned as uint16_t, by way of void: args.q = (const void *)x. */
+/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
+ * MHAGEN_IO_DTYPE q, k, v and y are of bfloat16 or half precision, as mhagen_kernel.io_dtype says:
+ * their pointers are those to uint16_t, aligned as uint16_t, by way of void:
+ * args.q = (const void *)x. */
 typedef struct mhagen_args {
   const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][k_width],
                              [batch][seq_kv][v_width]; self-attention reads q alone. What is not
@@ -281,7 +282,7 @@ typedef struct mhagen_kernel {
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
-  const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is that of attention */
+  const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is attention's */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are

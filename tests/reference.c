@@ -720,8 +720,8 @@ static void quantize(inexact a, size_t count) {
     finite &= isfinite(a.x[i]) != 0, any |= a.off[i] == INFINITY;
     most = fmax(most, fabs(a.x[i])), off_most = fmax(off_most, a.off[i]);
   }
-  const double off_part = 8 * FLOAT_UNIT, scale = most / 127,
-               least = fmax(0, scale - off_most / 127) * (1 - off_part), top = (scale + off_most / 127) * (1 + off_part);
+  const double off_part = 8 * FLOAT_UNIT, scale = most / 127, off_scale = off_most / 127,
+               least = fmax(0, scale - off_scale) * (1 - off_part), top = (scale + off_scale) * (1 + off_part);
   for (size_t i = 0; i < count; i++) {
     if (!finite || any) {
       a.x[i] = NAN, a.off[i] = finite || any ? INFINITY : 0;
@@ -741,7 +741,7 @@ static void quantize(inexact a, size_t count) {
 static void round_kept(const mhagen_kernel *shape, inexact a, size_t heads, size_t width) {
   const char *type = cache_type(shape);
   const format *f = format_of(type);
-  for (size_t i = 0; i < heads * width && f; i++) a.off[i] = off_rounded(f, a.x[i], a.off[i]), a.x[i] = nearest(f, a.x[i]);
+  round_all(f, 1, a, heads * width);
   for (size_t i = 0; i < heads && is_int8(type); i++) quantize(from(a, i * width), width);
 }
 

@@ -102,8 +102,8 @@ local function scores_of(K, step, ptrs)
         t:block(function()
           local origin = #plan.scores.rises > 0
             and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1)
-          score_tile(K, p, { key = key, k = k, row = row, q = p.q:at(h * ptrs.q_head), to = p.p:at(h * step.p_row), origin = origin,
-                             reads = of_head(K, p, h) })
+          score_tile(K, p, { key = key, k = k, row = row, q = p.q:at(h * ptrs.q_head), to = p.p:at(h * step.p_row),
+                             origin = origin, reads = of_head(K, p, h) })
         end)
       end)
     end
@@ -157,7 +157,8 @@ local function weights_of(K, step, ptrs)
       t:update(most, "max", joined(t, "max", list, "max"), most)
     end)
     local round = K.plan.attend_product.b.round
-    local m = softmax.with_extras(t, w, "most", { scores = scores, reads = p }, transpose.of_lanes(t, "max", most, "most"))
+    local top = transpose.of_lanes(t, "max", most, "most")
+    local m = softmax.with_extras(t, w, "most", { scores = scores, reads = p }, top)
     if round then m = softmax.whole(t, w, "top", m) end
     local sum = t:start("zero", w, "sum")
     blocks_of(K, from, count, function(vectors)
@@ -194,7 +195,8 @@ local function context_tile(K, step, tile)
     local unroll, chains = 1, 1
     if literal then unroll, chains = K:summing(run.size, #block.vecs, tile.keys) end
     local inner = {
-      product = K.plan.attend_product, rows = run.size, vecs = block.vecs, steps = literal and tile.keys, blocks = p.keys,
+      product = K.plan.attend_product, rows = run.size, vecs = block.vecs,
+      steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
       b = { p = p.v, step = step.wide and step.wide.value_row or K.plan.attend.values.row }, init = gemm.from_zero(t),
     }

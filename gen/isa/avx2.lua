@@ -49,7 +49,8 @@ static inline void put_bf16(uint16_t *p, __m256 a, size_t n) {
   const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
   const __m256i none = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
   const __m256i all = _mm256_srli_epi32(_mm256_or_si256(sum, none), 16);
-  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i high = _mm256_extracti128_si256(all, 1);
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(all), high);
   memcpy(p, &words, 2 * n);
 }
 ]]
@@ -75,7 +76,8 @@ local put_int8 = [[
 /* The nearest integers of the first n lanes to p, ties to even. */
 static inline void put_int8(int8_t *p, __m256 a, size_t n) {
   const __m256i all = _mm256_cvtps_epi32(a);
-  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i high = _mm256_extracti128_si256(all, 1);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), high);
   const __m128i bytes = _mm_packs_epi16(words, words);
   memcpy(p, &bytes, n);
 }

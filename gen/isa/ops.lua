@@ -4,10 +4,11 @@
 -- a address of floats, y of bytes, b of signed ones, u of bfloat16, h of half precision, e one float in memory,
 -- n integer literal, s float literal, x integer expression (converted to float). Left of the arrow stands the result.
 --
--- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
--- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
--- S(j), U(j) and H(j) a number of a small type there, n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
--- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
+-- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values a, b, c (the
+-- operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j, S(j), U(j) and
+-- H(j) a number of a small type there, n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and
+-- F16(x) round to a type, to even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A
+-- NaN is as good as any other.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
 -- zero if that is below 2^-126; so are LOW(x) and HIGH(x).
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the

@@ -68,7 +68,8 @@ local function steps(K, group, own)
         step_code.heads(K, {
           q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head,
           k = k, v = v, wide = plan.step.wide and scratch "wide",
-          k_scales = own.scales_of("k_scales", kv), v_scales = own.scales_of("v_scales", kv), p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
+          k_scales = own.scales_of("k_scales", kv), v_scales = own.scales_of("v_scales", kv),
+          p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
           out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
           reads = score.of_query(reads, own.seen.query + r),
         })
@@ -133,8 +134,8 @@ local function attend(K, group, a)
     if plan.step then
       K:each("head", turn and plan.hb or 0, function(i) turn_queries(i, q:at(i * (cfg.dk * group.width))) end)
       if q then
-        rounding.lanes(K, "scaled_queries", group, { p = q, rows = plan.hb * plan.attend.depth, scale = plan.attend.late,
-                                                     product = plan.attend_product })
+        rounding.lanes(K, "scaled_queries", group, { p = q, rows = plan.hb * plan.attend.depth,
+                                                     scale = plan.attend.late, product = plan.attend_product })
       end
       return steps(K, group, { p = p, q = q, seen = seen, scratch = scratch, of_keys = of_keys, scales_of = scales_of })
     end

@@ -141,7 +141,8 @@ mhagen_status tiny_kept_packed_check(const void *bytes, size_t size) {
 /* The nearest integers of the first n lanes to p, ties to even. */
 static inline void put_int8(int8_t *p, __m256 a, size_t n) {
   const __m256i all = _mm256_cvtps_epi32(a);
-  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i high = _mm256_extracti128_si256(all, 1);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), high);
   const __m128i bytes = _mm_packs_epi16(words, words);
   memcpy(p, &bytes, n);
 }

@@ -37,7 +37,8 @@ extern "C" {
 #define TINY_KEPT_WORKSPACE_BYTES 1088
 
 /* The same of args->cache, for each batch entry: entry b begins so many bytes times b from there.
- * How keys and values lie in it depends on h_kv, dk, dv, seq_kv, cache_dtype and the ISA alone: kernels of other
+ * How keys and values lie in it depends on h_kv, dk, dv, seq_kv,
+ * cache_dtype and the ISA alone: kernels of other
  * seq, masks and schedules can share it. */
 #define TINY_KEPT_CACHE_BYTES 256
 
