@@ -194,6 +194,7 @@ end
 local integer_letters = { n = true, x = true }
 
 local function run_op(isa, node, scope)
+  if node.op.hint then return end
   local op, w, lane, at, list = node.op, node.w, {}, nil, {}
   for k, letter in ipairs(op.args) do
     local v, word = node.args[k], ("abc"):sub(k, k)

@@ -127,7 +127,7 @@ local function program(isa, replaced)
   local t, meanings, tests, sweeps = tape.new(isa), {}, {}, {}
   for _, op in ipairs(ops) do
     for _, w in ipairs(isa.widths) do
-      local has = (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
+      local has = not op.hint and (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
       for _, literal in ipairs(has and (op.by ~= "n" or w == isa.full) and choices(isa, op, w) or {}) do
         local name = ("%s_%d_%d"):format(op.name, w.lanes, #tests)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)

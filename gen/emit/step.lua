@@ -118,7 +118,8 @@ local function scores_of(K, step, ptrs)
       local key = t:int("block_key", expr.min(p.first + b * wide.keys, last - wide.keys))
       local rows = t:int("rows", expr.min(wide.keys, p.stop - key))
       widening.rows(K, "keys", plan.attend.keys, plan.attend.depth, { x = p.k:at(key * row), wide = p.wide,
-        row = wide.key_row, rows = rows, scales = p.scales and p.scales:at(key) })
+        row = wide.key_row, rows = rows, last = p.stop - key - 1, ahead = wide.keys,
+        scales = p.scales and p.scales:at(key) })
       K:each("tile", expr.ceil_div(rows, step.keys), function(i)
         tile(t:int("key", key + i * step.keys), p.wide:at(i * (step.keys * wide.key_row)), wide.key_row)
       end)
@@ -211,7 +212,8 @@ local function context_block(K, step, ptrs, from, keys)
   local v = wide and ptrs.wide or ptrs.v:at(from * values.row)
   if wide then
     widening.rows(K, "values", values, K.plan.attend.breadth, { x = ptrs.v:at(from * values.row), wide = v,
-      row = wide.value_row, rows = keys, scales = ptrs.scales and ptrs.scales:at(from) })
+      row = wide.value_row, rows = keys, last = ptrs.stop - from - 1, ahead = step.block,
+      scales = ptrs.scales and ptrs.scales:at(from) })
   end
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)

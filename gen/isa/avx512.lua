@@ -61,6 +61,7 @@ static inline __m512 root16(__m512 a) {
     store_int8_n = "_mm_mask_storeu_epi8($1, $hex, $p_cvtsepi32_epi8($p_cvtps_epi32($2)))",
     store = "$p_storeu_ps($1, $2)",
     store_n = "$p_mask_storeu_ps($1, $hex, $2)",
+    prefetch = "_mm_prefetch((const char *)($1), _MM_HINT_T0)",
     dup = "$p_set1_ps($1)",
     zero = "$p_setzero_ps()",
     set = "$p_set1_ps($1)",

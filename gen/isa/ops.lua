@@ -14,7 +14,7 @@
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
--- words as there are lanes. `port`: what it takes of a core, which
+-- words as there are lanes; `hint`, that it changes nothing. `port`: what it takes of a core, which
 -- else is "load" where it reads memory, "store" where it has no result, "vector" for all others.
 
 local list = {}
@@ -23,7 +23,7 @@ local function op(def)
   local result, args = sig:match("^(.) <%-%s*(.*)$")
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
-              optional = def.optional, by = def.by, full = def.full }
+              optional = def.optional, by = def.by, full = def.full, hint = def.hint }
   o.port = def.port or result == "-" and "store" or args:find "[aybuhe]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
@@ -63,6 +63,8 @@ op { "store_int8", "- <- b f", "the nearest integers of all lanes, ties to even,
      ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
 op { "store_int8_n", "- <- b f n", "the same of the first n < L lanes; touches no other", optional = true,
      ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
+op { "prefetch", "- <- a",    "a hint that what is at the address, of any type, will be read", optional = true, hint = true,
+     ref = "0.0", port = "load" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }

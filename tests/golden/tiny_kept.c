@@ -302,12 +302,16 @@ static __attribute__((noinline)) void queries_rows_1of8(const float *xt, float *
 
 /* Rows of 2 numbers of the cache, in float32. */
 static __attribute__((noinline)) void widen_keys(const int8_t *x, float *wide, const float *scales,
-    ptrdiff_t rows) {
+    ptrdiff_t rows, ptrdiff_t last) {
   for (ptrdiff_t row = 0; row < rows; ++row) {
-    const __m256 kept = some_int8(x + 2 * row, 2);
-    const __m256 scale = _mm256_set1_ps(scales[row]);
-    const __m256 unscaled = _mm256_mul_ps(kept, scale);
-    _mm256_storeu_ps(wide + 8 * row, unscaled);
+    const ptrdiff_t next = row + 8 < last ? row + 8 : last;
+    _mm_prefetch((const char *)(x + 2 * next), _MM_HINT_T0);
+    {
+      const __m256 kept = some_int8(x + 2 * row, 2);
+      const __m256 scale = _mm256_set1_ps(scales[row]);
+      const __m256 unscaled = _mm256_mul_ps(kept, scale);
+      _mm256_storeu_ps(wide + 8 * row, unscaled);
+    }
   }
 }
 
@@ -317,7 +321,7 @@ static __attribute__((noinline)) void step_scores(const float *q, const int8_t *
   for (ptrdiff_t block = 0; block < ((stop - first + 7) / 8); ++block) {
     const ptrdiff_t block_key = first + 8 * block < 1 ? first + 8 * block : 1;
     const ptrdiff_t rows = 8 < stop - block_key ? 8 : stop - block_key;
-    widen_keys(k + 2 * block_key, wide, scales + block_key, rows);
+    widen_keys(k + 2 * block_key, wide, scales + block_key, rows, stop - block_key - 1);
     for (ptrdiff_t tile = 0; tile < ((rows + 7) / 8); ++tile) {
       const ptrdiff_t key = block_key + 8 * tile;
       {
@@ -450,6 +454,21 @@ static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdif
   _mm256_storeu_ps(sums, all_1);
 }
 
+/* Rows of 2 numbers of the cache, in float32. */
+static __attribute__((noinline)) void widen_values(const int8_t *x, float *wide,
+    const float *scales, ptrdiff_t rows, ptrdiff_t last) {
+  for (ptrdiff_t row = 0; row < rows; ++row) {
+    const ptrdiff_t next = row + 64 < last ? row + 64 : last;
+    _mm_prefetch((const char *)(x + 2 * next), _MM_HINT_T0);
+    {
+      const __m256 kept = some_int8(x + 2 * row, 2);
+      const __m256 scale = _mm256_set1_ps(scales[row]);
+      const __m256 unscaled = _mm256_mul_ps(kept, scale);
+      _mm256_storeu_ps(wide + 8 * row, unscaled);
+    }
+  }
+}
+
 /* 1 row of the context of 2 columns, added to what is there. */
 static __attribute__((noinline)) void step_context_1x2(const float *p, const float *v, float *o,
     ptrdiff_t keys) {
@@ -476,7 +495,7 @@ static __attribute__((noinline)) void step_context(const int8_t *v, const float 
   }
   if (first < stop) {
     const ptrdiff_t keys = stop - first;
-    widen_keys(v + 2 * first, wide, scales + first, keys);
+    widen_values(v + 2 * first, wide, scales + first, keys, stop - first - 1);
     step_context_1x2(p + first, wide, o, keys);
   }
   {
