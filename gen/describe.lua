@@ -40,7 +40,7 @@ end
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
   local own, attend, told = plan.product.a, plan.attend_product.a, {}
-  if plan.io.round then told[1] = ("inputs and y in %s"):format(plan.io.name) end
+  if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
   if own.round or attend.round then
     told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
   end

@@ -127,7 +127,7 @@ end
 function M.bits(plan)
   local bits, stage, cfg = {}, plan.stage, plan.cfg
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
-  if not (plan.product.b.round or plan.attend_product.b.round or plan.io.round) then return bits end
+  if not (plan.product.b.round or plan.attend_product.b.round or plan.arrays.round) then return bits end
   local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
   local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
   add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")

@@ -24,7 +24,7 @@ local against = {
       if not stage or stage.kind == "copy" then return true end
     end
   end, "what is not projected is float32" },
-  { function(plan) return plan.cfg.cache ~= "none" end, "a cache has rows of single numbers" },
+  { function(_, list) return graph.find(list, "attend").keys.at == "cache" end, "a cache has rows of single numbers" },
   { function(_, list) return graph.find(list, "keys").turn end, "rows of float32 are turned" },
   { function(_, list)
     local attend = graph.find(list, "attend")

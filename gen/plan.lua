@@ -257,7 +257,7 @@ end
 
 -- The types that numbers are rounded to: operands of projections and of attention, results, and rows of a cache.
 function M.types(plan)
-  return { plan.product.a, plan.attend_product.a, plan.io, plan.cache }
+  return { plan.product.a, plan.attend_product.a, plan.arrays, plan.cache }
 end
 
 -- What ||y - ref|| / ||ref|| is at most: that of the operands' types, more where a stage rounds more.
@@ -311,7 +311,7 @@ function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), scores = score.of(cfg),
                  product = M.product(cfg), attend_product = M.product(cfg, "attend_dtype"),
-                 io = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
+                 arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
                  cache = in_memory(cfg, "cache_dtype",
                    cfg.cache == "none" and types.f32 or types.of_cache[cfg.cache_dtype]),
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,

@@ -27,10 +27,10 @@ local M = {}
 local function entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
   local cross, rows, stored = cfg.attention == "cross", options.key_rows(cfg), plan.cache.stored
-  local io = plan.io.stored
+  local type = plan.arrays.stored
   local function array(name, kind, off)
-    local cast = io ~= types.f32 and ("(%s%s *)"):format(kind, io.c) or ""
-    return tape.pointer(cast .. "args->" .. name, off, io)
+    local cast = type ~= types.f32 and ("(%s%s *)"):format(kind, type.c) or ""
+    return tape.pointer(cast .. "args->" .. name, off, type)
   end
   local e = {
     b = b,

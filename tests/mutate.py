@@ -158,7 +158,7 @@ MUTATIONS = [
      "p.x:at(at), v.used), v.used)", "p.x:at(at), 1), v.used)"),
     ("an input that fills a cache and is not widened", "stage/widen.lua", "for _, fill in ipairs { true, false }",
      "for _, fill in ipairs { false }"),
-    ("partial sums of y that are rounded", "stage/output.lua", "if plan.io.round then", "if false then"),
+    ("partial sums of y that are rounded", "stage/output.lua", "if plan.arrays.round then", "if false then"),
     ("bfloat16 that is cut off in memory", "isa/avx2.lua", "_mm256_srli_epi32(_mm256_or_si256(sum, none), 16)",
      "_mm256_srli_epi32(_mm256_or_si256(bits, none), 16)"),
     ("NaN of bfloat16 that is lost", "isa/x86.lua", "$p_set1_epi32(0x7FC00000)", "$p_set1_epi32(0x7F800000)"),

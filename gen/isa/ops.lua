@@ -63,8 +63,8 @@ op { "store_int8", "- <- b f", "the nearest integers of all lanes, ties to even,
      ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
 op { "store_int8_n", "- <- b f n", "the same of the first n < L lanes; touches no other", optional = true,
      ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
-op { "prefetch", "- <- a",    "a hint that what is at the address, of any type, will be read", optional = true, hint = true,
-     ref = "0.0", port = "load" }
+op { "prefetch", "- <- a",    "a hint that what is at the address, of any type, will be read", optional = true,
+     hint = true, ref = "0.0", port = "load" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }

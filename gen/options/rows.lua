@@ -291,7 +291,7 @@ M.options = {
     name = "_cached_", word = "cache in %s", bit = "MHAGEN_CACHE_DTYPE", number = true,
     also = { "kv_cache_dtype", "cache_type_k", "cache_type_v" },
     doc = "number type of the rows in a cache; int8 has a scale for each row and head",
-    draw = { chance = 0.3, of = types.cache_names } },
+    draw = { chance = 0.3, of = { table.unpack(types.cache_names, 2) } } },
   { key = "cpu", kind = "choice", choices = cpu.names, default = "generic", schedule = true,
     also = { "mcpu", "march", "machine" },
     doc = "core whose caches and rates the plan goes by", draw = { chance = 0.1 } },

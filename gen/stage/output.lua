@@ -48,7 +48,7 @@ function M.plan(plan, stage)
   for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
   stage.product, cost = tiles.columns(plan, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
     "columns")
-  if plan.io.round then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
+  if plan.arrays.round then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end

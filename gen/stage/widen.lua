@@ -3,7 +3,6 @@
 local graph = require "graph"
 local options = require "options.init"
 local tiles = require "tiles"
-local types = require "types"
 
 local M = { phase = "widen", title = "inputs in float32" }
 
@@ -13,7 +12,7 @@ local ROWS = 64 -- of a task
 -- Stages that name an input (narrow.lua) read it as it is.
 function M.rewrite(plan, list)
   local cfg = plan.cfg
-  if types.by_name[cfg.io_dtype] == types.f32 then return list end
+  if not plan.arrays.round then return list end
   local known, stages, out = {}, {}, {}
   local function wide(tensor, fill)
     if not (tensor and tensor.at == "input") then return tensor end

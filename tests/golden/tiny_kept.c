@@ -560,7 +560,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   /* keys and values */
   project_rows(args->q + 3 * b, head + 32, keys, head + 64);
   project_rows(args->q + 3 * b, head + 80, values, head + 112);
-  /* rows for the cache */
+  /* rows into the cache */
   keep_keys(keys, cached_keys + 2 * past, keys_scales + past);
   keep_keys(values, cached_values + 2 * past, values_scales + past);
   /* attend */
