@@ -73,8 +73,8 @@ local function lies(cfg, plan)
     return ("How keys and values lie in it depends on h_kv, dk, dv, seq_kv%s and the ISA alone: kernels of other\n" ..
       " * seq, masks and schedules can share it."):format(small and ",\n * cache_dtype" or "")
   end
-  local scaled = plan.cache.scaled and ",\n * and behind them, from the next multiple of 4 bytes on, the float32 scales " ..
-    "of the keys' rows,\n * [h_kv][seq_kv], and those of the values'" or ""
+  local scaled = plan.cache.scaled and ",\n * and behind them, from the next multiple of 4 bytes on, the float32 " ..
+    "scales of the keys' rows,\n * [h_kv][seq_kv], and those of the values'" or ""
   return ("It is the keys, [h_kv][seq_kv][dk] = [%d][%d][%d], and behind them the values,\n" ..
     " * [h_kv][seq_kv][dv] = [%d][%d][%d], all %s and without padding%s."):format(
     cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv, small and plan.cache.name or "float32", scaled)

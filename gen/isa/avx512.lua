@@ -26,6 +26,12 @@ static inline $t bf16_$lanes(const uint16_t *p) {
   return $p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32(words), 16));
 }
 ]],
+    load_bf16_n = [[
+/* Floats of so many bfloat16. */
+static inline $t of_bf16_$lanes($hi words) {
+  return $p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32(words), 16));
+}
+]],
     load_f16 = [[
 /* Floats of the half precision at p. */
 static inline $t f16_$lanes(const uint16_t *p) {
@@ -68,7 +74,7 @@ static inline __m512 root16(__m512 a) {
     load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",
     load_bytes_n = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
     load_bf16 = "bf16_$lanes($1)",
-    load_bf16_n = "$p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32($halfp_maskz_loadu_epi16($hex, $1)), 16))",
+    load_bf16_n = "of_bf16_$lanes($halfp_maskz_loadu_epi16($hex, $1))",
     load_f16 = "f16_$lanes($1)",
     load_f16_n = "$widen$halfp_maskz_loadu_epi16($hex, $1))",
     store_bf16 = "$halfp_mask_storeu_epi16($1, ($m)$full, as_bf16_$lanes($2))",
