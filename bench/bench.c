@@ -28,6 +28,8 @@ typedef struct area {
   void *at;
   size_t bytes;
   double deviation; /* of the numbers that are drawn into it; 0: none are */
+  const char *type; /* to which these are rounded; null: float32 */
+  int small;        /* whether the type is that in memory too, of 16 bits */
 } area;
 
 typedef struct bench {
@@ -38,6 +40,7 @@ typedef struct bench {
   mhagen_weights weights;
   void *packed;
   mhagen_args args;
+  const float *q, *k, *v; /* the inputs in float32; args has them as the kernel wants them */
   const float *q_rows, *k_rows, *v_rows; /* with cache = append, all rows that there ever are of the inputs that keys
                                             are made of: [batch][seq_kv][width]; else null */
   mhagen_pool *pool; /* null: one thread */
@@ -87,12 +90,29 @@ static void *allocate(bench *b, size_t bytes, double deviation) {
   void *at = aligned_alloc(PAGE, (bytes / PAGE + 1) * PAGE); /* what shares cache sets does not depend on luck */
   if (!at) fail("time", "out of memory");
   memset(at, 0, bytes);
-  b->areas[b->area_count++] = (area){at, bytes, deviation};
+  b->areas[b->area_count++] = (area){at, bytes, deviation, NULL, 0};
   return at;
 }
 
 static const float *numbers(bench *b, size_t count, double deviation) {
   return allocate(b, count * sizeof(float), deviation);
+}
+
+/* Of an input. */
+static const float *input(bench *b, size_t count, double deviation) {
+  const float *at = numbers(b, count, deviation);
+  b->areas[b->area_count - 1].type = b->kernel->io_dtype;
+  return at;
+}
+
+/* Memory for an input as the kernel wants it, which put_input fills. */
+static const void *as_given(bench *b, const float *from, size_t count) {
+  return b->kernel->io_dtype && from ? allocate(b, count * sizeof(uint16_t), 0) : (const void *)from;
+}
+
+static void put_input(const bench *b, const float *from, const float *to, size_t count) {
+  uint16_t *bits = (uint16_t *)(uintptr_t)to;
+  for (size_t i = 0; from != to && i < count; i++) bits[i] = mhagen_to_bits(b->kernel->io_dtype, (double)from[i]);
 }
 
 /* Of a mask of bytes each eighth key is hidden. */
@@ -112,7 +132,7 @@ static int appends(const bench *b) { return (b->kernel->options & MHAGEN_CACHE_A
 /* An input that keys are made of, of seq or seq_kv rows, which `all` are drawn for. */
 static const float *key_input(bench *b, size_t width, const float **all) {
   const size_t batch = (size_t)b->kernel->batch;
-  const float *rows = numbers(b, batch * (size_t)b->kernel->seq_kv * width, 1);
+  const float *rows = input(b, batch * (size_t)b->kernel->seq_kv * width, 1);
   if (!appends(b)) return rows;
   *all = rows;
   return numbers(b, batch * (size_t)b->kernel->seq * width, 0);
@@ -126,13 +146,30 @@ static void gather(const bench *b, const float *all, size_t width, const float *
   }
 }
 
+/* Numbers in a row of q, and rows of k and v. */
+static size_t q_width(const mhagen_kernel *k) {
+  const int projects = !(k->options & MHAGEN_UNPROJECTED) || k->project & MHAGEN_PROJECT_Q;
+  return (size_t)(projects ? k->d_model : k->h * k->dk);
+}
+
+static size_t key_rows(const bench *b) { return (size_t)(appends(b) ? b->kernel->seq : b->kernel->seq_kv); }
+
+static void put_inputs(const bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const size_t batch = (size_t)k->batch;
+  put_input(b, b->q, b->args.q, batch * (size_t)k->seq * q_width(k));
+  put_input(b, b->k, b->args.k, batch * key_rows(b) * (size_t)k->k_width);
+  put_input(b, b->v, b->args.v, batch * key_rows(b) * (size_t)k->v_width);
+}
+
 /* Puts `past` rows before those of a run, whose inputs become those that follow. */
 static void set_past(const bench *b, int past) {
   const mhagen_kernel *k = b->kernel;
   for (int i = 0; i < k->batch; i++) ((int *)(uintptr_t)b->args.past)[i] = past;
-  gather(b, b->q_rows, (size_t)k->d_model, b->args.q);
-  gather(b, b->k_rows, (size_t)k->k_width, b->args.k);
-  gather(b, b->v_rows, (size_t)k->v_width, b->args.v);
+  gather(b, b->q_rows, (size_t)k->d_model, b->q);
+  gather(b, b->k_rows, (size_t)k->k_width, b->k);
+  gather(b, b->v_rows, (size_t)k->v_width, b->v);
+  put_inputs(b);
 }
 
 /* The same length for each batch entry. */
@@ -141,6 +178,16 @@ static const int *lengths(bench *b, int length) {
   int *list = allocate(b, batch * sizeof *list, 0);
   for (size_t i = 0; i < batch; i++) list[i] = length;
   return list;
+}
+
+/* Rows of ordinary size; as floats, bytes with scales are such too. */
+static void *make_cache(bench *b) {
+  const mhagen_kernel *k = b->kernel;
+  const char *attend = k->attend_dtype ? k->attend_dtype : k->dtype, *type = k->cache_dtype ? k->cache_dtype : attend;
+  void *cache = allocate(b, (size_t)k->batch * k->cache_bytes, 0.3);
+  area *own = &b->areas[b->area_count - 1];
+  if (type && (!strcmp(type, "bf16") || !strcmp(type, "f16"))) own->type = type, own->small = 1;
+  return cache;
 }
 
 /* Weights keep the variance, so that scores are as large as they are in models. */
@@ -167,8 +214,10 @@ static void make_data(bench *b) {
   const int cross = (k->options & MHAGEN_CROSS) != 0;
   b->args = (mhagen_args){.y = allocate(b, n * dy * sizeof(float), 0),
                           .packed = b->packed, .workspace = allocate(b, k->workspace_bytes, 0)};
-  b->args.q = cross ? numbers(b, n * (project & MHAGEN_PROJECT_Q ? d : hq), 1) : key_input(b, d, &b->q_rows);
-  if (cross) b->args.k = key_input(b, dk, &b->k_rows), b->args.v = key_input(b, dv, &b->v_rows);
+  b->q = cross ? input(b, n * q_width(k), 1) : key_input(b, d, &b->q_rows);
+  if (cross) b->k = key_input(b, dk, &b->k_rows), b->v = key_input(b, dv, &b->v_rows);
+  b->args.q = as_given(b, b->q, n * q_width(k));
+  b->args.k = as_given(b, b->k, batch * key_rows(b) * dk), b->args.v = as_given(b, b->v, batch * key_rows(b) * dv);
   if (k->options & MHAGEN_PROBS)
     b->args.probs = allocate(b, h * n * (size_t)k->seq_kv * sizeof(float), 0);
   if (k->options & MHAGEN_SCORES) b->args.scores = allocate(b, h * n * (size_t)k->seq_kv * sizeof(float), 0);
@@ -176,7 +225,7 @@ static void make_data(bench *b) {
   if (k->options & MHAGEN_Q_LEN) b->args.q_len = lengths(b, k->seq);
   if (k->options & MHAGEN_KV_START) b->args.kv_start = allocate(b, batch * sizeof(int), 0);
   if (k->options & (MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) b->args.mask = make_mask(b);
-  if (k->cache_bytes) b->args.cache = allocate(b, batch * k->cache_bytes, 0.3); /* rows of ordinary size */
+  if (k->cache_bytes) b->args.cache = make_cache(b);
   if (appends(b)) b->args.past = lengths(b, 0);
 }
 
@@ -188,13 +237,17 @@ static void pack(const bench *b) {
 /* Uniform numbers around 0, the same on every machine. */
 static void draw(bench *b) {
   for (int i = 0; i < b->area_count; i++) {
-    float *x = b->areas[i].at;
-    const double width = b->areas[i].deviation * sqrt(12);
-    for (size_t j = 0; width > 0 && j < b->areas[i].bytes / sizeof *x; j++) {
+    const area *to = &b->areas[i];
+    const double width = to->deviation * sqrt(12);
+    const size_t count = to->bytes / (to->small ? sizeof(uint16_t) : sizeof(float));
+    for (size_t j = 0; width > 0 && j < count; j++) {
       b->random = b->random * 6364136223846793005u + 1442695040888963407u;
-      x[j] = (float)(width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
+      const double x = mhagen_nearest(to->type, width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
+      if (to->small) ((uint16_t *)to->at)[j] = mhagen_to_bits(to->type, x);
+      else ((float *)to->at)[j] = (float)x;
     }
   }
+  put_inputs(b);
 }
 
 static mhagen_status run(const bench *b) {
@@ -234,6 +287,7 @@ static double measure_errors(bench *all, int count, double *error) {
     draw(all);
     if (appends(all)) set_past(all, past);
     mhagen_args rows = all->args;
+    rows.q = all->q, rows.k = all->k, rows.v = all->v;
     if (appends(all)) {
       rows.k = all->k_rows ? all->k_rows : all->q_rows;
       rows.v = all->v_rows ? all->v_rows : all->q_rows;
@@ -245,13 +299,15 @@ static double measure_errors(bench *all, int count, double *error) {
     for (int i = 0; i < count; i++) {
       pack(&all[i]);
       /* NaN, so that no result is right only because another kernel has left it there. */
-      memset(all[i].args.y, 0xFF, numbers * sizeof(float));
+      memset(all[i].args.y, 0xFF, numbers * (k->io_dtype ? sizeof(uint16_t) : sizeof(float)));
       memset(all[i].args.workspace, 0xFF, all[i].kernel->workspace_bytes);
       mhagen_status status = prepare_cache(&all[i], past);
       if (status == MHAGEN_OK) status = run(&all[i]);
       if (status != MHAGEN_OK) fail("check", "run: %s", mhagen_status_text(status));
       for (size_t j = 0; j < numbers; j++) {
-        const double difference = (double)all[i].args.y[j] - want[j];
+        const char *io = k->io_dtype;
+        const float *y = all[i].args.y;
+        const double got = io ? mhagen_of_bits(io, ((const uint16_t *)y)[j]) : (double)y[j], difference = got - want[j];
         error[i] += difference * difference;
       }
     }

@@ -14,6 +14,11 @@ M.rows = {
     "few queries read a long cache: its rows are vectors, which the heads that share them find in the nearest cache",
     rejected = { { "lanes are queries", "Skylake-SP type, one query of 12 heads of 64: 49, 62 and 58 % slower with " ..
                    "256, 1024 and 2048 keys; of 32 heads that share 8 (d_model 2048): 8, 31 and 61 %" } } },
+  { "wide_rows", "rows of a small type are widened in blocks of 64, while the next block is fetched",
+    "all heads that share them read float32 in the nearest cache",
+    rejected = { { "blocks of 16, 128 or 256 keys", "Zen 5, int8, one query of 32 heads that share 8, 4096 keys " ..
+                   "in no near cache: attention takes 26, 49 and 74 % more time" },
+                 { "no prefetch of the next block", "15 % more time with int8, 45 % with bf16" } } },
   { "one_pass", "one pass over the keys",
     "the first tile's maximum serves all; sums are checked at the end, a bad one takes the safe way",
     rejected = { { "a score buffer and a second pass", "prototype: the whole kernel 1 to 3 % slower" },

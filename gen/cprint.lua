@@ -28,7 +28,10 @@ local function address(p)
   return p.base .. " + " .. text
 end
 
-local function element(p) return ("%s[%s]"):format(p.base, expr.text(p.off)) end
+local function element(p)
+  local base = p.base:find("^%(") and "(" .. p.base .. ")" or p.base -- a cast
+  return ("%s[%s]"):format(base, expr.text(p.off))
+end
 
 -- Breaks a long statement at the commas nearest to the right edge, or else at spaces.
 function M.wrap(line, indent)
@@ -52,8 +55,10 @@ end
 
 local wrap = M.wrap
 
+local ADDRESS = { a = true, y = true, b = true, u = true, h = true }
+
 local function operand(letter, v)
-  if letter == "a" or letter == "y" then return address(v) end
+  if ADDRESS[letter] then return address(v) end
   if letter == "e" then return element(v) end
   if letter == "s" then return M.float(v) end
   if letter == "n" or letter == "x" then return expr.text(v) end
@@ -75,7 +80,7 @@ local function print_op(isa, node, indent, out)
   local op, args, elements, n = node.op, {}, {}, nil
   for i, letter in ipairs(op.args) do
     args[i] = operand(letter, node.args[i])
-    if letter == "a" or letter == "y" then elements[i] = element(node.args[i]) end
+    if ADDRESS[letter] then elements[i] = element(node.args[i]) end
     if letter == "n" then n = node.args[i] end
   end
   local text = isas.text(isa, op, node.w, args, elements, n)

@@ -37,16 +37,22 @@ local function pressure(kernels)
   return most
 end
 
--- What rounding operands and weights costs, or nil.
+-- What is rounded, and what that costs, or nil.
 local function rounding(plan)
-  local own, attend = plan.product.a, plan.attend_product.a
+  local own, attend, told = plan.product.a, plan.attend_product.a, {}
   local quant = not own.quantized and plan.weights.quant
-  if own == types.f32 and attend == types.f32 and not quant then return nil end
-  local weights = quant and ("; weights are integers of %d bits, with a scale for %s"):format(quant.bits,
-    quant.group and ("%d rows of a column"):format(quant.group) or "each column") or ""
-  return ("operands of projections in %s, of attention in %s%s; sums in %s; error at most %g for scores up to %d")
-    :format(own.name, attend.name, weights, own.quantized and "int32 and float32" or "float32", plan.error,
-      plan.error_scores)
+  if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
+  if own ~= types.f32 or attend ~= types.f32 or quant then
+    told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
+  end
+  if quant then
+    told[#told + 1] = ("weights are integers of %d bits, with a scale for %s"):format(quant.bits,
+      quant.group and ("%d rows of a column"):format(quant.group) or "each column")
+  end
+  if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
+  if not told[1] then return nil end
+  return ("%s; sums in %s; error at most %g for scores up to %d"):format(table.concat(told, "; "),
+    own.quantized and "int32 and float32" or "float32", plan.error, plan.error_scores)
 end
 
 function M.header(recorded)
@@ -142,15 +148,16 @@ function M.explain(recorded)
     end
   end
   line("buffers (bytes)")
-  local function buffer(name, count) line("  %-26s %15s", name, number(count * memory.BYTES)) end
+  local function buffer(name, count, bytes) line("  %-26s %15s", name, number(count * (bytes or memory.BYTES))) end
   for _, space in ipairs {
     { "packed", "packed" }, { "head", "  a block of heads, of it" },
     { "entry", "workspace of an entry" }, { "projected", "  a block of heads, of it" }, { "task", "  a task, of it" },
-    { "cache", "cache of an entry" },
+    { "cache", "cache of an entry", plan.cache.stored.bytes }, { "scales", "scales behind it" },
   } do
-    local sections = plan.memory[space[1]]
-    if space[1] ~= "cache" or sections.total > 0 then buffer(space[2], sections.total) end
-    for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count) end
+    local sections, bytes = plan.memory[space[1]], space[3]
+    local always = space[1] ~= "cache" and space[1] ~= "scales"
+    if always or sections.total > 0 then buffer(space[2], sections.total, bytes) end
+    for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count, bytes) end
   end
   if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end
   return table.concat(lines, "\n") .. "\n"

@@ -129,7 +129,8 @@ end
 function M.bits(plan)
   local bits, stage, cfg = {}, plan.stage, plan.cfg
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
-  if plan.product.b == types.f32 and plan.attend_product.b == types.f32 and not plan.weights.quant then return bits end
+  local rounds = plan.arrays.round or plan.product.b ~= types.f32 or plan.attend_product.b ~= types.f32
+  if not (rounds or plan.weights.quant) then return bits end
   local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
   local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
   add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")

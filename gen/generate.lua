@@ -9,12 +9,14 @@ local fold = require "fold"
 local isas = require "isa.init"
 local options = require "options.init"
 local pack = require "pack"
+local plan_of = require "plan"
 local record = require "record"
 local self_test = require "emit.self_test"
 local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
 local turn_of = require "turn"
+local types = require "types"
 local version = require "version"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
@@ -66,13 +68,16 @@ end
 
 -- How a cache lies.
 local function lies(cfg, plan)
+  local small = plan.cache.stored ~= types.f32
   if not plan.memory.cache[1].exact then
-    return "How keys and values lie in it depends on h_kv, dk, dv, seq_kv and the ISA alone: kernels of other\n" ..
-      " * seq, masks and schedules can share it."
+    return ("How keys and values lie in it depends on h_kv, dk, dv, seq_kv%s and the ISA alone: kernels of other\n" ..
+      " * seq, masks and schedules can share it."):format(small and ",\n * cache_dtype" or "")
   end
+  local scaled = plan.cache.scaled and ",\n * and behind them, from the next multiple of 4 bytes on, the float32 " ..
+    "scales of the keys' rows,\n * [h_kv][seq_kv], and those of the values'" or ""
   return ("It is the keys, [h_kv][seq_kv][dk] = [%d][%d][%d], and behind them the values,\n" ..
-    " * [h_kv][seq_kv][dv] = [%d][%d][%d], all float32 and without padding."):format(
-    cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv)
+    " * [h_kv][seq_kv][dv] = [%d][%d][%d], all %s and without padding%s."):format(
+    cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv, small and plan.cache.name or "float32", scaled)
 end
 
 -- What the files have more where there is a cache, by the names of templates; nothing where there is none.
@@ -245,7 +250,7 @@ end
 function M.kernel(cfg)
   local recorded = record(cfg)
   local plan = recorded.plan
-  local isa, asked = plan.isa, isas.asked(plan.isa, { plan.product.a, plan.attend_product.a })
+  local isa, asked = plan.isa, isas.asked(plan.isa, plan_of.types(plan))
   local testing = tape.new(isa, recorded.tape)
   local test_rows = self_test.emit(testing)
 

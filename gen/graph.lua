@@ -1,12 +1,13 @@
 -- The kernel as a list of stages over tensors, as the formula says it; rewrites and the plan change the list. What
 -- is not projected has no stage: attention reads the input, or writes y.
 --
--- A tensor: name; at = "input", "workspace" (of a block of heads), "cache" (likewise), "lanes" (with lanes over
--- queries, group after group) or "rows" (of all heads); row = numbers from row to row, head = from head to head, both
--- of what scores and context read and of such rows; of an input that has heads also heads and width, their number and
--- their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an input does: nothing may
--- be read or written behind its rows; of operands in pairs (paired.lua) pairs, along which they lie, and in_place,
--- whether they become so where float32 was.
+-- A tensor: name; at = "input", "wide" (the same in float32), "workspace" (of a block of heads), "cache" (likewise),
+-- "lanes" (with lanes over queries, group after group) or "rows" (of all heads); row = numbers from row to row, head =
+-- from head to head, both of what scores and context read and of such rows; of an input that has heads also heads and
+-- width, their number and their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an
+-- input does: nothing may be read or written behind its rows; type, where that is smaller than float32, and scales, the
+-- section with those of its rows; passing: of rows in the workspace that only wait to be kept in such a cache; of operands in
+-- pairs (paired.lua) pairs, along which they lie, and in_place, whether they become so where float32 was.
 --
 -- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
 -- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;
@@ -108,11 +109,24 @@ function M.unprojected(cfg, letter)
            row = apart and width or heads * width, head = apart and rows * width or width }
 end
 
--- Where keys or values outlive a run: as tiles like them, or as others do, without any margin.
+-- Where keys or values outlive a run: as tiles like them, or as others do, without any margin. Those of a smaller type
+-- have none in any case, for no tile reads them.
 local function cached(cfg, stage)
+  local type = types.of_cache[cfg.cache_dtype]
   local c = { name = stage.name, at = "cache", head = stage.cols, grows = cfg.cache == "append" }
   if cfg.cache_layout == "bhsd" then c.exact, c.heads, c.width, c.row = true, stage.heads, stage.cols, stage.cols end
+  if type == types.f32 then return c end
+  c.name, c.type, c.scales = "cached_" .. stage.name, type, type.scaled and stage.name .. "_scales" or nil
+  c.heads, c.width, c.row = stage.heads, stage.cols, stage.cols
+  if stage.turn and stage.turn.all or cfg.norm_span == "all" then c.row = stage.heads * stage.cols end -- side by side
   return c
+end
+
+-- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.
+local function keep(stage, a, cache)
+  return { name = cache.name, of = stage.name, kind = "keep", a = a, c = cache, rows = stage.rows,
+           cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind,
+           macs = function() return 0.0 end }
 end
 
 -- What products of queries and keys are multiplied by, times log2(e): so the weights are exp2 of the plain scores.
@@ -135,7 +149,7 @@ function M.of(cfg, scores)
       bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
     }
   end
-  local scale = scale_of(cfg)
+  local scale, keeps = scale_of(cfg), {}
   local queries = projection("queries", "q", cfg.seq, cfg.dk)
   local keys = projection("keys", "k", options.key_rows(cfg), cfg.dk)
   local values = projection("values", "v", options.key_rows(cfg), cfg.dv)
@@ -167,7 +181,14 @@ function M.of(cfg, scores)
   local list = {}
   for _, stage in ipairs { queries, keys, values, attend, output } do
     local given, tensor = unprojected[stage.letter], stage ~= attend and M.unprojected(cfg, stage.letter)
-    if tensor and stage.c.at == "cache" then
+    local cache = stage.c and stage.c.type and stage.c
+    if cache then -- rows are made in float32 before
+      stage.c = { name = stage.name, at = "workspace", head = stage.cols, passing = true }
+      keeps[#keeps + 1] = keep(stage, tensor and not stage.turn and tensor or stage.c, cache)
+    end
+    if cache and tensor and not stage.turn then
+      attend.instead[stage.name] = given.instead
+    elseif tensor and (cache or stage.c.at == "cache") then
       list[#list + 1] = { name = stage.name, of = stage.name, kind = "copy", letter = stage.letter, a = tensor,
                           c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads, turn = stage.turn,
                           fill = stage.fill, behind = stage.behind, macs = function() return 0.0 end }
@@ -177,6 +198,7 @@ function M.of(cfg, scores)
       list[#list + 1] = stage
     end
   end
+  attend.keeps = keeps[1] and keeps
   return list
 end
 

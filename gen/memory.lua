@@ -1,7 +1,8 @@
 -- Where everything lies: named sections in spaces. Packed weights are those of a block of heads (`head`), for each
 -- block, and those of all heads. The workspace of a batch entry has matrices with lanes over queries, group after
 -- group, what belongs to the inputs, then for each block of heads what is projected (`projected`), and for each
--- task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, and then the values.
+-- task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, then the values, and then
+-- their scales (`scales`), if they have such; it counts numbers of the cache's type.
 --
 -- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; each = numbers
 -- from block to block of heads, where it has those of all, and height = rows of each; with lanes over queries also
@@ -22,7 +23,8 @@ M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 -- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.
 local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
                  task = { "entry", "task_slot" } }
-local pointers = { packed = "packed", entry = "ws", cache = "cache" } -- of a place, to the outer ones
+-- Of a place, to the outer ones.
+local pointers = { packed = "packed", entry = "ws", cache = "cache", scales = "scales" }
 
 -- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
 function M.check_size(cfg, key, what, count)
@@ -38,7 +40,7 @@ function Memory:add(space, section)
   if section.count == 0 then return end
   local list = self[space]
   section.space, section.offset = space, list.total
-  list.total = list.total + (section.exact and section.count or M.aligned(section.count))
+  list.total = list.total + (section.exact and section.count or tiles.round_up(section.count, list.align or M.ALIGN))
   list[#list + 1], self.sections[section.name] = section, section
 end
 
@@ -46,7 +48,8 @@ end
 -- as one more space.
 function M.lay(plan, sections_of)
   local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, projected = { total = 0 },
-                                task = { total = 0 }, entry = { total = 0 }, cache = { total = 0 },
+                                task = { total = 0 }, entry = { total = 0 }, scales = { total = 0 },
+                                cache = { total = 0, align = M.ALIGN * M.BYTES // plan.cache.stored.bytes },
                                 head_blocks = plan.head_blocks }, Memory)
   local outer = { packed = {}, entry = {}, lanes = {} }
   for _, stage in ipairs(plan.stages) do
@@ -101,8 +104,9 @@ end
 
 -- The pointer to a tensor of the graph: a section, or an input, from the place's block of heads on.
 function Memory:tensor(place, tensor)
-  if tensor.at ~= "input" then return self:at(place, tensor.name) end
-  local input = place[tensor.name]
+  local wide = tensor.at == "wide"
+  if tensor.at ~= "input" and not wide then return self:at(place, tensor.name) end
+  local input = wide and self:at(place, tensor.name) or place[tensor.name]
   return tensor.heads and input:at(place.hb * (tensor.heads // self.head_blocks * tensor.head)) or input
 end
 

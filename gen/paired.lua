@@ -88,7 +88,7 @@ function M.rewrite(plan, list)
   if plan.attend_product.group > 1 then
     for name, mark in pairs(marks) do
       local stage = projection(list, name)
-      if stage and stage.c.at == "workspace" then
+      if stage and stage.c.at == "workspace" and not stage.c.passing then
         mark(plan, stage.c)
         stage.c.in_place = stage.turn ~= nil
       end

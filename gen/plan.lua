@@ -5,7 +5,8 @@
 --   sums        of the quadrants of X, where projections are made of quadrants
 --   keys_values K[key][hb*dk] = X Wk + bk, V[key][hb*dv] = X Wv + bv, Q with lanes over columns as well,
 --               for a block of hb heads; or copies of K and V where they are inputs
---   copies      of keys and values that are in a cache as others have them
+--   keep        rows of keys and values into a cache of a smaller type
+--   copies      of keys and values that are in a cache as others have them, or in a smaller type
 --   attend      Q^T = Wq^T XT (q), then per head S^T, softmax and O^T[dv][group width]
 --   output      Y = O Wo + bo, one product over all heads
 --
@@ -19,6 +20,7 @@ local fold = require "fold"
 local graph = require "graph"
 local groups = require "groups"
 local isas = require "isa.init"
+local keep = require "stage.keep"
 local kinds = require "stage.init"
 local memory = require "memory"
 local paired = require "paired"
@@ -29,6 +31,7 @@ local step = require "step"
 local tiles = require "tiles"
 local types = require "types"
 local walk = require "walk"
+local widen = require "stage.widen"
 
 local ceil_div, refuse = tiles.ceil_div, tiles.refuse
 
@@ -45,7 +48,9 @@ local function with_queries(list, lanes)
     moved = queries
   else
     local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end, a = queries.a }
-    table.insert(list, graph.find(list, "narrow") and 2 or 1, transpose)
+    local first = 1
+    while list[first].inputs do first = first + 1 end -- behind what makes X of the inputs
+    table.insert(list, first, transpose)
     if not queries.merged then
       return graph.edited(list, { queries = { graph.with(queries, { name = "query", kind = "apply" }) } })
     end
@@ -67,7 +72,7 @@ local function arrange(plan, list, lanes, hb)
   end
   local attend
   plan.groups, attend = groups.plan(plan, plan.stages, hb)
-  plan.stages = copy.rewrite(plan, plan.stages)
+  plan.stages = copy.rewrite(plan, keep.rewrite(plan.stages))
   return cost + attend
 end
 
@@ -227,6 +232,12 @@ local function plan_tasks(plan)
   plan.attend_tasks = ceil_div(plan.group_count, plan.groups_per_task)
 end
 
+-- Bytes of the cache of a batch entry, whose scales are the last of it.
+local function cache_bytes(plan)
+  local of_scales, bytes = memory.BYTES * plan.memory.scales.total, plan.cache.stored.bytes * plan.memory.cache.total
+  return of_scales > 0 and tiles.round_up(bytes, memory.BYTES) + of_scales or bytes
+end
+
 -- The sections of memory, and the sizes of the two buffers.
 local function plan_memory(plan)
   plan.memory = memory.lay(plan, function(_, stage, add) kinds.ask("sections", nil, plan, stage, add) end)
@@ -235,28 +246,36 @@ local function plan_memory(plan)
   memory.check_size(plan.cfg, "batch", "the workspace", plan.workspace)
   memory.check_size(plan.cfg, "batch", "the cache", plan.cfg.batch * plan.memory.cache.total)
   plan.packed_bytes, plan.workspace_bytes = memory.BYTES * plan.packed.total, memory.BYTES * plan.workspace
-  plan.cache_bytes = memory.BYTES * plan.memory.cache.total
+  plan.cache_bytes = cache_bytes(plan)
 end
 
 -- The stages that are walked, with their phase, axes and cycles; and those that fill the cache.
 local function plan_order(plan)
-  plan.walked, plan.filling = {}, {}
+  plan.walked, plan.filling, plan.fill_workspace = {}, {}, 0
   for _, stage in ipairs(plan.stages) do
     local kind = kinds.of(stage)
     if kind.phase then
       stage.phase, stage.title, stage.per = stage.phase or kind.phase, kind.title, kind.per
       stage.axes, stage.cycles = kind.axes(plan, stage), kinds.cycles(plan, stage)
       table.insert(stage.fill and plan.filling or plan.walked, stage)
+      local scratch = stage.inputs or stage.c and stage.c.passing or stage.turn and stage.turn.norm
+      if stage.fill and scratch then plan.fill_workspace = plan.fill_workspace + 1 end
     end
   end
+end
+
+-- The types that numbers are rounded to: operands of projections and of attention, results, rows of a cache, weights.
+function M.types(plan)
+  return { plan.product.a, plan.attend_product.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
 end
 
 -- What ||y - ref|| / ||ref|| is at most: that of the operands' types, more where a stage rounds more.
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  local quant = types.quants[plan.cfg.weight_dtype]
-  return math.max(plan.product.a.error, plan.attend_product.a.error, quant and quant.error or 0) * factor
+  local error = 0
+  for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
+  return error * factor
 end
 
 local function check_inputs(cfg)
@@ -297,10 +316,22 @@ local function of_weights(plan)
   return setmetatable({ product = product, quant = product.quant }, { __index = plan })
 end
 
+-- The type that a key says of arrays in memory.
+local function in_memory(cfg, key, type)
+  local isa = isas.list[cfg.isa]
+  if not isas.has(isa, type.stored) then
+    refuse(key, type.name, ("isa = %s has nothing to load it with"):format(isa.name))
+  end
+  return type
+end
+
 function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), scores = score.of(cfg),
                  product = M.product(cfg), attend_product = M.product(cfg, "attend_dtype"),
+                 arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
+                 cache = in_memory(cfg, "cache_dtype",
+                   cfg.cache == "none" and types.f32 or types.of_cache[cfg.cache_dtype]),
                  k_unroll = cfg.k_unroll or 4, k_block = cfg.k_block or 256,
                  straight = 400, -- at `auto` sums of up to 32 steps are straight code where a tile has so many FMAs
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
@@ -315,7 +346,7 @@ function M.build(cfg)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 
-  list = quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
+  list = widen.rewrite(plan, quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list))))
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}
@@ -331,9 +362,10 @@ function M.build(cfg)
   plan_memory(plan)
   plan_order(plan)
   plan.error = error_of(plan)
+  plan.unit = 0
+  for _, type in ipairs(M.types(plan)) do plan.unit = math.max(plan.unit, type.unit) end
   local quant = types.quants[cfg.weight_dtype]
   plan.error_scores = quant and quant.scores or 16
-  plan.unit = math.max(plan.product.a.unit, plan.attend_product.a.unit, quant and quant.unit or 0)
   quantized.tell(plan)
   walk.check_tasks(plan)
   return plan

@@ -49,8 +49,8 @@ local function values_of(fn)
   return of
 end
 
-local PART = { f = "value", m = "value", i = "value", c = "value", a = "pointer", y = "pointer", e = "pointer",
-               x = "int", n = "literal", s = "literal" }
+local PART = { f = "value", m = "value", i = "value", c = "value", a = "pointer", y = "pointer", b = "pointer",
+               u = "pointer", h = "pointer", e = "pointer", x = "int", n = "literal", s = "literal" }
 
 -- A copy of a node without its bodies, in which on.value, on.pointer, on.int, on.literal and on.text have replaced
 -- the parts of such a kind, in the order of the text.

@@ -46,7 +46,8 @@ local function of(plan, space)
   return list
 end
 
-local spaces = { packed = "packed", ws = "entry", cache = "cache" } -- by their pointers of a batch entry
+-- By their pointers of a batch entry.
+local spaces = { packed = "packed", ws = "entry", cache = "cache", scales = "scales" }
 
 function M.of(plan, pointer) return of(plan, spaces[pointer]) end
 

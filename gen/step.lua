@@ -45,12 +45,12 @@ local against = {
   end,
   function(plan)
     local exact = plan.product.b == types.f32 and plan.attend_product.b == types.f32
-    if not exact then return "operands of products are rounded as they are read" end
+    if not exact and plan.cache == types.f32 then return "operands of products are rounded as they are read" end
   end,
   function(plan, attend)
     local columns = tiles.vector_blocks(plan.isa, attend.breadth, 1)
     local last = columns[#columns].vecs[1]
-    if attend.values.exact and last.used < last.w.lanes then
+    if attend.values.exact and plan.cache == types.f32 and last.used < last.w.lanes then
       return "rows of V in this cache are no whole vectors, and nothing may be read behind them"
     end
   end,
@@ -66,8 +66,20 @@ function M.choose(plan, attend)
       return
     end
   end
-  plan.step = { keys = tile_keys(plan), block = plan.cfg.key_block or KEY_BLOCK }
+  local step = { keys = tile_keys(plan), block = plan.cfg.key_block or KEY_BLOCK }
+  plan.step = step
   choices.add(plan.why, "key_lanes")
+  if plan.cache == types.f32 then return end
+  choices.add(plan.why, "wide_rows")
+  local rows = math.max(step.keys, math.min(KEY_BLOCK, plan.cfg.seq_kv) // step.keys * step.keys)
+  step.wide = { keys = rows, values = math.min(step.block, plan.cfg.seq_kv),
+                key_row = tiles.round_up(attend.depth, plan.isa.lanes),
+                value_row = tiles.round_up(attend.breadth, plan.isa.lanes) }
+end
+
+-- Numbers that the rows take which are widened together: keys, and then values.
+function M.wide_count(step)
+  return math.max(step.wide.keys * step.wide.key_row, step.wide.values * step.wide.value_row)
 end
 
 -- Fills in the tiles of the context: rows are the heads that share keys and values. Returns the cost of all that is

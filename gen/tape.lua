@@ -251,16 +251,18 @@ function Tape:operand(type, name, w, dst, p)
   return type.round(self, w, dst, self:op(name, w, dst .. "_exact", p))
 end
 
--- The first `count` numbers at p by the op `name`, zeros in the lanes behind them.
+-- The first `count` numbers at p by the op `name`, or that of their type; zeros in the lanes behind them.
 function Tape:read(name, w, dst, p, count)
+  name = p.type.load or name
   if count < w.lanes then return self:op(name .. "_n", w, dst, p, count) end
   return self:op(name, w, dst, p)
 end
 
--- p[0 .. count - 1] <- the first lanes of a value.
+-- p[0 .. count - 1] <- the first lanes of a value, as numbers of p's type.
 function Tape:write(w, p, value, count)
-  if count < w.lanes then return self:op("store_n", w, nil, p, value, count) end
-  self:op("store", w, nil, p, value)
+  local store = p.type.store or "store"
+  if count < w.lanes then return self:op(store .. "_n", w, nil, p, value, count) end
+  self:op(store, w, nil, p, value)
 end
 
 -- The same as op, but the value can be updated later: an accumulator.

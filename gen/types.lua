@@ -8,7 +8,8 @@ local M = {}
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
 -- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
 -- for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
--- precise as others.
+-- precise as others; stored, the same type as it lies in callers' arrays, where it can: load and store are the ops for
+-- it, if not those of float32.
 M.names, M.by_name = {}, {}
 M.of_attention = {} -- the names of those that attention may have
 
@@ -22,11 +23,19 @@ M.add { name = "f32", doc = "IEEE 754 single precision", bytes = 4, c = "float",
         error = 1e-6 }
 
 M.f32 = M.by_name.f32
+M.f32.stored = M.f32
+
+-- How callers' arrays may have numbers: the types of the list that have a form in memory, `stored`, with the ops that
+-- load and store it.
+M.stored_names = { "f32" }
 
 -- A type that ISAs round to by an op of its name.
 local function add_rounded(row)
-  local op = "round_" .. row.name
+  local op, load, store = "round_" .. row.name, "load_" .. row.name, "store_" .. row.name
   row.ops = { op }
+  row.stored = { name = row.name .. " in memory", bytes = 2, c = "uint16_t", load = load, store = store,
+                 ops = { load, load .. "_n", store, store .. "_n" } }
+  M.stored_names[#M.stored_names + 1] = row.name
   function row.round(t, w, dst, x) return t:op(op, w, dst, x) end
   M.add(row)
 end
@@ -35,6 +44,17 @@ add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the ran
               unit = 2.0 ^ -8, error = 8e-3 }
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
               c = "float", unit = 2.0 ^ -11, error = 1e-3, least = 2.0 ^ -8 }
+
+-- What rows of a cache may be: those types, and integers with a scale for each row and head. `unit` is then a part of
+-- the largest number of a row.
+M.cache_names, M.of_cache = {}, {}
+for _, name in ipairs(M.stored_names) do M.cache_names[#M.cache_names + 1], M.of_cache[name] = name, M.by_name[name] end
+M.cache_names[#M.cache_names + 1] = "int8"
+M.of_cache.int8 = {
+  name = "int8", unit = 1 / 254, error = 3e-2, scaled = true,
+  stored = { name = "int8 in memory", bytes = 1, c = "int8_t", load = "load_int8", store = "store_int8",
+             ops = { "load_int8", "load_int8_n", "store_int8", "store_int8_n" } },
+}
 
 -- unit: half a step, as a part of the largest number of a row or column.
 M.add { name = "int8", doc = "integers up to 127 times a scale for each row of activations and column of weights",

@@ -19,19 +19,25 @@ local options = require "options.init"
 local score = require "score.init"
 local sections = require "sections"
 local tape = require "tape"
+local types = require "types"
 
 local M = {}
 
 -- Pointers of batch entry b: inputs and results, and its part of the workspace.
 local function entry_pointers(K, b, slot)
   local plan, cfg = K.plan, K.plan.cfg
-  local cross, rows, of_cache = cfg.attention == "cross", options.key_rows(cfg), plan.memory.cache.total
+  local cross, rows, stored = cfg.attention == "cross", options.key_rows(cfg), plan.cache.stored
+  local type = plan.arrays.stored
+  local function array(name, kind, off)
+    local cast = type ~= types.f32 and ("(%s%s *)"):format(kind, type.c) or ""
+    return tape.pointer(cast .. "args->" .. name, off, type)
+  end
   local e = {
     b = b,
-    q = tape.pointer("args->q", b * (cfg.seq * graph.row(cfg, "q"))),
-    k = tape.pointer(cross and "args->k" or "args->q", b * (rows * cfg.k_width)),
-    v = tape.pointer(cross and "args->v" or "args->q", b * (rows * cfg.v_width)),
-    y = tape.pointer("args->y", b * (cfg.seq * cfg.y_width)),
+    q = array("q", "const ", b * (cfg.seq * graph.row(cfg, "q"))),
+    k = array(cross and "k" or "q", "const ", b * (rows * cfg.k_width)),
+    v = array(cross and "v" or "q", "const ", b * (rows * cfg.v_width)),
+    y = array("y", "", b * (cfg.seq * cfg.y_width)),
   }
   for _, name in ipairs(graph.sheets(cfg)) do
     e[name] = tape.pointer("args->" .. name, b * (cfg.h * cfg.seq * cfg.seq_kv))
@@ -46,7 +52,14 @@ local function entry_pointers(K, b, slot)
     e.packed = buffer(tape.pointer("(const float *)args->packed"), "packed")
   end
   e.ws = buffer(tape.pointer("(float *)args->workspace", slot * plan.memory.entry.total), "ws")
-  e.cache = of_cache > 0 and buffer(tape.pointer("(float *)args->cache", b * of_cache), "cache")
+  if plan.cache_bytes == 0 then return e end
+  e.cache = buffer(tape.pointer(("(%s *)args->cache"):format(stored.c), b * (plan.cache_bytes // stored.bytes), stored),
+    "cache")
+  if plan.memory.scales.total > 0 then
+    local floats = plan.cache_bytes // types.f32.bytes
+    local first = floats - plan.memory.scales.total
+    e.scales = buffer(tape.pointer("(float *)args->cache", b * floats + first), "scales")
+  end
   return e
 end
 
@@ -131,7 +144,8 @@ local function with_pointers(K, e, of, record)
   if not K.full then return record(K, e) end
   local params = {}
   for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
-                       { "scores", "out" }, { "packed", "in" }, { "ws", "out" }, { "cache", "out" } } do
+                       { "scores", "out" }, { "packed", "in" }, { "ws", "out" }, { "cache", "out" },
+                       { "scales", "out" } } do
     if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
   end
   if of.scores then score.add_params(of.scores, params, e) end

@@ -118,7 +118,10 @@ typedef struct mhagen_weights {
                                        from min(0, pos(0)) on; null: angles of rope_theta */
 } mhagen_weights;
 
-/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. */
+/* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
+ * MHAGEN_IO_DTYPE q, k, v and y are of bfloat16 or half precision, as mhagen_kernel.io_dtype says:
+ * their pointers are those to uint16_t, aligned as uint16_t, by way of void:
+ * args.q = (const void *)x. */
 typedef struct mhagen_args {
   const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][k_width],
                              [batch][seq_kv][v_width]; self-attention reads q alone. What is not
@@ -150,8 +153,9 @@ typedef struct mhagen_args {
   void *cache;            /* [batch] times cache_bytes, aligned to MHAGEN_ALIGN: keys and values
                              that outlive a run; only where the config says so. With append a run
                              writes the seq rows behind past, leaves those before as they are, and
-                             may write those behind. With MHAGEN_CACHE_BHSD it is aligned as float,
-                             and what is behind these rows stays as it is */
+                             may write those behind. With MHAGEN_CACHE_BHSD it is aligned as its
+                             numbers, with int8 as float, and what is behind these rows stays as it
+                             is */
 } mhagen_args;
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */
@@ -184,7 +188,9 @@ enum {
   MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype; of
                                 int8 rows of activations and columns of weights have scales */
   MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
-  MHAGEN_WEIGHT_DTYPE = 67108864 /* wq, wk, wv and wo are integers times scales, weight_dtype */
+  MHAGEN_WEIGHT_DTYPE = 67108864, /* wq, wk, wv and wo are integers times scales, weight_dtype */
+  MHAGEN_IO_DTYPE = 134217728, /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
+  MHAGEN_CACHE_DTYPE = 268435456 /* rows of the cache are of mhagen_kernel.cache_dtype */
 };
 
 enum { /* what args->scores are */
@@ -284,9 +290,11 @@ typedef struct mhagen_kernel {
   int by_length; /* whether it is a ladder */
   const char *dtype; /* of operands of the projections: "bf16", "f16", "int8"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
-  unsigned folds; /* where operands are rounded: MHAGEN_FOLD_BK | ... */
+  unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
   const char *weight_dtype; /* where the options say so: "int8", "int4" */
   int group; /* of int4: rows of a column that share a scale */
+  const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
+  const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is attention's */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are

@@ -19,6 +19,7 @@
 #define MHAGEN_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -163,16 +164,19 @@ public:
     args.workspace = workspace_.get();
     return mhagen_run_parallel(kernel_, &args, pool);
   }
-  /* With one input. */
+  /* With one input. MHAGEN_ERR_LENGTH stands for numbers of another size than the kernel's, too. */
   mhagen_status try_run(view<const float> x, view<float> y, mhagen_pool *pool = nullptr) noexcept {
-    if (x.size() < q_size() || y.size() < y_size()) return MHAGEN_ERR_LENGTH;
-    mhagen_args args{};
-    args.q = x.data();
-    args.y = y.data();
-    return try_run(args, pool);
+    return run_one(x, y, !kernel_->io_dtype, pool);
+  }
+  mhagen_status try_run(view<const std::uint16_t> x, view<std::uint16_t> y,
+                        mhagen_pool *pool = nullptr) noexcept {
+    return run_one(x, y, kernel_->io_dtype != nullptr, pool);
   }
   void run(const mhagen_args &args, mhagen_pool *pool = nullptr) { require(try_run(args, pool)); }
   void run(view<const float> x, view<float> y, mhagen_pool *pool = nullptr) {
+    require(try_run(x, y, pool));
+  }
+  void run(view<const std::uint16_t> x, view<std::uint16_t> y, mhagen_pool *pool = nullptr) {
     require(try_run(x, y, pool));
   }
 
@@ -180,6 +184,14 @@ private:
   attention(const mhagen_kernel &kernel, std::shared_ptr<const void> packed,
             memory workspace) noexcept
       : kernel_(&kernel), packed_(std::move(packed)), workspace_(std::move(workspace)) {}
+  template <class X, class Y>
+  mhagen_status run_one(view<X> x, view<Y> y, bool fits, mhagen_pool *pool) noexcept {
+    if (!fits || x.size() < q_size() || y.size() < y_size()) return MHAGEN_ERR_LENGTH;
+    mhagen_args args{};
+    args.q = static_cast<const float *>(static_cast<const void *>(x.data()));
+    args.y = static_cast<float *>(static_cast<void *>(y.data()));
+    return try_run(args, pool);
+  }
   std::size_t numbers(int width) const noexcept {
     return static_cast<std::size_t>(kernel_->batch) * static_cast<std::size_t>(kernel_->seq) *
            static_cast<std::size_t>(width);

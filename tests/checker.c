@@ -34,7 +34,8 @@ typedef struct buffer {
   const char *name;
   size_t bytes; /* 0: this kernel does not use it */
   size_t align;
-  void *master; /* what a run should find (inputs, weights, packed), or the last result */
+  void *master; /* what a run should find (inputs, weights, packed), or the last result; of q, k, v and y as float32,
+                   whatever they are in the kernel's memory */
   char *room;   /* room_bytes between the two inaccessible pages */
   size_t room_bytes;
   char *at; /* where the kernel finds it now, within room */
@@ -164,6 +165,38 @@ static int rows_given(const checker *c, int i) {
   return i == Q || has(c, MHAGEN_CACHE_APPEND) ? c->kernel->seq : c->kernel->seq_kv;
 }
 
+/* Whether a buffer has numbers of a smaller type than its master. */
+static int is_small(const checker *c, int i) { return has(c, MHAGEN_IO_DTYPE) && (i <= V || i == Y); }
+
+/* Bytes of an element of a buffer. */
+static size_t element(const checker *c, int i) {
+  return i == MASK && has(c, MHAGEN_MASK_BOOL) ? 1 : is_small(c, i) ? sizeof(uint16_t) : sizeof(float);
+}
+
+static size_t master_bytes(const checker *c, int i) {
+  return is_small(c, i) ? c->buffers[i].bytes * 2 : c->buffers[i].bytes;
+}
+
+/* Floats as a buffer has them, and back. */
+static void encode(const checker *c, int i, const void *from, void *to, size_t bytes) {
+  if (!is_small(c, i)) memcpy(to, from, bytes);
+  for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++) 
+    ((uint16_t *)to)[j] = mhagen_to_bits(c->kernel->io_dtype, (double)((const float *)from)[j]);
+}
+
+static void decode(const checker *c, int i, const void *from, void *to, size_t bytes) {
+  if (!is_small(c, i)) memcpy(to, from, bytes);
+  for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++)
+    ((float *)to)[j] = (float)mhagen_of_bits(c->kernel->io_dtype, ((const uint16_t *)from)[j]);
+}
+
+/* Bytes of a number in a row of the cache. */
+static size_t kept_bytes(const checker *c) {
+  const mhagen_kernel *k = c->kernel;
+  const char *attend = k->attend_dtype ? k->attend_dtype : k->dtype, *type = k->cache_dtype ? k->cache_dtype : attend;
+  return type && !strcmp(type, "int8") ? 1 : type && strcmp(type, "f32") ? 2 : sizeof(float);
+}
+
 /* ---- random numbers ------------------------------------------------------------------------ */
 
 static uint64_t bits(checker *c) { /* splitmix64 */
@@ -200,7 +233,7 @@ static int all_rows(const checker *c, int i) { return c->all[i] ? c->kernel->seq
 
 static size_t count(const checker *c, int i) {
   const size_t rows = i <= V && c->all[i] ? (size_t)c->kernel->batch * (size_t)c->kernel->seq_kv : 0;
-  return rows ? rows * width_of(c, i) : c->buffers[i].bytes / sizeof(float);
+  return rows ? rows * width_of(c, i) : c->buffers[i].bytes / element(c, i);
 }
 
 static void fill_normal(checker *c, int i, double scale) {
@@ -232,10 +265,6 @@ static size_t place_in(const checker *c, int i, size_t b, size_t row, size_t j) 
   return ((b * (width_of(c, i) / piece) + j / piece) * rows + row) * piece + j % piece;
 }
 
-/* Bytes of an element of a buffer. */
-static size_t element(const checker *c, int i) {
-  return i == MASK && has(c, MHAGEN_MASK_BOOL) ? 1 : sizeof(float);
-}
 
 /* From one batch entry to the next; 0 where all entries have the same. */
 static size_t entry_bytes(const checker *c, int i) {
@@ -277,14 +306,14 @@ static void make_buffers(checker *c) {
                n = (size_t)kernel->seq, m = (size_t)kernel->seq_kv, batch = (size_t)kernel->batch,
                h = (size_t)kernel->h, hq = h * (size_t)kernel->dk, ho = h * (size_t)kernel->dv,
                h_kv = (size_t)kernel->h_kv,
-               hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float);
+               hk = h_kv * (size_t)kernel->dk, hv = h_kv * (size_t)kernel->dv, f = sizeof(float), io = element(c, Q);
   const size_t table = has(c, MHAGEN_ROPE) ? (size_t)(places_of(kernel, &first) * kernel->rope_dims / 2) * f : 0;
   const int own = kernel->norm_span != MHAGEN_SPAN_HEAD; /* gains for each head */
   const size_t normed = has(c, MHAGEN_QK_NORM) ? 1 : 0;
   const size_t bytes[BUFFERS] = {
-      [Q] = batch * n * d * f,
-      [K] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, K) * kd * f : 0,
-      [V] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, V) * vd * f : 0,
+      [Q] = batch * n * d * io,
+      [K] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, K) * kd * io : 0,
+      [V] = has(c, MHAGEN_CROSS) ? batch * (size_t)rows_given(c, V) * vd * io : 0,
       [KV_LEN] = need_of(c, KV_LEN) ? batch * sizeof(int) : 0,
       [KV_START] = need_of(c, KV_START) ? batch * sizeof(int) : 0,
       [Q_LEN] = need_of(c, Q_LEN) ? batch * sizeof(int) : 0,
@@ -300,7 +329,7 @@ static void make_buffers(checker *c) {
       [SLOPES] = has(c, MHAGEN_ALIBI) ? h * f : 0, [SINKS] = has(c, MHAGEN_SINK) ? h * f : 0,
       [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,
       [CACHE] = batch * kernel->cache_bytes,
-      [Y] = batch * n * yd * f,
+      [Y] = batch * n * yd * io,
       [PROBS] = need_of(c, PROBS) ? batch * h * n * m * f : 0,
       [SCORES] = need_of(c, SCORES) ? batch * h * n * m * f : 0,
   };
@@ -310,8 +339,8 @@ static void make_buffers(checker *c) {
     b->name = names[i];
     b->bytes = bytes[i];
     const int wide = i == PACKED || i == WORKSPACE || (i == CACHE && cache_align(c) > 1);
-    b->align = wide ? MHAGEN_ALIGN : element(c, i);
-    b->master = allocate(c, b->bytes);
+    b->align = wide ? MHAGEN_ALIGN : i == CACHE && kept_bytes(c) == 2 ? 2 : element(c, i);
+    b->master = allocate(c, master_bytes(c, i));
     b->room_bytes = (b->bytes + MHAGEN_ALIGN + c->page - 1) / c->page * c->page;
     char *map = mmap(NULL, b->room_bytes + 2 * c->page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
                      -1, 0);
@@ -321,14 +350,15 @@ static void make_buffers(checker *c) {
     const int grows = has(c, MHAGEN_CROSS) ? i == K || i == V : i == Q;
     if (grows && has(c, MHAGEN_CACHE_APPEND)) c->all[i] = allocate(c, batch * m * width_of(c, i) * f);
   }
-  c->base_y = allocate(c, bytes[Y]);
+  const size_t of_y = batch * n * yd * sizeof(double);
+  c->base_y = allocate(c, of_y);
   c->base_probs = allocate(c, bytes[PROBS]);
   c->base_scores = allocate(c, bytes[SCORES]);
-  c->want_y = allocate(c, 2 * bytes[Y]); /* double */
+  c->want_y = allocate(c, of_y);
   c->want_probs = allocate(c, 2 * bytes[PROBS]);
   if (mhagen_is_rounded(kernel)) {
     mhagen_results *r = &c->rounded;
-    r->y = allocate(c, 2 * bytes[Y]), r->y_off = allocate(c, 2 * bytes[Y]);
+    r->y = allocate(c, of_y), r->y_off = allocate(c, of_y);
     if (bytes[PROBS]) r->probs = allocate(c, 2 * bytes[PROBS]), r->probs_off = allocate(c, 2 * bytes[PROBS]);
   }
   if (c->flops > ROW_BOUNDS) return;
@@ -347,10 +377,32 @@ static void place(checker *c, int i, enum place where, int fill) {
   memset(b->room, fill, b->room_bytes);
 }
 
+/* What is drawn becomes what the kernel's inputs can be. */
+static void round_input(checker *c, int i) {
+  float *x = data(c, i);
+  for (size_t j = 0; is_small(c, i) && j < count(c, i); j++)
+    x[j] = (float)mhagen_nearest(c->kernel->io_dtype, (double)x[j]);
+}
+
+static void put(const checker *c, int i) {
+  const buffer *b = &c->buffers[i];
+  encode(c, i, b->master, b->at, b->bytes);
+}
+
 /* The same with contents. */
 static void place_input(checker *c, int i, enum place where) {
   place(c, i, where, 0xFF);
-  memcpy(c->buffers[i].at, c->buffers[i].master, c->buffers[i].bytes);
+  put(c, i);
+}
+
+static int is_master(const checker *c, int i) {
+  const buffer *b = &c->buffers[i];
+  if (!is_small(c, i)) return !memcmp(b->at, b->master, b->bytes);
+  void *wanted = allocate(c, b->bytes);
+  encode(c, i, b->master, wanted, b->bytes);
+  const int same = !memcmp(b->at, wanted, b->bytes);
+  free(wanted);
+  return same;
 }
 
 static int is_filled(const char *from, const char *to, int fill) {
@@ -372,7 +424,7 @@ static void require_surroundings(const checker *c, int i, int fill) {
 static void require_unchanged(const checker *c, int i) {
   const buffer *b = &c->buffers[i];
   require_surroundings(c, i, 0xFF);
-  if (memcmp(b->at, b->master, b->bytes)) fail(c, "changes %s", b->name);
+  if (!is_master(c, i)) fail(c, "changes %s", b->name);
 }
 
 /* After an error: of the buffers from..to those up to PACKED, but for `except`, hold their masters,
@@ -383,7 +435,7 @@ static void require_untouched(const checker *c, int from, int to, int except, co
     if (i == except || i > PACKED) {
       if (!is_filled(b->room, b->room + b->room_bytes, 0xFF))
         fail(c, "%s: writes %s", what, b->name);
-    } else if (!is_filled(b->room, b->at, 0xFF) || memcmp(b->at, b->master, b->bytes) ||
+    } else if (!is_filled(b->room, b->at, 0xFF) || !is_master(c, i) ||
                !is_filled(b->at + b->bytes, b->room + b->room_bytes, 0xFF)) {
       fail(c, "%s: changes %s", what, b->name);
     }
@@ -471,7 +523,10 @@ static void gather(const checker *c, int i, const int *past, float *to) {
 
 /* Places everything a run needs. */
 static mhagen_args place_args(checker *c, enum place where, int fill) {
-  for (int i = Q; i <= V; i++) gather(c, i, c->buffers[PAST].master, c->buffers[i].master);
+  for (int i = Q; i <= V; i++) {
+    round_input(c, i);
+    gather(c, i, c->buffers[PAST].master, c->buffers[i].master);
+  }
   for (int i = Q; i < WQ; i++) place_input(c, i, where);
   place_input(c, PACKED, where);
   place(c, WORKSPACE, where, fill);
@@ -492,11 +547,16 @@ static void make_past(checker *c, const mhagen_args *args) {
       ((int *)(void *)b[PAST].at)[i] = done < last ? done : last;
       if (b[Q_LEN].bytes) ((int *)(void *)b[Q_LEN].at)[i] = n;
     }
-    for (int i = Q; i <= V; i++) gather(c, i, (int *)(void *)b[PAST].at, (float *)(void *)b[i].at);
+    for (int i = Q; i <= V; i++) {
+      float *rows = allocate(c, master_bytes(c, i));
+      gather(c, i, (int *)(void *)b[PAST].at, rows);
+      if (c->all[i]) encode(c, i, rows, b[i].at, b[i].bytes);
+      free(rows);
+    }
     const mhagen_status status = c->kernel->run(args);
     if (status != MHAGEN_OK) fail(c, "run before: %s", mhagen_status_text(status));
   }
-  for (int i = Q; i <= PAST && most; i++) memcpy(b[i].at, b[i].master, b[i].bytes);
+  for (int i = Q; i <= PAST && most; i++) put(c, i);
   for (int i = Y; i <= SCORES; i++) memset(b[i].room, 0xFF, b[i].room_bytes);
 }
 
@@ -554,7 +614,7 @@ static int rows_of(const checker *c, int b) {
 
 /* The other rows of a result, in each of an entry's `sheets`, are what they were. */
 static void require_rows_left(const checker *c, int i, int sheets, int columns) {
-  const size_t n = (size_t)c->kernel->seq, row = (size_t)columns * sizeof(float);
+  const size_t n = (size_t)c->kernel->seq, row = (size_t)columns * element(c, i);
   for (int b = 0; b < c->kernel->batch && c->buffers[i].bytes; b++) {
     for (int s = 0; s < sheets; s++) {
       const char *sheet = c->buffers[i].at + (size_t)(b * sheets + s) * n * row;
@@ -568,12 +628,15 @@ static void require_rows_left(const checker *c, int i, int sheets, int columns) 
 static void require_cache_left(const checker *c) {
   const mhagen_kernel *kernel = c->kernel;
   if (!has(c, MHAGEN_CACHE_BHSD) || !has(c, MHAGEN_CACHE_APPEND)) return;
-  const size_t m = (size_t)kernel->seq_kv, widths[] = {(size_t)kernel->dk, (size_t)kernel->dv};
+  const size_t m = (size_t)kernel->seq_kv, number = kept_bytes(c), wide = sizeof(float),
+               rows[] = {(size_t)kernel->dk * number, (size_t)kernel->dv * number, wide, wide}; /* and scales */
   const char *at = c->buffers[CACHE].at;
+  const int kinds = number == 1 ? 4 : 2;
   for (int b = 0; b < kernel->batch; b++) {
     const size_t made = (size_t)(((const int *)c->buffers[PAST].master)[b] + kernel->seq);
-    for (int i = 0; i < 2 * kernel->h_kv; i++) {
-      const size_t row = widths[i / kernel->h_kv] * sizeof(float);
+    for (int i = 0; i < kinds * kernel->h_kv; i++) {
+      const size_t row = rows[i / kernel->h_kv];
+      if (i == 2 * kernel->h_kv) at += (size_t)(c->buffers[CACHE].at - at) % wide; /* scales are aligned */
       if (!is_filled(at + made * row, at + m * row, 0xFF)) fail(c, "writes rows of the cache that are not its own");
       at += m * row;
     }
@@ -601,14 +664,14 @@ static void run(checker *c, enum place where, int fill, enum scheduler scheduler
   for (int i = Y; i <= SCORES; i++) {
     require_surroundings(c, i, 0xFF);
     require_rows_left(c, i, i > Y || apart(c, Y) ? c->kernel->h : 1, i == Y ? (int)piece_of(c, Y) : c->kernel->seq_kv);
-    memcpy(b[i].master, b[i].at, b[i].bytes);
+    decode(c, i, b[i].at, b[i].master, b[i].bytes);
   }
 }
 
 /* ---- comparing results --------------------------------------------------------------------- */
 
 static void keep_as_base(checker *c) {
-  memcpy(c->base_y, c->buffers[Y].master, c->buffers[Y].bytes);
+  memcpy(c->base_y, c->buffers[Y].master, master_bytes(c, Y));
   memcpy(c->base_probs, c->buffers[PROBS].master, c->buffers[PROBS].bytes);
   memcpy(c->base_scores, c->buffers[SCORES].master, c->buffers[SCORES].bytes);
 }
@@ -685,7 +748,12 @@ static void check_rounded(checker *c, const char *what, const float *got, const 
 /* Whether operands may be beyond the type that they are rounded to. */
 static int small_range(const checker *c) {
   const char *own = c->kernel->dtype, *attend = c->kernel->attend_dtype;
-  return (own && !strcmp(own, "f16")) || (attend && !strcmp(attend, "f16"));
+  const char *io = c->kernel->io_dtype, *kept = c->kernel->cache_dtype;
+  const char *types[] = {own, attend, io, kept};
+  for (int i = 0; i < 4; i++) {
+    if (types[i] && !strcmp(types[i], "f16")) return 1;
+  }
+  return 0;
 }
 
 /* NaN and Inf are in exactly the rows where the reference has them, but for those that operands which are beyond their
@@ -762,7 +830,8 @@ static void check_blind_rows(const checker *c, int biases) {
     const int sees = projects(c, Y) ? row_sees(c, b, query, 0, m) : head_sees(c, b, head, query, 0, m);
     for (size_t j = 0; j < y_row(c); j++, y++) {
       if (query >= (size_t)rows_of(c, (int)b)) continue;
-      if (!sees && *y != (bo ? bo[j] : 0)) fail(c, "row %zu sees no key, and y[%zu] is not bo", row, j);
+      const double want = bo ? mhagen_nearest(kernel->io_dtype, (double)bo[j]) : 0;
+      if (!sees && (double)*y != want) fail(c, "row %zu sees no key, and y[%zu] is not bo", row, j);
     }
   }
 }
@@ -811,7 +880,9 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
     /* A small weight may be quantized to zero, which makes NaN of an infinite input; and a small
      * factor may have another sign then, as may an infinite score. */
     if (has(c, MHAGEN_WEIGHT_DTYPE) && bounds[i] == INFINITY && !isfinite(s)) continue;
-    const int good = want[i] == -INFINITY ? s == -INFINITY || (quantized && isnan(s))
+    const int poisoned = kept_bytes(c) == 1 && has(c, MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED) && isnan(s);
+    const int good = want[i] == -INFINITY
+                         ? s == -INFINITY || poisoned || (quantized && isnan(s)) /* of a row with Inf */
                      : !isfinite(want[i]) ? !isfinite(s)
                      : fabs(want[i]) > FAR ? fabs(s) >= FAR && signbit(s) == signbit(want[i])
                                            : fabs(s - want[i]) <= bounds[i] + NEAR;
@@ -1225,7 +1296,8 @@ static void check_alone(checker *c, const mhagen_kernel *alone) {
   for (int b = 0; b < kernel->batch && status == MHAGEN_OK; b++) {
     void *at[BUFFERS];
     for (int i = 0; i < BUFFERS; i++)
-      at[i] = c->buffers[i].bytes ? (char *)c->buffers[i].master + (size_t)b * entry_bytes(c, i) : NULL;
+      at[i] = !c->buffers[i].bytes ? NULL
+              : (is_small(c, i) ? c->buffers[i].at : (char *)c->buffers[i].master) + (size_t)b * entry_bytes(c, i);
     const mhagen_args args = {.q = at[Q], .k = at[K], .v = at[V], .y = at[Y], .packed = packed,
                               .workspace = workspace, .kv_len = at[KV_LEN], .probs = at[PROBS],
                               .kv_start = at[KV_START], .q_len = at[Q_LEN], .mask = at[MASK],
@@ -1235,6 +1307,7 @@ static void check_alone(checker *c, const mhagen_kernel *alone) {
     status = alone->run(&args);
   }
   free(packed), free(workspace);
+  if (is_small(c, Y)) decode(c, Y, c->buffers[Y].at, c->buffers[Y].master, c->buffers[Y].bytes);
   if (status != MHAGEN_OK) fail(c, "%s", mhagen_status_text(status));
   require_same_bits(c, "in a batch");
   note(c, "each batch entry has the same bits");
@@ -1442,7 +1515,7 @@ static void check_cache(checker *c) {
   const mhagen_args again = args_of(c, kernel->needs, kernel->need_count);
   const mhagen_status status = kernel->run(&again);
   if (status != MHAGEN_OK) fail(c, "run again: %s", mhagen_status_text(status));
-  for (int i = Y; i <= SCORES; i++) memcpy(c->buffers[i].master, c->buffers[i].at, c->buffers[i].bytes);
+  for (int i = Y; i <= SCORES; i++) decode(c, i, c->buffers[i].at, c->buffers[i].master, c->buffers[i].bytes);
   require_same_bits(c, "a run that is done again");
   if (memcmp(before, cache->at, cache->bytes)) fail(c, "a run that is done again leaves other bytes in the cache");
   free(before);
@@ -1561,7 +1634,8 @@ static void check_needs(checker *c) {
       MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_BOTTOM_RIGHT | MHAGEN_SCALE |
       MHAGEN_ALIBI | MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD | MHAGEN_QK_NORM |
       MHAGEN_ROPE | MHAGEN_UNPROJECTED | MHAGEN_SCORES | MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED | MHAGEN_BHSD |
-      MHAGEN_CACHE_BHSD;
+      MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
+      MHAGEN_CACHE_DTYPE;
   const mhagen_kernel *kernel = c->kernel;
   const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
             cross = has(c, MHAGEN_CROSS) && !fixed;
@@ -1581,7 +1655,10 @@ static void check_needs(checker *c) {
   require_need(c, PAST, append, 1, kernel->seq_kv - (kernel->by_length ? kernel->members[0] : kernel)->seq);
   require_need(c, CACHE, append || fixed, cache_align(c), -1);
   if ((kernel->cache_bytes > 0) != (append || fixed)) fail(c, "cache_bytes is %zu", kernel->cache_bytes);
-  const int fills = fixed * (3 + (kernel->packed_bytes > 0) + has(c, MHAGEN_QK_NORM));
+  /* Rows for a small cache that are not inputs as they are stand in the workspace before. */
+  const int made = projects(c, K) || projects(c, V) || has(c, MHAGEN_ROPE),
+            scratch = has(c, MHAGEN_QK_NORM | MHAGEN_IO_DTYPE) || (kept_bytes(c) < sizeof(float) && made);
+  const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
   const int filling[] = {K, V, PACKED, CACHE};
   for (int i = 0; i < 4 && fixed; i++) {

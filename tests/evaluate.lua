@@ -219,14 +219,15 @@ end
 local integer_letters = { n = true, x = true }
 
 local function run_op(isa, node, scope)
+  if node.op.hint then return end
   local op, w, lane, at, list, vectors = node.op, node.w, {}, nil, {}, {}
   lane.N = setmetatable({}, { __index = function(_, j) return vectors[j // w.lanes + 1][j % w.lanes] end })
   for k, letter in ipairs(op.args) do
     local v, word = node.args[k], ("abcd"):sub(k, k)
-    if letter == "a" or letter == "e" or letter == "y" then
+    if letter:find "[aeybuh]" then
       at = pointer(scope, v)
       lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
-      lane.Y = lane.M
+      lane.Y, lane.S, lane.U, lane.H = lane.M, lane.M, lane.M, lane.M -- buffers have numbers of any type
       lane.W = setmetatable({}, { __index = function(_, j)
         local there = at.buffer[at.off + j] -- a word that was stored, or a float
         return math.type(there) == "float" and fn.BITS(there) or there

@@ -158,7 +158,7 @@ def pairs(rows, base):
 
 
 PAIRS = {"h": 4, "d_model": 20, "dk": 6, "seq": 19}
-TYPES = "dtype", "attend_dtype"
+TYPES = "dtype", "attend_dtype", "io_dtype", "cache_dtype"
 
 
 def grid(rows):

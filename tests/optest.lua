@@ -51,10 +51,12 @@ local function record(t, name, op, w, literal)
     i = function(k) return t:op("load_words", w, "i" .. k, tape.pointer(("o->v[%d]"):format(k - 1))) end,
     a = function() return tape.pointer("o->at") end,
     y = function() return tape.pointer("o->bytes") end,
+    b = function() return tape.pointer("(int8_t *)o->bytes") end,
+    u = function() return tape.pointer("o->words") end,
     x = function() return expr.var("o->index") end,
     n = function() return literal end,
   }
-  operand.e, operand.s = operand.a, operand.n
+  operand.e, operand.s, operand.h = operand.a, operand.n, operand.u
   t:define({ name = name, params = operands, keep = true }, function()
     local args = {}
     for k, letter in ipairs(op.args) do args[k] = operand[letter](k) end
@@ -131,15 +133,15 @@ local function program(isa, replaced)
   local t, meanings, tests, sweeps = tape.new(isa), {}, {}, {}
   for _, op in ipairs(ops) do
     for _, w in ipairs(isa.widths) do
-      local has = (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
+      local has = not op.hint and (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
       for _, literal in ipairs(has and (op.by ~= "n" or w == isa.full) and choices(isa, op, w) or {}) do
         local name = ("%s_%d_%d"):format(op.name, w.lanes, #tests)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)
         if literal then title = ("%s, n = %s"):format(title, literal) end
         local letters = table.concat(op.args)
-        local count = letters:find("[ay]") and (literal or w.lanes) or letters:find("e") and 1 or 0
+        local count = letters:find("[aybuh]") and (literal or w.lanes) or letters:find("e") and 1 or 0
         if op.halves then count = count // 2 end
-        local bytes = letters:find("y") and count or 4 * count
+        local bytes = (letters:find("[yb]") and 1 or letters:find("[uh]") and 2 or 4) * count
         record(t, "run_" .. name, op, w, literal)
         meanings[#meanings + 1] = meaning(isa, "mean_" .. name, op, w, literal)
         tests[#tests + 1] = ("    { \"%s\", \"%s...\", '%s', %d, %d, run_%s, mean_%s },"):format(

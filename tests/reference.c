@@ -316,6 +316,16 @@ static void turn(const mhagen_kernel *shape, const mhagen_weights *w, const exte
     turn_row(shape, w, (ptrdiff_t)j, e->h_kv, of_magnitudes, x->k + j * e->h_kv * e->dk);
 }
 
+/* Of a row and head that a cache keeps as integers, the largest element stands for all. */
+static void size_kept(const mhagen_kernel *shape, const extents *e, double *x, size_t width) {
+  const char *type = shape->options & MHAGEN_CACHE_DTYPE ? shape->cache_dtype : NULL;
+  for (size_t at = 0; type && !strcmp(type, "int8") && at < e->made * e->h_kv * width; at += width) {
+    double most = 0;
+    for (size_t i = 0; i < width; i++) most = fmax(most, x[at + i]);
+    for (size_t i = 0; i < width; i++) x[at + i] = most;
+  }
+}
+
 /* Queries, keys and values of a batch entry, and their magnitudes, if size is not null. Returns by how much rows that
  * are short make roundings larger. */
 static double make_rows(const mhagen_kernel *shape, const extents *e, size_t entry, numbers *x, numbers *size) {
@@ -328,7 +338,10 @@ static double make_rows(const mhagen_kernel *shape, const extents *e, size_t ent
     small = fmax(small, norms(shape, w->k_norm, e->made, e->h_kv, x->k, size ? size->k : NULL));
   }
   turn(shape, w, e, 0, x);
-  if (size) turn(shape, w, e, 1, size);
+  if (size) {
+    turn(shape, w, e, 1, size);
+    size_kept(shape, e, size->k, e->dk), size_kept(shape, e, size->v, e->dv);
+  }
   return small;
 }
 
@@ -453,7 +466,8 @@ static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const num
 
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   /* Scores of int4 err by a tenth of themselves. */
-  const int nibbles = is_quantized(shape) && !strcmp(shape->weight_dtype, "int4");
+  const char *quants = quants_of(shape);
+  const int nibbles = quants && !strcmp(quants, "int4");
   return shape->error * fmax(1, max_score / (nibbles ? 4 : 16));
 }
 
@@ -683,6 +697,14 @@ static const char *attend_type(const mhagen_kernel *shape) {
   return shape->attend_dtype ? shape->attend_dtype : shape->dtype;
 }
 
+/* Of the rows of a cache: a type that has a format, "int8", or null. */
+static const char *cache_type(const mhagen_kernel *shape) {
+  if (!(shape->options & (MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED))) return NULL;
+  return shape->cache_dtype ? shape->cache_dtype : attend_type(shape);
+}
+
+static int is_int8(const char *type) { return type && !strcmp(type, "int8"); }
+
 static int is_known(const char *type) { return !type || !strcmp(type, "f32") || format_of(type); }
 
 int mhagen_is_rounded(const mhagen_kernel *shape) {
@@ -690,11 +712,37 @@ int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *quants = quants_of(shape);
   if (quants && strcmp(quants, "int8") && strcmp(quants, "int4")) return 0;
   if ((!is_known(shape->dtype) && !has_integers(shape)) || !is_known(attend)) return 0;
-  return quants || format_of(shape->dtype) || format_of(attend);
+  return quants || format_of(shape->dtype) || format_of(attend) || format_of(shape->io_dtype) ||
+         format_of(cache_type(shape)) || is_int8(cache_type(shape));
 }
 
 static double nearest(const format *f, double x) {
   return f && isfinite(x) && x != 0 ? f->nearest(f, x) : x;
+}
+
+double mhagen_nearest(const char *type, double x) { return nearest(format_of(type), x); }
+
+uint16_t mhagen_to_bits(const char *type, double x) {
+  const format *f = format_of(type);
+  const double size = fabs(nearest(f, x));
+  const unsigned hidden = 1u << (f->digits - 1), sign = signbit(x) ? 0x8000u : 0, ends = 0x7FFFu & ~(hidden - 1);
+  if (isnan(x)) return (uint16_t)(ends | hidden >> 1);
+  if (isinf(size)) return (uint16_t)(sign | ends);
+  if (size == 0) return (uint16_t)sign;
+  const int exponent = ilogb(size) > f->least ? ilogb(size) : f->least;
+  const unsigned digits = (unsigned)ldexp(size, f->digits - 1 - exponent);
+  const unsigned biased = digits & hidden ? (unsigned)(exponent - f->least + 1) : 0;
+  return (uint16_t)(sign | biased << (f->digits - 1) | (digits & (hidden - 1)));
+}
+
+double mhagen_of_bits(const char *type, uint16_t bits) {
+  const format *f = format_of(type);
+  const unsigned hidden = 1u << (f->digits - 1), ends = 0x7FFFu & ~(hidden - 1), size = bits & 0x7FFFu;
+  const int biased = (int)(size / hidden);
+  if (size > ends) return NAN;
+  const double digits = (double)(size % hidden + (biased ? hidden : 0));
+  const double x = size == ends ? INFINITY : ldexp(digits, (biased ? biased - 1 : 0) + f->least - (f->digits - 1));
+  return bits & 0x8000u ? -x : x;
 }
 
 static double distance(double a, double b) { return a == b ? 0 : fabs(a - b); }
@@ -725,6 +773,40 @@ static void round_all(const format *f, double scale, inexact a, size_t count) {
     a.off[i] = off_rounded(f, x, a.off[i] * scale + (scale == 1 ? 0 : 2 * FLOAT_UNIT * fabs(x)));
     a.x[i] = nearest(f, x);
   }
+}
+
+/* One head of a row, as integers times a scale: each may be the one beside it, and the scale is off as the largest
+ * magnitude is. */
+static void quantize_kept(inexact a, size_t count) {
+  double most = 0, off_most = 0;
+  int finite = 1, any = 0;
+  for (size_t i = 0; i < count; i++) {
+    finite &= isfinite(a.x[i]) != 0, any |= a.off[i] == INFINITY;
+    most = fmax(most, fabs(a.x[i])), off_most = fmax(off_most, a.off[i]);
+  }
+  const double off_part = 8 * FLOAT_UNIT, scale = most / 127, off_scale = off_most / 127,
+               least = fmax(0, scale - off_scale) * (1 - off_part), top = (scale + off_scale) * (1 + off_part);
+  for (size_t i = 0; i < count; i++) {
+    if (!finite || any) {
+      a.x[i] = NAN, a.off[i] = finite || any ? INFINITY : 0;
+      continue;
+    }
+    const double steps = scale > 0 ? rint(a.x[i] / scale) : 0, x = steps * scale;
+    /* Steps from those of the smallest number over the largest scale to those of the opposite. */
+    const double low = fabs(a.x[i]) - a.off[i], high = fabs(a.x[i]) + a.off[i],
+                 down = top > 0 ? rint(low * (1 - off_part) / top) * least : 0,
+                 up = least > 0 ? fmin(rint(high * (1 + off_part) / least), 127) * top : high;
+    a.off[i] = scale == 0 && off_most == 0 ? 0 : fmax(fabs(x) - down, up - fabs(x)) + 0x1p-100;
+    a.x[i] = x;
+  }
+}
+
+/* Rows of so many heads as a cache has them. */
+static void round_kept(const mhagen_kernel *shape, inexact a, size_t heads, size_t width) {
+  const char *type = cache_type(shape);
+  const format *f = format_of(type);
+  round_all(f, 1, a, heads * width);
+  for (size_t i = 0; i < heads && is_int8(type); i++) quantize_kept(from(a, i * width), width);
 }
 
 /* What a kernel makes of a sum of so many products, whose magnitudes sum to size. */
@@ -1018,6 +1100,7 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   }
   norms_inexact(shape, r->given.k_norm, e->made, e->h_kv, o->k);
   for (size_t i = 0; i < e->made; i++) turn_inexact(shape, &r->given, (ptrdiff_t)i, e->h_kv, from(o->k, i * hk));
+  round_kept(shape, o->k, e->made * o->k_heads, o->depth);
   round_all(r->attend, 1, o->k, e->made * o->k_heads * o->depth);
 
   if (o->v_heads == 1 && folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V)) {
@@ -1028,6 +1111,7 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   } else {
     take_heads(e, vx, e->m, e->made, e->h_kv, e->dv, o->v);
   }
+  round_kept(shape, o->v, e->made * o->v_heads, o->breadth);
   round_all(r->attend, 1, o->v, e->made * o->v_heads * o->breadth);
 }
 
@@ -1175,6 +1259,7 @@ static void output_inexact(const rounding *r, const operands *o, inexact context
 
 static void write_row(const rounding *r, const mhagen_results *to, size_t entry, size_t row, inexact y) {
   const extents *e = &r->e;
+  round_all(format_of(r->shape->io_dtype), 1, y, e->y_width);
   for (size_t i = 0; i < e->y_width; i++) {
     size_t at = row * e->y_width + i;
     if (!projects(e, MHAGEN_PROJECT_O)) at = lies(e, e->n, e->h, row, i / e->dv) * e->dv + i % e->dv;

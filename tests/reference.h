@@ -50,15 +50,23 @@ int mhagen_reference(const mhagen_kernel *shape, const mhagen_weights *weights,
  * 2^-60; of a row of weights, the row itself and its head's S. With strassen, which mixes rows and columns, the
  * largest element stands for all of an input, and of Wq, Wk, Wv; with weight_dtype the largest weight that shares a
  * scale for all of these, and expm1 of the factor before ||size|| for it; in int8 so does that of a column of W, and
- * that of a row of x and of the contexts for all of the row. Nothing may over- or underflow, but that beside a sink a
+ * that of a row of x and of the contexts for all of the row; with a cache of int8 that of a row of K or V and
+ * head for all of it. Nothing may over- or underflow, but that beside a sink a
  * weight below 2^-94 may be zero. */
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds);
 
-/* Whether the operands of a kernel's products are rounded, or its weights quantized, to types that the reference
- * knows. */
+/* Whether the operands of a kernel's products or its results are rounded, or its weights quantized, to types that the
+ * reference knows. */
 int mhagen_is_rounded(const mhagen_kernel *shape);
+
+/* The nearest number of a type, ties to even: x itself where the type is null or float32. */
+double mhagen_nearest(const char *type, double x);
+
+/* The 16 bits of the nearest bfloat16 or half precision, and the number that has such bits. */
+uint16_t mhagen_to_bits(const char *type, double x);
+double mhagen_of_bits(const char *type, uint16_t bits);
 
 /* Results, and by how much those of a kernel may be off; probs and probs_off may be null. */
 typedef struct mhagen_results {
@@ -67,7 +75,8 @@ typedef struct mhagen_results {
 
 /* The results of such a kernel, in double from operands that are rounded where the kernel rounds them: x and the
  * weights to dtype, or the weights to integers times scales; queries, times scale and log2(e), keys, values and weights
- * of attention, as powers of two times a power of two, to attend_dtype; contexts to dtype. In int8 a row of x or of the
+ * of attention, as powers of two times a power of two, to attend_dtype; before that keys and values in
+ * a cache to cache_dtype; contexts to dtype; and y to io_dtype. In int8 a row of x or of the
  * contexts is integers times its scale. Float32's errors are carried along: an operand may be another one where these
  * reach over the middle between two. An infinite bound: the result may be finite or not. A result that is not finite
  * with another bound is not finite in any case. Returns 0, or -1 when memory is short. */

@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Kernel, Weights, build, shape_of)
+from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Generated, Kernel, Weights, build, drawn_isa,
+                           shape_of)
 from tools import ISAS, MHAGEN, ROOT, in_turn, native, run
 
 H, H_KV, D, DK, DV, SEQ_KV, BATCH = 4, 2, 20, 6, 9, 41, 2
@@ -84,11 +85,14 @@ def wanted(reference, weights, options, seq, **pointers):
     return [[y[(b * seq + r) * D:(b * seq + r + 1) * D] for r in range(seq)] for b in range(BATCH)]
 
 
-def expect(got, want):
+ERRORS = {"f32": 3e-6, "bf16": 2e-2, "f16": 2e-3, "int8": 5e-2}  # of a row
+
+
+def expect(got, want, dtype="f32"):
     for b, rows in enumerate(got):
         for r, row in enumerate(rows):
             size = sum(x * x for x in want[b][r]) ** 0.5
-            assert sum((x - y) ** 2 for x, y in zip(row, want[b][r])) ** 0.5 <= 3e-6 * size, (b, r)
+            assert sum((x - y) ** 2 for x, y in zip(row, want[b][r])) ** 0.5 <= ERRORS[dtype] * size, (b, r)
 
 
 ISAS_HERE = [isa for isa in ISAS if native(isa)]
@@ -102,12 +106,13 @@ def programs(tmp_path, isa, weights, configs):
     return made
 
 
-@pytest.mark.parametrize("isa", in_turn(ISAS_HERE, "kernels that share a cache"))
-def test_prefill_and_decode(isa, tmp_path, weights, reference):
+@pytest.mark.parametrize("dtype, isa", [
+    (dtype, isa) for dtype in ERRORS for isa in in_turn(ISAS_HERE, "kernels that share a cache", dtype)])
+def test_prefill_and_decode(isa, dtype, tmp_path, weights, reference):
     """Chunks of 9 rows by one kernel, then rows one by one by another, then 5 at once; a batch whose entries have other
     rows before."""
     kernels = programs(tmp_path, isa, weights, [
-        f"seq={seq} seq_kv={SEQ_KV} cache=append causal=true {more}"
+        f"seq={seq} seq_kv={SEQ_KV} cache=append causal=true cache_dtype={dtype} {more}"
         for seq, more in ((9, "key_rows=4 fold=off"), (1, ""), (5, "kv_rows=1 key_rows=1 unroll=tile"))])
     rows = floats(random.Random(7), BATCH * SEQ_KV * D)
     cache, at = aligned(BATCH * kernels[0].kernel.cache_bytes)
@@ -121,7 +126,8 @@ def test_prefill_and_decode(isa, tmp_path, weights, reference):
             x += rows[(b * SEQ_KV + past[b]) * D:(b * SEQ_KV + past[b] + seq) * D]
         pointers = dict(q=address(x), past=address(past))
         y = program.run(cache=at, **pointers)
-        expect(y, wanted(reference, weights, CAUSAL | CACHE_APPEND, seq, k=address(rows), v=address(rows), **pointers))
+        expect(y, wanted(reference, weights, CAUSAL | CACHE_APPEND, seq, k=address(rows), v=address(rows), **pointers),
+               dtype)
         for b in range(BATCH):
             past[b] += seq if n > 0 else seq - 4 * b  # the second entry drops rows
     assert max(past) > SEQ_KV - 10 and past[0] != past[1]
@@ -199,3 +205,19 @@ def test_filled_once(isa, tmp_path, weights, reference):
         y = program.run(cache=at, q=address(q), kv_len=address(all_keys))
         expect(y, wanted(reference, weights, CROSS | CACHE_FIXED, program.kernel.seq, q=address(q), k=address(k),
                          v=address(v)))
+
+
+def test_integers_of_a_cache(tmp_path):
+    """What others find: 127 steps of the largest magnitude, ties to even, a scale of zero or NaN."""
+    rows = [[254.0, 3.0, -1.0, -254.0], [0.0] * 4, [1.0, math.nan, 2.0, 3.0], [0.5, -127.0, 1.5, 126.5]]
+    kernel = Generated(dict(h=1, dk=4, seq=4, project="none", cache="append", cache_dtype="int8", cache_layout="bhsd"),
+                       drawn_isa("integers of a cache"), tmp_path)
+    assert kernel.shape.cache_bytes == 2 * 4 * 4 + 2 * 4 * 4
+    x, y = (array.array("f", sum(rows, [])) for _ in range(2))
+    past, cache = array.array("i", [0]), array.array("f", [0.0] * 16)
+    kernel.run(q=address(x), k=address(x), v=address(x), y=address(y), past=address(past), cache=address(cache))
+    got = cache.tobytes()
+    for kind in range(2):
+        integers, scales = struct.unpack("16b", got[16 * kind:16 * kind + 16]), struct.unpack("8f", got[32:])[4 * kind:]
+        assert integers[:8] == (127, 2, 0, -127, 0, 0, 0, 0) and integers[12:] == (0, -127, 2, 126)
+        assert scales[:2] == (2.0, 0.0) and math.isnan(scales[2]) and scales[3] == 1.0

@@ -285,6 +285,7 @@ CXX_MISTAKES = r"""
 #include <array>
 #include <cstring>
 #include <vector>
+#include "half.h"
 #include "layer.h"
 #include "mhagen.hpp"
 int main() {
@@ -306,6 +307,12 @@ int main() {
   mhagen::attention moved = std::move(layer);
   const std::vector<float> whole(moved.q_size());
   if (!copy || copy.value().try_run(whole, y) || moved.try_run(whole, y)) return 5;
+  const std::vector<std::uint16_t> half(moved.q_size(), 0x3C00); /* ones */
+  std::array<std::uint16_t, LAYER_SEQ * LAYER_D_MODEL> small;
+  if (moved.try_run(half, small) != MHAGEN_ERR_LENGTH) return 6;
+  mhagen::attention halves(half_kernel, weights);
+  halves.run(half, small);
+  if (halves.try_run(whole, y) != MHAGEN_ERR_LENGTH || small[0] != 0) return 7;
   static_assert(!std::is_constructible_v<mhagen::view<float>, const std::vector<float> &>);
   static_assert(!std::is_constructible_v<mhagen::view<float>, std::vector<double> &>);
   return 0;
@@ -314,12 +321,15 @@ int main() {
 
 
 def test_cxx_mistakes(tmp_path):
-    """Statuses come as results or as exceptions; a view is not of other numbers, and not too short."""
-    run(MHAGEN, "gen", "h=2", "d_model=8", "dk=4", "seq=3", "isa=scalar", "name=layer", "--cxx", "-o", tmp_path)
+    """Statuses come as results or as exceptions; a view is not of other numbers, and not too short; numbers are of the
+    kernel's size."""
+    shape = "h=2", "d_model=8", "dk=4", "seq=3", "isa=scalar"
+    run(MHAGEN, "gen", *shape, "name=layer", "--cxx", "-o", tmp_path)
+    run(MHAGEN, "gen", *shape, "io_dtype=f16", "name=half", "--cxx", "-o", tmp_path)
     (tmp_path / "test.cpp").write_text(CXX_MISTAKES)
-    run("gcc", "-O1", "-c", "layer.c", "mhagen.c", cwd=tmp_path)
-    run("g++", "-std=c++17", "-fsanitize=address,undefined", *WARNINGS, "test.cpp", "layer.o", "mhagen.o", "-pthread",
-        "-o", "test", cwd=tmp_path)
+    run("gcc", "-O1", "-c", "layer.c", "half.c", "mhagen.c", cwd=tmp_path)
+    run("g++", "-std=c++17", "-fsanitize=address,undefined", *WARNINGS, "test.cpp", "layer.o", "half.o", "mhagen.o",
+        "-pthread", "-o", "test", cwd=tmp_path)
     run(tmp_path / "test")
 
 

@@ -266,6 +266,18 @@ COVER = [
     "h=4 h_kv=2 d_model=17 dk=5 dv=3 seq=21 seq_kv=35 attention=cross project=kvo dtype=int8 kv_len=true batch=2",
     "h=2 d_model=70 dk=8 seq=3 seq_kv=9 attention=cross cache=fixed qk_norm=rms rope=half dtype=int8",
     "h=1 d_model=5 dk=3 seq=3 dtype=int8 unroll=full",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=19 batch=2 causal=true q_len=true io_dtype=bf16 dtype=bf16",
+    "h=4 h_kv=2 dk=6 dv=3 seq=3 seq_kv=21 project=none layout=bhsd batch=2 io_dtype=f16",
+    "h=2 d_model=7 dk=5 dv=3 seq=2 seq_kv=23 attention=cross cache=fixed io_dtype=bf16 unroll=full",
+    "h=2 d_model=24 dk=16 seq=34 strassen=true io_dtype=bf16",
+    "h=2 d_model=9 dk=10 seq=19 k_block=16 io_dtype=f16",  # merged weights
+    "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=5 seq_kv=37 cache=append cache_dtype=int8 causal=true q_len=true rope=half",
+    "h=4 h_kv=2 dk=6 dv=9 seq=5 seq_kv=37 project=none cache=append cache_layout=bhsd cache_dtype=int8 batch=2",
+    "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append cache_dtype=bf16 kv_start=true sink=true batch=2",
+    "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append dtype=f16 rope=half alibi=true",
+    "h=2 d_model=20 dk=6 dv=3 seq=1 seq_kv=23 attention=cross cache=fixed cache_dtype=f16 qk_norm=rms norm_span=all",
+    "h=2 d_model=3 dk=2 seq=2 seq_kv=5 cache=append cache_dtype=int8 unroll=full",
+    "h=4 h_kv=2 dk=6 seq=9 seq_kv=21 project=none cache=append cache_dtype=int8 rope=half batch=2",  # turned, and kept
 ]
 
 

@@ -121,6 +121,24 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
+  -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.
+  for _, case in ipairs {
+    { "", "wide_q" }, { "attention=cross", "wide_q wide_k wide_v" }, { "dtype=bf16", "" },
+    { "dtype=f16", "wide_q" }, { "attention=cross project=o layout=bhsd", "wide_q wide_k wide_v" },
+    { "attention=cross cache=fixed", "wide_q", "wide_k wide_v" },
+  } do
+    local plan = plan_of.build(config.load(nil, split("h=4 d_model=300 dk=76 seq=9 io_dtype=bf16 isa=avx512_bf16 " ..
+      case[1])))
+    local function widened(stage)
+      local names = {}
+      for i, input in ipairs(stage and stage.inputs or {}) do names[i] = input.to.name end
+      return table.concat(names, " ")
+    end
+    check(widened(plan.stage.widen) == case[2], case[1] .. ": widens " .. widened(plan.stage.widen))
+    check(widened(plan.stage.widen_filling) == (case[3] or ""), case[1] .. ": fills")
+    check(plan.stage.output.product.chunks.count == 1, case[1] .. ": chunks of y")
+  end
+
   -- Groups in straight code have functions of their own where their spans differ (the tape compares bodies here).
   for _, more in ipairs { "", " mask=bool", " window_left=2 probs=true" } do
     local text = "h=1 d_model=2 dk=1 seq=9 causal=true unroll=full query_vectors=1 isa=neon" .. more
@@ -137,7 +155,10 @@ return function(check)
     { "seq=1 seq_kv=16 isa=scalar", "once for each query" },
     { "seq=1 seq_kv=16 isa=avx2 unroll=full", "straight code" },
     { "seq=1 seq_kv=16 isa=avx2 key_rows=2", "key_rows is given" },
-    { "seq=1 seq_kv=16 isa=avx2 attend_dtype=f16", "operands of products are rounded" },
+    { "seq=1 seq_kv=16 isa=avx2 attend_dtype=f16", true }, { "seq=1 seq_kv=16 isa=avx2 dtype=bf16", true },
+    { "seq=1 seq_kv=16 isa=avx2 cache_dtype=int8 dv=9 cache_layout=bhsd", true },
+    { "seq=1 seq_kv=16 isa=avx2 cache_dtype=int8 attend_dtype=bf16 rope=half", true },
+    { "seq=1 seq_kv=16 isa=avx2 attend_dtype=f16 cache_dtype=f32", "operands of products are rounded" },
     { "seq=1 seq_kv=16 isa=avx2 dtype=bf16 attend_dtype=f32", "operands of products are rounded" },
     { "seq=1 seq_kv=16 isa=avx2 mask=bool", "a mask" }, { "seq=1 seq_kv=16 isa=avx2 probs=true", "probs" },
     { "seq=1 seq_kv=16 isa=avx2 dv=8 cache_layout=bhsd", true },
@@ -152,4 +173,31 @@ return function(check)
     check(as_wanted, ("%s: %s"):format(case[1], why or "steps"))
     check(not plan.step or not plan.stage.copied_keys, case[1] .. ": keys are copied")
   end
+
+  -- Rows of a small cache are kept behind what makes them, and widened for all but steps; where a cache lies, and how
+  -- large it is, does not depend on the queries.
+  for _, case in ipairs {
+    { "cache_dtype=bf16", "keys cached_keys copied_keys" }, { "seq=1 cache_dtype=bf16", "keys cached_keys" },
+    { "project=none attention=cross cache_dtype=int8", "cached_keys copied_keys" },
+    { "project=none attention=cross rope=half cache_dtype=int8 seq=1", "keys cached_keys" },
+  } do
+    local plan = plan_of.build(config.load(nil, split("isa=avx2 h=4 h_kv=2 d_model=20 dk=6 seq_kv=33 cache=append " ..
+      (case[1]:find "seq=" and "" or "seq=9 ") .. case[1])))
+    local names = {}
+    for _, stage in ipairs(plan.stages) do
+      if stage.of == "keys" or stage.name == "keys" then names[#names + 1] = stage.name end
+    end
+    check(table.concat(names, " ") == case[2], case[1] .. ": " .. table.concat(names, " "))
+  end
+  local bytes = {}
+  for _, more in ipairs { "seq=1", "seq=9 key_rows=3", "seq=9 causal=true batch=2 unroll=tile" } do
+    for _, layout in ipairs { "packed", "bhsd" } do
+      local plan = plan_of.build(config.load(nil, split(
+        "isa=avx2 h=4 h_kv=2 d_model=20 dk=5 dv=3 seq_kv=33 cache=append cache_dtype=int8 cache_layout=" .. layout ..
+        " " .. more)))
+      bytes[layout] = bytes[layout] or plan.cache_bytes
+      check(plan.cache_bytes == bytes[layout], more .. ": another cache")
+    end
+  end
+  check(bytes.bhsd == 2 * 33 * 8 + 4 * 33 * 4, "bytes of a cache of int8: " .. bytes.bhsd)
 end

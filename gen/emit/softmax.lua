@@ -174,7 +174,7 @@ end
 
 -- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is. From 2^22 on
 -- roundings of scores are as large.
-local function whole(t, w, name, m)
+function M.whole(t, w, name, m)
   local size = t:op("max", w, "size_" .. name, m, t:op("sub", w, "minus_" .. name, t:op("zero", w, "none_" .. name), m))
   local small = t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
   return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
@@ -247,7 +247,7 @@ function M.tile(t, tile)
           m = t:op("zero_if", v.w, ("seen_m_c%d"):format(c - 1), unseen, m)
         end
         if not old_m then m = M.with_extras(t, v.w, "c" .. c - 1, tile, m) end
-        if rounds then m = whole(t, v.w, "top_c" .. c - 1, m) end
+        if rounds then m = M.whole(t, v.w, "top_c" .. c - 1, m) end
         t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))
       end
     end

@@ -13,20 +13,9 @@ local softmax = require "emit.softmax"
 local step_of = require "step"
 local transpose = require "emit.transpose"
 local types = require "types"
+local widening = require "emit.widening"
 
 local M = {}
-
--- One value of all lanes, in each of them.
-local function of_lanes(t, op, value, name)
-  local w, block = t.isa.full, t.isa.lanes // 2
-  while block >= 1 do
-    local of = ("%s_%d"):format(name, block)
-    value = t:op(op, w, of, t:op("trn_lo", w, "even_" .. of, value, value, block),
-      t:op("trn_hi", w, "odd_" .. of, value, value, block))
-    block = block // 2
-  end
-  return value
-end
 
 -- In pairs, so that no chain is long.
 local function joined(t, op, list, name)
@@ -79,7 +68,7 @@ local function score_tile(K, p, at)
     t:block(function()
       local q = t:read("load", w, "query", at.q:at(column), used)
       for r = 0, plan.step.keys - 1 do
-        local row = p.k:at(at.key * attend.keys.row + r * attend.keys.row + column)
+        local row = at.k:at(r * at.row + column)
         t:update(acc[r], "fma", t:read("load", w, "key_r" .. r, row, used), q, acc[r])
       end
     end)
@@ -92,6 +81,12 @@ local function score_tile(K, p, at)
   end
 end
 
+-- The parameters of what widens rows of a cache.
+local function add_wide(params, ptrs, scales)
+  if ptrs.wide then params[#params + 1] = { "wide", "out", ptrs.wide } end
+  if scales then params[#params + 1] = { "scales", "in", scales } end
+end
+
 -- Scores of all heads. The last tile ends with the last key that is seen, or has others behind it, but none behind
 -- those of the cache: it starts earlier where there are not enough.
 local function scores_of(K, step, ptrs)
@@ -100,16 +95,33 @@ local function scores_of(K, step, ptrs)
                    { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
   if plan.scores.places then params[#params + 1] = { "place", "int", ptrs.reads.place } end
   score.add_head_params(plan.scores, params, ptrs.reads)
+  add_wide(params, ptrs, ptrs.k_scales)
   K:part("step_scores", "Scores of the keys that a query sees, of the heads that share these.", params, function(p)
-    K:each("tile", expr.ceil_div(p.stop - p.first, step.keys), function(i)
-      local key = t:int("key", expr.min(p.first + i * step.keys, plan.cfg.seq_kv - step.keys))
+    local function tile(key, k, row)
       K:each("head", plan.attend.share, function(h)
         t:block(function()
           local origin = #plan.scores.rises > 0
             and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1)
-          score_tile(K, p, { key = key, q = p.q:at(h * ptrs.q_head), to = p.p:at(h * step.p_row), origin = origin,
-                             reads = of_head(K, p, h) })
+          score_tile(K, p, { key = key, k = k, row = row, q = p.q:at(h * ptrs.q_head), to = p.p:at(h * step.p_row),
+                             origin = origin, reads = of_head(K, p, h) })
         end)
+      end)
+    end
+    local last, wide, row = plan.cfg.seq_kv, step.wide, plan.attend.keys.row
+    if not wide then
+      return K:each("tile", expr.ceil_div(p.stop - p.first, step.keys), function(i)
+        local key = t:int("key", expr.min(p.first + i * step.keys, last - step.keys))
+        tile(key, p.k:at(key * row), row)
+      end)
+    end
+    K:each("block", expr.ceil_div(p.stop - p.first, wide.keys), function(b)
+      local key = t:int("block_key", expr.min(p.first + b * wide.keys, last - wide.keys))
+      local rows = t:int("rows", expr.min(wide.keys, p.stop - key))
+      widening.rows(K, "keys", plan.attend.keys, plan.attend.depth, { x = p.k:at(key * row), wide = p.wide,
+        row = wide.key_row, rows = rows, last = p.stop - key - 1, ahead = wide.keys,
+        scales = p.scales and p.scales:at(key) })
+      K:each("tile", expr.ceil_div(rows, step.keys), function(i)
+        tile(t:int("key", key + i * step.keys), p.wide:at(i * (step.keys * wide.key_row)), wide.key_row)
       end)
     end)
   end)
@@ -145,18 +157,22 @@ local function weights_of(K, step, ptrs)
       for i, at in ipairs(vectors) do list[i] = t:op("load", w, "score" .. i - 1, at) end
       t:update(most, "max", joined(t, "max", list, "max"), most)
     end)
-    local m = softmax.with_extras(t, w, "most", { scores = scores, reads = p }, of_lanes(t, "max", most, "most"))
+    local round = K.plan.attend_product.b.round
+    local top = transpose.of_lanes(t, "max", most, "most")
+    local m = softmax.with_extras(t, w, "most", { scores = scores, reads = p }, top)
+    if round then m = softmax.whole(t, w, "top", m) end
     local sum = t:start("zero", w, "sum")
     blocks_of(K, from, count, function(vectors)
       local list = {}
       for i, at in ipairs(vectors) do
         local x = t:op("sub", w, "less" .. i - 1, t:op("load", w, "score" .. i - 1, at), m)
-        list[i] = exp.exp2(t, "weight" .. i - 1, x)
+        list[i] = exp.exp2(t, (round and "exact" or "weight") .. i - 1, x)
+        if round then list[i] = round(t, w, "weight" .. i - 1, list[i]) end
         t:op("store", w, nil, at, list[i])
       end
       t:update(sum, "add", sum, joined(t, "add", list, "sum"))
     end)
-    local all = of_lanes(t, "add", sum, "all")
+    local all = transpose.of_lanes(t, "add", sum, "all")
     for i, row in ipairs(scores.extras) do
       local of = "extra" .. i
       local x = t:op("sub", w, "x_" .. of, row.extra(t, w, of, p), m)
@@ -178,12 +194,12 @@ local function context_tile(K, step, tile)
     ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
       block.used), params, function(p)
     local unroll, chains = 1, 1
-    if literal then unroll, chains = K:summing(K.plan.product, run.size, #block.vecs, tile.keys) end
+    if literal then unroll, chains = K:summing(K.plan.attend_product, run.size, #block.vecs, tile.keys) end
     local inner = {
-      product = K.plan.attend_product, rows = run.size, vecs = block.vecs, blocks = p.keys,
-      steps = literal and tile.keys,
+      product = K.plan.attend_product, rows = run.size, vecs = block.vecs,
+      steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
-      b = { p = p.v, step = K.plan.attend.values.row }, init = gemm.from_zero(t),
+      b = { p = p.v, step = step.wide and step.wide.value_row or K.plan.attend.values.row }, init = gemm.from_zero(t),
     }
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
@@ -192,6 +208,13 @@ end
 
 -- The weights of keys from `from` on times their values, for all heads.
 local function context_block(K, step, ptrs, from, keys)
+  local wide, values = step.wide, K.plan.attend.values
+  local v = wide and ptrs.wide or ptrs.v:at(from * values.row)
+  if wide then
+    widening.rows(K, "values", values, K.plan.attend.breadth, { x = ptrs.v:at(from * values.row), wide = v,
+      row = wide.value_row, rows = keys, last = ptrs.stop - from - 1, ahead = step.block,
+      scales = ptrs.scales and ptrs.scales:at(from) })
+  end
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
@@ -199,7 +222,7 @@ local function context_block(K, step, ptrs, from, keys)
         local column = j * block.width + block.at
         context_tile(K, step, {
           run = run, block = block, keys = keys, p = ptrs.p:at(row * step.p_row + from),
-          v = ptrs.v:at(from * K.plan.attend.values.row + column), o = ptrs.o:at(row * step.product.ld + column),
+          v = v:at(column), o = ptrs.o:at(row * step.product.ld + column),
         })
       end)
     end)
@@ -220,6 +243,7 @@ local function context_of(K, step, ptrs)
   local t = K.t
   local params = { { "v", "in", ptrs.v }, { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
                    { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
+  add_wide(params, ptrs, ptrs.v_scales)
   K:part("step_context", "The context of a query, of the heads that share values.", params, function(p)
     each_vector(K, function(h, at, _, w)
       t:op("store", w, nil, p.o:at(h * step.product.ld + at), t:op("zero", w, "zero"))

@@ -39,6 +39,18 @@ function M.sums(t, list, op, word)
   return list[0]
 end
 
+-- One value of all lanes, in each of them.
+function M.of_lanes(t, op, value, name)
+  local w, block = t.isa.full, t.isa.lanes // 2
+  while block >= 1 do
+    local of = ("%s_%d"):format(name, block)
+    value = t:op(op, w, of, t:op("trn_lo", w, "even_" .. of, value, value, block),
+      t:op("trn_hi", w, "odd_" .. of, value, value, block))
+    block = block // 2
+  end
+  return value
+end
+
 -- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
 -- columns (d), scale, if there is one; of what is no X also letter, in the text; load, the op that reads it; none, what
 -- lanes without a query have; change(w, name, x), what becomes of a vector of XT.

@@ -22,6 +22,67 @@ static inline __m256 to_bf16(__m256 a) {
 }
 ]]
 
+local some_bf16 = [[
+/* Floats of the first n bfloat16 at p, zeros behind. */
+static inline __m256 some_bf16(const uint16_t *p, size_t n) {
+  uint16_t words[8] = { 0 };
+  memcpy(words, p, 2 * n);
+  const __m128i all = _mm_loadu_si128((const __m128i *)(const void *)words);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(all), 16));
+}
+]]
+
+local some_f16 = [[
+/* The same of half precision. */
+static inline __m256 some_f16(const uint16_t *p, size_t n) {
+  uint16_t words[8] = { 0 };
+  memcpy(words, p, 2 * n);
+  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)words));
+}
+]]
+
+local put_bf16 = [[
+/* The nearest bfloat16 of the first n lanes to p, ties to even; NaN stays NaN. */
+static inline void put_bf16(uint16_t *p, __m256 a, size_t n) {
+  const __m256i bits = _mm256_castps_si256(a);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  const __m256i none = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  const __m256i all = _mm256_srli_epi32(_mm256_or_si256(sum, none), 16);
+  const __m128i high = _mm256_extracti128_si256(all, 1);
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(all), high);
+  memcpy(p, &words, 2 * n);
+}
+]]
+
+local put_f16 = [[
+/* The same in half precision. */
+static inline void put_f16(uint16_t *p, __m256 a, size_t n) {
+  const __m128i words = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+  memcpy(p, &words, 2 * n);
+}
+]]
+
+local some_int8 = [[
+/* Floats of the first n signed bytes at p, zeros behind. */
+static inline __m256 some_int8(const int8_t *p, size_t n) {
+  uint64_t bits = 0;
+  memcpy(&bits, p, n);
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bits)));
+}
+]]
+
+local put_int8 = [[
+/* The nearest integers of the first n lanes to p, ties to even. */
+static inline void put_int8(int8_t *p, __m256 a, size_t n) {
+  const __m256i all = _mm256_cvtps_epi32(a);
+  const __m128i high = _mm256_extracti128_si256(all, 1);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), high);
+  const __m128i bytes = _mm_packs_epi16(words, words);
+  memcpy(p, &bytes, n);
+}
+]]
+
 return {
   name = "avx2",
   title = "x86-64 with AVX2 and FMA",
@@ -39,9 +100,14 @@ return {
                       rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
   },
   fused = true,
-  helpers = { load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
-              words = x86.words.words, lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
-              larger_size = x86.words.larger_size },
+  helpers = {
+    load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
+    words = x86.words.words, lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
+    larger_size = x86.words.larger_size,
+    load_bf16 = some_bf16, load_bf16_n = some_bf16, load_f16 = some_f16, load_f16_n = some_f16,
+    store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
+    load_int8 = some_int8, load_int8_n = some_int8, store_int8 = put_int8, store_int8_n = put_int8,
+  },
   widths = {
     { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", p = "_mm256", si = "si256", register = "x", cost = 1,
       words = x86.words_256, bytes = x86.bytes_256, permute = "_mm256_permutevar8x32_epi32(", order = ", order)" },
@@ -53,8 +119,21 @@ return {
     load_words = "_mm256_castps_si256(_mm256_loadu_ps($1))",
     load_bytes = "bytes8($1, 8)",
     load_bytes_n = "bytes8($1, $2)",
+    load_bf16 = "some_bf16($1, 8)",
+    load_bf16_n = "some_bf16($1, $2)",
+    load_f16 = "some_f16($1, 8)",
+    load_f16_n = "some_f16($1, $2)",
+    store_bf16 = "put_bf16($1, $2, 8)",
+    store_bf16_n = "put_bf16($1, $2, $3)",
+    store_f16 = "put_f16($1, $2, 8)",
+    store_f16_n = "put_f16($1, $2, $3)",
+    load_int8 = "some_int8($1, 8)",
+    load_int8_n = "some_int8($1, $2)",
+    store_int8 = "put_int8($1, $2, 8)",
+    store_int8_n = "put_int8($1, $2, $3)",
     store = "_mm256_storeu_ps($1, $2)",
     store_n = "_mm256_maskstore_ps($1, _mm256_setr_epi32($on), $2)",
+    prefetch = "_mm_prefetch((const char *)($1), _MM_HINT_T0)",
     dup = "_mm256_set1_ps($1)",
     zero = "_mm256_setzero_ps()",
     set = "_mm256_set1_ps($1)",

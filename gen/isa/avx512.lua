@@ -46,6 +46,32 @@ static inline $t bytes_$lanes($i a) {
   return $p_sub_ps($p_cast$si_ps(bits), $p_set1_ps(8388736.0f));
 }
 ]],
+    store_bf16 = x86.as_bf16, store_bf16_n = x86.as_bf16,
+    load_bf16 = [[
+/* Floats of the bfloat16 at p. */
+static inline $t bf16_$lanes(const uint16_t *p) {
+  const $hi words = $halves(const $hi *)(const void *)p);
+  return $p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32(words), 16));
+}
+]],
+    load_bf16_n = [[
+/* Floats of so many bfloat16. */
+static inline $t of_bf16_$lanes($hi words) {
+  return $p_cast$si_ps($p_slli_epi32($p_cvtepu16_epi32(words), 16));
+}
+]],
+    load_f16 = [[
+/* Floats of the half precision at p. */
+static inline $t f16_$lanes(const uint16_t *p) {
+  return $widen$halves(const $hi *)(const void *)p));
+}
+]],
+    load_int8 = [[
+/* Floats of the signed bytes at p. */
+static inline $t int8_$lanes(const int8_t *p) {
+  return $p_cvtepi32_ps($p_cvtepi8_epi32($signed((const __m128i *)(const void *)p)));
+}
+]],
   },
   prelude = [[
 /* 2^(k/16), k being the low 4 bits of each lane. */
@@ -60,11 +86,13 @@ static inline __m512 root16(__m512 a) {
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
       full = "0xFFFF", low = "(", wider = "(a)", cost = 1, words = x86.words_512, bytes = x86.bytes_512,
+      halfp = "_mm256", hi = "__m256i", signed = "_mm_loadu_si128", halves = "_mm256_loadu_si256(",
       permute = "_mm512_permutexvar_epi32(order, ", order = ")",
       register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
       full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
       words = x86.words_256, bytes = x86.bytes_256,
+      halfp = "_mm", hi = "__m128i", signed = "_mm_loadl_epi64", halves = "_mm_loadu_si128(",
       permute = "_mm256_permutexvar_epi32(order, ", order = ")",
       cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
@@ -77,8 +105,21 @@ static inline __m512 root16(__m512 a) {
     load_words = "$p_castps_$si($p_loadu_ps($1))",
     load_bytes = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($full, $1)))",
     load_bytes_n = "$p_cvtepi32_ps($p_cvtepu8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
+    load_bf16 = "bf16_$lanes($1)",
+    load_bf16_n = "of_bf16_$lanes($halfp_maskz_loadu_epi16($hex, $1))",
+    load_f16 = "f16_$lanes($1)",
+    load_f16_n = "$widen$halfp_maskz_loadu_epi16($hex, $1))",
+    store_bf16 = "$halfp_mask_storeu_epi16($1, ($m)$full, as_bf16_$lanes($2))",
+    store_bf16_n = "$halfp_mask_storeu_epi16($1, $hex, as_bf16_$lanes($2))",
+    store_f16 = "$halfp_mask_storeu_epi16($1, ($m)$full, $narrow$2, _MM_FROUND_TO_NEAREST_INT))",
+    store_f16_n = "$halfp_mask_storeu_epi16($1, $hex, $narrow$2, _MM_FROUND_TO_NEAREST_INT))",
+    load_int8 = "int8_$lanes($1)",
+    load_int8_n = "$p_cvtepi32_ps($p_cvtepi8_epi32(_mm_maskz_loadu_epi8($hex, $1)))",
+    store_int8 = "_mm_mask_storeu_epi8($1, $full, $p_cvtsepi32_epi8($p_cvtps_epi32($2)))",
+    store_int8_n = "_mm_mask_storeu_epi8($1, $hex, $p_cvtsepi32_epi8($p_cvtps_epi32($2)))",
     store = "$p_storeu_ps($1, $2)",
     store_n = "$p_mask_storeu_ps($1, $hex, $2)",
+    prefetch = "_mm_prefetch((const char *)($1), _MM_HINT_T0)",
     dup = "$p_set1_ps($1)",
     zero = "$p_setzero_ps()",
     set = "$p_set1_ps($1)",

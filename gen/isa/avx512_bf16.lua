@@ -28,17 +28,17 @@ typedef float bf16_pair;
 static inline $t pair_$lanes($t a, $t b) {
   const $i halves = ($i)$p_cvtne2ps_pbh(b, a);
   const $i order = $p_set_epi16(
-      $halves);
+      $pairs);
   return $p_cast$si_ps($p_permutexvar_epi16(order, halves));
 }
 ]],
   },
   widths = {
-    { bh = "__m512bh", half = "__m256", halfp = "_mm256",
-      halves = "31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,\n" ..
+    { bh = "__m512bh", half = "__m256",
+      pairs = "31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,\n" ..
         "      23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0" },
-    { bh = "__m256bh", half = "__m128", halfp = "_mm",
-      halves = "15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0" },
+    { bh = "__m256bh", half = "__m128",
+      pairs = "15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0" },
   },
   rows = {
     pair = "pair_$lanes($1, $2)",

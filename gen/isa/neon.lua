@@ -65,6 +65,65 @@ local function part(bits)
   return rows
 end
 
+local some_bf16 = [[
+/* Floats of the first n bfloat16 at p, zeros behind. */
+static inline float32x4_t some_bf16(const uint16_t *p, size_t n) {
+  uint16_t words[4] = { 0 };
+  memcpy(words, p, 2 * n);
+  return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(words)), 16));
+}
+]]
+
+local some_f16 = [[
+/* The same of half precision. */
+static inline float32x4_t some_f16(const uint16_t *p, size_t n) {
+  uint16_t words[4] = { 0 };
+  memcpy(words, p, 2 * n);
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(words)));
+}
+]]
+
+local put_bf16 = [[
+/* The nearest bfloat16 of the first n lanes to p, ties to even; NaN stays NaN. */
+static inline void put_bf16(uint16_t *p, float32x4_t a, size_t n) {
+  const uint32x4_t bits = vreinterpretq_u32_f32(a);
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t sum = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
+  const uint32x4_t all = vbslq_u32(vceqq_f32(a, a), sum, vdupq_n_u32(0x7FC00000));
+  uint16_t words[4];
+  vst1_u16(words, vshrn_n_u32(all, 16));
+  memcpy(p, words, 2 * n);
+}
+]]
+
+local put_f16 = [[
+/* The same in half precision. */
+static inline void put_f16(uint16_t *p, float32x4_t a, size_t n) {
+  uint16_t words[4];
+  vst1_u16(words, vreinterpret_u16_f16(vcvt_f16_f32(a)));
+  memcpy(p, words, 2 * n);
+}
+]]
+
+local some_int8 = [[
+/* Floats of the first n signed bytes at p, zeros behind. */
+static inline float32x4_t some_int8(const int8_t *p, size_t n) {
+  uint32_t bits = 0;
+  memcpy(&bits, p, n);
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bits)))));
+}
+]]
+
+local put_int8 = [[
+/* The nearest integers of the first n lanes to p, ties to even. */
+static inline void put_int8(int8_t *p, float32x4_t a, size_t n) {
+  const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(a));
+  int8_t bytes[8];
+  vst1_s8(bytes, vqmovn_s16(vcombine_s16(words, words)));
+  memcpy(p, bytes, n);
+}
+]]
+
 return {
   name = "neon",
   title = "AArch64 with Advanced SIMD",
@@ -84,8 +143,12 @@ return {
     "#pragma GCC pop_options",
     "#endif",
   }, "\n"),
-  helpers = { load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, words = words,
-              lane_words = lane_words, dot_bytes = dot_bytes },
+  helpers = {
+    load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, load_bf16_n = some_bf16, load_f16_n = some_f16,
+    store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
+    words = words, lane_words = lane_words, dot_bytes = dot_bytes,
+    load_int8 = some_int8, load_int8_n = some_int8, store_int8 = put_int8, store_int8_n = put_int8,
+  },
   registers = 32,
   products = {
     ["f32 f32"] = { way = "lane", rows = { columns = { 24, 12, 8, 6 }, rows = { 12, 8, 5, 4, 4 } } },
@@ -106,12 +169,25 @@ return {
     load_words = "vreinterpretq_s32_f32(vld1q_f32($1))",
     load_bytes = "bytes4($1, 4)",
     load_bytes_n = "bytes4($1, $2)",
+    load_bf16 = "vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16($1)), 16))",
+    load_bf16_n = "some_bf16($1, $2)",
+    load_f16 = "vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16($1)))",
+    load_f16_n = "some_f16($1, $2)",
+    store_bf16 = "put_bf16($1, $2, 4)",
+    store_bf16_n = "put_bf16($1, $2, $3)",
+    store_f16 = "put_f16($1, $2, 4)",
+    store_f16_n = "put_f16($1, $2, $3)",
+    load_int8 = "some_int8($1, 4)",
+    load_int8_n = "some_int8($1, $2)",
+    store_int8 = "put_int8($1, $2, 4)",
+    store_int8_n = "put_int8($1, $2, $3)",
     store = "vst1q_f32($1, $2)",
     store_n = {
       [1] = "vst1q_lane_f32($1, $2, 0)",
       [2] = "vst1_f32($1, vget_low_f32($2))",
       [3] = "vst1_f32($1, vget_low_f32($2));\nvst1q_lane_f32($1 + 2, $2, 2)",
     },
+    prefetch = "__builtin_prefetch($1)",
     dup = "vdupq_n_f32($1)",
     zero = "vdupq_n_f32(0.0f)",
     set = "vdupq_n_f32($1)",

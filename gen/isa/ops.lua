@@ -1,13 +1,15 @@
 -- The contract between the emitters and the ISAs: every primitive, its signature, its meaning.
 --
 -- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
--- a address of floats or words, y address of bytes, e one of these in memory, n integer literal, s float literal,
--- x integer expression (converted to float). Left of the arrow stands the result.
+-- a address of floats or words, y of bytes, b of signed ones, u of bfloat16, h of half precision, e a float or word in
+-- memory, n integer literal, s float literal, x integer expression (converted to float). Left of the arrow stands the
+-- result.
 --
--- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values
--- a, b, c (the operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j,
--- n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and F16(x) round to a type, to
--- even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A NaN is as good as any other.
+-- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values a, b, c (the
+-- operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j, S(j), U(j) and
+-- H(j) a number of a small type there, n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and
+-- F16(x) round to a type, to even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A
+-- NaN is as good as any other.
 -- WORD(x) is the word of 32 bits that lies in a float, BYTE(a, n) and NIBBLE(a, n) are parts of one, signed, from the
 -- lowest on, UBYTE(a, n) is one without a sign.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
@@ -16,7 +18,7 @@
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
--- words as there are lanes. `port`: what it takes of a core, which
+-- words as there are lanes; `hint`, that it changes nothing. `port`: what it takes of a core, which
 -- else is "load" where it reads memory, "store" where it has no result, "vector" for all others.
 
 local list = {}
@@ -25,8 +27,8 @@ local function op(def)
   local result, args = sig:match("^(.) <%-%s*(.*)$")
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
-              optional = def.optional, by = def.by, full = def.full }
-  o.port = def.port or result == "-" and "store" or args:find "[aye]" and "load" or "vector"
+              optional = def.optional, by = def.by, full = def.full, hint = def.hint }
+  o.port = def.port or result == "-" and "store" or args:find "[aybuhe]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
   list[name] = o
@@ -44,6 +46,30 @@ op { "load_bytes_n", "f <- y n", "the first n < L bytes, zeros behind; touches n
 op { "load_words", "i <- a",  "L words from any float-aligned address", ref = "WORD(M(i))" }
 op { "store",   "- <- a f",   "all lanes to any float-aligned address", ref = "b" }
 op { "store_n", "- <- a f n", "the first n < L lanes; touches no other float", ref = "b" }
+-- numbers of smaller types in memory; what is stored is the nearest one: NaN stays NaN, what is beyond them becomes
+-- infinite
+op { "load_bf16", "f <- u",   "L bfloat16 from any 2-byte address", optional = true, ref = "U(i)" }
+op { "load_bf16_n", "f <- u n", "the first n < L, zeros behind; touches no other", optional = true,
+     ref = "pick(i < n, U(i), 0.0)" }
+op { "store_bf16", "- <- u f", "the nearest bfloat16 of all lanes, ties to even", optional = true, ref = "BF16(b)" }
+op { "store_bf16_n", "- <- u f n", "the same of the first n < L lanes; touches no other", optional = true,
+     ref = "BF16(b)" }
+op { "load_f16", "f <- h",    "L numbers of half precision from any 2-byte address", optional = true, ref = "H(i)" }
+op { "load_f16_n", "f <- h n", "the first n < L, zeros behind; touches no other", optional = true,
+     ref = "pick(i < n, H(i), 0.0)" }
+op { "store_f16", "- <- h f", "the nearest number of half precision of all lanes, ties to even", optional = true,
+     ref = "F16(b)" }
+op { "store_f16_n", "- <- h f n", "the same of the first n < L lanes; touches no other", optional = true,
+     ref = "F16(b)" }
+op { "load_int8", "f <- b",   "L signed bytes from any address, each as a float", optional = true, ref = "S(i)" }
+op { "load_int8_n", "f <- b n", "the first n < L, zeros behind; touches no other", optional = true,
+     ref = "pick(i < n, S(i), 0.0)" }
+op { "store_int8", "- <- b f", "the nearest integers of all lanes, ties to even, from -127 to 127", optional = true,
+     ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
+op { "store_int8_n", "- <- b f n", "the same of the first n < L lanes; touches no other", optional = true,
+     ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
+op { "prefetch", "- <- a",    "a hint that what is at the address, of any type, will be read", optional = true,
+     hint = true, ref = "0.0", port = "load" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }

@@ -35,6 +35,60 @@ local function part(bits)
   return rows
 end
 
+local of_bf16 = [[
+/* The number that is so in bfloat16. */
+static inline float of_bf16(uint16_t a) {
+  const uint32_t bits = (uint32_t)a << 16;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+]]
+
+local as_bf16 = [[
+/* The nearest bfloat16, ties to even; NaN stays NaN. */
+static inline uint16_t as_bf16(float a) {
+  uint32_t bits;
+  memcpy(&bits, &a, sizeof bits);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0u;
+  return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+]]
+
+local of_f16 = [[
+/* The number that is so in half precision. */
+static inline float of_f16(uint16_t a) {
+  const uint32_t size = a & 0x7FFFu, sign = (uint32_t)(a ^ size) << 16;
+  uint32_t bits = (size << 13) + (size < 0x7C00u ? 0x38000000u : 0x70000000u);
+  float x = (float)size * 5.9604644775390625e-8f;
+  if (size < 0x400u) memcpy(&bits, &x, sizeof bits);
+  bits |= sign;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+]]
+
+local as_f16 = [[
+/* The nearest number of half precision, ties to even; NaN stays NaN. */
+static inline uint16_t as_f16(float a) {
+  uint32_t bits;
+  memcpy(&bits, &a, sizeof bits);
+  const uint32_t size = bits & 0x7FFFFFFFu, sign = (bits ^ size) >> 16;
+  memcpy(&a, &size, sizeof a);
+  if (size > 0x7F800000u) return 0x7E00u;
+  if (size < 0x38800000u) return (uint16_t)(sign | (uint32_t)nearest(a * 16777216.0f));
+  bits = (size - 0x38000000u + 0xFFFu + ((size >> 13) & 1u)) >> 13;
+  return (uint16_t)(sign | (bits < 0x7C00u ? bits : 0x7C00u));
+}
+]]
+
+local as_int8 = [[
+/* The nearest integer, ties to even; of what is none from -127 to 127, any. */
+static inline int8_t as_int8(float a) {
+  return a > -127.5f && a < 127.5f ? (int8_t)nearest(a) : 0;
+}
+]]
+
 return {
   name = "scalar",
   title = "plain C11, any machine",
@@ -62,6 +116,9 @@ return {
   fused = false,
   saturates = true,
   helpers = {
+    load_bf16 = of_bf16, load_bf16_n = of_bf16, store_bf16 = as_bf16, store_bf16_n = as_bf16,
+    load_f16 = of_f16, load_f16_n = of_f16, store_f16 = as_f16, store_f16_n = as_f16,
+    store_int8 = as_int8, store_int8_n = as_int8,
     round_bf16 = [[
 /* The nearest bfloat16, ties to even; NaN stays NaN. */
 static inline float to_bf16(float a) {
@@ -168,6 +225,18 @@ static inline float scale2(float a, float b) {
     load_words = "word_at($1)",
     load_bytes = "(float)$e1",
     load_bytes_n = "(float)$e1",
+    load_bf16 = "of_bf16($e1)",
+    load_bf16_n = "of_bf16($e1)",
+    store_bf16 = "$e1 = as_bf16($2)",
+    store_bf16_n = "$e1 = as_bf16($2)",
+    load_f16 = "of_f16($e1)",
+    load_f16_n = "of_f16($e1)",
+    store_f16 = "$e1 = as_f16($2)",
+    store_f16_n = "$e1 = as_f16($2)",
+    load_int8 = "(float)$e1",
+    load_int8_n = "(float)$e1",
+    store_int8 = "$e1 = as_int8($2)",
+    store_int8_n = "$e1 = as_int8($2)",
     store = "$e1 = $2",
     store_n = "$e1 = $2",
     dup = "$1",

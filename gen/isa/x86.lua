@@ -92,6 +92,18 @@ function M.part(bits, up, down, float)
   return rows
 end
 
+M.as_bf16 = [[
+/* The nearest bfloat16 in 16 bits, ties to even; NaN stays NaN. */
+static inline $hi as_bf16_$lanes($t a) {
+  const $i bits = $p_castps_$si(a);
+  const $i odd = $p_and_$si($p_srli_epi32(bits, 16), $p_set1_epi32(1));
+  const $i sum = $p_add_epi32(bits, $p_add_epi32(odd, $p_set1_epi32(0x7FFF)));
+  const $i none = $p_set1_epi32(0x7FC00000);
+  const $i all = $p_mask_blend_epi32($p_cmp_ps_mask(a, a, _CMP_UNORD_Q), sum, none);
+  return $p_cvtepi32_epi16($p_srli_epi32(all, 16));
+}
+]]
+
 function M.begin(features)
   return table.concat({
     -- A spilled vector faults there: the stack is aligned to 16 bytes alone (gcc's bug 54412).

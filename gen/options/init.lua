@@ -215,11 +215,11 @@ local function number_text(row, value)
   return row.number == true and text or row.number .. text:upper()
 end
 
--- What mhagen_kernel has as numbers: { key, text } of the options that are on, and of those beside them.
+-- What mhagen_kernel has as numbers: { key, text } of the options that are on, and of those without a bit beside them.
 function M.numbers(cfg)
   local list = {}
   for _, row in ipairs(M.list) do
-    if row.number and (told(row, cfg) or row.beside and any_on(row.beside, cfg)) then
+    if row.number and (told(row, cfg) or row.beside and not row.bit and any_on(row.beside, cfg)) then
       list[#list + 1] = { row.key, number_text(row, cfg[row.key]) }
     end
   end

@@ -79,7 +79,7 @@ local M = {}
 M.always = {
   args = { { pointer = "q", input = true }, { pointer = "y" },
            { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true } },
-  fill = {},
+  fill = { { pointer = "workspace", aligned = true, bytes = "fill_workspace" } },
   weights = { { pointer = "wq", letter = "q" }, { pointer = "wk", letter = "k" }, { pointer = "wv", letter = "v" },
               { pointer = "wo", letter = "o" } },
 }
@@ -230,7 +230,6 @@ M.options = {
   { key = "qk_norm", kind = "choice", choices = { "none", "rms", "layer", "l2" }, default = "none", name = "_qk",
     word = "%s norm of Q and K", bit = "MHAGEN_QK_NORM", number = "MHAGEN_NORM_",
     also = { "qk_layernorm", "use_qk_norm", "qknorm" },
-    fill = { { pointer = "workspace", aligned = true } },
     doc = "rows of Q and K are divided by their root mean square, standard deviation or length; gains in weights",
     draw = { chance = 0.2 } },
   { key = "norm_span", kind = "choice", choices = { "head", "each", "all" }, default = "head", beside = { "qk_norm" },
@@ -302,6 +301,15 @@ M.options = {
     doc = "the same of the products of queries and keys, and of weights and values; beside dtype = int8 bf16 where " ..
       "the ISA multiplies it, else f32",
     draw = { chance = 0.2, of = types.of_attention } },
+  { key = "io_dtype", kind = "choice", choices = types.stored_names, default = "f32", name = "_io_",
+    word = "inputs and y in %s", bit = "MHAGEN_IO_DTYPE", number = true, also = { "input_dtype", "output_dtype" },
+    doc = "number type of q, k, v and y in memory: bf16 and f16 are uint16_t; other arrays are float32",
+    draw = { chance = 0.2 } },
+  { key = "cache_dtype", kind = "choice", choices = types.cache_names, same_as = "attend_dtype", beside = { "cache" },
+    name = "_cached_", word = "cache in %s", bit = "MHAGEN_CACHE_DTYPE", number = true,
+    also = { "kv_cache_dtype", "cache_type_k", "cache_type_v" },
+    doc = "number type of the rows in a cache; int8 has a scale for each row and head",
+    draw = { chance = 0.3, of = { table.unpack(types.cache_names, 2) } } },
   { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, default = "dtype",
     name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     also = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },

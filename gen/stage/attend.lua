@@ -13,6 +13,7 @@ local rounding = require "emit.rounding"
 local memory = require "memory"
 local score = require "score.init"
 local step_code = require "emit.step"
+local step = require "step"
 local statistics = require "emit.stats"
 local tiles = require "tiles"
 local transpose = require "emit.transpose"
@@ -41,7 +42,8 @@ end
 -- Whether queries are read as the rows that they are: steps have no lanes for them.
 local function read_as_rows(plan)
   local rows = query_rows(plan)
-  return plan.step and rows and not rows.scale and not plan.attend.turn
+  local changed = plan.attend.turn or plan.attend.late or plan.attend_product.b.round
+  return plan.step and rows and not rows.scale and not changed
 end
 
 -- What is left where a plan has steps. Queries in lanes become rows again. own: p, the parameters; q, those queries, if
@@ -66,7 +68,9 @@ local function steps(K, group, own)
       K.t:when(r, p.rows and p.rows - own.seen.query or group.used, function()
         step_code.heads(K, {
           q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head,
-          k = k, v = v, p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
+          k = k, v = v, wide = plan.step.wide and scratch "wide",
+          k_scales = own.scales_of("k_scales", kv), v_scales = own.scales_of("v_scales", kv),
+          p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
           out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
           reads = score.of_query(reads, own.seen.query + r),
         })
@@ -86,6 +90,9 @@ local function attend(K, group, a)
   local query, rows, context = plan.stage.query, query_rows(plan), plan.attend.context
   local key_query, value_context = plan.stage.key_query, plan.stage.value_context
   local params = { { "keys", "in", a.keys }, { "values", "in", a.values }, { "scratch", "out", a.scratch } }
+  for _, name in ipairs { "k_scales", "v_scales" } do
+    if a[name] then params[#params + 1] = { name, "in", a[name] } end
+  end
   if a.packed then table.insert(params, 1, { "packed", "in", a.packed }) end
   if a.o then params[#params + 1] = { "o", "out", a.o } end
   if a.xt then table.insert(params, 1, { "xt", "in", a.xt }) end
@@ -129,9 +136,14 @@ local function attend(K, group, a)
     local function of_keys(kv) -- and of values
       return p.keys:at(kv * plan.attend.keys.head), p.values:at(kv * plan.attend.values.head)
     end
+    local function scales_of(name, kv) return p[name] and p[name]:at(kv * cfg.seq_kv) end
     if plan.step then
       K:each("head", turn and plan.hb or 0, function(i) turn_queries(i, q:at(i * (cfg.dk * group.width))) end)
-      return steps(K, group, { p = p, q = q, seen = seen, scratch = scratch, of_keys = of_keys })
+      if q then
+        rounding.lanes(K, "scaled_queries", group, { p = q, rows = plan.hb * plan.attend.depth,
+                                                     scale = plan.attend.late, product = plan.attend_product })
+      end
+      return steps(K, group, { p = p, q = q, seen = seen, scratch = scratch, of_keys = of_keys, scales_of = scales_of })
     end
     local stats = scratch "stats"
     local span = score.span(plan.scores, group, seen, K.full)
@@ -244,6 +256,8 @@ function M.emit(K, place, stage, group, i)
     xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
     keys = project.operands(K, place, stage.keys), values = project.operands(K, place, stage.values),
+    k_scales = stage.keys.scales and memory:at(place, stage.keys.scales),
+    v_scales = stage.values.scales and memory:at(place, stage.values.scales),
     scratch = memory:base(place, "task"),
     o = in_lanes and memory:of_group(place, "context", group, i):at(
       place.hb * (plan.hb * context_rows(plan, stage) * group.width)),
@@ -281,7 +295,10 @@ function M.sections(plan, stage, add)
   if plan.step then
     local function add_rows(name, doc, count) add("task", { name = name, doc = doc, count = count }) end
     if in_lanes then add_rows("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth) end
-    add_rows("p", "weights of scores", stage.share * plan.step.p_row)
+    if plan.step.wide then
+      add("task", { name = "wide", doc = "rows of the cache", count = step.wide_count(plan.step), type = scored })
+    end
+    add("task", { name = "p", doc = "weights of scores", count = stage.share * plan.step.p_row, type = scored })
     add_rows("sums", "sums of weights", stage.share * plan.isa.lanes)
     add_rows("o_sums", "sums of the context", stage.share * plan.step.product.ld)
   else

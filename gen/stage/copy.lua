@@ -10,6 +10,7 @@ local score = require "score.init"
 local tiles = require "tiles"
 local turn_of = require "turn"
 local turning = require "emit.turn"
+local widening = require "emit.widening"
 
 local M = { phase = project.phase, title = project.title, per = project.per, axes = project.axes }
 
@@ -20,7 +21,7 @@ function M.rewrite(plan, list)
   local attend, before = graph.find(list, "attend"), {}
   for _, name in ipairs { "keys", "values" } do
     local input, cached = attend[name], attend[name].at == "cache"
-    local touched = not plan.step and (input.grows or plan.scores.masked and spilling)
+    local touched = not plan.step and (input.grows or input.type or plan.scores.masked and spilling)
     local turn = name == "keys" and not cached and attend.turn or nil
     local in_pairs = plan.attend_product.group > 1 and not input.pairs
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
@@ -28,7 +29,8 @@ function M.rewrite(plan, list)
       local of = { heads = input.heads or plan.cfg.h_kv }
       local heads, width = graph.in_block(plan, of), input.width or input.head
       local copy = { name = cached and "copied_" .. name or name, at = "workspace", head = width,
-                     row = tiles.round_up(heads * width, plan.isa.lanes) }
+                     row = tiles.round_up(heads * width, plan.isa.lanes),
+                     held = input.type and not in_pairs and plan.attend_product.b.round and true or nil }
       if in_pairs then paired.mark_copy(plan, name, copy) end
       before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
                               phase = cached and "copies" or nil, a = input, c = copy, rows = rows,
@@ -66,17 +68,18 @@ function M.emit(K, place, stage)
   local input, copy, kept = stage.a, stage.c, stage.c.at == "cache"
   local past = stage.behind and place[stage.behind]
   local params = { { "x", "in", memory:tensor(place, input) },
-                   { "out", "out", memory:at(place, stage.name):at((past or 0) * copy.row) } }
+                   { "out", "out", memory:at(place, stage.name):at(project.rows_before(stage, past) * copy.row) } }
   if past then params[#params + 1] = { "past", "int", past } end
   local all = graph.in_block(plan, stage)
   local text = ("%s the %s of %d head%s."):format(kept and "Keeps" or "Copies", stage.of, all, all > 1 and "s" or "")
-  local bounds = kept and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
+  if input.scales then params[#params + 1] = { "scales", "in", memory:at(place, input.scales) } end
+  local bounds = (kept or copy.passing) and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
   table.move(turns, 1, #turns, #params + 1, params)
-  K:part((kept and "keep_" or "copy_") .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  K:part((kept and "keep_" or copy.passing and "take_" or "copy_") .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
     -- Heads that lie side by side are one.
     local heads, columns = all, stage.cols
-    if input.head == columns then heads, columns = 1, heads * columns end
+    if input.head == columns and not input.scales then heads, columns = 1, heads * columns end
     K:each("head", heads, function(head)
       local first = p.bounds.first or 0
       if copy.pairs == "rows" then first = expr.div(first, 2) * 2 end -- a whole pair
@@ -85,7 +88,8 @@ function M.emit(K, place, stage)
         local x, out = p.x:at(head * input.head + row * input.row), p.out:at(head * columns + row * copy.row)
         if_there(K, stage, bounds, row, function()
           K:covered(columns, function(v, at)
-            t:write(v.w, out:at(at), t:read("load", v.w, "given", x:at(at), v.used), v.used)
+            t:write(v.w, out:at(at), widening.value(K, input, v, x:at(at),
+              p.scales and p.scales:at(head * plan.cfg.seq_kv + row)), v.used)
           end)
         end, function() project.clear_row(K, p.out, row) end)
       end)

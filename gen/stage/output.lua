@@ -48,6 +48,7 @@ function M.plan(plan, stage)
   for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
     "columns")
+  if plan.arrays.round then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end
@@ -120,8 +121,9 @@ local function record(K, stage, pieces, block, panel, bias)
           K:each("tile", run.count, function(j)
             local row = j * run.size + run.at
             local function tile(to)
+              local apart = to.type ~= p["y" .. i].type and "tail_" or "" -- another function
               K:chunks(product.chunks, function(mode, k0, steps)
-                product_of.column_tile(K, "output_" .. group.name, run.size, block, mode, steps,
+                product_of.column_tile(K, "output_" .. apart .. group.name, run.size, block, mode, steps,
                   { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
                     scales = scales and scales:at(row) },
                   product_of.operand(product, block, p.panel, k0), p.bias, { p = to, row = d, exact = true })

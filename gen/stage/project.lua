@@ -39,7 +39,7 @@ end
 local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
   if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(plan.attending) end
-  return stage.letter == "q" and stage.rows or plan.kv_rows
+  return (stage.letter == "q" or stage.c.passing) and stage.rows or plan.kv_rows
 end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.
@@ -52,7 +52,7 @@ function M.result_section(plan, stage, add)
   else
     add("projected", { name = stage.name, doc = stage.name, cols = c.row,
                        count = tiles.ceil_div(height, down(c)) * c.row,
-                       type = c.pairs and not c.in_place and plan.attend_product.held })
+                       type = (c.held or c.pairs and not c.in_place) and plan.attend_product.held })
   end
 end
 
@@ -205,7 +205,7 @@ end
 function M.finish(K, stage, p)
   if stage.turn then turning.keys(K, stage, p) end
   if stage.c.in_place then in_place[stage.c.pairs](K, stage, p) end
-  if stage.letter ~= "v" or stage.c.exact then return end
+  if stage.letter ~= "v" or stage.c.exact or stage.c.passing then return end
   if p.past then return clear_behind(K, stage, p) end
   if stage.fill then return clear_margin(K, stage, p.out) end
   M.clear_values(K, p.out, p.bounds)
@@ -217,13 +217,16 @@ function M.operands(K, place, tensor)
   return tensor.in_place and p:as(K.plan.attend_product.held) or p
 end
 
+-- Rows of C before those that a stage makes.
+function M.rows_before(stage, past) return stage.c.at == "cache" and past or 0 end
+
 -- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to.
 function M.record(K, place, stage, more, record)
   local plan, memory = K.plan, K.plan.memory
   local past, bounds = stage.behind and place[stage.behind], M.bounds_of(K, place, stage)
   K.role = stage.name
   local params = { { "x", "in", memory:tensor(place, stage.a) }, { "w", "in", memory:at(place, "w" .. stage.letter) },
-                   { "out", "out", memory:at(place, stage.name):at((past or 0) * stage.c.row) } }
+                   { "out", "out", memory:at(place, stage.name):at(M.rows_before(stage, past) * stage.c.row) } }
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
   if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales) } end
   if past then params[#params + 1] = { "past", "int", past } end

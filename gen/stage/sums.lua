@@ -31,7 +31,8 @@ end
 
 function M.emit(K, place, _, input, i)
   local first = (i * input.size + input.at) * input.cols
-  record(K, input, place[input.name]:at(first), K.plan.memory:at(place, "sums_" .. input.name):at(first))
+  local memory = K.plan.memory
+  record(K, input, memory:tensor(place, input.tensor):at(first), memory:at(place, "sums_" .. input.name):at(first))
 end
 
 -- The inputs, each once, its rows in blocks for as many tasks: { name, rows, cols, size and count of the blocks,
@@ -45,8 +46,9 @@ function M.plan(_, stage)
       if product.letter == letter and not seen[input.name] then
         seen[input.name] = true
         for _, run in ipairs(tiles.balanced(product.rows // 2, 64)) do
-          stage.inputs[#stage.inputs + 1] = { name = input.name, rows = product.rows, cols = input.row, size = run.size,
-                                              count = run.count, at = run.at, first = tasks }
+          stage.inputs[#stage.inputs + 1] = { name = input.name, tensor = input, rows = product.rows,
+                                              cols = input.row, size = run.size, count = run.count, at = run.at,
+                                              first = tasks }
           tasks = tasks + run.count
         end
       end
