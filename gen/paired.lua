@@ -25,9 +25,15 @@ end
 
 local function attend_of(list) return graph.find(list, "attend") end
 
+-- Whether few queries read a cache, as rows and one number at a time.
+local function few_queries(plan, list)
+  return attend_of(list).keys.at == "cache" and 4 * plan.cfg.seq <= plan.isa.lanes
+end
+
 -- What stands against it, as functions of the plan and the list of the formula, the first one counts: for the products
 -- of projections, and for those of attention.
 local against_projections = {
+  { few_queries, "few queries and a cache make rows of float32" },
   { function(_, list) return projection(list, "output") and attend_of(list).out % 2 > 0 end, "dv has to be even" },
   { function(plan, list) return projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
@@ -42,8 +48,7 @@ local against_attention = {
   { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
   { function(plan) return ((plan.cfg.kv_rows or 0) % 2 + (plan.cfg.key_rows or 0) % 2) > 0 end,
     "given rows of tiles have to be even" },
-  { function(plan, list) return attend_of(list).keys.at == "cache" and 4 * plan.cfg.seq <= plan.isa.lanes end,
-    "all of the cache would be copied for few queries" },
+  { few_queries, "all of the cache would be copied for few queries" },
 }
 
 local function reason(plan, list, rows)

@@ -44,6 +44,9 @@ local against = {
     if plan.whole_p then return "probs and scores are written with lanes over queries" end
   end,
   function(plan)
+    if plan.product.integers then return "integers are made of a context with lanes over queries" end
+  end,
+  function(plan)
     local exact = plan.product.b == types.f32 and plan.attend_product.b == types.f32
     if not exact and plan.cache == types.f32 then return "operands of products are rounded as they are read" end
   end,

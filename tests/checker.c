@@ -1656,8 +1656,10 @@ static void check_needs(checker *c) {
   require_need(c, CACHE, append || fixed, cache_align(c), -1);
   if ((kernel->cache_bytes > 0) != (append || fixed)) fail(c, "cache_bytes is %zu", kernel->cache_bytes);
   /* Rows for a small cache that are not inputs as they are stand in the workspace before. */
-  const int made = projects(c, K) || projects(c, V) || has(c, MHAGEN_ROPE),
-            scratch = has(c, MHAGEN_QK_NORM | MHAGEN_IO_DTYPE) || (kept_bytes(c) < sizeof(float) && made);
+  const int projected = projects(c, K) || projects(c, V), made = projected || has(c, MHAGEN_ROPE),
+            integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
+            scratch = has(c, MHAGEN_QK_NORM | MHAGEN_IO_DTYPE) || integers ||
+                      (kept_bytes(c) < sizeof(float) && made);
   const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
   const int filling[] = {K, V, PACKED, CACHE};

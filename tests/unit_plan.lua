@@ -102,7 +102,7 @@ return function(check)
     { "dtype=bf16 dv=3", 1, 2, "dv has to be even" }, { "dtype=bf16 dk=5 dv=6", 2, 1, "dk has to be even" },
     { "dtype=bf16 key_rows=3", 2, 1, "have to be even" }, { "dtype=bf16 context_rows=3", 1, 2, "have to be even" },
     { "dtype=bf16 rope=half qk_norm=rms norm_span=all", 2, 2 }, { "dtype=bf16 seq_kv=12 cache=append", 2, 2 },
-    { "dtype=bf16 seq=4 seq_kv=12 cache=append", 2, 1, "for few queries" },
+    { "dtype=bf16 seq=4 seq_kv=12 cache=append", 1, 1, "ew queries" },
     { "dtype=bf16 attention=cross cache=fixed", 1, 2, "filled from rows" },
     { "dtype=bf16 attention=cross project=qvo", 2, 2 }, { "dtype=bf16 attention=cross project=none dv=3", 1, 2 },
     { "dtype=int8", 4, 2 }, { "dtype=int8 attend_dtype=f32", 4, 1 }, { "dtype=int8 dv=3", 4, 2 },

@@ -290,7 +290,6 @@ M.options = {
     draw = { chance = 0.15, of = { 0.125, 1, 0.3, 1e-9, 1e9 } } },
   { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
-    fill = { { pointer = "workspace", aligned = true, of = "int8" } },
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
     doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32; leads a name",
     draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- the first two in all pairs
