@@ -118,7 +118,20 @@ local function extents(cfg, name)
   return ("[%d][%d][%d]"):format(tensor.heads, rows, tensor.width)
 end
 
--- A config in words: in one line, or with `newline` before the options.
+local WIDTH = 100 -- of a line of generated text
+
+-- A list of words, in lines that each begin with `newline`.
+local function in_lines(words, newline)
+  local lines, most = {}, WIDTH - #newline
+  for i, word in ipairs(words) do
+    local more = word .. (i < #words and "," or "")
+    local last = lines[#lines]
+    if last and #last + 1 + #more <= most then lines[#lines] = last .. " " .. more else lines[#lines + 1] = more end
+  end
+  return newline .. table.concat(lines, newline)
+end
+
+-- A config in words: in one line, or with `newline` before each line of the options.
 function M.shape(cfg, newline)
   local inputs, k, v = "x" .. extents(cfg, "q"), extents(cfg, "k"), extents(cfg, "v")
   if cfg.attention == "cross" then
@@ -127,7 +140,8 @@ function M.shape(cfg, newline)
   local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
   local more = options.words(cfg)
   return ("%s -> y%s, %d head%s of %s%s"):format(inputs, extents(cfg, "y"), cfg.h,
-    cfg.h > 1 and "s" or "", heads, #more > 0 and (newline or "; ") .. table.concat(more, ", ") or "")
+    cfg.h > 1 and "s" or "", heads, #more == 0 and "" or newline and in_lines(more, newline)
+      or "; " .. table.concat(more, ", "))
 end
 
 return M

@@ -76,7 +76,8 @@ function M.emit(K, place, stage)
   local bounds = (kept or copy.passing) and project.bounds_of(K, place, stage) or score.keys_seen(plan.scores, place)
   local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
   table.move(turns, 1, #turns, #params + 1, params)
-  K:part((kept and "keep_" or copy.passing and "take_" or "copy_") .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
+  local verb = kept and "keep_" or copy.passing and "take_" or "copy_"
+  K:part(verb .. stage.of, text, params, project.bounded(K, bounds, params, function(p)
     -- Heads that lie side by side are one.
     local heads, columns = all, stage.cols
     if input.head == columns and not input.scales then heads, columns = 1, heads * columns end
