@@ -1146,6 +1146,7 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
                    up = distance(nearest(r->attend, most_p), s.x[j]);
       s.off[j] = r->attend ? fmax(down, up) : times(p, part);
       if (p < far) s.off[j] += lost * (guessed ? 512 : 2);
+      if (p < LEAST_WEIGHT) s.off[j] += p; /* the largest score may be far below a kernel's maximum */
     } else {
       s.off[j] = 0;
     }
