@@ -12,7 +12,6 @@ local score = require "score.init"
 local softmax = require "emit.softmax"
 local step_of = require "step"
 local transpose = require "emit.transpose"
-local types = require "types"
 local widening = require "emit.widening"
 
 local M = {}
