@@ -71,6 +71,12 @@ function M.find(list, name)
   end
 end
 
+-- The stage of that name if it projects, or nil.
+function M.projection(list, name)
+  local stage = M.find(list, name)
+  return stage and stage.kind ~= "copy" and stage or nil
+end
+
 -- Whether a config projects with the matrix of a letter.
 function M.projects(cfg, letter) return kinds.letters_of(cfg.project):find(letter, 1, true) ~= nil end
 

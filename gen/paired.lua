@@ -12,30 +12,26 @@
 
 local choices = require "choices"
 local graph = require "graph"
+local inputs = require "inputs"
 local isas = require "isa.init"
+local step = require "step"
 local tiles = require "tiles"
 
 local M = {}
-
--- The stage that projects, or nil.
-local function projection(list, name)
-  local stage = graph.find(list, name)
-  return stage and stage.kind ~= "copy" and stage or nil
-end
 
 local function attend_of(list) return graph.find(list, "attend") end
 
 -- Whether few queries read a cache, as rows and one number at a time.
 local function few_queries(plan, list)
-  return attend_of(list).keys.at == "cache" and 4 * plan.cfg.seq <= plan.isa.lanes
+  return attend_of(list).keys.at == "cache" and step.few_queries(plan)
 end
 
 -- What stands against it, as functions of the plan and the list of the formula, the first one counts: for the products
 -- of projections, and for those of attention.
 local against_projections = {
   { few_queries, "few queries and a cache make rows of float32" },
-  { function(_, list) return projection(list, "output") and attend_of(list).out % 2 > 0 end, "dv has to be even" },
-  { function(plan, list) return projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
+  { function(_, list) return graph.projection(list, "output") and attend_of(list).out % 2 > 0 end, "dv has to be even" },
+  { function(plan, list) return graph.projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
     "a cache is filled from rows of float32" },
@@ -92,7 +88,7 @@ end
 function M.rewrite(plan, list)
   if plan.attend_product.group > 1 then
     for name, mark in pairs(marks) do
-      local stage = projection(list, name)
+      local stage = graph.projection(list, name)
       if stage and stage.c.at == "workspace" and not stage.c.passing then
         mark(plan, stage.c)
         stage.c.in_place = stage.turn ~= nil
@@ -100,21 +96,10 @@ function M.rewrite(plan, list)
     end
   end
   if plan.product.group == 1 or plan.product.integers then return list end
-  if projection(list, "output") then attend_of(list).context.pairs = true end
-  local first = { name = "narrow", kind = "narrow", inputs = {}, macs = function() return 0.0 end }
-  local known, edits = {}, {}
-  for _, name in ipairs { "queries", "keys", "values" } do
-    local stage = projection(list, name)
-    local input = stage and stage.a
-    if stage and not known[input.name] then
-      known[input.name] = { name = "pairs_" .. input.name, at = "workspace", head = 0 }
-      table.insert(first.inputs, { name = input.name, to = known[input.name], rows = stage.rows, cols = input.row })
-    end
-    if stage then edits[name] = { graph.with(stage, { a = known[input.name] }) } end
-  end
-  list = graph.edited(list, edits)
-  if first.inputs[1] then table.insert(list, 1, first) end
-  return list
+  if graph.projection(list, "output") then attend_of(list).context.pairs = true end
+  return inputs.rewrite(list, "narrow", function(input)
+    return { name = "pairs_" .. input.name, at = "workspace", head = 0 }
+  end)
 end
 
 return M

@@ -157,11 +157,7 @@ local function disobeyed(plan, list, lanes)
   if lanes ~= "queries" and not graph.find(list, "key_query") and not graph.find(list, "value_context") then
     unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")
   end
-  local function made(name) -- by a product
-    local stage = graph.find(list, name)
-    return stage and stage.kind ~= "copy"
-  end
-  if lanes ~= "columns" and not made "keys" and not made "values" then
+  if lanes ~= "columns" and not graph.projection(list, "keys") and not graph.projection(list, "values") then
     local both = graph.projects(cfg, "k") and graph.projects(cfg, "v")
     unless_obeyed({ "kv_rows", "kv_vectors" },
       with .. " where neither K nor V is projected" .. (both and "; with fold = off both are" or ""))

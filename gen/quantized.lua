@@ -4,6 +4,7 @@
 
 local choices = require "choices"
 local graph = require "graph"
+local inputs = require "inputs"
 local memory = require "memory"
 local tiles = require "tiles"
 local types = require "types"
@@ -20,39 +21,22 @@ local function check(plan, stage)
     stage.steps, stage.weights.text, MOST))
 end
 
-local function nothing() return 0.0 end
-
 -- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
   if not plan.product.quant then return list end
-  local edits, of_run, of_fill = {}, { name = "quantize" }, { name = "quantize_filled", fill = true }
-  for _, first in ipairs { of_run, of_fill } do first.kind, first.inputs, first.macs = "quantize", {}, nothing end
-  for _, name in ipairs { "queries", "keys", "values" } do
-    local stage = graph.find(list, name)
-    if stage and stage.kind ~= "copy" then
-      local first, input = stage.fill and of_fill or of_run, stage.a
-      check(plan, stage)
-      local to = first.inputs[input.name]
-      if not to then
-        to = { name = "words_" .. input.name, scales = "scales_" .. input.name, at = "workspace", head = 0 }
-        first.inputs[input.name] = to
-        table.insert(first.inputs, { name = input.name, to = to, rows = stage.rows, cols = input.row })
-      end
-      edits[name] = { graph.with(stage, { a = to }) }
-    end
+  for _, name in ipairs { "queries", "keys", "values", "output" } do
+    local stage = graph.projection(list, name)
+    if stage then check(plan, stage) end
   end
+  list = inputs.rewrite(list, "quantize", function(input)
+    return { name = "words_" .. input.name, scales = "scales_" .. input.name, at = "workspace", head = 0 }
+  end)
   local output = graph.find(list, "output")
-  if output then
-    check(plan, output)
-    local to = { name = "context_words", scales = "context_scales", at = "lanes" }
-    edits.output = { { name = "quantize_context", kind = "quantize_context", a = output.a, to = to, rows = output.steps,
-                       macs = nothing }, graph.with(output, { a = to }) }
-  end
-  list = graph.edited(list, edits)
-  for _, first in ipairs { of_fill, of_run } do
-    if first.inputs[1] then table.insert(list, 1, first) end
-  end
-  return list
+  if not output then return list end
+  local to = { name = "context_words", scales = "context_scales", at = "lanes" }
+  local first = { name = "quantize_context", kind = "quantize_context", a = output.a, to = to, rows = output.steps,
+                  macs = function() return 0.0 end }
+  return graph.edited(list, { output = { first, graph.with(output, { a = to }) } })
 end
 
 -- Says what it costs, and where it does not pay, of a plan whose order is known.

@@ -17,10 +17,13 @@ local function tile_keys(plan)
   return tiles.round_up(math.floor(plan.cpu.latency * plan.cpu.fmas), plan.isa.lanes)
 end
 
+-- Whether there are so few that lanes over them would be idle for the most part.
+function M.few_queries(plan) return plan.cfg.seq * 4 <= plan.isa.lanes end
+
 -- What stands against it, as functions of the plan and the stage `attend`, the first one counts.
 local against = {
   function(plan)
-    if plan.cfg.seq * 4 > plan.isa.lanes then
+    if not M.few_queries(plan) then
       return "lanes over keys would read the cache once for each query, and pay for up to a query for four lanes"
     end
   end,

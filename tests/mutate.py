@@ -190,7 +190,7 @@ MUTATIONS = [
     ("a scale that copies leave out", "emit/widening.lua", 'if scale then value', 'if false then value'),
     ("the last numbers of a widened input", "stage/widen.lua",
      "p.x:at(at), v.used), v.used)", "p.x:at(at), 1), v.used)"),
-    ("an input that fills a cache and is not widened", "stage/widen.lua", "for _, fill in ipairs { true, false }",
+    ("an input that fills a cache and is not widened", "inputs.lua", "for _, fill in ipairs { true, false }",
      "for _, fill in ipairs { false }"),
     ("partial sums of y that are rounded", "stage/output.lua", "if plan.arrays.round then", "if false then"),
     ("bfloat16 that is cut off in memory", "isa/avx2.lua", "_mm256_srli_epi32(_mm256_or_si256(sum, none), 16)",

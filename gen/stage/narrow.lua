@@ -1,22 +1,16 @@
 -- Inputs in pairs: rows of X, K and V as the products of pairs read them, zeros behind each row.
 
 local expr = require "expr"
+local inputs = require "inputs"
 local tiles = require "tiles"
 
 local M = { phase = "narrow", title = "inputs in pairs" }
 
-local ROWS = 64 -- of a task
-
 function M.plan(plan, stage)
-  local tasks, parts = 0, {}
   for _, input in ipairs(stage.inputs) do
     input.to.row = tiles.round_up(input.cols, plan.isa.lanes) // plan.product.group
-    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
-      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
-      tasks = tasks + run.count
-    end
   end
-  stage.parts, stage.tasks = parts, tasks
+  inputs.split(stage)
   return 0
 end
 
@@ -27,7 +21,7 @@ function M.sections(plan, stage, add)
   end
 end
 
-function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+M.axes = inputs.axes
 
 function M.emit(K, place, _, part, i)
   local t, isa, input = K.t, K.plan.isa, part.input
@@ -47,10 +41,6 @@ function M.emit(K, place, _, part, i)
   end)
 end
 
-function M.cycles(plan, stage)
-  local sum = 0.0
-  for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
-  return 2.0 * sum / plan.per_cycle
-end
+function M.cycles(plan, stage) return inputs.cycles(plan, stage, 2.0) end
 
 return M

@@ -1,22 +1,16 @@
 -- Rows of X, K and V as integers times a scale for each: words of four, zeros behind each row.
 
+local inputs = require "inputs"
 local quantize = require "emit.quantize"
 local tiles = require "tiles"
 
 local M = { phase = "quantize", title = "inputs in int8" }
 
-local ROWS = 64 -- of a task
-
 function M.plan(plan, stage)
-  local tasks, parts, lanes = 0, {}, plan.isa.lanes
   for _, input in ipairs(stage.inputs) do
-    input.to.row = tiles.round_up(tiles.words(plan.product, input.cols), lanes)
-    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
-      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
-      tasks = tasks + run.count
-    end
+    input.to.row = tiles.round_up(tiles.words(plan.product, input.cols), plan.isa.lanes)
   end
-  stage.parts, stage.tasks = parts, tasks
+  inputs.split(stage)
   return 0
 end
 
@@ -28,7 +22,7 @@ function M.sections(plan, stage, add)
   end
 end
 
-function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+M.axes = inputs.axes
 
 function M.emit(K, place, _, part, i)
   local input, memory = part.input, K.plan.memory
@@ -39,10 +33,6 @@ function M.emit(K, place, _, part, i)
 end
 
 -- A number is read twice, and multiplied.
-function M.cycles(plan, stage)
-  local sum = 0.0
-  for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
-  return 3.0 * sum / plan.per_cycle
-end
+function M.cycles(plan, stage) return inputs.cycles(plan, stage, 3.0) end
 
 return M

@@ -1,12 +1,10 @@
 -- Inputs of a smaller type, widened to float32 once: as all other stages read them.
 
 local graph = require "graph"
+local inputs = require "inputs"
 local options = require "options.init"
-local tiles = require "tiles"
 
 local M = { phase = "widen", title = "inputs in float32" }
-
-local ROWS = 64 -- of a task
 
 -- The list with a stage in front that widens what the others read of the inputs, and one for what fills a cache.
 -- Stages that name an input (narrow.lua) read it as it is.
@@ -18,33 +16,21 @@ function M.rewrite(plan, list)
     if not (tensor and tensor.at == "input") then return tensor end
     if known[tensor.name] then return known[tensor.name] end
     local to = graph.with(tensor, { name = "wide_" .. tensor.name, at = "wide" })
-    local stage = stages[fill] or { name = fill and "widen_filling" or "widen", kind = "widen", inputs = {},
-                                    fill = fill, macs = function() return 0.0 end }
-    table.insert(stage.inputs, { name = tensor.name, to = to, cols = graph.row(cfg, tensor.name),
-                                 rows = tensor.name == "q" and cfg.seq or options.key_rows(cfg) })
-    stages[fill], known[tensor.name] = stage, to
+    inputs.add(stages, "widen", fill, { name = tensor.name, to = to, cols = graph.row(cfg, tensor.name),
+                                        rows = tensor.name == "q" and cfg.seq or options.key_rows(cfg) })
+    known[tensor.name] = to
     return to
   end
   for i, stage in ipairs(list) do
-    local fill = stage.fill or false
+    local fill = stage.fill
     out[i] = graph.with(stage, { a = wide(stage.a, fill), queries = wide(stage.queries, fill),
                                  keys = wide(stage.keys, fill), values = wide(stage.values, fill) })
   end
-  for _, fill in ipairs { true, false } do
-    if stages[fill] then table.insert(out, 1, stages[fill]) end
-  end
-  return out
+  return inputs.in_front(out, stages)
 end
 
 function M.plan(_, stage)
-  local tasks, parts = 0, {}
-  for _, input in ipairs(stage.inputs) do
-    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
-      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
-      tasks = tasks + run.count
-    end
-  end
-  stage.parts, stage.tasks = parts, tasks
+  inputs.split(stage)
   return 0
 end
 
@@ -55,7 +41,7 @@ function M.sections(_, stage, add)
   end
 end
 
-function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+M.axes = inputs.axes
 
 -- Rows lie side by side, whatever they are of.
 function M.emit(K, place, _, part, i)
@@ -70,10 +56,6 @@ function M.emit(K, place, _, part, i)
   end)
 end
 
-function M.cycles(plan, stage)
-  local sum = 0.0
-  for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
-  return 2.0 * sum / plan.per_cycle
-end
+function M.cycles(plan, stage) return inputs.cycles(plan, stage, 2.0) end
 
 return M

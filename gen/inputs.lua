@@ -1,0 +1,66 @@
+-- Stages in front of all others that make of inputs what the others read, row by row: for a run, and (fill) for what
+-- fills a cache. inputs: { name, to = the tensor that is made, rows, cols } each.
+
+local graph = require "graph"
+local tiles = require "tiles"
+
+local M = {}
+
+local ROWS = 64 -- of a task
+
+-- Adds an input to the stage of a kind among `stages`, by fill.
+function M.add(stages, kind, fill, input)
+  fill = fill or false
+  stages[fill] = stages[fill] or { name = fill and kind .. "_filling" or kind, kind = kind, inputs = {}, fill = fill,
+                                   macs = function() return 0.0 end }
+  table.insert(stages[fill].inputs, input)
+end
+
+-- The list with these stages in front.
+function M.in_front(list, stages)
+  for _, fill in ipairs { true, false } do
+    if stages[fill] then table.insert(list, 1, stages[fill]) end
+  end
+  return list
+end
+
+-- The list in which projections of Q, K and V read make(input), a tensor, in the place of each input.
+function M.rewrite(list, kind, make)
+  local known, stages, edits = {}, {}, {}
+  for _, name in ipairs { "queries", "keys", "values" } do
+    local stage = graph.projection(list, name)
+    if stage then
+      local input = stage.a
+      if not known[input.name] then
+        known[input.name] = make(input)
+        M.add(stages, kind, stage.fill, { name = input.name, to = known[input.name], rows = stage.rows,
+                                          cols = input.row })
+      end
+      edits[name] = { graph.with(stage, { a = known[input.name] }) }
+    end
+  end
+  return M.in_front(graph.edited(list, edits), stages)
+end
+
+-- The rows in parts for tasks: { input, size, count, at, first } each.
+function M.split(stage)
+  local tasks, parts = 0, {}
+  for _, input in ipairs(stage.inputs) do
+    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
+      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
+      tasks = tasks + run.count
+    end
+  end
+  stage.parts, stage.tasks = parts, tasks
+end
+
+function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
+
+-- Of a stage that does so much with each number.
+function M.cycles(plan, stage, each)
+  local sum = 0.0
+  for _, input in ipairs(stage.inputs) do sum = sum + input.rows * input.cols end
+  return each * sum / plan.per_cycle
+end
+
+return M
