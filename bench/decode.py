@@ -23,6 +23,7 @@ for variable in "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS":
 
 import numpy as np  # noqa: E402
 
+from ab import lower_median  # noqa: E402
 from suite import MHAGEN, ROOT, widest  # noqa: E402
 
 sys.path.append(str(ROOT / "examples"))
@@ -269,7 +270,7 @@ def sample(run, seconds):
         before = time.process_time()
         run()
         times.append(time.process_time() - before)
-    return sorted(times)[(len(times) - 1) // 2] * 1e6
+    return lower_median(times) * 1e6
 
 
 def compare(model, keys, seq, args):
@@ -297,7 +298,7 @@ def compare(model, keys, seq, args):
     for _ in range(args.rounds):
         for name, run in contestants.items():
             times[name].append(sample(run, args.ms * 1e-3))
-    return {name: (sorted(times[name])[(args.rounds - 1) // 2], found[name]) if name in times else found[name]
+    return {name: (lower_median(times[name]), found[name]) if name in times else found[name]
             for name in [*makers, "read"]}
 
 

@@ -180,7 +180,7 @@ static size_t master_bytes(const checker *c, int i) {
 /* Floats as a buffer has them, and back. */
 static void encode(const checker *c, int i, const void *from, void *to, size_t bytes) {
   if (!is_small(c, i)) memcpy(to, from, bytes);
-  for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++) 
+  for (size_t j = 0; is_small(c, i) && j < bytes / 2; j++)
     ((uint16_t *)to)[j] = mhagen_to_bits(c->kernel->io_dtype, (double)((const float *)from)[j]);
 }
 
@@ -264,7 +264,6 @@ static size_t place_in(const checker *c, int i, size_t b, size_t row, size_t j) 
   const size_t rows = (size_t)all_rows(c, i), piece = piece_of(c, i);
   return ((b * (width_of(c, i) / piece) + j / piece) * rows + row) * piece + j % piece;
 }
-
 
 /* From one batch entry to the next; 0 where all entries have the same. */
 static size_t entry_bytes(const checker *c, int i) {

@@ -99,8 +99,12 @@ def rank(model, expected, tokenizer, query, sentences):
         near = [embed(tokenizer.encode(sentence).ids) @ wanted for sentence in sentences]
         return sorted(range(len(sentences)), key=lambda i: -near[i])[:TOP], near
 
+    def unit(ids):
+        embedding = np.ravel(expected(ids)[0])
+        return embedding / np.linalg.norm(embedding)
+
     ours, near = order(model.embed)
-    theirs, _ = order(lambda ids: np.ravel(expected(ids)[0]) / np.linalg.norm(expected(ids)[0]))
+    theirs, _ = order(unit)
     print(f"\"{query}\", the nearest of {len(sentences)} sentences:")
     for i in ours:
         print(f"  {near[i]:.3f}  {sentences[i]}")
