@@ -308,6 +308,12 @@ def test_all_mistakes_at_once():
     assert_refused(result, "config: zzzzzz4 = 1: unknown key; ...\n")
 
 
+def test_what_a_line_has_room_for():
+    result = run("explain", *(f"isa={letter * 30}" for letter in "abcde"))
+    assert_refused(result, "mhagen: config: isa = aaaaaaaa", "; ...\n")
+    assert 200 < len(result.stderr) < 500
+
+
 def test_given_twice():
     assert_refused(run("explain", *arguments(), "dk=16"), "config: dk = 16: is given twice")
 

@@ -21,6 +21,8 @@ end
 
 M.show = words.short
 
+local LONGEST = 480 -- characters of a message: what is longer is not read in a terminal
+
 local function text_of(e)
   local text = e.message
   if e.rule then
@@ -31,10 +33,15 @@ local function text_of(e)
   return #text <= 400 and text or text:sub(1, 200) .. "..." .. text:sub(-197)
 end
 
+-- The mistakes that the longest message has room for.
 function M.one_line(e)
-  local texts = { text_of(e) }
-  for i, other in ipairs(e.more or {}) do texts[i + 1] = M.one_line(other) end
-  return table.concat(texts, "; ")
+  local line = text_of(e)
+  for _, other in ipairs(e.more or {}) do
+    local text = M.one_line(other)
+    if #line + #text > LONGEST then return line .. "; ..." end
+    line = line .. "; " .. text
+  end
+  return line
 end
 
 return M
