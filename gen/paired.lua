@@ -30,7 +30,8 @@ end
 -- of projections, and for those of attention.
 local against_projections = {
   { few_queries, "few queries and a cache make rows of float32" },
-  { function(_, list) return graph.projection(list, "output") and attend_of(list).out % 2 > 0 end, "dv has to be even" },
+  { function(_, list) return graph.projection(list, "output") and attend_of(list).out % 2 > 0 end,
+    "dv has to be even" },
   { function(plan, list) return graph.projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
     "given rows of tiles have to be even" },
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
