@@ -41,10 +41,7 @@ local against = {
     end
   end,
   function(plan)
-    if #plan.scores.hides > 0 then return "a mask is written with lanes over queries" end
-  end,
-  function(plan)
-    if plan.whole_p then return "probs and scores are written with lanes over queries" end
+    if plan.scores.shown then return "scores are written with lanes over queries" end
   end,
   function(plan)
     if plan.product.integers then return "integers are made of a context with lanes over queries" end

@@ -273,7 +273,11 @@ COVER = [
     "h=2 d_model=9 dk=10 seq=19 k_block=16 io_dtype=f16",  # merged weights
     "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=5 seq_kv=37 cache=append cache_dtype=int8 causal=true q_len=true rope=half",
     "h=4 h_kv=2 dk=6 dv=9 seq=5 seq_kv=37 project=none cache=append cache_layout=bhsd cache_dtype=int8 batch=2",
-    "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append cache_dtype=bf16 kv_start=true sink=true batch=2",
+    "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append cache_dtype=bf16 kv_start=true sink=true q_len=true "
+    "batch=2",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=2 seq_kv=85 cache=append mask=add mask_dims=hqk sink=true probs=true",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=1 seq_kv=33 cache=append cache_dtype=bf16 mask=bool mask_dims=bk q_len=true "
+    "probs=true batch=2",
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append dtype=f16 rope=half alibi=true",
     "h=2 d_model=20 dk=6 dv=3 seq=1 seq_kv=23 attention=cross cache=fixed cache_dtype=f16 qk_norm=rms norm_span=all",
     "h=2 d_model=3 dk=2 seq=2 seq_kv=5 cache=append cache_dtype=int8 unroll=full",

@@ -160,7 +160,8 @@ return function(check)
     { "seq=1 seq_kv=16 isa=avx2 cache_dtype=int8 attend_dtype=bf16 rope=half", true },
     { "seq=1 seq_kv=16 isa=avx2 attend_dtype=f16 cache_dtype=f32", "operands of products are rounded" },
     { "seq=1 seq_kv=16 isa=avx2 dtype=bf16 attend_dtype=f32", "operands of products are rounded" },
-    { "seq=1 seq_kv=16 isa=avx2 mask=bool", "a mask" }, { "seq=1 seq_kv=16 isa=avx2 probs=true", "probs" },
+    { "seq=1 seq_kv=16 isa=avx2 mask=bool mask_dims=hqk", true }, { "seq=1 seq_kv=16 isa=avx2 probs=true", true },
+    { "seq=1 seq_kv=16 isa=avx2 scores=scaled", "scores are written" },
     { "seq=1 seq_kv=16 isa=avx2 dv=8 cache_layout=bhsd", true },
     { "seq=1 seq_kv=16 isa=avx2 dv=9 cache_layout=bhsd", "no whole vectors" },
   } do

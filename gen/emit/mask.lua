@@ -2,6 +2,7 @@
 -- seen.
 
 local mask = require "score.mask"
+local tiles = require "tiles"
 local transpose = require "emit.transpose"
 local types = require "types"
 
@@ -29,8 +30,8 @@ kinds.add = { load = "load", none = 0.0, bias = function(t, w, name, x)
     t:op("set", w, "never_" .. name, -math.huge), tested)
 end }
 
--- A row of biases, one for each key.
-local function row(K, from, to)
+-- A row of biases, one for each key; from: the mask of a head and a query.
+function M.row(K, from, to)
   local t, cfg, w = K.t, K.plan.cfg, K.plan.isa.full
   local kind = kind_of(K.plan)
   K:part("mask_row", "Biases of all keys from a mask, in base 2.", { { "mask", "in", from }, { "biases", "out", to } },
@@ -44,20 +45,23 @@ local function row(K, from, to)
   end)
 end
 
--- Numbers that the biases of the widest group take.
-function M.count(plan)
-  local lanes = plan.isa.lanes
-  if mask.steps(plan.cfg).q > 0 then return plan.kv_rows * plan.widest end
-  return math.max(plan.kv_rows, -(-plan.cfg.seq_kv // lanes) * lanes)
-end
+-- Numbers of a row of biases.
+function M.row_count(plan) return tiles.round_up(plan.cfg.seq_kv, plan.isa.lanes) end
 
 -- Whether heads have biases of their own.
 function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
 
+-- Numbers that the biases take: of the widest group, or of one query of the heads that share keys, in a step.
+function M.count(plan)
+  if plan.step then return (M.by_head(plan) and plan.attend.share or 1) * M.row_count(plan) end
+  if mask.steps(plan.cfg).q > 0 then return plan.kv_rows * plan.widest end
+  return math.max(plan.kv_rows, M.row_count(plan))
+end
+
 -- from: the mask of a head and of the first query of the group.
 function M.write(K, group, from, to)
   local cfg = K.plan.cfg
-  if mask.steps(cfg).q == 0 then return row(K, from, to) end
+  if mask.steps(cfg).q == 0 then return M.row(K, from, to) end
   local kind = kind_of(K.plan)
   transpose.panel(K, "mask", group, {
     p = from, row = cfg.seq_kv, columns = cfg.seq_kv, letter = "M", load = kind.load, none = kind.none,

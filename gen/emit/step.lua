@@ -7,11 +7,13 @@ local epilogue = require "emit.epilogue"
 local exp = require "emit.exp"
 local expr = require "expr"
 local gemm = require "emit.gemm"
+local mask = require "emit.mask"
 local product_of = require "emit.product"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local step_of = require "step"
 local transpose = require "emit.transpose"
+local types = require "types"
 local widening = require "emit.widening"
 
 local M = {}
@@ -30,8 +32,11 @@ end
 
 -- What the rows of gen/score read for head number h of those that share keys.
 local function of_head(K, p, h)
-  return score.of_head(K.plan.scores, p, function(name) return p[name]:at(h) end)
+  local biases = p.mask and p.mask:at(mask.by_head(K.plan) and h * mask.row_count(K.plan) or 0)
+  return score.of_head(K.plan.scores, p, function(name) return p[name]:at(h) end, biases)
 end
+
+local function lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
 
 -- ---- scores ----
 
@@ -39,7 +44,7 @@ end
 local function behind_rows(t, scores, sum, c, at)
   local w, value = t.isa.full, sum
   local place = setmetatable({
-    cfg = scores.cfg, softcap = scores.cfg.softcap, origin = at.origin,
+    cfg = scores.cfg, softcap = scores.cfg.softcap, origin = at.origin, first = at.key + c * w.lanes,
     index = function(_, _, name) -- of t and w
       local first = t:op("index", w, "first_" .. name, at.key + c * w.lanes)
       return t:op("add", w, name, t:op("iota", w, "lane_" .. name), first)
@@ -53,6 +58,11 @@ local function behind_rows(t, scores, sum, c, at)
     local of = name(#scores.biases + i)
     if row.bias then value = t:op("add", w, of, value, row.bias(t, w, "bias_" .. of, place)) end
     if row.change then value = row.change(t, w, of .. (row.bias and "_changed" or ""), place, value) end
+  end
+  for i, row in ipairs(scores.hides) do
+    local of = ("%d_c%d"):format(i, c)
+    value = t:op("sel", w, "seen" .. of, row.hides(t, w, "hide" .. of, place), t:op("set", w, "none" .. of, -math.huge),
+      value)
   end
   return value
 end
@@ -115,7 +125,7 @@ local function scores_of(K, step, ptrs)
     end
     K:each("block", expr.ceil_div(p.stop - p.first, wide.keys), function(b)
       local key = t:int("block_key", expr.min(p.first + b * wide.keys, last - wide.keys))
-      local rows = t:int("rows", expr.min(wide.keys, p.stop - key))
+      local rows = t:int("block_rows", expr.min(wide.keys, p.stop - key))
       widening.rows(K, "keys", plan.attend.keys, plan.attend.depth, { x = p.k:at(key * row), wide = p.wide,
         row = wide.key_row, rows = rows, last = p.stop - key - 1, ahead = wide.keys,
         scales = p.scales and p.scales:at(key) })
@@ -140,11 +150,33 @@ local function blocks_of(K, from, count, build)
   end)
 end
 
+-- The largest score of a head, which is -inf, becomes zero where a mask hides all keys; known: how many keys it does
+-- not hide.
+local function without_keys(K, ptrs)
+  local params = { { "mask", "in", ptrs.mask }, { "most", "out", ptrs.sums }, { "known", "out", ptrs.test },
+                   { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
+  K:part("step_hidden", "A maximum of zero for a query from which a mask hides all keys.", params, function(p)
+    local t, w = K.t, K.plan.isa.full
+    local seen = t:start("zero", w, "seen")
+    K:each("key", p.stop - p.first, function(i)
+      t:block(function()
+        local bias = t:op("dup", w, "bias", p.mask:at(p.first + i))
+        local hidden = t:op("lt", w, "hidden", bias, lowest(t, w))
+        t:update(seen, "add", seen, t:op("zero_if", w, "counts", hidden, t:op("set", w, "one", 1.0)))
+      end)
+    end)
+    local none = t:op("lt", w, "none", seen, t:op("set", w, "half", 0.5))
+    t:op("store", w, nil, p.most, t:op("zero_if", w, "top", none, t:op("load", w, "found", p.most)))
+    t:op("store", w, nil, p.known, seen)
+  end, "cold")
+end
+
 -- The weights of one head, and their sum: of vectors, then of lanes.
 local function weights_of(K, step, ptrs)
   local t, scores, w = K.t, K.plan.scores, K.plan.isa.full
   local params = { { "p", "out", ptrs.p }, { "sums", "out", ptrs.sums }, { "first", "int", ptrs.first },
                    { "stop", "int", ptrs.stop } }
+  if ptrs.test then params[#params + 1] = { "test", "out", ptrs.test } end
   score.add_head_params(scores, params, ptrs.reads)
   K:part("step_weights", "Weights of one query and their sum.", params, function(p)
     local none = t:op("set", w, "none", -math.huge)
@@ -158,6 +190,13 @@ local function weights_of(K, step, ptrs)
     end)
     local round = K.plan.attend_product.b.round
     local top = transpose.of_lanes(t, "max", most, "most")
+    if p.test then
+      t:op("store", w, nil, p.sums, top)
+      t:op("store", w, nil, p.test, t:op("set", w, "seen", 1.0))
+      local above = t:op("lt", w, "above", lowest(t, w), top)
+      t:unless({ t:op("all", w, "known", above) }, function() without_keys(K, p) end)
+      top = t:op("load", w, "largest", p.sums)
+    end
     local m = softmax.with_extras(t, w, "most", { scores = scores, reads = p }, top)
     if round then m = softmax.whole(t, w, "top", m) end
     local sum = t:start("zero", w, "sum")
@@ -174,14 +213,21 @@ local function weights_of(K, step, ptrs)
     local all = transpose.of_lanes(t, "add", sum, "all")
     for i, row in ipairs(scores.extras) do
       local of = "extra" .. i
-      local x = t:op("sub", w, "x_" .. of, row.extra(t, w, of, p), m)
-      all = t:op("add", w, "sum_" .. of, all, exp.exp2(t, "p_" .. of, x))
+      local extra = exp.exp2(t, "p_" .. of, t:op("sub", w, "x_" .. of, row.extra(t, w, of, p), m))
+      if p.test then
+        local none = t:op("lt", w, "none_" .. of, t:op("load", w, "seen_" .. of, p.test), t:op("set", w, "half", 0.5))
+        extra = t:op("zero_if", w, "counts_" .. of, none, extra)
+      end
+      all = t:op("add", w, "sum_" .. of, all, extra)
     end
     t:op("store", w, nil, p.sums, all)
   end)
 end
 
 -- ---- context ----
+
+-- Numbers from a row of values to the next, as products read them.
+local function value_row(K) return (K.plan.step.wide and K.plan.step.wide.value_row) or K.plan.attend.values.row end
 
 -- Some rows of O += P V, over a literal number of keys or a run-time `count` of them.
 local function context_tile(K, step, tile)
@@ -198,11 +244,31 @@ local function context_tile(K, step, tile)
       product = K.plan.attend_product, rows = run.size, vecs = block.vecs,
       steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
-      b = { p = p.v, step = step.wide and step.wide.value_row or K.plan.attend.values.row }, init = gemm.from_zero(t),
+      b = { p = p.v, step = value_row(K) }, init = gemm.from_zero(t),
     }
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
   end)
+end
+
+-- Rows of values, with zeros in those that a mask hides, which may be NaN; mask: from the first of these keys on.
+local function seen_values(K, ptrs)
+  local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
+                   { "keys", "int", ptrs.keys } }
+  K:part("step_values", "Values, but zeros in the place of those that a mask hides.", params, function(p)
+    local t, w = K.t, K.plan.isa.full
+    K:each("key", p.keys, function(i)
+      t:block(function()
+        local hidden = t:op("lt", w, "hidden", t:op("dup", w, "bias", p.mask:at(i)), lowest(t, w))
+        K:vectors("i", K.plan.attend.breadth, function(at, used)
+          t:block(function()
+            local value = t:read("load", w, "value", p.v:at(i * value_row(K) + at), used)
+            t:op("store", w, nil, p.seen:at(i * value_row(K) + at), t:op("zero_if", w, "seen_value", hidden, value))
+          end)
+        end)
+      end)
+    end)
+  end, "cold")
 end
 
 -- The weights of keys from `from` on times their values, for all heads.
@@ -213,6 +279,11 @@ local function context_block(K, step, ptrs, from, keys)
     widening.rows(K, "values", values, K.plan.attend.breadth, { x = ptrs.v:at(from * values.row), wide = v,
       row = wide.value_row, rows = keys, last = ptrs.stop - from - 1, ahead = step.block,
       scales = ptrs.scales and ptrs.scales:at(from) })
+  end
+  if ptrs.mask then
+    local seen = wide and v or ptrs.seen
+    seen_values(K, { v = v, seen = seen, mask = ptrs.mask:at(from), keys = keys })
+    v = seen
   end
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
@@ -228,22 +299,44 @@ local function context_block(K, step, ptrs, from, keys)
   end
 end
 
--- build(row, at, used, w) for the vectors of the context of all heads, `at` their first column.
-local function each_vector(K, build)
+-- build(row, at, used, w) for the vectors of the context of all heads, or of head `only`; at: their first column.
+local function each_vector(K, build, only)
   local w = K.plan.isa.full
-  K:each("head", K.plan.attend.share, function(h)
+  local function columns(h)
     K:vectors("i", K.plan.attend.breadth, function(at, used)
       K.t:block(function() build(h, at, used, w) end)
     end)
-  end)
+  end
+  if only then return columns(only) end
+  K:each("head", K.plan.attend.share, columns)
 end
 
+-- 1 over the sum of weights at `sums`, or zero where a mask hides all keys.
+local function inverse_of(K, w, sums)
+  local t, sum = K.t, K.t:op("load", w, "sum", sums)
+  local inverse = t:op("div", w, "inverse", t:op("set", w, "one", 1.0), sum)
+  if #K.plan.scores.hides == 0 then return inverse end
+  local none = t:op("lt", w, "none", sum, softmax.least_sum(t, w, "sum", K.plan))
+  return t:op("zero_if", w, "scale", none, inverse)
+end
+
+-- The context of all heads. ptrs.test: a vector that is not zero where a result is not finite. ptrs.mask: of head
+-- number ptrs.only, or of all heads, whose hidden values are left out.
 local function context_of(K, step, ptrs)
   local t = K.t
   local params = { { "v", "in", ptrs.v }, { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
                    { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
   add_wide(params, ptrs, ptrs.v_scales)
-  K:part("step_context", "The context of a query, of the heads that share values.", params, function(p)
+  for _, name in ipairs { "seen", "test" } do
+    if ptrs[name] then params[#params + 1] = { name, "out", ptrs[name] } end
+  end
+  if ptrs.mask then params[#params + 1] = { "mask", "in", ptrs.mask } end
+  if ptrs.only then params[#params + 1] = { "only", "int", ptrs.only } end
+  local name, doc, kind = "step_context", "The context of a query, of the heads that share values.", nil
+  if ptrs.mask then
+    name, doc, kind = "step_context_seen", "The same without values that a mask hides.", "cold"
+  end
+  K:part(name, doc, params, function(p)
     each_vector(K, function(h, at, _, w)
       t:op("store", w, nil, p.o:at(h * step.product.ld + at), t:op("zero", w, "zero"))
     end)
@@ -251,20 +344,72 @@ local function context_of(K, step, ptrs)
     K:each("block", blocks, function(b) context_block(K, step, p, p.first + b * step.block, step.block) end)
     local from = t:int("from", p.first + blocks * step.block)
     t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)
+    local test = p.test and t:start("zero", K.plan.isa.full, "tested")
     each_vector(K, function(h, at, used, w)
-      local sum = t:op("load", w, "sum", p.sums:at(h * w.lanes))
-      local inverse = t:op("div", w, "inverse", t:op("set", w, "one", 1.0), sum)
+      local inverse = inverse_of(K, w, p.sums:at(h * w.lanes))
       local value = t:op("load", w, "context", p.o:at(h * step.product.ld + at))
-      t:write(w, p.out:at(h * ptrs.out.head + at), t:op("mul", w, "o_final", value, inverse), used)
+      local final = t:op("mul", w, "o_final", value, inverse)
+      t:write(w, p.out:at(h * ptrs.out.head + at), final, used)
+      if test then t:update(test, "fma", final, t:op("zero", w, "zero"), test) end -- 0 * inf is NaN
+    end, p.only)
+    if test then t:op("store", K.plan.isa.full, nil, p.test, test) end
+  end, kind)
+end
+
+-- The context again where it is not finite, without values that a mask hides.
+local function without_hidden(K, step, ptrs)
+  local t, w = K.t, K.plan.isa.full
+  local finite = t:op("lt", w, "finite", t:op("load", w, "tested", ptrs.test), t:op("set", w, "one", 1.0))
+  local function again(own) context_of(K, step, setmetatable(own, { __index = ptrs })) end
+  t:unless({ t:op("all", w, "good", finite) }, function()
+    if not mask.by_head(K.plan) then return again { mask = ptrs.reads.mask, test = false } end
+    K:each("head", K.plan.attend.share, function(h)
+      again { mask = ptrs.reads.mask:at(h * mask.row_count(K.plan)), only = h, test = false }
     end)
   end)
 end
 
--- The context of a row that sees no key.
-local function clear(K, out)
-  K:part("step_none", "The context of a query that sees no key.", { { "out", "out", out.p } }, function(p)
+-- ---- attention weights ----
+
+-- The weights of one head as they are returned.
+local function probs_of(K, ptrs)
+  local t, w = K.t, K.plan.isa.full
+  local params = { { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "probs", "out", ptrs.probs },
+                   { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
+  K:part("step_probs", "Normalizes and stores the attention weights of a query.", params, function(p)
+    local inverse = inverse_of(K, w, p.sums)
+    local least = t:op("set", w, "least", 2.0 ^ -126)
+    local first, last = t:op("index", w, "first_key", p.first), t:op("index", w, "last_key", p.stop - 1)
+    K:vectors("i", K.plan.cfg.seq_kv, function(at, used)
+      t:block(function()
+        local key = t:op("add", w, "key", t:op("iota", w, "lane"), t:op("index", w, "from", at))
+        local scaled = t:op("mul", w, "scaled", t:op("load", w, "weight", p.p:at(at)), inverse)
+        local value = t:op("zero_if", w, "normal", t:op("lt", w, "tiny", scaled, least), scaled)
+        value = t:op("zero_if", w, "late", t:op("lt", w, "behind", last, key), value)
+        value = t:op("zero_if", w, "seen", t:op("lt", w, "before", key, first), value)
+        t:write(w, p.probs:at(at), value, used)
+      end)
+    end)
+  end)
+end
+
+-- The context and the weights of a row that sees no key.
+local function clear(K, out, probs)
+  local t, cfg = K.t, K.plan.cfg
+  local params = { { "out", "out", out.p } }
+  if probs then params[2] = { "probs", "out", probs } end
+  K:part("step_none", "The context of a query that sees no key.", params, function(p)
     each_vector(K, function(h, at, used, w)
-      K.t:write(w, p.out:at(h * out.head + at), K.t:op("zero", w, "zero"), used)
+      t:write(w, p.out:at(h * out.head + at), t:op("zero", w, "zero"), used)
+    end)
+    if not probs then return end
+    K:each("head", K.plan.attend.share, function(h)
+      K:vectors("i", cfg.seq_kv, function(at, used)
+        t:block(function()
+          local w = K.plan.isa.full
+          t:write(w, p.probs:at(h * (cfg.seq * cfg.seq_kv) + at), t:op("zero", w, "zero"), used)
+        end)
+      end)
     end)
   end)
 end
@@ -272,7 +417,8 @@ end
 -- ---- all of it ----
 
 -- ptrs: q, q_head (numbers from head to head), k, v, those of the heads; p, sums and o, of the workspace; out { p,
--- head }, where the context goes; reads, what the rows of gen/score read, with the query and its place.
+-- head }, where the context goes; reads, what the rows of gen/score read, with the query and its place; probs, where
+-- the weights of the query go, if they do; behind a mask test, a vector, and seen, a block of values.
 function M.heads(K, ptrs)
   local t, step, scores = K.t, K.plan.step, K.plan.scores
   local first, last = score.interval(scores, ptrs.reads)
@@ -282,11 +428,19 @@ function M.heads(K, ptrs)
       scores_of(K, step, ptrs)
       K:each("head", K.plan.attend.share, function(h)
         weights_of(K, step, { p = ptrs.p:at(h * step.p_row), sums = ptrs.sums:at(h * K.plan.isa.lanes),
-                              first = ptrs.first, stop = ptrs.stop, reads = of_head(K, ptrs.reads, h) })
+                              first = ptrs.first, stop = ptrs.stop, test = ptrs.test,
+                              reads = of_head(K, ptrs.reads, h) })
       end)
     end)
-    K:of("context", function() context_of(K, step, ptrs) end)
-  end, function() clear(K, ptrs.out) end)
+    K:of("context", function()
+      context_of(K, step, ptrs)
+      if #scores.hides > 0 then without_hidden(K, step, ptrs) end
+    end)
+    K:each("head", ptrs.probs and K.plan.attend.share or 0, function(h)
+      probs_of(K, { p = ptrs.p:at(h * step.p_row), sums = ptrs.sums:at(h * K.plan.isa.lanes), first = ptrs.first,
+                    stop = ptrs.stop, probs = ptrs.probs:at(h * (K.plan.cfg.seq * K.plan.cfg.seq_kv)) })
+    end)
+  end, function() clear(K, ptrs.out, ptrs.probs) end)
 end
 
 return M

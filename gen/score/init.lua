@@ -20,10 +20,10 @@
 --            sees a key; m is not below it
 --
 -- `at` is the place of a vector of scores: at.index(t, w, name), the vector of the numbers of its keys; where its lanes
--- are queries at.key, the same as an expression, at.c, the number of the vector, at.lane, its first lane, of at.width
--- in the group; at.cfg, what the rows read by name, and for a row with a rise at.final, the vector
--- of the last keys that are seen, and at.origin, the same, but beside an extra score or before a change the places
--- of the queries. Scores are in base 2: log2(e) times those of the formula.
+-- are keys at.first, the number of the first one; where they are queries at.key, their key as an expression, at.c, the
+-- number of the vector, at.lane, its first lane, of at.width in the group; at.cfg, what the rows read by name, and for
+-- a row with a rise at.final, the vector of the last keys that are seen, and at.origin, the same, but beside an extra
+-- score or before a change the places of the queries. Scores are in base 2: log2(e) times those of the formula.
 
 local expr = require "expr"
 local mask = require "score.mask"

@@ -1,6 +1,6 @@
 -- mask: what an array says of each key, for all queries or for each batch entry, head and query. A key is not seen
 -- where a truth is 0 or a number that is added to scores is -inf. emit/mask.lua makes biases of either, in base 2:
--- [key][lanes of a group] where the array has queries, else [key].
+-- [key][lanes of a group] where the array has queries and these are lanes, else [key].
 
 local types = require "types"
 
@@ -20,6 +20,7 @@ end
 
 -- The bias at a place.
 local function bias(t, w, name, at)
+  if at.first then return t:op("load", w, name, at.mask:at(at.first)) end
   if M.steps(at.cfg).q == 0 then return t:op("dup", w, name, at.mask:at(at.key)) end
   return t:op("load", w, name, at.mask:at(at.key * at.width + at.lane))
 end

@@ -51,7 +51,8 @@ end
 local function steps(K, group, own)
   local plan, p, scratch = K.plan, own.p, own.scratch
   local context, scores, share, depth = plan.attend.context, plan.scores, plan.attend.share, plan.attend.depth
-  local queries = query_rows(plan)
+  local queries, cfg = query_rows(plan), plan.cfg
+  local biases = #scores.hides > 0 and scratch "mask"
   if own.q then
     local rows = { p = scratch "q_rows", row = plan.hb * depth, columns = plan.hb * depth }
     transpose.rows(K, "queries_rows", group, own.q, rows)
@@ -63,9 +64,12 @@ local function steps(K, group, own)
     local k, v = own.of_keys(kv)
     local reads = score.of_head(scores, own.seen, function(name)
       return plan.memory:from(p.packed, name):at(kv * share)
-    end)
+    end, biases)
     K:each("query", group.used, function(r)
       K.t:when(r, p.rows and p.rows - own.seen.query or group.used, function()
+        K:each("sharing", biases and (mask.by_head(plan) and share or 1) or 0, function(h)
+          mask.row(K, score.of_block(scores, p, kv * share + h, r).mask, biases:at(h * mask.row_count(plan)))
+        end)
         step_code.heads(K, {
           q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head,
           k = k, v = v, wide = plan.step.wide and scratch "wide",
@@ -73,6 +77,8 @@ local function steps(K, group, own)
           p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
           out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
           reads = score.of_query(reads, own.seen.query + r),
+          probs = p.probs and p.probs:at(kv * (share * cfg.seq * cfg.seq_kv) + r * cfg.seq_kv),
+          test = biases and scratch "test", seen = biases and not plan.step.wide and scratch "seen_values",
         })
       end)
     end)
@@ -301,6 +307,12 @@ function M.sections(plan, stage, add)
     add("task", { name = "p", doc = "weights of scores", count = stage.share * plan.step.p_row, type = scored })
     add_rows("sums", "sums of weights", stage.share * plan.isa.lanes)
     add_rows("o_sums", "sums of the context", stage.share * plan.step.product.ld)
+    if #plan.scores.hides > 0 then
+      add_rows("test", "whether a context is finite", plan.isa.lanes)
+      if not plan.step.wide then
+        add_rows("seen_values", "values that are not hidden", plan.step.block * stage.values.row + plan.isa.lanes)
+      end
+    end
   else
     add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
     add_task("stats", "statistics", statistics.count(plan.scores))

@@ -320,9 +320,9 @@ static __attribute__((noinline)) void step_scores(const float *q, const int8_t *
     ptrdiff_t first, ptrdiff_t stop, float *wide, const float *scales) {
   for (ptrdiff_t block = 0; block < ((stop - first + 7) / 8); ++block) {
     const ptrdiff_t block_key = first + 8 * block < 1 ? first + 8 * block : 1;
-    const ptrdiff_t rows = 8 < stop - block_key ? 8 : stop - block_key;
-    widen_keys(k + 2 * block_key, wide, scales + block_key, rows, stop - block_key - 1);
-    for (ptrdiff_t tile = 0; tile < ((rows + 7) / 8); ++tile) {
+    const ptrdiff_t block_rows = 8 < stop - block_key ? 8 : stop - block_key;
+    widen_keys(k + 2 * block_key, wide, scales + block_key, block_rows, stop - block_key - 1);
+    for (ptrdiff_t tile = 0; tile < ((block_rows + 7) / 8); ++tile) {
       const ptrdiff_t key = block_key + 8 * tile;
       {
         __m256 acc[8];
