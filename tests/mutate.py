@@ -50,6 +50,8 @@ CONFIGS = [
     "h=2 d_model=12 dk=4 seq=21 seq_kv=19 attention=cross q_len=true causal=true probs=true batch=2",
     "h=3 d_model=9 dk=4 seq=21 mask=bool mask_dims=bhqk batch=2",
     "h=2 d_model=9 dk=4 seq=37 mask=add mask_dims=hk probs=true",
+    "h=8 d_model=3 dk=19 seq=2 attention=cross seq_kv=85 causal=true causal_align=bottom_right alibi=true mask=bool "
+    "mask_dims=bhqk batch=4",
     "h=2 d_model=10 dk=4 seq=21 softcap=2 sink=true alibi=true",
     "h=2 d_model=10 dk=4 seq=9 seq_kv=33 attention=cross causal=true kv_start=true q_len=true scores=scaled key_rows=4",
     "h=2 d_model=10 dk=4 seq=21 kv_len=true causal=true alibi=true scores=masked",
@@ -301,6 +303,8 @@ MUTATIONS = [
     ("queries that are not projected", "stage/project.lua", "{ stop = place.rows }", "{ stop = place.rows - 1 }"),
     ("keys that causal rows see left out", "score/init.lua", 'bound(row, "last", values.rows - 1)',
      'bound(row, "last", values.rows - 2)'),
+    ("a lane that is done again in another way", "emit/again.lua", 'good, load "late", negmax)',
+     'good, t:op("zero", w, "never_" .. name), negmax)'),
     ("values of hidden keys that leak", "emit/head.lua", "filtered = masked and head.again", "filtered = false"),
     ("a row without keys that is not bo", "fold.lua", "if scores.keyless or shared(cfg) or", "if shared(cfg) or"),
     ("a row without keys divided by its sum", "emit/head.lua", "if K.plan.scores.keyless then", "if false then"),

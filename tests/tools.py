@@ -229,6 +229,8 @@ COVER = [
     "h=4 h_kv=2 d_model=20 dk=6 seq=70 mask=bool mask_dims=bqk batch=2 probs=true",
     "h=3 d_model=20 dk=6 seq=37 mask=add mask_dims=hqk causal=true kv_len=true",
     "h=2 d_model=9 dk=5 seq=19 attention=cross seq_kv=23 mask=add mask_dims=bk batch=2 unroll=tile",
+    "h=8 d_model=3 dk=19 seq=2 attention=cross seq_kv=85 causal=true causal_align=bottom_right alibi=true mask=bool "
+    "mask_dims=bhqk batch=4",  # lanes that are done again, beside NaN in others
     "h=4 h_kv=2 d_model=20 dk=5 seq=40 causal=true sink=true probs=true",
     "h=3 d_model=12 dk=6 seq=37 softcap=5 alibi=true sink=true kv_len=true",
     "h=2 d_model=13 dk=7 seq=9 softcap=0.7 attention=cross seq_kv=50 window_left=9 causal_align=bottom_right",

@@ -29,8 +29,8 @@ local function name_of(K, group, ptrs)
   return own and ("%s_q%d"):format(group.name, ptrs.query) or group.name
 end
 
--- Does a head again. Lanes whose sum is good keep their maximum, and so get the same bits as before. Behind a mask
--- all tiles go the way of those at the edge, which is one copy of the code less.
+-- Does a head again. Lanes whose sum is good keep their maximum, and what of it is subtracted late, and so get the same
+-- bits as before. Behind a mask all tiles go the way of those at the edge, which is one copy of the code less.
 local function head_again(K, group, ptrs, span)
   local params = {
     { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "v", "in", ptrs.v }, { "p", "out", ptrs.p },
@@ -51,7 +51,11 @@ local function head_again(K, group, ptrs, span)
         local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
-        put("late", t:op("zero_if", w, "late_" .. name, good, negmax))
+        if K.plan.scores.masked then
+          put("late", t:op("sel", w, "later_" .. name, good, load "late", negmax))
+        else
+          put("late", t:op("zero_if", w, "late_" .. name, good, negmax))
+        end
       end)
     end)
     head.pass(K, group, p, one)
@@ -124,9 +128,16 @@ function M.check(K, group, ptrs, span)
   local scores = K.plan.scores
   local function check()
     unless_good(K, group, ptrs, 1, function(mark)
-      if not scores.masked then mark() end
+      if not scores.masked then
+        mark()
+        return head_again(K, group, ptrs, span)
+      end
+      K.t:block(function()
+        head.each_stat(K, group, ptrs.stats, function(w, name, _, put)
+          put("late", K.t:op("zero", w, "late_" .. name))
+        end)
+      end)
       head_again(K, group, ptrs, span)
-      if not scores.masked then return end
       unless_good(K, group, ptrs, 2, function(mark_again)
         mark_again()
         head_again(K, group, ptrs, span)

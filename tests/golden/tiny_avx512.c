@@ -475,8 +475,9 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
-    const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
-    _mm256_storeu_ps(stats + 96, late_c0);
+    const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
+    const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
+    _mm256_storeu_ps(stats + 96, later_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
   {
@@ -531,6 +532,10 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
+        {
+          const __m256 late_c0 = _mm256_setzero_ps();
+          _mm256_storeu_ps(scratch + 304, late_c0);
+        }
         again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
             scratch + 208, o + 64 * head, finish);
         {
