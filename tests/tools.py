@@ -22,10 +22,11 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
-            "neon": "aarch64"}
+            "neon": "aarch64", "neon_i8mm": "aarch64"}
 ISAS = list(MACHINES)
 # Of CPUs, beside AVX-512, which all machines of the tests have.
-NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"}}
+NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"},
+         "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
