@@ -287,7 +287,8 @@ COVER = [
 class Instruction:
     def __init__(self, address, text):
         self.address, self.text = address, text
-        self.fma = bool(re.match(r"vfn?m(add|sub)\d*ps\b|vdpbf16ps\b|vpdpbusd\b|fml[as]\s+v", text))
+        self.fma = bool(re.match(r"vfn?m(add|sub)\d*ps\b|vdpbf16ps\b|vpdpbusd\b|"
+                             r"(fml[as]|bfdot|sdot|bfmmla|smmla)\s+v", text))
         # Jumps in Intel's syntax and in Arm's; calls are none.
         jump = re.match(r"(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\s+(?:.*,\s*)?([0-9a-f]+) <", text)
         self.target = int(jump[1], 16) if jump else None
