@@ -1,7 +1,10 @@
 """Asks llvm-mca about the NEON kernels of the suite: how many FMAs a cycle do their products reach?
 
     python3 bench/mca.py [--shapes micro,minilm] [--cc "clang-19 --target=aarch64-linux-gnu"]
-                         [--cpu neoverse-n1,apple-m1] [key=value ...]
+                         [--isa neon_i8mm] [--cpu neoverse-n1,apple-m1] [key=value ...]
+
+With --isa neon_i8mm and dtype=bf16 or int8 these are products of small numbers as well, which the models start as many
+of as FMAs.
 
 No Arm hardware is measured. A kernel is compiled with -O2 and run once under QEMU, which counts how often
 each instruction runs. For the innermost loops and the straight-line blocks that are products, llvm-mca
@@ -27,7 +30,10 @@ import suite
 sys.path.append(str(suite.ROOT / "tests"))
 from tools import disassemble  # noqa: E402
 
-CPUS = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3}  # FMAs per cycle
+# FMAs per cycle.
+CPUS = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3, "neoverse-n2": 2, "apple-m2": 3}
+OF_ISA = {"neon": ["neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"],
+          "neon_i8mm": ["neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m2"]}
 OLDEST = 17  # of LLVM: before it, models of other cores answer to the names of Neoverse N1, V1 and V2
 TARGET = {"gcc": 0.90, "clang": 0.95}
 CROSS = "aarch64-linux-gnu-"
@@ -84,9 +90,9 @@ def call(*command, **options):
 
 # ---- instructions ----
 
-def build(directory, config, cc):
+def build(directory, config, isa, cc):
     """Generates and compiles a kernel; returns the program that runs it."""
-    call(suite.MHAGEN, "gen", *config, "isa=neon", "name=kernel", "--quiet", "-o", directory)
+    call(suite.MHAGEN, "gen", *config, f"isa={isa}", "name=kernel", "--quiet", "-o", directory)
     (directory / "main.c").write_text(MAIN)
     call(*cc.split(), "-std=c11", "-O2", "-c", directory / "kernel.c", "-o", directory / "kernel.o")
     call(CROSS + "gcc", "-static", "-O2", "-DMHAGEN_NO_POOL", directory / "main.c",
@@ -106,7 +112,7 @@ def executed(program, plugin):
 
 
 # What products are made of; other arithmetic is that of softmax and the like.
-PRODUCT = re.compile(r"(fml[as]\s+v|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov|mvni|dup"
+PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov|mvni|dup"
                      r"|(add|sub)s?\s+[xw])")
 
 
@@ -128,7 +134,7 @@ def products(function):
     for line in lines:
         at = [n for n, i in enumerate(line) if i.fma]
         # The polynomial of exp has constant factors, products have elements of a matrix.
-        by_element = sum(bool(re.search(r"\.s\[\d\]$|^ld1r", i.text)) for i in line)
+        by_element = sum(bool(re.search(r"\.(s|2h|4b)\[\d\]$|^ld1r|mmla", i.text)) for i in line)
         if len(at) >= LEAST and by_element:
             found.append(("line", line[at[0]:at[-1] + 1]))
     return found
@@ -168,9 +174,9 @@ class Product:
 
 class Kernel:
     """A shape with a compiler."""
-    def __init__(self, config, cc, plugin, mca, cpus):
+    def __init__(self, config, isa, cc, plugin, mca, cpus):
         with tempfile.TemporaryDirectory() as directory:
-            program = build(pathlib.Path(directory), config, cc)
+            program = build(pathlib.Path(directory), config, isa, cc)
             counts = executed(program, plugin)
             symbols = call(CROSS + "nm", pathlib.Path(directory) / "kernel.o").stdout
             names = {name for name in re.findall(r" [tT] (\w+)$", symbols, re.M) if "pack" not in name}
@@ -211,10 +217,11 @@ def main():
     parser.add_argument("--shapes", default=",".join(suite.suite()), help="such as micro,minilm")
     parser.add_argument("--cc", action="append", help="compiler and options; may be repeated; "
                         "default: gcc and the newest clang")
-    parser.add_argument("--cpu", default=",".join(CPUS))
+    parser.add_argument("--isa", default="neon", choices=OF_ISA)
+    parser.add_argument("--cpu", help="default: those of the ISA among " + ", ".join(CPUS))
     parser.add_argument("--out", type=pathlib.Path, default=suite.ROOT / "build")
     args = parser.parse_args()
-    shapes, cpus = args.shapes.split(","), args.cpu.split(",")
+    shapes, cpus = args.shapes.split(","), args.cpu.split(",") if args.cpu else OF_ISA[args.isa]
     if not set(shapes) <= set(suite.suite()):
         parser.error("the shapes are " + ", ".join(suite.suite()))
     if not set(cpus) <= set(CPUS):
@@ -241,8 +248,8 @@ def main():
              f"target {target:.2f}")
         show(heading(cpus))
         for name in shapes:
-            kernel = kernels[cc, name] = Kernel([*suite.suite()[name][0], *args.keys], cc, plugin, mca,
-                                                cpus)
+            kernel = kernels[cc, name] = Kernel([*suite.suite()[name][0], *args.keys], args.isa, cc, plugin,
+                                                mca, cpus)
             for p in kernel.products:
                 show(f"{name:<14} {p.name + ' ' + p.kind:<32} {p.fmas:>9} "
                      f"{p.executed / kernel.fmas:6.3f} {p.spills:6}  " +

@@ -3,8 +3,9 @@
 
 local M = {}
 
--- name, doc; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core has. What a row does
--- not say is as in `generic`, which says:
+-- name, doc; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core has, and for those that
+-- extend it, but for what it lacks; products of small numbers are as many. What a row does not say is as in `generic`,
+-- which says:
 --   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
 --                      as many sums as hide it
 --   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
@@ -22,7 +23,7 @@ local generic = {
   name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
-  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 },
+  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {},
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
@@ -43,7 +44,9 @@ M.rows = {
   { name = "neoverse_v2", doc = "Arm Neoverse V2", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
     cached = 1048576, ports = arm },
   { name = "apple_m1", doc = "Apple M1, performance cores", fmas = { scalar = 4, neon = 4 }, near = 65536,
-    near_bytes = 32, cached = 6291456, ports = arm },
+    near_bytes = 32, cached = 6291456, ports = arm, lacks = { "neon_i8mm" } },
+  { name = "apple_m2", doc = "Apple M2, performance cores", fmas = { scalar = 4, neon = 4 }, near = 65536,
+    near_bytes = 32, cached = 8388608, ports = arm },
 }
 
 M.names, M.by_name = {}, {}
@@ -65,6 +68,9 @@ function M.facts(name, isa)
   facts.fmas = row.fmas[known] or row == generic and 1 or nil -- of an ISA that is new here
   local fmas = facts.fmas
   facts.ports = row.ports[known] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }
+  for _, lacking in ipairs(row.lacks) do
+    if lacking == isa.name then return end
+  end
   return facts.fmas and facts
 end
 

@@ -135,7 +135,9 @@ function M.cost(target, rows, vecs, steps, a_order)
   local bytes = target.product.b.bytes * isa.lanes * #vecs
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
-  local broadcasts = target.product.integers and rows or rows * cpu.fmas / 2 -- no instruction reads them by itself
+  local product = target.product
+  local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
+  local broadcasts = alone and rows or rows * cpu.fmas / 2
   local step = math.max(rows * fma, #vecs + broadcasts, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs

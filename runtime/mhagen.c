@@ -9,6 +9,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
 #include <cpuid.h>
 
@@ -22,6 +28,40 @@ static int has_avx_vnni(void) {
   unsigned a = 0, b, c, d;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
 }
+#endif
+
+#if defined(__aarch64__)
+/* Dot products, bfloat16 and I8MM: what the compiler takes for granted, or else what the operating
+ * system says. */
+#if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && \
+    defined(__ARM_FEATURE_MATMUL_INT8)
+static int has_neon_i8mm(void) { return 1; }
+#elif defined(__linux__)
+static int has_neon_i8mm(void) {
+  const unsigned long first = 1ul << 20, second = 1ul << 13 | 1ul << 14;
+  return (getauxval(AT_HWCAP) & first) == first && (getauxval(AT_HWCAP2) & second) == second;
+}
+#elif defined(__APPLE__)
+static int has_feature(const char *name) {
+  int value = 0;
+  size_t size = sizeof value;
+  return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+}
+
+static int has_neon_i8mm(void) {
+  return has_feature("hw.optional.arm.FEAT_DotProd") && has_feature("hw.optional.arm.FEAT_BF16") &&
+         has_feature("hw.optional.arm.FEAT_I8MM");
+}
+#elif defined(_WIN32)
+__declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long feature);
+
+static int has_neon_i8mm(void) { /* the numbers of winnt.h */
+  return IsProcessorFeaturePresent(43) && IsProcessorFeaturePresent(66) &&
+         IsProcessorFeaturePresent(68);
+}
+#else
+static int has_neon_i8mm(void) { return 0; }
+#endif
 #endif
 
 const char *mhagen_status_text(mhagen_status status) {
@@ -56,6 +96,7 @@ int mhagen_cpu_has(mhagen_cpu isa) {
   if (isa == MHAGEN_CPU_AVX_VNNI) return avx2 && has_f16c() && has_avx_vnni();
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
+  if (isa == MHAGEN_CPU_NEON_I8MM) return has_neon_i8mm();
 #endif
   return isa == MHAGEN_CPU_ANY;
 }

@@ -469,7 +469,8 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_NEON,
   MHAGEN_CPU_AVX2_F16C,
   MHAGEN_CPU_AVX512_BF16, /* and MHAGEN_CPU_AVX512, and VNNI */
-  MHAGEN_CPU_AVX_VNNI     /* and MHAGEN_CPU_AVX2_F16C */
+  MHAGEN_CPU_AVX_VNNI,    /* and MHAGEN_CPU_AVX2_F16C */
+  MHAGEN_CPU_NEON_I8MM    /* and DotProd and BF16 */
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). */

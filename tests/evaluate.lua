@@ -70,28 +70,33 @@ function fn.PAIR(x, y) return fn.FLOAT(fn.BITS(x) >> 16 & 0xFFFF | fn.BITS(y) & 
 function fn.BF16(x) return nearest(x, 8, -126, 0x1.FEp127) end
 function fn.F16(x) return nearest(x, 11, -14, 65504.0) end
 
+-- A sum, rounded to odd in double: rounding it again to float32 is the same as rounding once then (Boldo & Melquiond
+-- 2008).
+local function odd_sum(x, y)
+  local sum = x + y
+  local y_part = sum - x
+  local lost = (x - (sum - y_part)) + (y - y_part)
+  if lost == 0 or lost ~= lost then return sum end
+  local bits = string.unpack("<i8", string.pack("<d", sum))
+  if bits & 1 == 0 then bits = bits + ((lost > 0) == (sum > 0) and 1 or -1) end
+  return (string.unpack("<d", string.pack("<i8", bits)))
+end
+
+function fn.fmaf(a, b, c) return fn.F(odd_sum(a * b, c)) end -- the product is exact
+
+-- Rounded to odd as float32 as well, and flushed.
+function fn.ODD(x, y)
+  local bits, below = string.unpack("<I8", string.pack("<d", odd_sum(x, y))), 1 << 29
+  if bits % below > 0 and x == x and y == y then bits = bits // below * below | below end
+  local odd = string.unpack("<d", string.pack("<I8", bits))
+  return fn.FLUSHED(math.abs(odd) >= 2.0 ^ 128 and odd * math.huge or odd)
+end
+
 function fn.all(mask)
   for i = 0, #mask do
     if not mask[i] then return false end
   end
   return true
-end
-
--- The product is exact in double; the sum is rounded to odd there, so that rounding it again to
--- float32 is the same as rounding once (Boldo & Melquiond 2008).
-function fn.fmaf(a, b, c)
-  local p = a * b
-  local sum = p + c
-  local c_part = sum - p
-  local lost = (p - (sum - c_part)) + (c - c_part)
-  if lost ~= 0 and lost == lost then
-    local bits = string.unpack("<i8", string.pack("<d", sum))
-    if bits & 1 == 0 then
-      bits = bits + ((lost > 0) == (sum > 0) and 1 or -1)
-      sum = string.unpack("<d", string.pack("<i8", bits))
-    end
-  end
-  return fn.F(sum)
 end
 
 -- ---- a meaning as a function of { i =, a =, A =, .. } ----

@@ -85,7 +85,7 @@ CONFIGS = [
     "h=4 h_kv=2 dk=6 dv=4 seq=3 seq_kv=21 project=none attention=cross cache=fixed cache_dtype=int8 rope=half",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
 ]
-ISAS = ["avx2", "avx512", "avx512_bf16", "scalar"]
+ISAS = ["avx2", "avx512", "avx512_bf16", "scalar", "neon_i8mm"]
 
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen in the first one
 
@@ -99,6 +99,9 @@ PACK = "if (status == MHAGEN_OK) mhagen_pack("
 MUTATIONS = [
     ("a stride of K rows", "stage/project.lua", "row * stage.a.row + k0), row", "row * (stage.a.row - 1) + k0), row"),
     ("a K step of A", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)", "a.p:at(step.k + r * a.row)"),
+    ("the lane of a row of A", "way/lane.lua", "fma(b, acc, held, r % lanes)", "fma(b, acc, held, 0)"),
+    ("the lane of a K step of A", "way/lane.lua", "fma(b, acc, held[r], step.i % lanes)", "fma(b, acc, held[r], 0)"),
+    ("halves of a pair on Arm", "isa/neon_i8mm.lua", "vzip1q_u16(low, high)", "vzip1q_u16(high, low)"),
     ("a row of A in a tile", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)",
      "a.p:at(step.k * a.step + (r - r % 2) * a.row)"),
     ("the last K steps of a tile", "emit/gemm.lua", "block(t, tile, sums, tile.steps % tile.unroll,",

@@ -37,7 +37,7 @@ ROWS = {
     "clang, the newest | Linux": Row([CLANGS[1]], HOST),
     "gcc | Linux with musl": Row(["musl-gcc"], HOST, ["-static", *POSIX]),
     "tcc | Linux": Row(["tcc"], ["scalar"], warnings=["-Wall", "-Werror"]),
-    "gcc | Linux, aarch64": Row(["aarch64-linux-gnu-gcc"], ["scalar", "neon"],
+    "gcc | Linux, aarch64": Row(["aarch64-linux-gnu-gcc"], ["scalar", "neon", "neon_i8mm"],
                                 runner=["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]),
     "gcc | Linux, armhf": Row(["arm-linux-gnueabihf-gcc"], ["scalar"],
                               runner=["qemu-arm", "-L", "/usr/arm-linux-gnueabihf"]),

@@ -30,7 +30,7 @@ def test_integers_are_the_same(tmp_path):
     rng = random.Random(3)
     x, w = ([rng.gauss(0, 1) for _ in range(n)] for n in (rows * d, d * columns))
     results = []
-    for isa in filter(native, ("scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "neon")):
+    for isa in filter(native, ("scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "neon", "neon_i8mm")):
         kernel = Generated(dict(h=1, d_model=d, dk=columns, seq=1, seq_kv=rows, attention="cross", project="v",
                                 dtype="int8", attend_dtype="f32"), isa, tmp_path / isa)
         given, y, zeros = {"wv": floats(w)}, floats([0] * columns), floats([0] * columns * rows)

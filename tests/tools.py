@@ -22,10 +22,11 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
-            "neon": "aarch64"}
+            "neon": "aarch64", "neon_i8mm": "aarch64"}
 ISAS = list(MACHINES)
 # Of CPUs, beside AVX-512, which all machines of the tests have.
-NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"}}
+NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"},
+         "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
@@ -292,7 +293,8 @@ COVER = [
 class Instruction:
     def __init__(self, address, text):
         self.address, self.text = address, text
-        self.fma = bool(re.match(r"vfn?m(add|sub)\d*ps\b|vdpbf16ps\b|vpdpbusd\b|fml[as]\s+v", text))
+        self.fma = bool(re.match(r"vfn?m(add|sub)\d*ps\b|vdpbf16ps\b|vpdpbusd\b|"
+                             r"(fml[as]|bfdot|sdot|bfmmla|smmla)\s+v", text))
         # Jumps in Intel's syntax and in Arm's; calls are none.
         jump = re.match(r"(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\s+(?:.*,\s*)?([0-9a-f]+) <", text)
         self.target = int(jump[1], 16) if jump else None

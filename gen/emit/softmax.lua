@@ -184,13 +184,13 @@ local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
 -- Stores the weights of each two rows in pairs, and adds them as they are rounded. row: r, c, v, name, p, last, and
 -- to(r), where rows of pairs go.
-local function add_pair(t, pair_up, sums, row)
+local function add_pair(t, op, pair_up, sums, row)
   local pair, r, name = pair_up(row, row.p, row.last)
   if not pair then return end
   local w, chain = row.v.w, r % 4 + 1
   t:op("store", w, nil, row.to(r), pair)
   local sum = sums[chain] or t:op("zero", w, "start_" .. name)
-  sums[chain] = t:op("dot", w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
+  sums[chain] = t:op(op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
 end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
@@ -262,8 +262,8 @@ function M.tile(t, tile)
         local weight = (not tile.test and starts or "p_") .. name
         local p = exp.exp2(t, rounds and "exact_" .. name or weight, x)
         if in_pairs then
-          add_pair(t, pair_up, sums, { r = r, c = c, v = v, last = r + 1 == tile.rows, name = name, p = p,
-                                       to = weights_at })
+          add_pair(t, tile.product.op, pair_up, sums,
+            { r = r, c = c, v = v, last = r + 1 == tile.rows, name = name, p = p, to = weights_at })
         else
           if rounds then p = rounds(t, v.w, weight, p) end
           t:op("store", v.w, nil, weights_at(r), p)

@@ -28,8 +28,9 @@ end
 -- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step; unsigned, where the
--- bytes of A have no sign, and widens, where no instruction multiplies bytes), widths (the full one first), rows.
+-- FMAs are by lane; of pairs and of words of bytes also the op, lane, the op by lane, and group, the numbers of a K
+-- step; unsigned, where the bytes of A have no sign, and widens, where no instruction multiplies bytes), widths (the
+-- full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
 -- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
 -- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
@@ -70,8 +71,8 @@ local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", a
 function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
-  return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", group = 1, held = types.held(type),
-           does = of_floats }
+  return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", lane = "fma_lane", group = 1,
+           held = types.held(type), does = of_floats }
 end
 
 local declared = [[
@@ -83,9 +84,9 @@ typedef float int8_word;
 -- type, declared, what C has to know of the words, widens, and unsigned: the bytes of A are 128 more.
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
-  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group, integers = true,
-           held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned, widens = row.widens,
-           scales = types.f32, declared = declared,
+  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
+           integers = true, held = types.words, packed = types.words, does = of_words, scales = types.f32,
+           declared = declared, unsigned = row.unsigned, widens = row.widens,
            quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
 end
 
@@ -93,7 +94,7 @@ end
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
-  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
+  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            held = types.pairs(type), packed = types.pairs(type), does = of_floats }
 end
 
@@ -202,5 +203,6 @@ M.add(require "isa.avx_vnni")
 M.add(require "isa.avx512")
 M.add(require "isa.avx512_bf16")
 M.add(require "isa.neon")
+M.add(require "isa.neon_i8mm")
 
 return M

@@ -1,5 +1,7 @@
 -- AArch64 Advanced SIMD: 4 lanes, 32 registers, FMA by a lane. A narrower FMA costs as much.
 
+local arm = require "isa.arm"
+
 local bytes = [[
 /* Floats of the first n bytes at p, zeros behind. */
 static inline float32x4_t bytes4(const unsigned char *p, size_t n) {
@@ -131,18 +133,8 @@ return {
   arch = "aarch64",
   guard = "defined(__aarch64__)",
   headers = "#include <arm_neon.h>",
-  -- Scheduling before the registers are assigned makes gcc spill in every tile; x86 has it off.
-  begin = table.concat({
-    "#if !defined(__clang__)",
-    "#pragma GCC push_options",
-    '#pragma GCC optimize("no-schedule-insns")',
-    "#endif",
-  }, "\n"),
-  finish = table.concat({
-    "#if !defined(__clang__)",
-    "#pragma GCC pop_options",
-    "#endif",
-  }, "\n"),
+  begin = arm.begin(),
+  finish = arm.finish(),
   helpers = {
     load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16, load_bf16_n = some_bf16, load_f16_n = some_f16,
     store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,

@@ -13,8 +13,10 @@
 -- WORD(x) is the word of 32 bits that lies in a float, BYTE(a, n) and NIBBLE(a, n) are parts of one, signed, from the
 -- lowest on, UBYTE(a, n) is one without a sign.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
--- zero if that is below 2^-126; so are LOW(x) and HIGH(x). QUAD(w, x, y, z) is the word of four bytes, the first in the
--- low bits, each the nearest integer; N(j) is number j of all operands, one behind the other, word the word in memory.
+-- zero if that is below 2^-126; so are LOW(x) and HIGH(x). ODD(x, y) is x + y rounded to odd, which is, if neither
+-- neighbour is exact, the one with an odd last bit, and flushed. QUAD(w, x, y, z) is the word of four bytes, the first
+-- in the low bits, each the nearest integer; N(j) is number j of all operands, one behind the other, word the word in
+-- memory.
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
@@ -107,12 +109,20 @@ op { "round_f16", "f <- f",   "the nearest number of half precision, ties to eve
      optional = true, ref = "F16(a)", alt = "F16(a) + 0.0" }
 -- pairs of bfloat16 in the words of a vector, and their products, for which numbers below 2^-126 are zeros
 op { "pair",    "f <- f f",   "the nearest bfloat16 of a in the low halves, of b in the high ones", optional = true,
-     ref = "PAIR(BF16(FLUSHED(a)), BF16(FLUSHED(b)))", domain = "not (isnan(a) or isnan(b))" }
+     ref = "PAIR(BF16(FLUSHED(a)), BF16(FLUSHED(b)))", alt = "PAIR(BF16(a), BF16(b))",
+     domain = "not (isnan(a) or isnan(b))" }
 op { "store_pairs", "- <- a f", "L/2 words: the nearest bfloat16 of all lanes", optional = true, halves = true,
      ref = "PAIR(BF16(FLUSHED(B(2 * i))), BF16(FLUSHED(B(2 * i + 1))))",
+     alt = "PAIR(BF16(B(2 * i)), BF16(B(2 * i + 1)))",
      domain = "not (isnan(B(2 * i)) or isnan(B(2 * i + 1)))" }
 op { "dot",     "f <- f f f", "c plus the products of the high halves, plus those of the low halves of a and b",
      ref = "FLUSHED(fmaf(LOW(a), LOW(b), FLUSHED(fmaf(HIGH(a), HIGH(b), FLUSHED(c)))))", optional = true, port = "fma" }
+op { "dot_odd", "f <- f f f", "c plus the sum of the products of the halves of a and b, both sums rounded to odd",
+     ref = "ODD(FLUSHED(c), ODD(FLUSHED(F(LOW(a) * LOW(b))), FLUSHED(F(HIGH(a) * HIGH(b)))))", optional = true,
+     port = "fma" }
+op { "dot_odd_lane", "f <- f f f n", "the same with lane n of b, which is of the full width, for all lanes",
+     ref = "ODD(FLUSHED(c), ODD(FLUSHED(F(LOW(a) * LOW(B(n)))), FLUSHED(F(HIGH(a) * HIGH(B(n))))))", optional = true,
+     full = 2, port = "fma" }
 op { "low_half", "f <- f",    "the numbers in the low halves", optional = true, ref = "FLOAT(ishl(BITS(a), 16))" }
 op { "high_half", "f <- f",   "the numbers in the high halves", optional = true,
      ref = "FLOAT(iand(BITS(a), 0xFFFF0000))" }
@@ -137,7 +147,11 @@ op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", o
 op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a and b, modulo 2^32", optional = true,
      port = "fma", ref = "iadd(c, BYTE(a, 0) * BYTE(b, 0) + BYTE(a, 1) * BYTE(b, 1) + BYTE(a, 2) * BYTE(b, 2) + " ..
                          "BYTE(a, 3) * BYTE(b, 3))" }
-op { "dot_unsigned", "i <- i i i", "the same with a's bytes without a sign", optional = true, port = "fma",
+op { "dot_bytes_lane", "i <- i i i n", "the same with lane n of b, which is of the full width, for all lanes",
+     optional = true, full = 2, port = "fma",
+     ref = "iadd(c, BYTE(a, 0) * BYTE(WORD(B(n)), 0) + BYTE(a, 1) * BYTE(WORD(B(n)), 1) + " ..
+           "BYTE(a, 2) * BYTE(WORD(B(n)), 2) + BYTE(a, 3) * BYTE(WORD(B(n)), 3))" }
+op { "dot_unsigned", "i <- i i i", "as dot_bytes, a's bytes without a sign", optional = true, port = "fma",
      ref = "iadd(c, UBYTE(a, 0) * BYTE(b, 0) + UBYTE(a, 1) * BYTE(b, 1) + UBYTE(a, 2) * BYTE(b, 2) + " ..
            "UBYTE(a, 3) * BYTE(b, 3))" }
 op { "to_f",    "f <- i",     "the nearest float, ties to even", optional = true, ref = "F(a)" }

@@ -10,10 +10,10 @@ return function(t, tile, block)
   local held -- vectors of A
   local function read(r, step)
     local at = a.p:at(step.k * a.step + r * a.row)
-    return t:operand(tile.product.a, "load", full, ("a_r%d%s"):format(r, step.tag), at)
+    return t:operand(tile.product.a, tile.product.does.load, full, ("a_r%d%s"):format(r, step.tag), at)
   end
   local function fma(b, acc, vector, lane)
-    for c = 1, #tile.vecs do t:update(acc[c], "fma_lane", b[c], vector, acc[c], lane) end
+    for c = 1, #tile.vecs do t:update(acc[c], tile.product.lane, b[c], vector, acc[c], lane) end
   end
 
   if a.row == 1 then

@@ -1,0 +1,27 @@
+-- How a file switches instructions of Arm on by itself.
+
+local M = {}
+
+-- features: what the base architecture lacks, if anything. Scheduling before the registers are assigned makes gcc spill
+-- in every tile; x86 has it off.
+function M.begin(features)
+  local lines = features and {
+    "#if defined(__clang__)",
+    ('#pragma clang attribute push(__attribute__((target("%s"))), apply_to = function)'):format(
+      table.concat(features, ",")),
+    "#else",
+    "#pragma GCC push_options",
+    ('#pragma GCC target("arch=armv8.2-a+%s")'):format(table.concat(features, "+")),
+  } or { "#if !defined(__clang__)", "#pragma GCC push_options" }
+  lines[#lines + 1] = '#pragma GCC optimize("no-schedule-insns")'
+  lines[#lines + 1] = "#endif"
+  return table.concat(lines, "\n")
+end
+
+function M.finish(features)
+  local lines = features and { "#if defined(__clang__)", "#pragma clang attribute pop", "#else" }
+    or { "#if !defined(__clang__)" }
+  return table.concat(lines, "\n") .. "\n#pragma GCC pop_options\n#endif"
+end
+
+return M
