@@ -101,6 +101,12 @@ end
 -- The type that a product multiplies: float32 where operands became that.
 function M.multiplied(product) return product.group > 1 and product.a or types.f32 end
 
+-- Numbers of a type in a lane of an instruction that multiplies them.
+function M.at_once(isa, type)
+  local row = isa.products[type.name .. " " .. type.name]
+  return row and not row.widens and row.group or 1
+end
+
 -- The products of an ISA, by the order of their types; but for those of the ISA that it has more than.
 function M.own_products(isa)
   local list, base = {}, isa.extends and M.list[isa.extends].products or {}
