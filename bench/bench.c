@@ -1,5 +1,6 @@
-/* bench.c: the fixed part of every benchmark of mhagen. It measures the FMA peak before and after each
- * sample of the kernel, so that a slower clock or a busy neighbour shows in both. */
+/* bench.c: the fixed part of every benchmark of mhagen. It measures the peak of the number types that the
+ * kernel multiplies before and after each sample of it, so that a slower clock or a busy neighbour shows in
+ * both. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "reference.h"
@@ -22,7 +23,15 @@
 static const double WARM_UP = 0.02, SAMPLE = 0.5e-3, PEAK = 30e-6, SAMPLING = 1.0; /* seconds */
 enum { MOST_PAST = 100, /* rows before those whose error is measured */
        LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384,
-       PAGE = 4096 };
+       PAGE = 4096, PROBES = 4 };
+
+/* A number type, and the flops of a run in it. */
+typedef struct probe {
+  mhagen_work work;
+  const mhagen_peak *peak; /* the fastest on this CPU */
+  ptrdiff_t rounds;        /* that it takes for PEAK */
+  float data[MHAGEN_PEAK_FLOATS];
+} probe;
 
 typedef struct area {
   void *at;
@@ -46,8 +55,8 @@ typedef struct bench {
   mhagen_pool *pool; /* null: one thread */
   area areas[AREAS]; /* all memory that a run touches, and the weights */
   int area_count;
-  const mhagen_peak *peak; /* the fastest on this CPU */
-  ptrdiff_t rounds;        /* that it takes for PEAK */
+  probe *probes; /* float32's first, whether a run has such products or not */
+  int probe_count;
   uint64_t random;
 } bench;
 
@@ -234,15 +243,20 @@ static void pack(const bench *b) {
   if (status != MHAGEN_OK) fail("check", "pack: %s", mhagen_status_text(status));
 }
 
-/* Uniform numbers around 0, the same on every machine. */
+/* From 0 to 1, the same on every machine. */
+static double uniform(bench *b) {
+  b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+  return (double)(b->random >> 40) / 0x1p24;
+}
+
+/* Numbers around 0. */
 static void draw(bench *b) {
   for (int i = 0; i < b->area_count; i++) {
     const area *to = &b->areas[i];
     const double width = to->deviation * sqrt(12);
     const size_t count = to->bytes / (to->small ? sizeof(uint16_t) : sizeof(float));
     for (size_t j = 0; width > 0 && j < count; j++) {
-      b->random = b->random * 6364136223846793005u + 1442695040888963407u;
-      const double x = mhagen_nearest(to->type, width * ((double)(b->random >> 40) / 0x1p24 - 0.5));
+      const double x = mhagen_nearest(to->type, width * (uniform(b) - 0.5));
       if (to->small) ((uint16_t *)to->at)[j] = mhagen_to_bits(to->type, x);
       else ((float *)to->at)[j] = (float)x;
     }
@@ -359,32 +373,76 @@ static void print_machine(void) {
 
 /* ---- time ---- */
 
-/* GFLOP/s of one core. */
-static double measure_peak(const mhagen_peak *peak, ptrdiff_t rounds) {
-  static float out[MHAGEN_PEAK_FLOATS];
-  const double start = now();
-  peak->run(out, rounds);
-  return (double)peak->flops * (double)rounds / (now() - start) * 1e-9;
-}
-
-static void choose_peak(bench *b) {
-  double best = 0;
-  for (const mhagen_peak *const *peak = mhagen_peaks; *peak; peak++) {
-    if (!(*peak)->run || !mhagen_cpu_has((*peak)->cpu)) continue;
-    double rate = 0;
-    for (int i = 0; i < 20; i++) rate = fmax(rate, measure_peak(*peak, 2000));
-    if (rate <= best) continue;
-    best = rate;
-    b->peak = *peak;
-    b->rounds = (ptrdiff_t)(PEAK * best * 1e9 / (*peak)->flops) + 1;
+/* Words of ordinary numbers of a type, below 1 or of any four bytes. */
+static void draw_words(bench *b, const char *type, float *words) {
+  for (int i = 0; i < MHAGEN_PEAK_FLOATS; i++) {
+    if (!strcmp(type, "f32")) {
+      words[i] = (float)(2 * uniform(b) - 1);
+    } else {
+      uint32_t word = (uint32_t)(uniform(b) * 0x1p16) << 16 | (uint32_t)(uniform(b) * 0x1p16);
+      if (strcmp(type, "int8"))
+        word = (uint32_t)mhagen_to_bits(type, 2 * uniform(b) - 1) << 16 | mhagen_to_bits(type, 2 * uniform(b) - 1);
+      memcpy(&words[i], &word, sizeof word);
+    }
   }
 }
 
+/* GFLOP/s of one core. */
+static double measure_peak(const mhagen_peak *peak, const probe *of, ptrdiff_t rounds) {
+  static float out[MHAGEN_PEAK_FLOATS];
+  const double start = now();
+  peak->run(out, of->data, rounds);
+  return (double)peak->flops * (double)rounds / (now() - start) * 1e-9;
+}
+
+static void choose_peak(bench *b, const char *type, double flops) {
+  probe *to = &b->probes[b->probe_count++];
+  to->work = (mhagen_work){type, flops};
+  draw_words(b, type, to->data);
+  double best = 0;
+  for (const mhagen_peak *const *peak = mhagen_peaks; *peak; peak++) {
+    if (strcmp((*peak)->type, type) || !(*peak)->run || !mhagen_cpu_has((*peak)->cpu)) continue;
+    double rate = 0;
+    for (int i = 0; i < 20; i++) rate = fmax(rate, measure_peak(*peak, to, 250));
+    if (rate <= best) continue;
+    best = rate;
+    to->peak = *peak;
+    to->rounds = (ptrdiff_t)(PEAK * best * 1e9 / (*peak)->flops) + 1;
+  }
+  if (!to->peak) fail("time", "no loop has the peak of %s", type);
+}
+
+static void choose_peaks(bench *b, const mhagen_work *work) {
+  static probe probes[PROBES];
+  double floats = 0;
+  for (const mhagen_work *w = work; w->type; w++)
+    if (!strcmp(w->type, "f32")) floats = w->flops;
+  b->probes = probes;
+  choose_peak(b, "f32", floats);
+  for (const mhagen_work *w = work; w->type; w++)
+    if (strcmp(w->type, "f32")) choose_peak(b, w->type, w->flops);
+}
+
+/* The greater of two rates of each type, because a disturbance can only make so short a loop slower. */
+static void probe_peaks(const bench *b, double *rates) {
+  for (int i = 0; i < b->probe_count; i++) {
+    const probe *of = &b->probes[i];
+    rates[i] = fmax(rates[i], measure_peak(of->peak, of, of->rounds));
+  }
+}
+
+/* Seconds that a run takes at least on one core, at such rates. */
+static double least_seconds(const bench *b, const double *rates) {
+  double seconds = 0;
+  for (int i = 0; i < b->probe_count; i++) seconds += b->probes[i].work.flops * 1e-9 / rates[i];
+  return seconds;
+}
+
 /* FMA loops as the tasks of a kernel, each with its own part of the workspace. */
-static struct { const mhagen_peak *peak; ptrdiff_t rounds; } loops;
+static struct { const probe *of; ptrdiff_t rounds; } loops;
 
 static void fma_task(const mhagen_args *args, int index) {
-  loops.peak->run((float *)args->workspace + index * MHAGEN_PEAK_FLOATS, loops.rounds);
+  loops.of->peak->run((float *)args->workspace + index * MHAGEN_PEAK_FLOATS, loops.of->data, loops.rounds);
 }
 
 static int always(void) { return 1; }
@@ -395,7 +453,7 @@ static void measure_speedup(bench *b) {
   enum { TURNS = 15, LONGER = 100 };
   const int threads = b->threads;
   const size_t bytes = (size_t)threads * MHAGEN_PEAK_FLOATS * sizeof(float);
-  loops.peak = b->peak, loops.rounds = LONGER * b->rounds;
+  loops.of = b->probes, loops.rounds = LONGER * b->probes->rounds;
   mhagen_phase phase = {"fma", fma_task, 0, threads, 1e9};
   const mhagen_kernel kernel = {.supported = always, .phases = &phase, .phase_count = 1};
   mhagen_args args = b->args;
@@ -434,38 +492,44 @@ static double measure(const bench *b, int samples) {
   const long runs = once < SAMPLE ? (long)(SAMPLE / once) + 1 : 1;
   const clockid_t clock = clock_for(b, once * (double)runs);
   if (samples == 0) {
-    const double fit = SAMPLING / (once * (double)runs + 2 * PEAK);
+    const double fit = SAMPLING / (once * (double)runs + 2 * PEAK * b->probe_count);
     samples = (int)fmin(fmax(fit, LEAST_SAMPLES), MOST_SAMPLES);
   }
-  double *seconds = malloc(3 * (size_t)samples * sizeof *seconds);
+  double *seconds = malloc(4 * (size_t)samples * sizeof *seconds);
   if (!seconds) fail("time", "out of memory");
-  double *peaks = seconds + samples, *fractions = peaks + samples;
+  double *peaks = seconds + samples, *fmas = peaks + samples, *fractions = fmas + samples;
   double passed = 0, used = 0;
   for (int i = 0; i < samples; i++) {
-    const double before = measure_peak(b->peak, b->rounds);
+    double rates[PROBES] = {0};
+    probe_peaks(b, rates);
     const double wall = clock_seconds(CLOCK_MONOTONIC), start = clock_seconds(clock);
     for (long j = 0; j < runs; j++) run(b);
     const double time = clock_seconds(clock) - start;
     passed += clock_seconds(CLOCK_MONOTONIC) - wall;
     used += time;
     seconds[i] = time / (double)runs;
-    /* The greater of the two, because a disturbance can only make so short a loop slower. */
-    peaks[i] = fmax(before, measure_peak(b->peak, b->rounds));
-    fractions[i] = work / seconds[i] / (peaks[i] * b->cores);
+    probe_peaks(b, rates);
+    const double least = least_seconds(b, rates);
+    peaks[i] = work / least;
+    fmas[i] = rates[0];
+    fractions[i] = least / (seconds[i] * b->cores);
   }
   qsort(seconds, (size_t)samples, sizeof *seconds, by_value);
   qsort(peaks, (size_t)samples, sizeof *peaks, by_value);
+  qsort(fmas, (size_t)samples, sizeof *fmas, by_value);
   qsort(fractions, (size_t)samples, sizeof *fractions, by_value);
   const double median = quantile(seconds, samples, 0.5);
-  const int slower = quantile(peaks, samples, 0.1) < 0.95 * peaks[samples - 1];
+  const double low = quantile(peaks, samples, 0.1);
   printf("repetitions %d\n", samples);
   printf("us_min %.6g\n", seconds[0] * 1e6);
   printf("us_median %.6g\n", median * 1e6);
   printf("us_p99 %.6g\n", quantile(seconds, samples, 0.99) * 1e6);
   printf("gflops %.6g\n", work / median);
   printf("peak_gflops %.6g\n", quantile(peaks, samples, 0.5));
+  printf("peak_low %.6g\n", low);
+  printf("fma_gflops %.6g\n", quantile(fmas, samples, 0.5));
   printf("fraction %.4f\n", quantile(fractions, samples, 0.5));
-  printf("disturbed %s\n", slower || passed > 1.05 * used ? "true" : "false");
+  printf("disturbed %s\n", low < 0.95 * peaks[samples - 1] || passed > 1.05 * used ? "true" : "false");
   free(seconds);
   return median;
 }
@@ -607,8 +671,9 @@ static int usage(const char *program) {
   return 2;
 }
 
-int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char **argv) {
-  bench state = {.kernel = kernel, .flops = flops, .threads = 1, .random = 1}, *b = &state;
+int mhagen_bench_main(const mhagen_kernel *kernel, const mhagen_work *work, int argc, char **argv) {
+  bench state = {.kernel = kernel, .threads = 1, .random = 1}, *b = &state;
+  for (const mhagen_work *w = work; w->type; w++) b->flops += w->flops;
   int samples = 0, quick = 0, phases = 0;
   for (int i = 1; i < argc; i++) {
     const int number = i + 1 < argc ? atoi(argv[i + 1]) : 0;
@@ -632,7 +697,7 @@ int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char 
   if (quick) draw(b), pack(b);
   else check(b);
   fill_up(b);
-  choose_peak(b);
+  choose_peaks(b, work);
   if (b->pool) measure_speedup(b);
   const double warm = measure(b, samples);
   if (!quick) measure_cold(b, warm);

@@ -6,24 +6,31 @@
 
 #include "mhagen.h"
 
-/* A loop of independent FMAs on the full vectors of an ISA. */
+/* A loop of independent products of a number type on the full vectors of an ISA. */
 typedef struct mhagen_peak {
+  const char *type;
   mhagen_cpu cpu;
-  void (*run)(float *out, ptrdiff_t rounds); /* null if it is code for another machine */
-  int flops;                                 /* of one round */
+  void (*run)(float *out, const float *data, ptrdiff_t rounds); /* null if it is code for another machine */
+  int flops;                                                    /* of one round */
 } mhagen_peak;
 
-enum { MHAGEN_PEAK_FLOATS = 1024 }; /* floats that `out` needs */
+enum { MHAGEN_PEAK_FLOATS = 1024 }; /* that `out` and `data` need, the latter words of numbers of the type */
 
-extern const mhagen_peak *const mhagen_peaks[]; /* of all ISAs; null ends it */
+extern const mhagen_peak *const mhagen_peaks[]; /* of all types and ISAs; null ends it */
 
-/* A main program. flops: of one run. Usage:
+/* Flops of a run by the number type that is multiplied. */
+typedef struct mhagen_work {
+  const char *type; /* null ends a list */
+  double flops;
+} mhagen_work;
+
+/* A main program. Usage:
  *   [--threads N] [--samples N] [--quick] [--phases]
  * N threads run on N cores. Without --samples it takes as many samples as a second has room for.
  * --quick leaves out the reference and the cold calls. --phases adds lines `pc ADDRESS`: where the
  * program was, by the symbol table, at moments of a run on one thread. The last line is `status ok`, or
  * the step that failed, after a line `message`. Exit status: 0 or 1; 2 for wrong options. */
-int mhagen_bench_main(const mhagen_kernel *kernel, double flops, int argc, char **argv);
+int mhagen_bench_main(const mhagen_kernel *kernel, const mhagen_work *work, int argc, char **argv);
 
 /* One of several kernels that compute the same from the same arguments. */
 typedef struct mhagen_entry {

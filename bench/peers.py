@@ -12,6 +12,11 @@ is named with the reason. With --random, shapes are drawn instead of taken from 
 They are log-uniform in d_model 16..1024, h 1..16, dk 4..128 and n 1..1024. Every second shape has odd d_model,
 dk and n; in the others d_model and n are multiples of 16, and dk of 4. Shapes of more than 1e10 flops
 are drawn again.
+
+With --dtype everyone multiplies a smaller type: our kernel is that of dtype=TYPE, each peer takes its best form for
+the type, and the error of each stands beside its time, so that nobody is taken for what he does not compute: who is as
+precise as float32 is not measured. (In the table of float32, who errs as smaller types do is wrong.) The fraction is of
+the peak of float32's FMAs all the same.
 """
 import argparse
 import json
@@ -34,7 +39,7 @@ from suite import MHAGEN, ROOT, suite, widest
 HERE = ROOT / "bench/peers"
 WORK = ROOT / "build/peers"
 VENV = ROOT / "build/peers-venv"
-TOLERANCE = 1e-5  # of a peer's result; ours is checked elsewhere, and has a bound of its own
+TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "int8": 2e-1}  # of results by type; ours is checked elsewhere as well
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0",
          "TORCHINDUCTOR_CACHE_DIR": str(WORK / "inductor"), "PYTHONDONTWRITEBYTECODE": "1"}
 NATIVE = ["gcc", "-O3", "-march=native"]
@@ -51,8 +56,8 @@ def python(module):
     return {"module": module}
 
 
-def onednn(prefix):
-    return c("onednn.c", f"-I{prefix}/include", f"-L{prefix}/lib", "-ldnnl", "-Wl,--allow-shlib-undefined",
+def onednn(source, prefix):
+    return c(source, f"-I{prefix}/include", f"-L{prefix}/lib", "-ldnnl", "-Wl,--allow-shlib-undefined",
              LD_LIBRARY_PATH=f"{prefix}/lib", OCL_ICD_FILENAMES=f"{prefix}/lib/libintelocl.so")
 
 
@@ -64,15 +69,24 @@ def openblas_of_pypi():
              "-lscipy_openblas")
 
 
-PEERS = {  # name: its builds
+ONEDNN = VENV, VENV / "onednn-openmp"
+PEERS = {"f32": {  # name: its builds
     "libxsmm": [c("libxsmm.c", "-lxsmm", "-lxsmmnoblas", "-lpthread", "-lrt", "-ldl")],
     "openblas": [c("openblas.c", "-lopenblas"), openblas_of_pypi()],
-    "onednn": [onednn(VENV), onednn(VENV / "onednn-openmp")],
+    "onednn": [onednn("onednn.c", prefix) for prefix in ONEDNN],
     "onnxruntime": [python("ort")],
     "openvino": [python("ov")],
     "pytorch": [python("pytorch")],
     "plain": [c("plain.c"), c("plain.c", "-ffast-math")],
-}
+}, "bf16": {
+    "onednn": [onednn("onednn_bf16.c", prefix) for prefix in ONEDNN],
+    "openvino": [python("ov:bf16")],
+    "pytorch": [python("pytorch:bf16")],
+}, "int8": {
+    "onnxruntime": [python("ort:int8")],
+    "openvino": [python("ov:int8")],
+    "pytorch": [python("pytorch:int8")],
+}}
 
 
 class Failure(Exception):
@@ -121,7 +135,8 @@ def command_of_ours(shape, folder, isa, keys):
 class Problem:
     """The data of one shape, in a file for all, and the result in float64."""
 
-    def __init__(self, shape, folder):
+    def __init__(self, shape, folder, dtype):
+        self.dtype = dtype
         d, h, dk, n = (int(shape[key]) for key in ("d_model", "h", "dk", "seq"))
         causal, e = shape.get("causal") == "true", h * dk
         self.numbers, self.folder = (d, h, dk, n, int(causal)), folder
@@ -186,8 +201,10 @@ class Form:
         self.worker, self.name, self.us = worker, name, math.inf
         self.select()
         self.error = problem.error(np.fromfile(worker.y, np.float32))
-        if not self.error <= TOLERANCE:
+        if not self.error <= TOLERANCE[problem.dtype]:
             raise Failure(f"{name}: wrong by {self.error:.1e}")
+        if problem.dtype != "f32" and self.error <= TOLERANCE["f32"]:
+            raise Failure(f"{name}: as precise as float32 ({self.error:.1e})")
 
     def select(self):
         answer = self.worker.ask(f"form {self.name}")
@@ -262,13 +279,13 @@ def lower_median(values):
 
 def compare(name, shape, args):
     """-> the row of results of one shape"""
-    folder = WORK / name
-    problem = Problem(shape, folder)
+    folder = WORK / f"{name}_{args.dtype}"
+    problem = Problem(shape, folder, args.dtype)
     ours = Contestant("ours", [lambda _: command_of_ours(shape, folder, args.isa, args.keys)], problem,
                       args.core, args.ms)
     contestants, absent = [ours], {}
     for peer in args.peers:
-        commands = [lambda program, build=build: command_of(build, program) for build in PEERS[peer]]
+        commands = [lambda program, build=build: command_of(build, program) for build in args.table[peer]]
         try:
             contestants.append(Contestant(peer, commands, problem, args.core, args.ms))
         except Failure as e:
@@ -287,27 +304,30 @@ def compare(name, shape, args):
         row["ratio"] = row["us"] / ours.us
     rows.update(absent)
     measured = [row["ratio"] for row in rows.values() if "ratio" in row][1:]
-    return {"id": name, "config": shape, "flops": problem.flops, "peak_gflops": peak,
+    return {"id": name, "dtype": args.dtype, "config": shape, "flops": problem.flops, "peak_gflops": peak,
             "fraction": problem.flops / ours.us / peak * 1e-3, "contestants": rows,
             "ahead": bool(measured) and min(measured) > 1}
 
 
 # ---- what is shown ----
 
-def cell(row):
-    return f"{row['us']:10.2f} {row['ratio']:5.2f}" if "us" in row else f"{'not measured':>16}"
+def cell(row, error):
+    if "us" not in row:
+        return f"{'not measured':>{16 + 8 * error}}"
+    return f"{row['us']:10.2f} {row['ratio']:5.2f}" + (f" {row['error']:7.0e}" if error else "")
 
 
 def table_row(row, peers):
-    ours = row["contestants"]["ours"]
-    return (f"{row['id']:<14} {ours['us']:10.2f} {row['fraction']:7.3f} "
-            + " ".join(cell(row["contestants"][peer]) for peer in peers)
+    ours, error = row["contestants"]["ours"], row["dtype"] != "f32"
+    return (f"{row['id']:<14} {ours['us']:10.2f} {row['fraction']:7.3f} " + (f"{ours['error']:7.0e} " if error else "")
+            + " ".join(cell(row["contestants"][peer], error) for peer in peers)
             + f"  {'yes' if row['ahead'] else 'no'}")
 
 
-def table_head(peers):
-    return (f"{'us, times ours':<14} {'ours':>10} {'of peak':>7} "
-            + " ".join(f"{peer:>16}" for peer in peers) + "  ahead of every peer")
+def table_head(peers, dtype):
+    error = dtype != "f32"
+    return (f"{'us, times ours':<14} {'ours':>10} {'of peak':>7} " + ("  error " if error else "")
+            + " ".join(f"{peer:>{16 + 8 * error}}" for peer in peers) + "  ahead of every peer")
 
 
 def notes(rows, peers):
@@ -329,7 +349,7 @@ def spread(rows, peers):
         return min((r["ratio"] for n, r in row["contestants"].items() if n != "ours" and "ratio" in r),
                    default=math.nan)
     rows = sorted(rows, key=least)
-    yield table_head(peers)
+    yield table_head(peers, rows[0]["dtype"])
     yield from (table_row(row, peers) for row in rows)
     ratios = [least(row) for row in rows]
     yield (f"{len(rows)} shapes: peer / ours at least {ratios[0]:.3f}, median {lower_median(ratios):.3f}; "
@@ -380,8 +400,9 @@ def main(words=None):
                         help="another one: d_model=64,h=2,dk=32,seq=10[,causal=true]; may be repeated")
     parser.add_argument("--random", type=int, metavar="N", help="so many random shapes instead")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dtype", choices=PEERS, default="f32")
     parser.add_argument("--peers", type=names, default=None,
-                        help=f"default: {','.join(PEERS)}; with --random libxsmm")
+                        help=f"default: {','.join(PEERS['f32'])}; with --random libxsmm, with --dtype those of the type")
     parser.add_argument("--isa", default=None, help="default: the widest that this CPU has")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=100, help="of one contestant in one round")
@@ -390,12 +411,14 @@ def main(words=None):
     args = parser.parse_args(words)
     if np is None:
         sys.exit("peers: this Python lacks NumPy; scripts/peers.sh makes build/peers-venv/bin/python, which has it")
-    args.peers = args.peers or (["libxsmm"] if args.random else list(PEERS))
-    for chosen, table in (args.peers, PEERS), (args.shapes or [], suite()):
+    args.table = PEERS[args.dtype]
+    args.peers = args.peers or (["libxsmm"] if args.random and args.dtype == "f32" else list(args.table))
+    args.keys += [f"dtype={args.dtype}"] if args.dtype != "f32" else []
+    for chosen, table in (args.peers, args.table), (args.shapes or [], suite()):
         unknown = [name for name in chosen if name not in table]
         if unknown:
             parser.error(f"no {', '.join(unknown)}; there are {', '.join(table)}")
-    args.isa = args.isa or widest()
+    args.isa = args.isa or widest(args.keys)
     if args.random:
         shapes = random_shapes(args.random, args.seed)
     else:
@@ -411,7 +434,7 @@ def main(words=None):
         print(*more, sep="\n", flush=True)
 
     show(" ".join([f"{args.isa}, {args.rounds} rounds of {args.ms:g} ms", *args.keys]),
-         table_head(args.peers))
+         table_head(args.peers, args.dtype))
     for name, shape in shapes.items():
         rows.append(compare(name, shape, args))
         show(table_row(rows[-1], args.peers))

@@ -1,4 +1,4 @@
--- Shapes of models in use, and the fraction of the FMA peak that one core should reach on each with
+-- Shapes of models in use, and the fraction of the peak that one core should reach on each with
 -- the widest vectors. (kwt1 may exceed 1: with one head as wide as the model, projections fold.)
 -- Read by bench/suite.py as well: one row a line.
 return {

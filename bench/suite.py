@@ -27,9 +27,11 @@ def suite():
     return shapes
 
 
-def widest():
-    """The widest ISA that this CPU has."""
-    return subprocess.run([MHAGEN, "isas", "--widest"], text=True, capture_output=True, check=True).stdout.strip()
+def widest(keys=()):
+    """The widest ISA that this CPU has, for the dtype among some keys of a config."""
+    dtype = next((key.split("=")[1] for key in keys if key.startswith("dtype=")), "f32")
+    command = [MHAGEN, "isas", "--widest", "--dtype", dtype]
+    return subprocess.run(command, text=True, capture_output=True, check=True).stdout.strip()
 
 
 def bench(config, cc="cc", mhagen=MHAGEN, options=()):
@@ -75,7 +77,7 @@ def main():
     shapes = args.shapes.split(",")
     if not set(shapes) <= set(suite()):
         parser.error("the shapes are " + ", ".join(suite()))
-    isa = args.isa or widest()
+    isa = args.isa or widest(args.keys)
     lines, rows = [], []
 
     def show(line):

@@ -6,6 +6,7 @@ local kinds = require "stage.init"
 local legend = require "legend"
 local memory = require "memory"
 local options = require "options.init"
+local other_types = require "other_types"
 local show = require "options.show"
 local tape = require "tape"
 local types = require "types"
@@ -113,6 +114,28 @@ local function floor_lines(recorded, line)
   line("  %-9s %13s", "all", number(math.ceil(sum)))
 end
 
+-- The flops by the type that is multiplied, where that is not float32 alone.
+local function multiplied(plan)
+  local parts = {}
+  for i, part in ipairs(plan.work) do
+    parts[i] = ("%.0f %% in %s"):format(100 * part.flops / plan.flops, part.type.name)
+  end
+  return plan.work[1] and (plan.work[2] or plan.work[1].type ~= types.f32) and "; " .. table.concat(parts, ", ") or ""
+end
+
+-- What this config and the same with other types cost.
+local function type_lines(plan, line)
+  line("types (bytes and cycles of a batch entry; the same config, and with another value of one key)")
+  line("  %-20s %8s %15s %15s %15s %15s", "", "error", "packed", "workspace", "cache", "cycles")
+  for _, row in ipairs(other_types.of(plan)) do
+    local other = row[2]
+    line("  %-20s %8g %15s %15s %15s %15s%s", row[1], other.error, number(other.packed_bytes),
+      number(other.workspace_bytes // other.resident), number(other.cache_bytes),
+      number(math.ceil(other.cost / other.cpu.fmas)),
+      other.error_scores < 16 and ("  scores up to %d"):format(other.error_scores) or "")
+  end
+end
+
 function M.explain(recorded)
   local plan, lines = recorded.plan, {}
   local cfg = plan.cfg
@@ -122,8 +145,8 @@ function M.explain(recorded)
   line("  shape      %s", show.shape(cfg))
   if rounding(plan) then line("  numbers    %s", rounding(plan)) end
   line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
-  line("  flops      %s (%s FMA vectors if no lane idles)", number(plan.flops),
-    number(math.ceil(plan.flops / 2 / plan.isa.lanes)))
+  line("  flops      %s (%s FMA vectors if no lane idles)%s", number(plan.flops),
+    number(math.ceil(plan.flops / 2 / plan.isa.lanes)), multiplied(plan))
   if plan.folded_flops < plan.flops then
     line("  fold       %s flops are left to do (%.3g of them)", number(plan.folded_flops),
       plan.folded_flops / plan.flops)
@@ -140,6 +163,7 @@ function M.explain(recorded)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
   floor_lines(recorded, line)
+  type_lines(plan, line)
   line("why")
   for _, list in ipairs { plan.why, recorded.tape.why } do
     for _, row in ipairs(list) do

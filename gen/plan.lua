@@ -294,6 +294,22 @@ local function with_steps(plan, list)
                               output = { graph.with(output, { a = rows }) } })
 end
 
+-- The flops of a run by the type that is multiplied: { type, flops } each, the most first.
+local function work_of(plan, formula)
+  local work, by = {}, {}
+  for _, stage in ipairs(formula) do
+    local type = isas.multiplied(stage.weights and plan.product or plan.attend_product)
+    local flops = stage.fill and 0.0 or 2.0 * stage:macs() * plan.cfg.batch
+    if flops > 0 and not by[type] then
+      by[type] = { type = type, flops = 0.0 }
+      work[#work + 1] = by[type]
+    end
+    if flops > 0 then by[type].flops = by[type].flops + flops end
+  end
+  table.sort(work, function(a, b) return a.flops > b.flops end)
+  return work
+end
+
 -- What the ISA multiplies the operands of a config with: those of its projections, or as the key says.
 function M.product(cfg, key)
   local isa, type = isas.list[cfg.isa], types.by_name[cfg[key or "dtype"]]
@@ -341,6 +357,7 @@ function M.build(cfg)
   local list = fold.rewrite(formula, plan)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
+  plan.work = work_of(plan, formula)
 
   list = widen.rewrite(plan, quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list))))
   local lanes, hb, cost = choose_lanes(plan, list)

@@ -14,6 +14,34 @@ from tools import MHAGEN, ROOT, SUITE, generate, need, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
+PEAKS = r"""
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "bench.h"
+
+/* Whether no two sums begin alike, and all stay numbers. */
+int main(void) {
+  static float data[MHAGEN_PEAK_FLOATS], out[MHAGEN_PEAK_FLOATS];
+  for (const mhagen_peak *const *p = mhagen_peaks; *p; p++) {
+    if (!(*p)->run || !mhagen_cpu_has((*p)->cpu)) continue;
+    for (int i = 0; i < MHAGEN_PEAK_FLOATS; i++) {
+      const unsigned word = (i + 1) * 2654435761u, pair = 0x3F003F00u | (word & 0x807F807Fu);
+      data[i] = sinf(1.0f + (float)i);
+      if (strcmp((*p)->type, "f32")) memcpy(&data[i], strcmp((*p)->type, "int8") ? &pair : &word, sizeof word);
+    }
+    memset(out, 0, sizeof out);
+    (*p)->run(out, data, 0);
+    int different = 1, finite = 1, count = 0;
+    while (count < MHAGEN_PEAK_FLOATS && out[count] != 0) count++;
+    for (int i = 0; i < count; i++)
+      for (int j = 0; j < i; j++) different &= memcmp(&out[i], &out[j], sizeof out[i]) != 0;
+    (*p)->run(out, data, 1000);
+    for (int i = 0; i < count; i++) finite &= !strcmp((*p)->type, "int8") || isfinite(out[i]);
+    printf("%s %d %d\n", (*p)->type, different && count >= 8, finite);
+  }
+}
+"""
 
 
 def bench(tmp_path, *args, **env):
@@ -33,13 +61,13 @@ def bench_row(tmp_path, *args, status=0, **env):
     return json.loads(result.stdout)
 
 
-def sane(row):
+def sane(row, error=1e-6):
     assert (row["status"], row["message"], row["repetitions"]) == ("ok", "", 7)
     assert 0 < row["us_min"] <= row["us_median"] <= row["us_p99"] and row["us_cold"] > 0
     assert row["gflops"] == pytest.approx(row["flops"] / row["us_median"] / 1e3, rel=1e-3)
     assert row["gflops"] < 1.6 * row["threads"] * row["peak_gflops"]
-    assert 0 < row["fraction"] < 1.6
-    assert 0 < row["error"] < 1e-6 and row["disturbed"] in (True, False)
+    assert 0 < row["fraction"] < 1.6 and 0 < row["peak_low"] <= row["peak_gflops"]
+    assert 0 < row["error"] < error and row["disturbed"] in (True, False)
     for key in "flops", "statements", "text_bytes", "packed_bytes", "workspace_bytes", "cores":
         assert row[key] > 0 and isinstance(row[key], int), key
     for key in "compile_seconds", "generate_seconds":
@@ -128,6 +156,33 @@ def test_foreign_code_is_skipped(tmp_path):
     assert list(row) == FIELDS
     assert (row["status"], row["message"]) == ("skipped", "it is code for aarch64")
     assert row["us_median"] is None and row["flops"] > 0
+
+
+def test_peaks_of_types(tmp_path):
+    """One that is multiplied has its own; the flops of several are over the peak of each; what becomes float32 has
+    that of FMAs. Words of four bytes are multiplied by any ISA."""
+    shape = "h=2 d_model=64 dk=32 seq=32 isa=scalar"
+    for keys, error, other in ("", 1e-6, False), ("dtype=bf16", 8e-3, False), ("dtype=int8", 3e-2, True):
+        row = bench_row(tmp_path, *shape.split(), *keys.split())
+        sane(row, error)
+        assert (abs(row["peak_gflops"] / row["fma_gflops"] - 1) > 1e-4) == other
+        attention = 4 * 32 * 32 * 64 / row["flops"]  # takes its part of the time at the peak, and no more
+        assert not other or attention * row["peak_gflops"] < row["fma_gflops"]
+    text = bench(tmp_path, *shape.split(), "dtype=int8").stdout
+    assert re.search(r"^  speed .* % of the int8 and FMA peak of 1 core, ", text, re.M), text
+
+
+def test_every_peak_is_measured(tmp_path):
+    """The loops of all products that this CPU has, one by one: no two of its sums begin alike, of which a
+    compiler would make one, and none leaves the ordinary numbers."""
+    run(MHAGEN, "bench", *SHAPE.split(), "isa=scalar", "--samples", "1", "-o", tmp_path / "b")
+    (tmp_path / "main.c").write_text(PEAKS)
+    run("cc", "-std=c11", "-O2", f"-I{ROOT}/runtime", f"-I{ROOT}/bench", tmp_path / "main.c",
+        *(tmp_path / "b" / name for name in ("mhagen_peak.c", "mhagen.c")), "-o", tmp_path / "peaks", "-lm", "-pthread")
+    lines = [line.split() for line in run(tmp_path / "peaks").splitlines()]
+    assert {"f32", "int8"} <= {kind for kind, *_ in lines}
+    for kind, different, finite in lines:
+        assert (different, finite) == ("1", "1"), kind
 
 
 # ---- what goes wrong ----

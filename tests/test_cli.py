@@ -94,6 +94,18 @@ def test_isas():
     assert result.stdout == max(native, key=lambda name: int(rows[name][1])) + "\n"
 
 
+def test_widest_of_a_type():
+    """Who multiplies pairs or words has so many times its lanes; who only widens them has no more."""
+    at_once = {("avx512_bf16", "bf16"): 2, ("avx512_bf16", "int8"): 4, ("avx_vnni", "int8"): 4}
+    rows = [line.split() for line in run("isas").stdout.splitlines()[1:]]
+    lanes = {row[0]: int(row[1]) for row in rows if row[3] == "yes"}
+    for dtype in "f32", "bf16", "f16", "int8":
+        result = run("isas", "--widest", "--dtype", dtype)
+        assert_done(result)
+        assert result.stdout == max(lanes, key=lambda isa: lanes[isa] * at_once.get((isa, dtype), 1)) + "\n"
+    assert_refused(run("isas", "--dtype", "int9"), "argument for option '--dtype' must be one of 'f32'")
+
+
 @pytest.mark.parametrize("args", [["isas"], ["--help"], ["gen", "--help"], ["--version"],
                                   ["explain", *arguments()]])
 def test_output_that_fails(args):

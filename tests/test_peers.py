@@ -35,7 +35,7 @@ def compare(tmp_path, monkeypatch):
 
 def test_form_of_the_rows(compare):
     (row,), text = compare("--shapes", "micro", "--peers", "plain")
-    assert set(row) == {"id", "config", "flops", "peak_gflops", "fraction", "contestants", "ahead"}
+    assert set(row) == {"id", "dtype", "config", "flops", "peak_gflops", "fraction", "contestants", "ahead"}
     assert row["id"] == "micro" and row["flops"] == 2 * 16 * 32 * 128 + 4 * 16 * 16 * 32
     ours, plain = row["contestants"]["ours"], row["contestants"]["plain"]
     for one in ours, plain:
@@ -52,7 +52,7 @@ def test_not_measured(compare, monkeypatch):
     absent = {"module": [peers.python("no_such_module")], "source": [peers.c("no_such.c")],
               "library": [peers.c("plain.c", "-lno-such")], "wrong": [peers.python("wrong")],
               "some": [peers.c("no_such.c"), peers.c("plain.c")]}
-    monkeypatch.setattr(peers, "PEERS", {**peers.PEERS, **absent})
+    monkeypatch.setitem(peers.PEERS, "f32", absent)
     (row,), text = compare("--shape", "d_model=9,h=2,dk=3,n=5,causal=true", "--peers", ",".join(absent),
                            "key_rows=2")
     reasons = {name: row["contestants"][name].get("not_measured") for name in absent}
@@ -60,6 +60,46 @@ def test_not_measured(compare, monkeypatch):
     assert "no_such.c: No such file" in reasons["source"] and "-lno-such" in reasons["library"]
     assert reasons["wrong"] == "zeros: wrong by 1.0e+00" and reasons["some"] is None
     assert f"wrong:\n  not measured: {reasons['wrong']}" in text and text.count("not measured") == 8
+
+
+LOW = """
+import numpy as np
+def version(): return "1"
+def plain(p, digits):
+    # attention in double, its result rounded
+    q, k, v = ((p.x.astype(np.float64) @ w + b).reshape(p.n, p.h, p.dk).swapaxes(0, 1) for w, b in
+               ((p.wq, p.bq), (p.wk, p.bk), (p.wv, p.bv)))
+    s = q @ k.swapaxes(1, 2) * p.dk ** -0.5
+    s = np.exp(s - s.max(-1, keepdims=True))
+    y = (s / s.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(p.n, -1) @ p.wo + p.bo
+    mantissa, exponent = np.frexp(y)
+    y = np.ldexp(np.rint(mantissa * 2.0 ** digits), exponent - digits)
+    return lambda: None, lambda: y
+FORMS = {"none": lambda p: plain(p, 1)}
+BF16 = {"exact": lambda p: plain(p, 24), "rounded": lambda p: plain(p, 8), "too far": lambda p: plain(p, 3)}
+"""
+
+
+def test_smaller_types(compare, monkeypatch, tmp_path):
+    """Who multiplies a smaller type errs as that does: neither less, nor more."""
+    (tmp_path / "low.py").write_text(LOW)
+    monkeypatch.setitem(peers.PEERS, "bf16", {"low": [peers.python("low:bf16")], "none": [peers.python("low:f16")]})
+    (row,), text = compare("--shape", "d_model=9,h=2,dk=3,n=5", "--dtype", "bf16", "--isa", "scalar")
+    low, ours = row["contestants"]["low"], row["contestants"]["ours"]
+    assert low["form"] == "rounded" and low["us_of_forms"] == {} and 1e-3 < low["error"] < 8e-3
+    assert 1e-4 < ours["error"] < 8e-3 and row["dtype"] == "bf16"
+    assert row["contestants"]["none"]["not_measured"].startswith("AttributeError")
+    assert f"{low['ratio']:5.2f} {low['error']:7.0e}" in text and "dtype=bf16" in text
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_names_of_forms(dtype):
+    """The modules have the dictionaries that the table asks for."""
+    for builds in peers.PEERS[dtype].values():
+        for build in builds:
+            module, _, kind = build.get("module", "").partition(":")
+            source = (peers.HERE / (f"{module}.py" if module else build["source"])).read_text()
+            assert f"\n{kind.upper()} = {{" in source if module else "peer_forms" in source
 
 
 def test_random_shapes():

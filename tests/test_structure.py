@@ -79,8 +79,8 @@ def test_masks_are_rows_of_scores():
 
 
 def test_types_are_rows():
-    """No number type by name where kernels are recorded. The programs that test ops and measure the peak are of
-    float32 alone."""
+    """No number type by name where kernels are recorded. The programs that test ops and measure peaks have buffers of
+    float32."""
     paths = [path for folder in ("emit", "stage", "score", "way") for path in (GEN / folder).glob("*.lua")
              if path.name not in ("peak.lua", "self_test.lua")]
     by_name = r"\b(?:b?f(?:16|32|64)|[iu]8)\b|[\"'](?:float|double|u?int\d+)(?:32|_t)?\b"

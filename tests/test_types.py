@@ -139,3 +139,25 @@ def test_refusal():
     assert result.returncode == 2 and result.stderr == (
         "mhagen: config: strassen = true: must be false with dtype, whose roundings of sums are as large as the "
         "sums\n"), result.stderr
+
+
+def types_told(*words):
+    """{ changed key: error, packed, workspace, cache, cycles } of explain's table of types."""
+    told = run(MHAGEN, "explain", *words).split("\ntypes (")[1].split("\nwhy")[0].splitlines()[2:]
+    return {line.split()[0]: line.replace(",", "").split()[1:6] for line in told}
+
+
+@pytest.mark.parametrize("config, smaller", [
+    ("h=2 d_model=24 dk=8 seq=9 isa=scalar batch=20", "weight_dtype=int8 weight_dtype=int4 dtype=int8"),
+    ("h=2 d_model=64 dk=16 seq=20 isa=avx512_bf16 kv_rows=4", "dtype=bf16 weight_dtype=int8 dtype=int8"),
+    ("h=4 h_kv=2 d_model=32 dk=8 seq=1 seq_kv=40 cache=append isa=avx2 dtype=bf16 cache_dtype=int8", "")])
+def test_what_types_cost(config, smaller):
+    """A row with another type is the first row of that config."""
+    words, told = config.split(), types_told(*config.split())
+    assert list(told)[0] == "this" and len(told) > 7
+    for key, values in list(told.items())[1:]:
+        others = [word for word in words if word.split("=")[0] != key.split("=")[0]]
+        assert types_told(*others, key)["this"] == values, key
+    assert all(int(told[key][1]) < int(told["this"][1]) and float(told[key][0]) > 1e-6 for key in smaller.split())
+    cached = [int(told[key][3]) for key in ("this", "cache_dtype=bf16", "cache_dtype=f32") if key in told]
+    assert cached == sorted(cached) and (cached[0] > 0) == ("cache" in config)

@@ -1,5 +1,7 @@
 """ONNX Runtime: its own attention operators, ONNX's, and the graph of elementary operators. Inputs and
 outputs are bound, so that nothing is copied."""
+import tempfile
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -8,6 +10,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 def version():
     return onnxruntime.__version__
+
+
+def in_bytes(model):
+    """Weights in int8, a scale for each column; rows of x become bytes in each run."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(model, f"{folder}/in")
+        quantize_dynamic(f"{folder}/in", f"{folder}/out", per_channel=True, weight_type=QuantType.QInt8)
+        return onnx.load(f"{folder}/out")
 
 
 class Graph:
@@ -52,6 +63,8 @@ class Graph:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
+        if hasattr(self.p, "in_bytes"):
+            model = in_bytes(model)
         session = onnxruntime.InferenceSession(model.SerializeToString(), options,
                                                providers=["CPUExecutionProvider"])
         x, y = (onnxruntime.OrtValue.ortvalue_from_numpy(a)
@@ -100,3 +113,13 @@ FORMS = {
     "Attention of ONNX": standard,
     "elementary operators": elementary,
 }
+
+
+def quantized(form):
+    def of(p):
+        p.in_bytes = True
+        return form(p)
+    return of
+
+
+INT8 = {f"quantize_dynamic, {name}": quantized(form) for name, form in FORMS.items()}

@@ -58,17 +58,17 @@ class Explicit(Attention):
         return self.out((F.softmax(s, -1) @ v).transpose(1, 2).flatten(2))
 
 
-def runner(model, p):
-    x = torch.from_numpy(p.x)[None]
+def runner(model, p, dtype=torch.float32):
+    x = torch.from_numpy(p.x)[None].to(dtype)
     result = [None]
 
     def run():
         result[0] = model(x)
 
-    return run, lambda: result[0][0].numpy()
+    return run, lambda: result[0][0].float().numpy()
 
 
-def layer(p):
+def layer(p, dtype=torch.float32):
     if p.d_model != p.h * p.dk:
         raise NotImplementedError("the layer wants d_model = h * dk")
     mha = torch.nn.MultiheadAttention(p.d_model, p.h, batch_first=True).eval().requires_grad_(False)
@@ -76,19 +76,40 @@ def layer(p):
     for to, value in zip(own, parameters(p)):
         to.copy_(value)
     mask = torch.nn.Transformer.generate_square_subsequent_mask(p.n) if p.causal else None
-    return runner(lambda x: mha(x, x, x, need_weights=False, attn_mask=mask, is_causal=p.causal)[0], p)
+    mha, mask = mha.to(dtype), mask if mask is None else mask.to(dtype)
+    return runner(lambda x: mha(x, x, x, need_weights=False, attn_mask=mask, is_causal=p.causal)[0], p, dtype)
 
 
-def compiled(p):
+def compiled(p, dtype=torch.float32):
     import torch._inductor.config
     torch._inductor.config.freezing = True  # packs the weights
-    return runner(torch.compile(Attention(p), dynamic=False), p)
+    return runner(torch.compile(Attention(p).to(dtype), dynamic=False), p, dtype)
+
+
+def explicit(p, dtype=torch.float32):
+    model = Explicit(p).to(dtype)
+    if p.causal:
+        model.mask = model.mask.to(dtype)
+    return runner(model, p, dtype)
+
+
+def quantized(p):
+    """Weights in int8; rows of x become integers in each call."""
+    return runner(torch.ao.quantization.quantize_dynamic(Attention(p), {torch.nn.Linear}, torch.qint8), p)
 
 
 FORMS = {
     "linear and scaled_dot_product_attention": lambda p: runner(Attention(p), p),
-    "linear, matmul and softmax": lambda p: runner(Explicit(p), p),
+    "linear, matmul and softmax": explicit,
     "the first, its layers by oneDNN": lambda p: runner(to_mkldnn(Attention(p)), p),
     "nn.MultiheadAttention": layer,
     "torch.compile of the first": compiled,
 }
+BF16 = {  # x and y are bfloat16 too: no conversion takes time
+    "linear and scaled_dot_product_attention":
+        lambda p: runner(Attention(p).to(torch.bfloat16), p, torch.bfloat16),
+    "linear, matmul and softmax": lambda p: explicit(p, torch.bfloat16),
+    "nn.MultiheadAttention": lambda p: layer(p, torch.bfloat16),
+    "torch.compile of the first": lambda p: compiled(p, torch.bfloat16),
+}
+INT8 = {"quantize_dynamic of linear, scaled_dot_product_attention": quantized}

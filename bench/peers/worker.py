@@ -1,6 +1,7 @@
 """Runs one contestant in Python. The first argument is its module; the other arguments and the commands are
 those of worker.c. A module has version() and FORMS = {name: function of a problem -> (run, y)}: run()
-computes once, y() is the result, and the function raises NotImplementedError if it cannot."""
+computes once, y() is the result, and the function raises NotImplementedError if it cannot. The forms of MODULE:TYPE are
+those of its dictionary with the type's name."""
 import importlib
 import os
 import sys
@@ -44,13 +45,15 @@ def run_for(run, seconds):
 def main(module, data, result, *numbers):
     out = os.fdopen(os.dup(1), "w")  # what a library prints must not be taken for an answer
     os.dup2(2, 1)
+    module, _, dtype = module.partition(":")
     peer = importlib.import_module(module)
+    ways = getattr(peer, dtype.upper() or "FORMS")
     problem = read_problem(data, *map(int, numbers))
 
     def answer(text):
         print(text, file=out, flush=True)
 
-    answer("\t".join([peer.version(), *peer.FORMS]))
+    answer("\t".join([peer.version(), *ways]))
     forms, run = {}, None
     for line in sys.stdin:
         verb, argument = line.rstrip("\n").split(" ", 1)
@@ -59,7 +62,7 @@ def main(module, data, result, *numbers):
             continue
         try:
             if argument not in forms:
-                forms[argument] = peer.FORMS[argument](problem)
+                forms[argument] = ways[argument](problem)
             run, y = forms[argument]
             run()
             np.ascontiguousarray(y(), np.float32).tofile(result)

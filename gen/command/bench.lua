@@ -102,6 +102,6 @@ end
 
 return {
   name = "bench", run = run, options = options,
-  summary = "Generate, compile, time: us, GFLOP/s, fraction of the FMA peak.",
+  summary = "Generate, compile, time: us, GFLOP/s, fraction of the peak.",
   about = "It runs on one pinned core. $CC is the compiler with its options (default: cc -O2).",
 }

@@ -4,19 +4,22 @@ local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"
+local types = require "types"
 
--- The ISA of this CPU with the most lanes; of several the first in the list, which others extend.
-local function widest()
-  local best
+-- The ISA of this CPU with the most products of a type in an instruction, or of float32 where it has none for the
+-- type; of several the first in the list, which others extend.
+local function widest(dtype)
+  local best, most = nil, 0
   for _, isa in ipairs(isas.list) do
-    if not build.obstacle(isa) and (not best or isa.lanes > best.lanes) then best = isa end
+    local numbers = isa.lanes * isas.at_once(isa, types.by_name[dtype])
+    if not build.obstacle(isa) and numbers > most then best, most = isa, numbers end
   end
   return best.name
 end
 
 local function run(args)
   if args.widest then
-    errors.must(host.print(widest() .. "\n"))
+    errors.must(host.print(widest(args.dtype) .. "\n"))
     return 0
   end
   local lines = { ("%-11s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
@@ -36,7 +39,11 @@ end
 
 return {
   name = "isas", run = run,
-  options = function(cmd) cmd:flag("--widest", "print only the name of the widest that this CPU has") end,
+  options = function(cmd)
+    cmd:flag("--widest", "print only the name of the widest that this CPU has")
+    cmd:option("--dtype", "the number type that the widest multiplies (default: f32)"):choices(types.names)
+      :default "f32":show_default(false)
+  end,
   summary = "List the instruction sets, and whether this CPU has each.",
   about = "Code for another architecture is checked with a cross compiler and QEMU, if they are installed.",
 }

@@ -1,29 +1,46 @@
--- The peak of a core: a loop of FMAs that do not wait for each other.
+-- The peak of a core, by number type: a loop of products that do not wait for each other.
 
 local expr = require "expr"
 local tape = require "tape"
 
 local M = {}
 
--- Records void fma_<isa>(out, rounds); returns the flops of a round. Two registers hold constants;
--- what remains suffices for any latency, and the values stay near 1.
-function M.emit(t)
-  local isa, w = t.isa, t.isa.full
-  local count = isa.registers - 4
-  t:define({ name = "fma_" .. isa.name, keep = true, params = {
-    { kind = "float *", name = "out" }, { kind = "ptrdiff_t", name = "rounds" },
+M.STEPS = 8 -- of a round, each with three vectors of data: zeros would take less power, and less time
+M.MOST = 16 -- sums, which hide any latency
+
+-- Records void <name>(out, data, rounds) of a product of the tape's ISA; returns the flops of a round. Sums begin with
+-- numbers of their own, of which a compiler would else make one. Where no instruction adds products sums are operands
+-- as well: it would multiply once what they share.
+function M.emit(t, name, product)
+  local isa, w, load, store = t.isa, t.isa.full, product.does.load, product.does.store
+  local instruction = product.group == 1 and isa.fused or product.group > 1 and not product.widens
+  local count = math.min(isa.registers - 4, M.MOST)
+  t:define({ name = name, keep = true, params = {
+    { kind = "float *", name = "out" }, { kind = "const float *", name = "data" },
+    { kind = "ptrdiff_t", name = "rounds" },
   } }, function()
-    local factor, summand = t:op("set", w, "factor", 0.999), t:op("set", w, "summand", 0.001)
     local acc = {}
-    for i = 1, count do acc[i] = t:start("set", w, "acc" .. i, 1.0 + i) end
-    t:loop("round", expr.var("rounds"), function()
-      for i = 1, count do t:update(acc[i], "fma", acc[i], factor, summand) end
+    for i = 1, count do acc[i] = t:start(load, w, "acc" .. i, tape.pointer("data", (i - 1) * isa.lanes)) end
+    t:loop("round", expr.var("rounds"), function(round)
+      local odd = t:int("odd", round - 2 * expr.div(round, 2)) -- so no compiler keeps data from round to round
+      for step = 0, M.STEPS - 1 do
+        local vectors = {}
+        for i, role in ipairs { "even", "odd", "other" } do
+          local at = tape.pointer("data", (odd + 3 * step + (i - 1)) * isa.lanes)
+          vectors[i] = t:op(load, w, ("%s_k%d"):format(role, step), at)
+        end
+        for i = 1, count do
+          local a, b, c = vectors[1 + i % 2], vectors[3], acc[i]
+          if not instruction then a, b, c = c, a, b end
+          t:update(acc[i], product.op, a, b, c)
+        end
+      end
     end)
     for i = 1, count do
-      t:op("store", w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i])
+      t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i])
     end
   end)
-  return 2 * isa.lanes * count
+  return 2 * M.STEPS * isa.lanes * product.group * count
 end
 
 return M

@@ -61,8 +61,9 @@ function M.define(isa)
   return isa
 end
 
-local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low", zero = "zero", add = "add" }
-local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd" }
+local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low", zero = "zero", add = "add",
+                    store = "store" }
+local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd", store = "store_words" }
 
 -- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed, does }: held and
 -- packed say how operands lie that a kernel makes, and those that are packed, if not as float32 of any value; does, by
@@ -96,6 +97,29 @@ function M.paired(isa, type)
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            held = types.pairs(type), packed = types.pairs(type), does = of_floats }
+end
+
+-- The type that a product multiplies: float32 where operands became that.
+function M.multiplied(product) return product.group > 1 and product.a or types.f32 end
+
+-- Numbers of a type in a lane of an instruction that multiplies them.
+function M.at_once(isa, type)
+  local row = isa.products[type.name .. " " .. type.name]
+  return row and not row.widens and row.group or 1
+end
+
+-- The products of an ISA, by the order of their types; but for those of the ISA that it has more than.
+function M.own_products(isa)
+  local list, base = {}, isa.extends and M.list[isa.extends].products or {}
+  for _, name in ipairs(types.names) do
+    local key = name .. " " .. name
+    local row, inherited = isa.products[key], base[key]
+    if row and not (inherited and inherited.op == row.op) then
+      local type = types.by_name[name]
+      list[#list + 1] = (type.quantized and M.integers or row.group and M.paired or M.product)(isa, type)
+    end
+  end
+  return list
 end
 
 -- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a

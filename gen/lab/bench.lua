@@ -11,37 +11,48 @@ local peak = require "emit.peak"
 local results = require "lab.results"
 local tape = require "tape"
 local template = require "template"
+local types = require "types"
 local version = require "version"
 
 local M = {}
 
 -- ---- the files ----
 
+-- The flops of a plan by the type that is multiplied, as C.
+function M.work(plan)
+  local rows = {}
+  for i, part in ipairs(plan.work) do rows[i] = ('{"%s", %.17g}, '):format(part.type.name, part.flops) end
+  return table.concat(rows)
+end
+
 -- The program that times one kernel; bench/bench.c does the work.
 function M.main(recorded)
   local plan = recorded.plan
-  return template.file("bench.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
+  return template.file("bench.c.in", { name = plan.cfg.name, work = M.work(plan) })
 end
 
--- Adds the FMA loop of an ISA.
-local function add_loop(isa, loops, names)
-  local t = tape.new(isa)
-  local flops = peak.emit(t)
-  names[#names + 1] = "&peak_" .. isa.name
+-- Adds the loops of the products of an ISA.
+local function add_loops(isa, loops, names)
+  local t, peaks, others = tape.new(isa), {}, {}
+  for i, product in ipairs(isas.own_products(isa)) do
+    local type, name = isas.multiplied(product).name, ("%s_%s"):format(product.op, isa.name)
+    local flops = peak.emit(t, name, product)
+    names[#names + 1] = "&peak_" .. name
+    local row = 'static const mhagen_peak peak_%s = {"%s", %s, %s, %d};\n'
+    peaks[i], others[i] = row:format(name, type, isa.cpu, name, flops), row:format(name, type, isa.cpu, "NULL", 0)
+  end
   loops[#loops + 1] = template.file("peak_isa.c.in", {
-    isa = isa.name, cpu = isa.cpu, guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
-    prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
-    flops = tostring(flops),
+    guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
+    prelude = not isa.extends and isa.prelude or "", -- which the other one has
+    finish = isa.finish or "", functions = cprint.functions(t), peaks = table.concat(peaks),
+    others = table.concat(others),
   })
 end
 
--- The FMA loops of all ISAs but those that another one's is good for, the same for every kernel. The program takes the
--- fastest that runs.
+-- The loops of all products, the same for every kernel. The program takes the fastest of a type that runs.
 function M.peak()
   local loops, names = {}, {}
-  for _, isa in ipairs(isas.list) do
-    if not isa.extends then add_loop(isa, loops, names) end
-  end
+  for _, isa in ipairs(isas.list) do add_loops(isa, loops, names) end
   return template.file("peak.c.in", { loops = table.concat(loops), peaks = table.concat(names, ", ") })
 end
 
@@ -109,11 +120,12 @@ local function flops_of_a_cycle(name)
 end
 
 -- Adds to a row which fraction the floor of the kernel's own operations is of its time, and of that of its phases if
--- they are told apart. The row knows the time as a fraction of the FMA peak.
+-- they are told apart. The row knows the time as a fraction of the peak, and that in terms of the FMA peak.
 function M.add_floor(row, recorded)
   local cfg = recorded.plan.cfg
   local counts, sum = floor.of(recorded)
-  local all = row.fraction * sum * cfg.batch * flops_of_a_cycle(cfg.cpu) / row.flops
+  local cycle = row.fraction * flops_of_a_cycle(cfg.cpu) * row.peak_gflops / row.fma_gflops
+  local all = cycle * sum * cfg.batch / row.flops
   row.of_floor = { order = { "all" }, all = rounded(all) }
   local cycles = {}
   for _, phase in ipairs(counts) do cycles[phase.phase] = phase.cycles end
@@ -147,12 +159,19 @@ function value_of.boolean(text)
   if text == "true" or text == "false" then return text == "true" end
 end
 
+-- The types whose peak is that of a plan, in words.
+local function multiplied(plan)
+  local names = {}
+  for i, part in ipairs(plan.work) do names[i] = part.type == types.f32 and "FMA" or part.type.name end
+  return table.concat(names, " and ")
+end
+
 -- The fields that the generator knows of a kernel.
 function M.row(cfg, recorded)
   return {
     name = cfg.name, config = cfg, command = "mhagen gen " .. config.canonical(cfg), version = version,
     message = "", flops = math.tointeger(recorded.plan.flops) or recorded.plan.flops,
-    statements = recorded.statements,
+    statements = recorded.statements, multiplied = multiplied(recorded.plan),
   }
 end
 
@@ -235,9 +254,9 @@ function M.text(row)
   line("time", "%s us, median of %d samples; fastest %s, 99th percentile %s; cold %s",
     microseconds(row.us_median), row.repetitions, microseconds(row.us_min), microseconds(row.us_p99),
     microseconds(row.us_cold))
-  line("speed", "%.1f GFLOP/s, %.1f %% of the FMA peak of %d core%s, %.1f GFLOP/s each%s", row.gflops,
-    100 * row.fraction, row.threads, plural, row.peak_gflops,
-    row.disturbed and "; the machine was disturbed" or "")
+  line("speed", "%.1f GFLOP/s, %.1f %% of the %s peak of %d core%s, %.1f GFLOP/s each%s", row.gflops,
+    100 * row.fraction, row.multiplied, row.threads, plural, row.peak_gflops,
+    row.disturbed and ("; the machine was disturbed, the peak down to %.1f"):format(row.peak_low or 0) or "")
   if row.of_floor then
     local parts = {}
     for i, phase in ipairs(row.of_floor.order) do

@@ -36,12 +36,15 @@ M.fields = {
   { "us_cold", "us", "one run with code, weights and data out of the caches, lower median",
     from_program = true },
   { "gflops", "GFLOP/s", "flops over us_median", from_program = true },
-  { "peak_gflops", "GFLOP/s", "of independent FMAs on this core, in the same run", from_program = true },
+  { "peak_gflops", "GFLOP/s", "of independent products on this core, in the same run: flops over the time that " ..
+    "those of each number type take at their peak", from_program = true },
+  { "peak_low", "GFLOP/s", "the slowest tenth of those: what throttling or others leave", from_program = true },
+  { "fma_gflops", "GFLOP/s", "of independent FMAs of float32 on this core, in the same run", from_program = true },
   { "fma_speedup", "x", "what FMA loops on all of several threads do, over what one does: how free the cores were",
     from_program = true },
-  { "fraction", "", "of the FMA peak measured right before and after each sample; lower median",
+  { "fraction", "", "of the peak measured right before and after each sample; lower median",
     from_program = true },
-  { "disturbed", "", "true if the FMA peak dropped by more than 5 % during the measurement, or if " ..
+  { "disturbed", "", "true if the peak dropped by more than 5 % during the measurement, or if " ..
     "others had the core for more than 5 % of the time", type = "boolean", from_program = true },
 }
 

@@ -243,7 +243,7 @@ end
 -- The C text of the program of one config.
 function M.main(recorded)
   local plan = recorded.plan
-  return template.file("sweep.c.in", { name = plan.cfg.name, flops = ("%.17g"):format(plan.flops) })
+  return template.file("sweep.c.in", { name = plan.cfg.name, work = bench.work(plan) })
 end
 
 -- ---- results ----
