@@ -62,10 +62,11 @@ local function plan_group(plan, group, list, hb)
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
       local steps = tiles.words(plan.product, stage.steps)
-      local cost_of = tiles.rows_cost(plan, rows, group.vecs, steps)
-      local height = tiles.choose_rows(plan, "q_rows", rows, #group.vecs, "columns", cost_of)
+      local target = plan.applying
+      local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
+      local height = tiles.choose_rows(target, "q_rows", rows, #group.vecs, "columns", cost_of)
       group.products[stage.name] = {
-        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(plan, steps) }
+        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
       cost = cost + cost_of(height) * (hb // heads)
     end
   end

@@ -70,6 +70,7 @@ function M.choose(plan, list)
     choose("product", "projections", against_projections)
   end
   choose("attend_product", "attention", against_attention)
+  plan.attend_product = isas.by_vectors(plan.attend_product)
 end
 
 -- Marks keys or values as pairs: of the columns of a row, or of each two rows.

@@ -14,6 +14,7 @@
 -- queries and a long cache they are keys, and columns of V (step.lua).
 
 local choices = require "choices"
+local context_rows = require "stage.context_rows"
 local copy = require "stage.copy"
 local cpu = require "cpu"
 local fold = require "fold"
@@ -338,11 +339,13 @@ function M.build(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)
   plan.attending = setmetatable({ product = plan.attend_product }, { __index = plan })
+  plan.applying = setmetatable({ product = isas.by_vectors(plan.product) }, { __index = plan })
   local list = fold.rewrite(formula, plan)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
 
-  list = widen.rewrite(plan, quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list))))
+  list = quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
+  list = widen.rewrite(plan, context_rows.rewrite(plan, list))
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}

@@ -81,7 +81,7 @@ CONFIGS = [
     "h=4 h_kv=2 dk=6 dv=4 seq=3 seq_kv=21 project=none attention=cross cache=fixed cache_dtype=int8 rope=half",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
 ]
-ISAS = ["avx2", "avx512", "avx512_bf16", "scalar"]
+ISAS = ["avx2", "avx512", "avx512_bf16", "scalar", "amx"]
 
 HEALTHY = ("nothing", "version.lua", "return", "return")  # must survive
 
@@ -142,6 +142,12 @@ MUTATIONS = [
      "if not t then m = M.whole("),
     ("queries that are not rounded", "emit/rounding.lua",
      'if round then result = round(t, v.w, "rounded" .. name, result) end', ""),
+    ("zeros behind rows that tiles read", "stage/narrow.lua", "for word = input.words,", "for word = input.to.row,"),
+    ("zeros behind rows of the context", "emit/transpose.lua", "to.filled and lanes or columns", "columns"),
+    ("a tile of the first rows for all", "emit/tiled.lua", "s * size + i * (size * a.row)", "s * size"),
+    ("what sums of tiles begin with", "emit/tiled.lua", 'tile.init and t:op(does.add, w,', 'false and t:op(does.add, w,'),
+    ("tiles that are not given back", "walk.lua", 't:op("tiles_off", plan.isa.full)', ""),
+    ("the context of the first group", "stage/output.lua", "in_rows and group.used * stage.a.row or", "in_rows and 0 or"),
     ("halves of pairs exchanged", "emit/epilogue.lua", "even[at.c], high)", "high, even[at.c])"),
     ("the last of odd rows twice", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "even[at.c]"),
     ("a sum of every second weight", "emit/softmax.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from reference_lib import Generated, drawn_isa
-from tools import MHAGEN, ROOT, native, run
+from tools import ISAS, MHAGEN, ROOT, native, run, runs
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "int8"])
@@ -30,7 +30,7 @@ def test_integers_are_the_same(tmp_path):
     rng = random.Random(3)
     x, w = ([rng.gauss(0, 1) for _ in range(n)] for n in (rows * d, d * columns))
     results = []
-    for isa in filter(native, ("scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "neon")):
+    for isa in filter(runs, ISAS):
         kernel = Generated(dict(h=1, d_model=d, dk=columns, seq=1, seq_kv=rows, attention="cross", project="v",
                                 dtype="int8", attend_dtype="f32"), isa, tmp_path / isa)
         given, y, zeros = {"wv": floats(w)}, floats([0] * columns), floats([0] * columns * rows)

@@ -72,7 +72,7 @@ function M.block(K, group, ptrs, block)
           product = plan.attend_product, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
           a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
-          init = gemm.from_zero(t), filter = p.key and filter(t, {
+          filter = p.key and filter(t, {
             scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p,
             by = plan.attend_product.group }),
         }

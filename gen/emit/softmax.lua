@@ -113,7 +113,7 @@ end
 -- What the accumulators start at: biases, and -m.
 local function start(t, tile, from_m)
   local group, biases, late = tile.group, tile.scores.biases, tile.pass.late
-  if not from_m and #biases == 0 then return gemm.from_zero(t) end
+  if not from_m and #biases == 0 then return nil end
   return function(r, c, w, name)
     local negmax_at = stat(group, tile.stats, "negmax", c)
     local function early(dst, how) -- of -m

@@ -29,9 +29,11 @@ end
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
 -- FMAs are by lane; of pairs and of words of bytes also the op, and group, the numbers of a K step; unsigned, where the
--- bytes of A have no sign, and widens, where no instruction multiplies bytes), widths (the full one first), rows.
+-- bytes of A have no sign, and widens, where no instruction multiplies bytes; of the way `tile` also tiled, the op of
+-- tiles, and vectors, the rows of tiles where operands do not lie as that way takes them), widths (the full one first),
+-- rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
--- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
+-- ops take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers (C functions that rows call, by op, for each
 -- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
 -- ISA), extends (the ISA that it has more than).
 function M.define(isa)
@@ -84,6 +86,7 @@ typedef float int8_word;
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group, integers = true,
+           tiled = row.tiled, pad = row.tiled and isa.tile or 1,
            held = types.words, packed = types.words, does = of_words, unsigned = row.unsigned, widens = row.widens,
            scales = types.f32, declared = declared,
            quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
@@ -94,7 +97,14 @@ function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, group = row.group,
+           tiled = row.tiled, vectors = row.vectors, pad = row.tiled and isa.tile or 1,
            held = types.pairs(type), packed = types.pairs(type), does = of_floats }
+end
+
+-- A product by vectors where another one is by tiles: for operands that do not lie as tiles take them.
+function M.by_vectors(product)
+  if not product.tiled then return product end
+  return setmetatable({ way = "outer", rows = product.vectors, tiled = false, pad = 1 }, { __index = product })
 end
 
 -- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
@@ -201,6 +211,7 @@ M.add(require "isa.avx2")
 M.add(require "isa.avx_vnni")
 M.add(require "isa.avx512")
 M.add(require "isa.avx512_bf16")
+M.add(require "isa.amx")
 M.add(require "isa.neon")
 
 return M
