@@ -16,7 +16,7 @@ local M = {}
 --                      that starts with each FMA one load of a vector and one of a broadcast
 --   narrow             of a vector of half the width, as a part of the full one
 --   slots              of `vector` that an op takes, where it is not one
---   tile               cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
+--   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
 --                      load from the nearest cache takes 8)
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
@@ -24,7 +24,7 @@ local generic = {
   name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
-  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 }, tile = { dot = 16, load = 12, store = 13 },
+  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 }, tiling = { dot = 16, load = 12, store = 13 },
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },

@@ -108,7 +108,7 @@ end
 local function fullest(counts, cpu)
   local ports = cpu.ports
   local cycles = { fma = counts.fma / cpu.fmas, vector = (counts.fma + counts.vector + counts.shuffle) / ports.vector,
-                   tile = counts.tile * cpu.tile.dot }
+                   tile = counts.tile * cpu.tiling.dot }
   for _, port in ipairs { "shuffle", "load", "store" } do cycles[port] = counts[port] / ports[port] end
   local most = "fma"
   for _, port in ipairs(PORTS) do

@@ -31,6 +31,7 @@ local quadrants = require "stage.quadrants"
 local step = require "step"
 local tiles = require "tiles"
 local types = require "types"
+local value_rows = require "stage.value_rows"
 local walk = require "walk"
 local widen = require "stage.widen"
 
@@ -73,7 +74,7 @@ local function arrange(plan, list, lanes, hb)
   end
   local attend
   plan.groups, attend = groups.plan(plan, plan.stages, hb)
-  plan.stages = copy.rewrite(plan, keep.rewrite(plan.stages))
+  plan.stages = value_rows.rewrite(plan, copy.rewrite(plan, keep.rewrite(plan.stages)))
   return cost + attend
 end
 

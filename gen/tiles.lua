@@ -133,10 +133,11 @@ end
 -- it from memory for each of them.
 function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
 
--- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums on their way to vectors.
+-- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums
+-- on their way to vectors.
 local function tiled_cost(target, rows, vecs, steps)
   local size, cpu, across = target.isa.tile, target.cpu, #vecs
-  local down, rates = M.ceil_div(rows, size), cpu.tile
+  local down, rates = M.ceil_div(rows, size), cpu.tiling
   local step = math.max(down * across * rates.dot, (down + across) * rates.load)
   local cycles = M.ceil_div(steps, size) * step + down * across * rates.store
   return cycles * cpu.fmas + 20 + 2 * rows * across
@@ -177,8 +178,8 @@ end
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
 local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
 
--- The most rows that a tile has whose A is contiguous from step to step, whatever the schedule.
-function M.highest(target) return math.max(table.unpack(target.product.rows.rows)) end
+-- The most rows that a tile of a product has whose A is contiguous from step to step, whatever the schedule.
+function M.highest(product) return math.max(table.unpack(product.rows.rows)) end
 
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
 -- keys: { schedule key, order of A } each.

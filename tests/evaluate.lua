@@ -260,7 +260,7 @@ end
 function tile_ops.writes(tiles, node, scope)
   local lane, at = tile_operands(tiles, node, scope)
   local op, out = node.op, {}
-  if at then lane.M = function(j) return at.buffer[at.off + j] end end
+  lane.M = at and setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
   for i = 0, 255 do
     lane.i = i
     if at then tile_place(op, at, lane.x, i) end
@@ -273,6 +273,9 @@ function tile_ops.writes(tiles, node, scope)
   end
   tiles[node.args[1]] = out
 end
+
+-- Ops that leave numbers as they are, and words, which are integers here.
+local moves = { load = true, load_n = true, trn_lo = true, trn_hi = true }
 
 local function run_op(isa, node, scope, tiles)
   if node.op.hint then return end
@@ -311,7 +314,7 @@ local function run_op(isa, node, scope, tiles)
     for word, value in pairs(list) do lane[word] = value[i] end
     local r = meaning(lane)
     if r == nil then outside(op, at, i) end
-    if op.result == "f" then r = r + 0.0 end
+    if op.result == "f" and not moves[op.name] then r = r + 0.0 end
     if op.result == "i" then r = math.tointeger(r) or -2147483648 end
     out[i] = r
   end

@@ -156,7 +156,7 @@ local function tile_meaning(name, op)
   local words = op.ref:find "iadd"
   local function text(meaning)
     if not words then return "(float)(" .. meaning .. ")" end
-    return "float_of(" .. meaning:gsub("%f[%w]low%f[%W]", "bits_of(low)"):gsub("%f[%w]high%f[%W]", "bits_of(high)") .. ")"
+    return "float_of(" .. meaning:gsub("%f[%w]%l+%f[%W]", { low = "bits_of(low)", high = "bits_of(high)" }) .. ")"
   end
   local fold = op.fold or { low = "low", high = "high" }
   return template.fill(TILE_MEANING, { name = name, steps = op.fold and "16" or "0", low = text(fold.low),
@@ -196,7 +196,8 @@ local function program(isa, replaced)
   local t, meanings, tests, sweeps = tape.new(isa), {}, {}, {}
   for _, op in ipairs(ops) do
     for _, w in ipairs(isa.widths) do
-      local has = not op.hint and not op.tile and (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
+      local wanted = not op.hint and not op.tile and (not replaced or replaced[op.name])
+      local has = wanted and (isa.rows[op.name] or derived[op.name])
       for _, literal in ipairs(has and (op.by ~= "n" or w == isa.full) and choices(isa, op, w) or {}) do
         local name = ("%s_%d_%d"):format(op.name, w.lanes, #tests)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)

@@ -10,7 +10,8 @@ from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
-PAIRS = [("scalar", "neon"), ("avx2", "avx512"), ("avx_vnni", "avx512_bf16", "amx")]  # of ISAs that a config is compiled for
+# ISAs that a config is compiled for.
+PAIRS = [("scalar", "neon"), ("avx2", "avx512"), ("avx_vnni", "avx512_bf16", "amx")]
 
 STACK = [COVER[11], "h=1 d_model=8 dk=4 seq=16 unroll=full"]  # much on the stack
 

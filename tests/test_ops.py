@@ -105,7 +105,9 @@ def test_tiles_in_plain_c(compiler, tmp_path):
     assert result.returncode == 0 and result.stdout == "ok: 4000 products\n", result.stdout
 
 
-SHAPES = "static unsigned char all[64] = {1, [16] = 64, [18] = 64, [20] = 64, [48] = 16, 16, 8};\nstatic float at[256];\n"
+SHAPES = """static unsigned char all[64] = {1, [16] = 64, [18] = 64, [20] = 64, [48] = 16, 16, 8};
+static float at[256];
+"""
 
 
 @pytest.mark.parametrize("code, message", [

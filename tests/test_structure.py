@@ -12,7 +12,7 @@ GEN = ROOT / "gen"
 PURE = [path for path in GEN.rglob("*.lua")
         if path.parent.name != "command" and path.name not in ("main.lua", "prelude.lua")]
 EMITTERS = sorted(GEN.glob("emit/*.lua"))
-INTRINSIC = r"\b_mm\d*_\w+\(|\bv\w+q?_(?:n_|lane_|laneq_)?[fsu]\d\d\b|__m(?:128|256|512)|float32x\d"
+INTRINSIC = r"\b_(?:mm\d*|tile)_\w+\(|\bv\w+q?_(?:n_|lane_|laneq_)?[fsu]\d\d\b|__m(?:128|256|512)|float32x\d"
 
 
 def code(path):

@@ -1,5 +1,5 @@
-/* The tile intrinsics in plain C, for kernels of amx on CPUs without tiles: compile them with -include tests/tiles.h and
- * mhagen.h on the path. It is stricter than the instructions: what they leave alone, or fault at, ends the program.
+/* The tile intrinsics in plain C, for kernels of amx on CPUs without tiles: compile them with -include tests/tiles.h,
+ * and mhagen.h on the path. It is stricter than the instructions: what they leave alone, or fault at, ends the program.
  * Of the CPU it asks for AVX-512 with BF16 alone. tests/tiles_test.c compares it with the instructions. */
 #ifndef TILES_H_INCLUDED
 #define TILES_H_INCLUDED
@@ -52,7 +52,8 @@ __attribute__((unused)) static void tiles_of_c_configure(const void *config) {
     uint16_t row_bytes;
     memcpy(&row_bytes, bytes + 16 + 2 * i, 2);
     const int rows = bytes[48 + i];
-    tiles_of_c_must(rows <= 16 && row_bytes <= 64 && row_bytes % 4 == 0 && !rows == !row_bytes, "a shape that no tile has");
+    tiles_of_c_must(rows <= 16 && row_bytes <= 64 && row_bytes % 4 == 0 && !rows == !row_bytes,
+                    "a shape that no tile has");
     tiles_of_c_must(i < 8 || rows == 0, "a tile that is not there");
     if (i < 8) tiles_of_c_now.tile[i].rows = rows, tiles_of_c_now.tile[i].row_bytes = row_bytes;
   }

@@ -13,7 +13,7 @@ local ways = require "way.init"
 local M = {}
 
 -- A filter works on broadcasts.
-local function way_of(tile) return tile.filter and "outer" or tile.product.way end
+local function way_of(tile) return tile.filter and not tile.product.tiled and "outer" or tile.product.way end
 
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)

@@ -23,8 +23,9 @@ function M.operand(product, block, panel, k0)
 end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
--- product, if not that of the weights, rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
--- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+-- product, if not that of the weights, rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has
+-- them, c { p, row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's
+-- way to start from it.
 local function chunk_tile(K, tile)
   local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.product or K.plan.weights.product
   local bias = not next_chunk and tile.bias

@@ -1,6 +1,6 @@
 -- AMX: AVX-512 with tile registers, whose products are of pairs of bfloat16 and of signed bytes.
 --
--- A tile has 16 rows of 16 words, whatever of it is used. C = A B + C takes rows of A and rows of B, of 16 K steps each.
+-- A tile has 16 rows of 16 words, whatever of it is used. C = A B + C takes 16 K steps: words of a row of A, rows of B.
 -- gcc declares of the operand of ldtilecfg 8 bytes alone, so it is a constant; and compilers do not know that loads of
 -- tiles read memory, and stores write it.
 
@@ -17,7 +17,7 @@ return extend(avx512_bf16, {
   name = "amx",
   title = "x86-64 with AVX-512 as above, and AMX with BF16 and INT8",
   cpu = "MHAGEN_CPU_AMX",
-  begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma,amx-tile,amx-bf16,amx-int8",
+  begin = x86.begin "avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,fma,amx-bf16,amx-int8",
   tile = SIZE,
   products = { ["bf16 bf16"] = { way = "tile", op = "dot", tiled = "tile_dot", group = 2, rows = rows,
                                  vectors = avx512_bf16.products["bf16 bf16"].rows },

@@ -33,9 +33,9 @@ end
 -- tiles, and vectors, the rows of tiles where operands do not lie as that way takes them), widths (the full one first),
 -- rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
--- ops take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers (C functions that rows call, by op, for each
--- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
--- ISA), extends (the ISA that it has more than).
+-- ops take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers
+-- (C functions that rows call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before
+-- and after the functions that need the ISA), extends (the ISA that it has more than).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end

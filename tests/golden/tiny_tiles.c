@@ -137,10 +137,10 @@ mhagen_status tiny_tiles_packed_check(const void *bytes, size_t size) {
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma,amx-tile,amx-bf16,amx-int8"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,fma,amx-bf16,amx-int8"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma,amx-tile,amx-bf16,amx-int8")
+#pragma GCC target("avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,fma,amx-bf16,amx-int8")
 #endif
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
@@ -695,13 +695,13 @@ static __attribute__((noinline)) void output_3of16_3x32_k1(const bf16_pair *a, c
   tile_store(C01, sums + 16, 32);
 #pragma GCC unroll 3
   for (ptrdiff_t r = 0; r < 3; ++r) {
-    const __m512 sum_c0 = _mm512_loadu_ps(sums + 32 * r);
-    __m512 start_c0 = _mm512_loadu_ps(bias);
-    const __m512 acc_c0 = _mm512_add_ps(start_c0, sum_c0);
+    const __m512 tile_c0 = _mm512_loadu_ps(sums + 32 * r);
+    __m512 from_c0 = _mm512_loadu_ps(bias);
+    const __m512 acc_c0 = _mm512_add_ps(from_c0, tile_c0);
     _mm512_storeu_ps(c + 34 * r, acc_c0);
-    const __m512 sum_c1 = _mm512_loadu_ps(sums + 32 * r + 16);
-    __m512 start_c1 = _mm512_loadu_ps(bias + 16);
-    const __m512 acc_c1 = _mm512_add_ps(start_c1, sum_c1);
+    const __m512 tile_c1 = _mm512_loadu_ps(sums + 32 * r + 16);
+    __m512 from_c1 = _mm512_loadu_ps(bias + 16);
+    const __m512 acc_c1 = _mm512_add_ps(from_c1, tile_c1);
     _mm512_storeu_ps(c + 34 * r + 16, acc_c1);
   }
 }
@@ -724,9 +724,9 @@ static __attribute__((noinline)) void output_3of16_3x2_k1(const bf16_pair *a, co
   tile_store(C00, sums, 16);
 #pragma GCC unroll 3
   for (ptrdiff_t r = 0; r < 3; ++r) {
-    const __m256 sum_c0 = _mm256_loadu_ps(sums + 16 * r);
-    __m256 start_c0 = _mm256_loadu_ps(bias);
-    const __m256 acc_c0 = _mm256_add_ps(start_c0, sum_c0);
+    const __m256 tile_c0 = _mm256_loadu_ps(sums + 16 * r);
+    __m256 from_c0 = _mm256_loadu_ps(bias);
+    const __m256 acc_c0 = _mm256_add_ps(from_c0, tile_c0);
     _mm256_mask_storeu_ps(c + 34 * r, 0x3, acc_c0);
   }
 }
