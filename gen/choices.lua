@@ -48,6 +48,9 @@ M.rows = {
     "an instruction adds two products to a sum; operands take half of the memory",
     rejected = { { "float32", "Zen 5, bf16 over float32: bert_base_128 50 % of its time, xformer_base and kwt3 51, " ..
                    "deit_ti and deit_s 52, berttiny 53, minilm 55, small and odd 59, micro and kwt1 74" } } },
+  { "tiles", "products of tile registers, two by two tiles of sums",
+    "an operand is loaded once for two products; sums go by way of a small buffer to the vectors of the epilogue",
+    rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" } } },
   { "short_chains", "maxima and sums in short chains",
     "pairs of maxima, four sums: the exponentials can start earlier",
     rejected = { { "one chain each", "micro 0.5 % slower, small 0.2 %" } } },

@@ -60,6 +60,7 @@ local ADDRESS = { a = true, y = true, b = true, u = true, h = true }
 local function operand(letter, v)
   if ADDRESS[letter] then return address(v) end
   if letter == "e" then return element(v) end
+  if letter == "t" then return v end
   if letter == "s" then return M.float(v) end
   if letter == "n" or letter == "x" then return expr.text(v) end
   return v.name
@@ -185,6 +186,10 @@ function printers.place(_, node, indent, out)
   local const = p.base:find("const", 1, true) and "const " or ""
   out[#out + 1] = wrap(("%s%s%s *const %s = %s; /* %s */"):format(
     indent, const, p.type.c, node.name, address(p), node.text), indent)
+end
+
+function printers.buffer(_, node, indent, out)
+  out[#out + 1] = ("%sfloat %s[%d] __attribute__((aligned(64)));"):format(indent, node.name, node.count)
 end
 
 function printers.array(_, node, indent, out)

@@ -17,17 +17,20 @@ local M = {}
 --                      that starts with each FMA one load of a vector and one of a broadcast
 --   narrow             of a vector of half the width, as a part of the full one
 --   slots              of `vector` that an op takes, where it is not one
+--   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
+--                      load from the nearest cache takes 8)
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
 local generic = {
-  name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, neon = 1 },
+  name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
-  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {},
+  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {}, tiling = { dot = 16, load = 12, store = 13 },
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
                 avx512 = { vector = 2, shuffle = 1, load = 2, store = 1 } }
+intel.amx = intel.avx512
 local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
 
 -- From the makers' optimization manuals, not measured, but for zen4.
@@ -37,7 +40,7 @@ M.rows = {
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 48, cached = 1048576,
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, cached = 1048576,
     slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
     ports = arm },
@@ -64,7 +67,7 @@ for _, row in ipairs(M.rows) do M.add(row) end
 function M.facts(name, isa)
   local row, facts = M.by_name[name], {}
   for fact, value in pairs(row) do facts[fact] = value end
-  local known = isa.extends or isa.name
+  local known = generic.fmas[isa.name] and isa.name or isa.extends or isa.name
   facts.fmas = row.fmas[known] or row == generic and 1 or nil -- of an ISA that is new here
   local fmas = facts.fmas
   facts.ports = row.ports[known] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }

@@ -105,11 +105,15 @@ end
 local function floor_lines(recorded, line)
   local counts, sum = floor.of(recorded)
   line("floor (cycles of a batch entry, each phase by its fullest port; cpu=%s)", recorded.plan.cfg.cpu)
-  line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s", "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store")
+  local plan = recorded.plan
+  local tiled = plan.product.tiled or plan.attend_product.tiled
+  line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s%s", "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store",
+    tiled and ("%13s"):format "tile" or "")
   for _, phase in ipairs(counts) do
-    line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s", phase.phase, number(math.ceil(phase.cycles)), phase.port,
+    line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s%s", phase.phase, number(math.ceil(phase.cycles)), phase.port,
       number(math.ceil(phase.fma)), number(math.ceil(phase.vector)), number(math.ceil(phase.shuffle)),
-      number(math.ceil(phase.load)), number(math.ceil(phase.store)))
+      number(math.ceil(phase.load)), number(math.ceil(phase.store)),
+      tiled and ("%13s"):format(number(math.ceil(phase.tile))) or "")
   end
   line("  %-9s %13s", "all", number(math.ceil(sum)))
 end

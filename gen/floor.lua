@@ -5,7 +5,7 @@ local expr = require "expr"
 
 local M = {}
 
-local PORTS = { "fma", "vector", "shuffle", "load", "store" }
+local PORTS = { "fma", "vector", "shuffle", "load", "store", "tile" }
 
 -- An integer where variables have these values; nil where that of one is not known.
 local function value(e, known)
@@ -34,7 +34,7 @@ function Counter:add(phase, node, times)
   end
   local count = times * (node.w.lanes < self.plan.isa.lanes and cpu.narrow or 1)
   if op.port == "none" then return end
-  counts[op.port] = counts[op.port] + count * (op.port == "vector" and cpu.slots[op.name] or 1)
+  counts[op.port] = counts[op.port] + count * (op.port == "vector" and cpu.slots[op.name] or op.vectors)
 end
 
 -- What a node of each kind does to the counts; `known` has the values of variables.
@@ -107,7 +107,8 @@ end
 -- Cycles of these counts, and the port that takes them.
 local function fullest(counts, cpu)
   local ports = cpu.ports
-  local cycles = { fma = counts.fma / cpu.fmas, vector = (counts.fma + counts.vector + counts.shuffle) / ports.vector }
+  local cycles = { fma = counts.fma / cpu.fmas, vector = (counts.fma + counts.vector + counts.shuffle) / ports.vector,
+                   tile = counts.tile * cpu.tiling.dot }
   for _, port in ipairs { "shuffle", "load", "store" } do cycles[port] = counts[port] / ports[port] end
   local most = "fma"
   for _, port in ipairs(PORTS) do

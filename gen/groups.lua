@@ -37,8 +37,10 @@ local function plan_attention(plan, group, attend)
     return cost
   end
   local even = target.product.group > 1
-  local key_rows = tiles.choose_rows(target, "key_rows", keys, n, "rows", score_cost, even)
-  if not cfg.key_rows and n == 1 and keys > ONE_TILE and keys <= key_rows then
+  -- A K step of tiles in the context takes the weights of two tiles of keys.
+  local key_rows = target.product.tiled and 2 * plan.isa.tile
+    or tiles.choose_rows(target, "key_rows", keys, n, "rows", score_cost, even)
+  if not cfg.key_rows and not target.product.tiled and n == 1 and keys > ONE_TILE and keys <= key_rows then
     key_rows = SHARED
     choices.add(group.why, "shared_keys")
   end
@@ -62,10 +64,11 @@ local function plan_group(plan, group, list, hb)
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
       local steps = tiles.words(plan.product, stage.steps)
-      local cost_of = tiles.rows_cost(plan, rows, group.vecs, steps)
-      local height = tiles.choose_rows(plan, "q_rows", rows, #group.vecs, "columns", cost_of)
+      local target = plan.applying
+      local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
+      local height = tiles.choose_rows(target, "q_rows", rows, #group.vecs, "columns", cost_of)
       group.products[stage.name] = {
-        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(plan, steps) }
+        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
       cost = cost + cost_of(height) * (hb // heads)
     end
   end
@@ -106,7 +109,8 @@ function M.finish(plan)
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, cfg.key_block or M.key_block)))
-    group.keys = { rows = rows, words = tiles.words(plan.attend_product, rows), tiles = count,
+    group.keys = { rows = rows, words = tiles.padded(plan.attend_product, tiles.words(plan.attend_product, rows)),
+                   tiles = count,
                    block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
     if group.keys.blocks > 1 and not cfg.key_block then choices.add(group.why, "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)

@@ -48,6 +48,14 @@ local against_attention = {
   { few_queries, "all of the cache would be copied for few queries" },
 }
 
+-- And against tiles of them in attention.
+local against_tiles = {
+  { function(plan, list) return attend_of(list).depth % (plan.attend_product.group * plan.isa.tile) > 0 end,
+    "dk is no multiple of what a row of a tile has" },
+  { function(plan) return (plan.cfg.key_rows or 0) % (2 * plan.isa.tile) > 0 end,
+    "a given key_rows is no multiple of two tiles" },
+}
+
 local function reason(plan, list, rows)
   for _, row in ipairs(rows) do
     if row[1](plan, list) then return row[2] end
@@ -71,6 +79,10 @@ function M.choose(plan, list)
     choose("product", "projections", against_projections)
   end
   choose("attend_product", "attention", against_attention)
+  local found = plan.attend_product.tiled and reason(plan, list, against_tiles)
+  if not found then return end
+  choices.say(plan.why, "no tiles in attention", found)
+  plan.attend_product = isas.by_vectors(plan.attend_product)
 end
 
 -- Marks keys or values as pairs: of the columns of a row, or of each two rows.

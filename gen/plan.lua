@@ -14,6 +14,7 @@
 -- queries and a long cache they are keys, and columns of V (step.lua).
 
 local choices = require "choices"
+local context_rows = require "stage.context_rows"
 local copy = require "stage.copy"
 local cpu = require "cpu"
 local fold = require "fold"
@@ -30,6 +31,7 @@ local quadrants = require "stage.quadrants"
 local step = require "step"
 local tiles = require "tiles"
 local types = require "types"
+local value_rows = require "stage.value_rows"
 local walk = require "walk"
 local widen = require "stage.widen"
 
@@ -72,7 +74,7 @@ local function arrange(plan, list, lanes, hb)
   end
   local attend
   plan.groups, attend = groups.plan(plan, plan.stages, hb)
-  plan.stages = copy.rewrite(plan, keep.rewrite(plan.stages))
+  plan.stages = value_rows.rewrite(plan, copy.rewrite(plan, keep.rewrite(plan.stages)))
   return cost + attend
 end
 
@@ -354,12 +356,14 @@ function M.build(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)
   plan.attending = setmetatable({ product = plan.attend_product }, { __index = plan })
+  plan.applying = setmetatable({ product = isas.by_vectors(plan.product) }, { __index = plan })
   local list = fold.rewrite(formula, plan)
   plan.flops, plan.folded_flops = 2.0 * graph.macs(formula) * cfg.batch, 2.0 * graph.macs(list) * cfg.batch
   plan.cycles = 2.0 * graph.macs(list) / plan.per_cycle
   plan.work = work_of(plan, formula)
 
-  list = widen.rewrite(plan, quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list))))
+  list = quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
+  list = widen.rewrite(plan, context_rows.rewrite(plan, list))
   local lanes, hb, cost = choose_lanes(plan, list)
   arrange(plan, list, lanes, hb)
   plan.stage = {}

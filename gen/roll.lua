@@ -50,7 +50,7 @@ local function values_of(fn)
 end
 
 local PART = { f = "value", m = "value", i = "value", c = "value", a = "pointer", y = "pointer", b = "pointer",
-               u = "pointer", h = "pointer", e = "pointer", x = "int", n = "literal", s = "literal" }
+               u = "pointer", h = "pointer", e = "pointer", x = "int", n = "literal", s = "literal", t = "literal" }
 
 -- A copy of a node without its bodies, in which on.value, on.pointer, on.int, on.literal and on.text have replaced
 -- the parts of such a kind, in the order of the text.
@@ -250,7 +250,7 @@ local function items_of(fn, values)
       say(expr.is_const(e) and "" or expr.text(e - expr.constant(e)))
     end
     local on = {
-      literal = function(x) say(("%a"):format(x)) end,
+      literal = function(x) say(type(x) == "string" and x or ("%a"):format(x)) end,
       int = field,
       pointer = function(p)
         say(p.base)

@@ -9,6 +9,7 @@
 --   apply   dst = function of vectors(args); result: what such a function returns
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
+--   buffer  a named array of so many floats, aligned to a line of the cache
 --   note    a comment; block: a scope of its own
 --   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only roll.lua makes
 --           them, and loops that start at `first`
@@ -348,6 +349,12 @@ function Tape:places(pointer)
     local args = { M.pointer(pointer.base, pointer.off + section.first, pointer.type) }
     self:push { kind = "place", name = section.name, args = args, text = section.text }
   end
+end
+
+-- A place for `count` floats until the end of the block, and the pointer to it.
+function Tape:buffer(name, count)
+  self:push { kind = "buffer", name = name, count = count }
+  return M.pointer(name)
 end
 
 function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end

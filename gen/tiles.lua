@@ -20,6 +20,12 @@ function M.refuse(key, value, rule) error({ key = key, value = value, rule = rul
 -- Words of a product that n numbers of a sum take.
 function M.words(product, n) return M.ceil_div(n, product.group) end
 
+-- The same, and those of zeros behind them, where tile registers take whole rows of words.
+function M.padded(product, words) return M.round_up(words, product.pad or 1) end
+
+-- Rows behind those of an operand A, which tile registers may read.
+function M.rows_behind(product) return (product.pad or 1) - 1 end
+
 -- K steps that a word of operand B has: of quants several, whatever a step multiplies.
 function M.in_step(product)
   local quant = product.quant
@@ -30,9 +36,10 @@ end
 -- and what sums begin with (mhagen.h).
 function M.depth(product, steps)
   local quant = product.quant
-  if not quant then return steps end
-  local scales = quant.group and M.ceil_div(steps, quant.group) or 1
-  return M.ceil_div(steps, M.in_step(product)) + scales + (quant.sums and 1 or 0)
+  if not quant then return M.padded(product, steps) end
+  local words, scales = M.ceil_div(steps, M.in_step(product)), quant.group and M.ceil_div(steps, quant.group) or 1
+  -- Tile registers take the scales for words, times zeros.
+  return math.max(M.padded(product, words), words + scales + (quant.sums and 1 or 0))
 end
 
 -- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
@@ -76,7 +83,7 @@ function M.one_chunk(n) return M.chunks(n, n, 1) end
 -- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
 function M.k_chunks(target, steps)
   local quant = target.product.quant
-  if not quant then return M.chunks(steps, target.k_block, target.k_unroll) end
+  if not quant then return M.chunks(steps, target.k_block, target.product.pad or target.k_unroll) end
   if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
   local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
@@ -126,10 +133,21 @@ end
 -- it from memory for each of them.
 function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
 
+-- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums
+-- on their way to vectors.
+local function tiled_cost(target, rows, vecs, steps)
+  local size, cpu, across = target.isa.tile, target.cpu, #vecs
+  local down, rates = M.ceil_div(rows, size), cpu.tiling
+  local step = math.max(down * across * rates.dot, (down + across) * rates.load)
+  local cycles = M.ceil_div(steps, size) * step + down * across * rates.store
+  return cycles * cpu.fmas + 20 + 2 * rows * across
+end
+
 -- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas: the FMAs, the
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
 function M.cost(target, rows, vecs, steps, a_order)
+  if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
   local fma, isa, cpu = 0, target.isa, target.cpu
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
   local bytes = target.product.b.bytes * isa.lanes * #vecs
@@ -162,8 +180,8 @@ end
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
 local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
 
--- The most rows that a tile has whose A is contiguous from step to step, whatever the schedule.
-function M.highest(target) return math.max(table.unpack(target.product.rows.rows)) end
+-- The most rows that a tile of a product has whose A is contiguous from step to step, whatever the schedule.
+function M.highest(product) return math.max(table.unpack(product.rows.rows)) end
 
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
 -- keys: { schedule key, order of A } each.

@@ -228,13 +228,24 @@ local function task_places(K, place, axes, index, build)
   end, build)
 end
 
+-- Records what a function that is called from outside does, with tile registers where products take them.
+local function with_tiles(K, build)
+  local t, plan = K.t, K.plan
+  if not (plan.product.tiled or plan.attend_product.tiled) then return build() end
+  t:op("tiles_on", plan.isa.full)
+  build()
+  t:op("tiles_off", plan.isa.full)
+end
+
 local args_param = { kind = "const mhagen_args *", name = "args" }
 
 -- A task function, void task(args, index): index counts the `count` tasks of all batch entries.
 local function define_task(K, name, count, build)
   K.t:define({ name = "task_" .. name, keep = true,
                params = { args_param, { kind = "int", name = "index" } } },
-    function() build(expr.var("index", { 0, count - 1 })) end)
+    function()
+      with_tiles(K, function() build(expr.var("index", { 0, count - 1 })) end)
+    end)
 end
 
 -- The phases of a plan, each the stages of one name behind each other: { name, items = { stage, first, count } with
@@ -302,8 +313,10 @@ function M.record(t, plan)
   end)
   local args = tape.pointer("args")
   t:define({ name = "run_all", keep = true, params = { args_param } }, function()
-    K:each("b", cfg.batch, function(b)
-      t:call(entry, { args, b, K.full and slots and 0 or nil })
+    with_tiles(K, function()
+      K:each("b", cfg.batch, function(b)
+        t:call(entry, { args, b, K.full and slots and 0 or nil })
+      end)
     end)
   end)
   if plan.filling[1] then
@@ -312,7 +325,9 @@ function M.record(t, plan)
       fill_entry(K, expr.var("b"))
     end)
     t:define({ name = "fill_all", keep = true, params = { args_param } }, function()
-      K:each("b", cfg.batch, function(b) t:call(fill, { args, b }) end)
+      with_tiles(K, function()
+        K:each("b", cfg.batch, function(b) t:call(fill, { args, b }) end)
+      end)
     end)
   end
   if K.full then

@@ -64,6 +64,37 @@ static int has_neon_i8mm(void) { return 0; }
 #endif
 #endif
 
+#if defined(__GNUC__) && defined(__x86_64__) && defined(__linux__)
+/* Asks Linux for the tiles, which a process has to do before it uses them. */
+static int may_use_tiles(void) {
+  unsigned a, b, c, d = 0;
+  const unsigned needed = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & needed) != needed) return 0;
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  if ((a >> 17 & 3) != 3) return 0; /* not saved by the operating system */
+  const long arch_prctl = 158, request_permission = 0x1023, tile_data = 18;
+  long result;
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "a"(arch_prctl), "D"(request_permission), "S"(tile_data)
+                   : "rcx", "r11", "memory");
+  return result == 0;
+}
+
+/* The answer, which stays the same. Threads that ask at the same time find the same one. */
+static int has_tiles(void) {
+  static int known; /* 1: no, 2: yes */
+  int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (answer == 0) {
+    answer = 1 + may_use_tiles();
+    __atomic_store_n(&known, answer, __ATOMIC_RELAXED);
+  }
+  return answer == 2;
+}
+#elif defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+static int has_tiles(void) { return 0; }
+#endif
+
 const char *mhagen_status_text(mhagen_status status) {
   switch (status) {
     case MHAGEN_OK: return "done";
@@ -89,9 +120,10 @@ int mhagen_cpu_has(mhagen_cpu isa) {
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (isa == MHAGEN_CPU_AVX2) return avx2;
   if (isa == MHAGEN_CPU_AVX512) return avx512;
-  if (isa == MHAGEN_CPU_AVX512_BF16) {
-    return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-  }
+  int avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
+                    __builtin_cpu_supports("avx512vnni");
+  if (isa == MHAGEN_CPU_AVX512_BF16) return avx512_bf16;
+  if (isa == MHAGEN_CPU_AMX) return avx512_bf16 && has_tiles();
   if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
   if (isa == MHAGEN_CPU_AVX_VNNI) return avx2 && has_f16c() && has_avx_vnni();
 #elif defined(__aarch64__)

@@ -4,9 +4,10 @@
  * (SPDX-License-Identifier: 0BSD).
  *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
- * Nothing here or in a kernel keeps global state. Define MHAGEN_NO_POOL to leave the pool (and with
- * it the dependency on threads) out; mhagen_run_parallel then runs everything on the caller. Where
- * there are no POSIX threads, as on a bare Cortex-M, it is left out by itself.
+ * Nothing here or in a kernel keeps global state, but whether Linux has let the process use AMX.
+ * Define MHAGEN_NO_POOL to leave the pool (and with it the dependency on threads) out;
+ * mhagen_run_parallel then runs everything on the caller. Where there are no POSIX threads, as on a
+ * bare Cortex-M, it is left out by itself.
  *
  * The computation, for head i of h (Vaswani et al. 2017, and torch.nn.MultiheadAttention):
  *
@@ -470,10 +471,12 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_AVX2_F16C,
   MHAGEN_CPU_AVX512_BF16, /* and MHAGEN_CPU_AVX512, and VNNI */
   MHAGEN_CPU_AVX_VNNI,    /* and MHAGEN_CPU_AVX2_F16C */
+  MHAGEN_CPU_AMX,         /* AMX-TILE, AMX-BF16 and AMX-INT8, and MHAGEN_CPU_AVX512_BF16 */
   MHAGEN_CPU_NEON_I8MM    /* and DotProd and BF16 */
 } mhagen_cpu;
 
-/* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). */
+/* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). The
+ * first question for AMX asks Linux for the tiles; other systems have none for a process. */
 MHAGEN_API int mhagen_cpu_has(mhagen_cpu isa);
 
 #ifdef __cplusplus

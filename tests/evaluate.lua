@@ -113,7 +113,10 @@ local binary = {
   ["/"] = function(x, y) return x / y end, ["%"] = function(x, y) return x % y end,
 }
 
+local compiled = {}
+
 local function compile(text)
+  if compiled[text] then return compiled[text] end
   local words, at = {}, 1
   local rest = text:gsub("%s+", " ")
   while rest:find("%S") do
@@ -164,15 +167,11 @@ local function compile(text)
 
   local meaning = expression(1)
   if words[at] then error("meaning: " .. text .. ": left over " .. words[at]) end
+  compiled[text] = meaning
   return meaning
 end
 
-local compiled = {}
-local function meaning_of(isa, op)
-  local text = not isa.fused and op.unfused or op.ref
-  compiled[text] = compiled[text] or compile(text)
-  return compiled[text]
-end
+local function meaning_of(isa, op) return compile(not isa.fused and op.unfused or op.ref) end
 
 -- ---- names ----
 
@@ -223,8 +222,72 @@ end
 
 local integer_letters = { n = true, x = true }
 
-local function run_op(isa, node, scope)
+-- Ops of tiles, by what they do: `tiles` has their words, by the names of registers, while they are on.
+local tile_ops = {}
+
+function tile_ops.on(tiles)
+  if tiles.on then error "tiles that are on already" end
+  for name in pairs(tiles) do tiles[name] = nil end
+  tiles.on = true
+end
+
+function tile_ops.off(tiles) tiles.on = nil end
+
+-- The words of a register, and the pointer of an op; every address of its 16 rows is there.
+local function tile_operands(tiles, node, scope)
+  local lane, op, at = {}, node.op, nil
+  for k, letter in ipairs(op.args) do
+    local v = node.args[k]
+    if letter == "t" then
+      local word = k == 1 and "D" or ("_AB"):sub(k, k)
+      tiles[v] = tiles[v] or setmetatable({}, { __index = function() return 0.0 end })
+      lane[word] = tiles[v]
+    elseif letter == "a" then
+      at = pointer(scope, v)
+    else
+      lane.x = expr.eval(v, scope)
+    end
+  end
+  return lane, at
+end
+
+local function tile_place(op, at, step, i)
+  local place = i // 16 * step + i % 16
+  if at.buffer[at.off + place] == nil then outside(op, at, place) end
+  return at.off + place
+end
+
+function tile_ops.stores(tiles, node, scope)
+  local lane, at = tile_operands(tiles, node, scope)
+  for i = 0, 255 do at.buffer[tile_place(node.op, at, lane.x, i)] = lane.D[i] end
+end
+
+function tile_ops.writes(tiles, node, scope)
+  local lane, at = tile_operands(tiles, node, scope)
+  local op, out = node.op, {}
+  lane.M = at and setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
+  for i = 0, 255 do
+    lane.i = i
+    if at then tile_place(op, at, lane.x, i) end
+    lane.low, lane.high = 0.0, 0.0
+    for k = 0, op.fold and 15 or -1 do
+      lane.k = k
+      lane.low, lane.high = compile(op.fold.low)(lane), compile(op.fold.high)(lane)
+    end
+    out[i] = compile(op.ref)(lane)
+  end
+  tiles[node.args[1]] = out
+end
+
+-- Ops that leave numbers as they are, and words, which are integers here.
+local moves = { load = true, load_n = true, trn_lo = true, trn_hi = true }
+
+local function run_op(isa, node, scope, tiles)
   if node.op.hint then return end
+  if node.op.tile then
+    if not tiles.on and node.op.tile ~= "on" then error(node.op.name .. " where there are no tiles") end
+    return tile_ops[node.op.tile](tiles, node, scope)
+  end
   local op, w, lane, at, list, vectors = node.op, node.w, {}, nil, {}, {}
   lane.N = setmetatable({}, { __index = function(_, j) return vectors[j // w.lanes + 1][j % w.lanes] end })
   for k, letter in ipairs(op.args) do
@@ -256,7 +319,7 @@ local function run_op(isa, node, scope)
     for word, value in pairs(list) do lane[word] = value[i] end
     local r = meaning(lane)
     if r == nil then outside(op, at, i) end
-    if op.result == "f" then r = r + 0.0 end
+    if op.result == "f" and not moves[op.name] then r = r + 0.0 end
     if op.result == "i" then r = math.tointeger(r) or -2147483648 end
     out[i] = r
   end
@@ -282,7 +345,11 @@ function M.new(tape)
   local run_body, call
   local nodes = {}
 
-  function nodes.op(node, scope) run_op(tape.isa, node, scope) end
+  local tiles = {}
+  function nodes.op(node, scope) run_op(tape.isa, node, scope, tiles) end
+  function nodes.buffer(node, scope)
+    define(scope, node.name, M.buffer(node.name, node.count, function() return 0.0 / 0.0 end))
+  end
   function nodes.note() end
   function nodes.block(node, scope) run_body(node.body, inner(scope)) end
   function nodes.bump(node, scope)
@@ -333,7 +400,11 @@ function M.new(tape)
     return frame["return"]
   end
 
-  return function(name, ...) return call(tape.by_name[name], { ... }) end
+  return function(name, ...)
+    local result = call(tape.by_name[name], { ... })
+    if tiles.on then error(name .. " has left tiles on") end
+    return result
+  end
 end
 
 return M

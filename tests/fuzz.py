@@ -276,7 +276,7 @@ def toolchains(isa, compilers=COMPILERS, sanitize=None):
     flags = [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all", "-g1"] if sanitize else []
     for name in compilers:
         try:
-            command, runner = tools.compiler_for(isa, name), tools.runner_for(isa)
+            command, runner = [*tools.compiler_for(isa, name), *tools.emulation(isa)], tools.runner_for(isa)
         except unittest.SkipTest as reason:
             missing[str(reason)] = None
             continue
@@ -352,7 +352,8 @@ class Item:
     def compile(self, run, directory):
         # At -O0 gcc's intrinsics are macros that convert without a cast.
         flags = [f"-O{self.level}", "-fstack-usage", *(WARNINGS if self.level else [])]
-        if run.precompile and self.isa != "scalar":
+        emulated = tools.emulation(self.isa)
+        if run.precompile and self.isa != "scalar" and not emulated:
             flags += self.toolchain.header(run.directory, self.level)
         for name in self.kernels:
             source = directory / f"{name}.c"
@@ -366,7 +367,7 @@ class Item:
             if self.level and not 0 < used < said:  # what the header says is of optimized code
                 self.settle("compile", f"(stack) {used} bytes, the header says less than {said}")
                 return False
-            if found := tools.hidden(source.with_suffix(".o"), name, self.isa):
+            if not emulated and (found := tools.hidden(source.with_suffix(".o"), name, self.isa)):
                 self.settle("compile", f"(hidden) {', '.join(found)}")
                 return False
         return True

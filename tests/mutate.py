@@ -85,7 +85,7 @@ CONFIGS = [
     "h=4 h_kv=2 dk=6 dv=4 seq=3 seq_kv=21 project=none attention=cross cache=fixed cache_dtype=int8 rope=half",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
 ]
-ISAS = ["avx2", "avx512", "avx512_bf16", "scalar", "neon_i8mm"]
+ISAS = ["avx2", "avx512", "avx512_bf16", "amx", "scalar", "neon_i8mm"]
 
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen in the first one
 
@@ -151,6 +151,14 @@ MUTATIONS = [
      "if not t then m = M.whole("),
     ("queries that are not rounded", "emit/rounding.lua",
      'if round then result = round(t, v.w, "rounded" .. name, result) end', ""),
+    ("zeros behind rows that tiles read", "stage/narrow.lua", "for word = input.words,", "for word = input.to.row,"),
+    ("zeros behind rows of the context", "emit/transpose.lua", "to.filled and lanes or columns", "columns"),
+    ("a tile of the first rows for all", "emit/tiled.lua", "s * size + i * (size * a.row)", "s * size"),
+    ("what sums of tiles begin with", "emit/tiled.lua", "tile.init and t:op(does.add,",
+     "false and t:op(does.add,"),
+    ("tiles that are not given back", "walk.lua", 't:op("tiles_off", plan.isa.full)', ""),
+    ("the context of the first group", "stage/output.lua", "in_rows and group.used * stage.a.row or",
+     "in_rows and 0 or"),
     ("halves of pairs exchanged", "emit/epilogue.lua", "even[at.c], high)", "high, even[at.c])"),
     ("the last of odd rows twice", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "even[at.c]"),
     ("a sum of every second weight", "emit/softmax.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),
@@ -339,7 +347,7 @@ MUTATIONS = [
     ("a packed column off by one", "stage/apply.lua", "pack.term(weights, run.at)", "pack.term(weights, run.at + 1)"),
     ("a root of two", "isa/avx512.lua", "1.04427373f", "1.04428373f"),
     ("exp2 of the lowest numbers", "emit/exp.lua", "M.lowest = -126.0", "M.lowest = -160.0"),
-    ("heads that share their values", "stage/attend.lua", "kv * plan.attend.values.head", "0"),
+    ("heads that share their values", "stage/attend.lua", "kv * context_of.operand(plan).head", "0"),
     ("keys of tasks in one place", "walk.lua", "e.heads_slot, e.task_slot = e.hb, i",
      "e.heads_slot, e.task_slot = 0, i"),
     ("batch entries in one place", "walk.lua", "slot * plan.memory.entry.total", "0"),

@@ -114,6 +114,69 @@ local function meaning(isa, name, op, w, literal)
   }, "meaning")
 end
 
+-- ---- tiles ----
+
+local STEP = 19 -- words from row to row, in tests
+
+-- Records the function that runs one op of tiles: its first register is D, which comes from memory and goes there, as
+-- A and B do.
+local function record_tile(t, name, op)
+  local w, registers = t.isa.full, { "C10", "A1", "B0" }
+  local function op_of(name, ...) t:op(name, w, nil, ...) end
+  t:define({ name = name, params = operands, keep = true }, function()
+    op_of "tiles_on"
+    for k, register in ipairs(registers) do
+      if op.args[k] == "t" then op_of("tile_load", register, tape.pointer(("o->tiles[%d]"):format(k - 1)), STEP) end
+    end
+    if op.args[2] == "a" then
+      op_of(op.name, registers[1], tape.pointer(op.tile == "stores" and "o->stored" or "o->tiles[1]"), STEP)
+    else
+      op_of(op.name, table.unpack(registers, 1, #op.args))
+    end
+    if op.tile == "writes" then op_of("tile_store", registers[1], tape.pointer "o->stored", STEP) end
+    op_of "tiles_off"
+  end)
+end
+
+local TILE_MEANING = [[
+static void ${name}(operands *o) {
+  for (int i = 0; i < 256; ++i) {
+    float low = 0, high = 0;
+    for (int k = 0; k < ${steps}; ++k) {
+      const float next_low = ${low}, next_high = ${high};
+      low = next_low, high = next_high;
+    }
+    (void)low, (void)high;
+    o->wanted[i] = ${ref};
+  }
+}
+]]
+
+local function tile_meaning(name, op)
+  local words = op.ref:find "iadd"
+  local function text(meaning)
+    if not words then return "(float)(" .. meaning .. ")" end
+    return "float_of(" .. meaning:gsub("%f[%w]%l+%f[%W]", { low = "bits_of(low)", high = "bits_of(high)" }) .. ")"
+  end
+  local fold = op.fold or { low = "low", high = "high" }
+  return template.fill(TILE_MEANING, { name = name, steps = op.fold and "16" or "0", low = text(fold.low),
+                                       high = text(fold.high), ref = text(op.ref) }, "meaning of a tile")
+end
+
+-- The tests of an ISA's ops of tiles, as initializers; their functions are recorded and their meanings added.
+local function tile_tests(t, meanings, replaced)
+  local tests = {}
+  for _, op in ipairs(ops) do
+    if op.ref and op.tile and t.isa.rows[op.name] and (not replaced or replaced[op.name]) then
+      record_tile(t, "run_" .. op.name, op)
+      meanings[#meanings + 1] = tile_meaning("mean_" .. op.name, op)
+      tests[#tests + 1] = ('    { "%s", %d, run_%s, mean_%s },'):format(op.name, op.ref:find "iadd" and 1 or 0, op.name,
+        op.name)
+    end
+  end
+  return table.concat(tests, "\n")
+end
+
 -- exp2 over an array, by the function that the kernels have.
 local function record_sweep(t, w)
   local name = ("sweep_exp2_%d"):format(w.lanes)
@@ -133,7 +196,8 @@ local function program(isa, replaced)
   local t, meanings, tests, sweeps = tape.new(isa), {}, {}, {}
   for _, op in ipairs(ops) do
     for _, w in ipairs(isa.widths) do
-      local has = not op.hint and (not replaced or replaced[op.name]) and (isa.rows[op.name] or derived[op.name])
+      local wanted = not op.hint and not op.tile and (not replaced or replaced[op.name])
+      local has = wanted and (isa.rows[op.name] or derived[op.name])
       for _, literal in ipairs(has and (op.by ~= "n" or w == isa.full) and choices(isa, op, w) or {}) do
         local name = ("%s_%d_%d"):format(op.name, w.lanes, #tests)
         local title = ("%s of %d lanes"):format(op.name, w.lanes)
@@ -149,6 +213,8 @@ local function program(isa, replaced)
       end
     end
   end
+  local tile_meanings = {}
+  local of_tiles = tile_tests(t, tile_meanings, replaced)
   for i, w in ipairs(isa.widths) do sweeps[i] = record_sweep(t, w) end
   local all = {}
   for i, type_name in ipairs(types.names) do all[i] = types.by_name[type_name] end
@@ -157,7 +223,7 @@ local function program(isa, replaced)
     isa = isa.name, guard = isa.guard, headers = isa.headers, begin = asked.begin or "", cpu = asked.cpu,
     prelude = isa.prelude or "", finish = isa.finish or "", functions = cprint.functions(t),
     meanings = table.concat(meanings, "\n"), tests = table.concat(tests, "\n"),
-    sweeps = table.concat(sweeps, "\n"),
+    sweeps = table.concat(sweeps, "\n"), tile_tests = of_tiles, tile_meanings = table.concat(tile_meanings, "\n"),
   }, "optest.c.in")
 end
 

@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from tools import MHAGEN, ROOT, generate, in_turn, run
+from tools import MHAGEN, ROOT, emulation, generate, in_turn, run
 
 CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV_START, Q_LEN = (
     1 << i for i in range(11))
@@ -97,7 +97,7 @@ class Generated:
     def __init__(self, config, isa, out):
         source = generate(out, " ".join(f"{key}={value}" for key, value in config.items()), isa)
         path = source.with_suffix(".so")
-        run("cc", "-O0", "-shared", "-fPIC", source, runtime()[0], "-o", path)
+        run("cc", *emulation(isa), "-O0", "-shared", "-fPIC", source, runtime()[0], "-o", path)
         self.library = ctypes.CDLL(path)
         self.shape = Kernel.in_dll(self.library, "kernel_kernel")
         self.packed, self.workspace = aligned(self.shape.packed_bytes), aligned(self.shape.workspace_bytes)

@@ -5,16 +5,17 @@ import pytest
 
 from tools import ISAS, MHAGEN, in_turn, run
 
-LANES = {"scalar": 1, "avx2": 8, "avx_vnni": 8, "avx512": 16, "avx512_bf16": 16, "neon": 4, "neon_i8mm": 4}
-PORTS = ["fma", "vector", "shuffle", "load", "store"]
+LANES = {"scalar": 1, "avx2": 8, "avx_vnni": 8, "avx512": 16, "avx512_bf16": 16, "amx": 16, "neon": 4, "neon_i8mm": 4}
+PORTS = ["fma", "vector", "shuffle", "load", "store", "tile"]
 
 
 def floor(*words):
     """{ phase: (cycles, port, the counts by port) } of a kernel, and the sum of the cycles."""
     told = run(MHAGEN, "explain", *words)
     table = told.split("\nfloor (")[1].split("\nwhy")[0].replace(",", "")
-    rows = re.findall(r"^  (\w+) +(\d+)  (\w+)" + r" +(\d+)" * 5 + "$", table, re.M)
-    return ({name: (int(cycles), port, dict(zip(PORTS, map(int, counts)))) for name, cycles, port, *counts in rows},
+    rows = re.findall(r"^  (\w+) +(\d+)  (\w+)((?: +\d+){5,6})$", table, re.M)
+    return ({name: (int(cycles), port, dict(zip(PORTS, map(int, counts.split()))))
+             for name, cycles, port, counts in rows},
             int(re.search(r"^  all +(\d+)$", table, re.M)[1]))
 
 
@@ -35,8 +36,11 @@ def test_products(isa):
 def test_products_of_bytes(isa):
     """A fourth of them, and one for each vector of a result with a bias, where scales are multiplied in."""
     phases, _ = floor("h=2", "d_model=64", "dk=32", "seq=32", f"isa={isa}", "dtype=int8")
-    assert phases["keys_values"][2]["fma"] == (3 * 32 * 64 * 64 / 4 + 32 * 64) / LANES[isa]
-    assert phases["output"][2]["fma"] == (32 * 64 * 64 / 4 + 32 * 64) / LANES[isa]
+    own = isa == "amx"  # whose tiles do 16 rows of 16 K steps at once
+    for name, rows in ("keys_values", 3 * 32), ("output", 32):
+        products = rows * 64 * 64 / 4 / LANES[isa]
+        assert phases[name][2]["fma"] == products * (not own) + 32 * 64 / LANES[isa]
+        assert phases[name][2].get("tile", 0) == products / 16 / 16 * own
     assert phases["quantize"][2]["load"] >= 2 * 32 * 64 / LANES[isa]
 
 

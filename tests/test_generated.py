@@ -5,13 +5,13 @@ import subprocess
 import pytest
 
 from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
-                   compiler_for, cpu_time, cross_prefix, disassemble, generate, hidden, in_turn, native,
-                   need, run, stack)
+                   compiler_for, cpu_time, cross_prefix, disassemble, emulation, generate, hidden, in_turn, native,
+                   need, run, runs, stack)
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
-PAIRS = [("scalar", "neon"), ("avx2", "avx512"), ("avx_vnni", "avx512_bf16"),
-         ("scalar", "neon_i8mm")]  # of ISAs that a config is compiled for
+# ISAs that a config is compiled for.
+PAIRS = [("scalar", "neon"), ("avx2", "avx512"), ("avx_vnni", "avx512_bf16", "amx"), ("scalar", "neon_i8mm")]
 
 STACK = [COVER[11], "h=1 d_model=8 dk=4 seq=16 unroll=full"]  # much on the stack
 
@@ -112,9 +112,9 @@ def test_fma_loops_are_found(tmp_path):
 @pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1]])
 def test_foreign_scheduler(config, tmp_path):
     """OpenMP runs the tasks in a random order."""
-    for isa in NATIVE:
+    for isa in filter(runs, ISAS):
         source = generate(tmp_path, config, isa)
-        run(*compiler_for(isa, "gcc"), "-std=c11", "-O2", *WARNINGS, "-fopenmp",
+        run(*compiler_for(isa, "gcc"), *emulation(isa), "-std=c11", "-O2", *WARNINGS, "-fopenmp",
             '-DHEADER="kernel.h"', "-DKERNEL=kernel_kernel", "-I", tmp_path,
             ROOT / "tests/openmp_test.c", source, tmp_path / "mhagen.c", "-o", tmp_path / "test")
         output = run(tmp_path / "test")

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import tools
-from tools import CLANGS, COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, in_turn, native, runner_for
+from tools import CLANGS, COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, emulation, in_turn, native, runner_for
 
 ISAS = [*ISAS, "toy"]
 passes = functools.partial(tools.run, cwd=ROOT)
@@ -24,7 +24,7 @@ def sources(tmp_path_factory):
 
 def build(isa, compiler, source, out, *flags):
     """The command that runs the test program; skips where this CPU can not."""
-    passes(*compiler_for(isa, compiler), "-std=c11", "-ffp-contract=off", *flags, "-Iruntime",
+    passes(*compiler_for(isa, compiler), *emulation(isa), "-std=c11", "-ffp-contract=off", *flags, "-Iruntime",
            "-DMHAGEN_NO_POOL", source, "runtime/mhagen.c", "-o", out, "-lm")
     return [*runner_for(isa), out]
 
@@ -80,6 +80,11 @@ BROKEN = [
     ("toy", "load_bytes=(toy){ { (float)$e1, (float)$e1 } }", "FAIL load_bytes of 2 lanes"),
     ("avx2", "ishl=_mm256_slli_epi32($1, 23)", "FAIL ishl of 8 lanes, n = 1"),
     ("avx2", "as_i=_mm256_cvtps_epi32($1)", "FAIL as_i of 8 lanes"),
+    ("amx", "tile_zero=(void)$1", "FAIL tile_zero: row 0, column 0"),
+    ("amx", "tile_load=_tile_loadd($1, $2, 64)", "FAIL tile_load: row 1, column 0"),
+    ("amx", "tile_store=tile_store($1, $2, $3 - 1)", "FAIL tile_store: row 0, column 18"),
+    ("amx", "tile_dot=_tile_dpbf16ps($1, $3, $2)", "FAIL tile_dot: row 0, column 0"),
+    ("amx", "tile_dot_bytes=_tile_dpbssd($1, $3, $2)", "FAIL tile_dot_bytes: row 0, column 0"),
 ]
 
 
@@ -89,6 +94,37 @@ def test_broken_row_fails(isa, row, message, tmp_path):
     passes("build/optest", tmp_path, "broken", isa, row)
     result = run_test(build(isa, "gcc", tmp_path / "broken.c", tmp_path / "test", "-O1"))
     assert result.returncode == 1 and message in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_tiles_in_plain_c(compiler, tmp_path):
+    """The emulation that kernels of amx are tested with, beside the instructions; skipped where there are none."""
+    passes(*compiler_for("amx", compiler), "-std=c11", "-O2", *WARNINGS, "-Iruntime", "-DMHAGEN_NO_POOL",
+           "tests/tiles_test.c", "runtime/mhagen.c", "-o", tmp_path / "test", "-lm")
+    result = run_test([tmp_path / "test"])
+    assert result.returncode == 0 and result.stdout == "ok: 4000 products\n", result.stdout
+
+
+SHAPES = """static unsigned char all[64] = {1, [16] = 64, [18] = 64, [20] = 64, [48] = 16, 16, 8};
+static float at[256];
+"""
+
+
+@pytest.mark.parametrize("code, message", [
+    ("_tile_zero(0);", "an instruction without a configuration"),
+    ("_tile_release();", "released twice"),
+    ("_tile_loadconfig(all); _tile_loadconfig(all);", "configured twice"),
+    ("_tile_loadconfig(all);", "not released"),
+    ("_tile_loadconfig(all); _tile_loadd(3, at, 64);", "no such tile"),
+    ("_tile_loadconfig(all); _tile_dpbf16ps(0, 1, 2);", "shapes that do not fit"),
+    ("_tile_loadconfig(all); _tile_dpbssd(0, 1, 1);", "a product of a tile with itself"),
+    ("all[50] = 17; _tile_loadconfig(all);", "a shape that no tile has"),
+    ("_tile_loadconfig(all); _tile_loadd(0, at, 64); _tile_stored(0, at, 64); _tile_release();", "")])
+def test_tiles_are_strict(code, message, tmp_path):
+    (tmp_path / "use.c").write_text(f"{SHAPES}int main(void) {{ {code} return 0; }}\n")
+    passes("gcc", "-include", "tests/tiles.h", "-Iruntime", tmp_path / "use.c", "-o", tmp_path / "use", "-lm")
+    result = subprocess.run([tmp_path / "use"], text=True, capture_output=True)
+    assert result.stderr == (f"tiles: {message}\n" if message else "") and bool(result.returncode) == bool(message)
 
 
 def test_tapes_and_definitions():

@@ -12,7 +12,7 @@ GEN = ROOT / "gen"
 PURE = [path for path in GEN.rglob("*.lua")
         if path.parent.name != "command" and path.name not in ("main.lua", "prelude.lua")]
 EMITTERS = sorted(GEN.glob("emit/*.lua"))
-INTRINSIC = r"\b_mm\d*_\w+\(|\bv\w+q?_(?:n_|lane_|laneq_)?[fsu]\d\d\b|__m(?:128|256|512)|float32x\d"
+INTRINSIC = r"\b_(?:mm\d*|tile)_\w+\(|\bv\w+q?_(?:n_|lane_|laneq_)?[fsu]\d\d\b|__m(?:128|256|512)|float32x\d"
 
 
 def code(path):
@@ -182,7 +182,7 @@ def test_a_reviewer_can_read_it(tmp_path):
     import suite
     for name, (config, _) in suite.suite().items():
         for isa in ISAS:
-            if isa in ("avx_vnni", "avx512_bf16", "neon_i8mm"):
+            if isa in ("avx_vnni", "avx512_bf16", "amx", "neon_i8mm"):
                 continue  # the text of avx2, of avx512, of neon
             run(MHAGEN, "gen", *config, f"isa={isa}", f"name={name}", "-o", tmp_path)
             text = (tmp_path / f"{name}.c").read_text()

@@ -22,11 +22,14 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
-            "neon": "aarch64", "neon_i8mm": "aarch64"}
+            "amx": "x86_64", "neon": "aarch64", "neon_i8mm": "aarch64"}
 ISAS = list(MACHINES)
 # Of CPUs, beside AVX-512, which all machines of the tests have.
 NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"},
+         "amx": {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
          "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
+# What another ISA's CPU runs in its place, compiled against a header with the missing instructions in plain C.
+EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/tiles.h")}
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
@@ -89,6 +92,18 @@ def native(isa):
     return of_this_machine(isa) and NEEDS.get(isa, set()) <= cpu_flags()
 
 
+def emulation(isa):
+    """Flags with which code of an ISA runs here, where that needs instructions that this CPU lacks; else none."""
+    if native(isa) or isa not in EMULATED or not native(EMULATED[isa][0]):
+        return []
+    return ["-include", EMULATED[isa][1], f"-I{ROOT}/runtime"]
+
+
+def runs(isa):
+    """Whether code of an ISA runs on this CPU, compiled with its emulation."""
+    return native(isa) or bool(emulation(isa))
+
+
 def cross_prefix(isa):
     """What the names of compilers and binutils for an ISA begin with; empty for this machine's."""
     if of_this_machine(isa):
@@ -112,7 +127,7 @@ def runner_for(isa):
     """What stands before a program of an ISA's code: an emulator, for another machine's."""
     prefix = cross_prefix(isa)
     if not prefix:
-        if not native(isa):
+        if not runs(isa):
             raise unittest.SkipTest(f"this CPU has no {isa}")
         return []
     emulator = f"qemu-{MACHINES[isa]}"

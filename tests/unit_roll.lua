@@ -48,6 +48,8 @@ local function parts_of(node, env)
     local text
     if math.type(what) == "float" then
       text = ("%a"):format(what)
+    elseif type(what) == "string" then -- a tile register
+      text = what
     elseif type(what) == "table" and what.base then
       text = what.base .. " + " .. expr.eval(what.off, env)
     elseif type(what) == "table" and what.kind then

@@ -133,7 +133,8 @@ end
 -- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
 function Code:summing(product, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
-  local chains, lanes = tiles.chains(plan, rows, vectors, steps), product.way == "lane" and plan.isa.lanes
+  local chains = product.tiled and 1 or tiles.chains(plan, rows, vectors, steps)
+  local lanes = product.way == "lane" and plan.isa.lanes
   if chains > 1 then
     choices.add(self.t.why, "chains")
     loop = math.max(chains, lanes or 1)

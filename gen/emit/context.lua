@@ -33,11 +33,21 @@ local function filter(t, tile)
   end
 end
 
+-- The tensor of V that is operand A: a row for each of its columns, where tile registers take rows of it.
+function M.operand(plan) return plan.attend.value_rows or plan.attend.values end
+
+-- Numbers from one row of operand A to the next, and from one K step to the next.
+function M.steps(plan)
+  local row = M.operand(plan).row
+  return plan.attend.value_rows and { row = row, step = 1 } or { row = 1, step = row }
+end
+
 -- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and
 -- weights start; steps, a literal number of keys, or tiles, a run-time number of their tiles; key, its first; add, to
 -- what is there; final, the last one; filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
-  local t, plan = K.t, K.plan
+  local t, plan, operand = K.t, K.plan, M.steps(K.plan)
+  local tile_steps = plan.attend_product.tiled and plan.isa.tile
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
   local runs = block.filtered and { { size = least, count = plan.attend.breadth // least, at = 0 } } or group.context
@@ -45,7 +55,7 @@ function M.block(K, group, ptrs, block)
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       local params = {
-        { "v", "in", ptrs.v:at(block.v_at + row) }, { "p", "in", ptrs.p:at(block.p_at) },
+        { "v", "in", ptrs.v:at(block.v_at + row * operand.row) }, { "p", "in", ptrs.p:at(block.p_at) },
         { "stats", "out", ptrs.stats }, { "o", "out", ptrs.o:at(row * group.width) },
       }
       if block.final and ptrs.context then
@@ -65,14 +75,14 @@ function M.block(K, group, ptrs, block)
         local unroll, blocks
         local steps = block.steps and tiles.words(plan.attend_product, block.steps)
         if p.tiles then -- the K loop runs over tiles of keys, in whole blocks
-          unroll = block.filtered and 1 or divisor(group.keys.words)
+          unroll = tile_steps or block.filtered and 1 or divisor(group.keys.words)
           blocks = p.tiles * (group.keys.words // unroll)
         end
         local tile = {
           product = plan.attend_product, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
-          a = { p = p.v, row = 1, step = plan.attend.values.row }, b = { p = p.p, step = group.width },
-          init = gemm.from_zero(t), filter = p.key and filter(t, {
+          a = { p = p.v, row = operand.row, step = operand.step }, b = { p = p.p, step = group.width },
+          filter = p.key and filter(t, {
             scores = plan.scores, group = group, stats = p.stats, key = p.key, reads = p,
             by = plan.attend_product.group }),
         }

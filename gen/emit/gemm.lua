@@ -6,13 +6,14 @@
 
 local choices = require "choices"
 local expr = require "expr"
+local tiled = require "emit.tiled"
 local tiles = require "tiles"
 local ways = require "way.init"
 
 local M = {}
 
 -- A filter works on broadcasts.
-local function way_of(tile) return tile.filter and "outer" or tile.product.way end
+local function way_of(tile) return tile.filter and not tile.product.tiled and "outer" or tile.product.way end
 
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
@@ -101,18 +102,20 @@ end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
--- b { p, step }, init(r, c, w, name) starts one accumulator; filter(c, w, k, factor, name), if given,
+-- b { p, step }, init(r, c, w, name) starts one accumulator, if not from zero; filter(c, w, k, factor, name), if given,
 -- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
 -- 0, c from 1.
 function M.tile(t, tile)
+  if way_of(tile) == "tile" then return tiled(t, tile) end
   local sums, zero = {}, M.from_zero(t, tile.product)
+  local init = tile.init or zero
   for i = 1, tile.chains or 1 do
     sums[i] = {}
     for r = 0, tile.rows - 1 do
       sums[i][r] = {}
       for c, v in ipairs(tile.vecs) do
         local name = ("acc_r%d_c%d"):format(r, c - 1)
-        sums[i][r][c] = i == 1 and tile.init(r, c, v.w, name) or zero(r, c, v.w, name .. "_" .. i)
+        sums[i][r][c] = i == 1 and init(r, c, v.w, name) or zero(r, c, v.w, name .. "_" .. i)
       end
     end
   end

@@ -23,10 +23,11 @@ function M.operand(product, block, panel, k0)
 end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
--- rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, c { p, row, exact, pairs }
--- as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+-- product, if not that of the weights, rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has
+-- them, c { p, row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is
+-- gemm's way to start from it.
 local function chunk_tile(K, tile)
-  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, K.plan.weights.product
+  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.product or K.plan.weights.product
   local bias = not next_chunk and tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
@@ -38,7 +39,7 @@ local function chunk_tile(K, tile)
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
-      init = bias and not p.scales and tile.start(t, p.bias) or gemm.from_zero(t),
+      init = bias and not p.scales and tile.start(t, p.bias) or nil,
     }
     local target = target_of(tile, p.c)
     local store = epilogue.store_as(t, target)
@@ -60,8 +61,7 @@ local function words_tile(K, tile)
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
-      init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product)
-        or gemm.from_zero(t, product),
+      init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product) or nil,
     }
     local sums = gemm.tile(t, inner)
     local columns = {}
@@ -106,7 +106,7 @@ function M.rows(K, label, product, group, weights, b, bias, c)
       K:chunks(product.chunks, function(mode, k0, steps)
         chunk_tile(K, {
           name = ("%s_%dx%s"):format(label, run.size, group.name),
-          text = ("%d rows for a group of queries"):format(run.size),
+          text = ("%d rows for a group of queries"):format(run.size), product = K.plan.applying.product,
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
           a = { p = weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
           b = { p = b:at(k0 * group.width), step = group.width },

@@ -11,6 +11,7 @@ local epilogue = require "emit.epilogue"
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
 local stat = require "emit.stats".at
+local tiles = require "tiles"
 local types = require "types"
 
 local M = {}
@@ -113,7 +114,7 @@ end
 -- What the accumulators start at: biases, and -m.
 local function start(t, tile, from_m)
   local group, biases, late = tile.group, tile.scores.biases, tile.pass.late
-  if not from_m and #biases == 0 then return gemm.from_zero(t) end
+  if not from_m and #biases == 0 then return nil end
   return function(r, c, w, name)
     local negmax_at = stat(group, tile.stats, "negmax", c)
     local function early(dst, how) -- of -m
@@ -273,6 +274,9 @@ function M.tile(t, tile)
           end
           sums[chain] = starts and p or t:op("add", v.w, "sum_" .. name, sums[chain], p)
         end
+      end
+      for word = tiles.words(tile.product, tile.rows), tiles.padded(tile.product, 1) - 1 do
+        t:op("store", v.w, nil, weights_at(word), t:op("zero", v.w, ("none%d_c%d"):format(word, c - 1)))
       end
       local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
       if pass.adds then

@@ -105,7 +105,8 @@ function M.store_columns(t, group, c, rows, to)
   end
 end
 
--- XT[d][width] of one group -> X[q][d], as `panel` has them. to: p, row, columns, asked.
+-- XT[d][width] of one group -> X[q][d], as `panel` has them. to: p, row, columns, asked; filled: up to a whole vector
+-- zeros are behind the columns.
 function M.rows(K, label, group, xt, to)
   local t, isa, d = K.t, K.plan.isa, to.columns
   local lanes, params = isa.lanes, { { "xt", "in", xt }, { "x", "out", to.p } }
@@ -120,8 +121,8 @@ function M.rows(K, label, group, xt, to)
             local name, at = ("x_r%d_c%d"):format(r, c - 1), p.xt:at((column + r) * group.width + (c - 1) * lanes)
             rows[r] = r < columns and t:op("load", isa.full, name, at) or t:op("zero", isa.full, name)
           end
-          M.store_columns(t, group, c, rows, { at = p.x:at(column), row = to.row, columns = columns,
-                                                  asked = p.asked })
+          M.store_columns(t, group, c, rows, { at = p.x:at(column), row = to.row,
+                                               columns = to.filled and lanes or columns, asked = p.asked })
         end)
       end
     end

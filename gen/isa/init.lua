@@ -29,12 +29,13 @@ end
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
 -- FMAs are by lane; of pairs and of words of bytes also the op, lane, the op by lane, and group, the numbers of a K
--- step; unsigned, where the bytes of A have no sign, and widens, where no instruction multiplies bytes), widths (the
--- full one first), rows.
+-- step; unsigned, where the bytes of A have no sign, and widens, where no instruction multiplies bytes; of the way
+-- `tile` also tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes them),
+-- widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
--- ops take besides: another cpu and begin), arch, headers, helpers (C functions that rows call, by op, for each
--- width in which a kernel uses it), prelude, begin and finish (text before and after the functions that need the
--- ISA), extends (the ISA that it has more than).
+-- ops take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers
+-- (C functions that rows call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before
+-- and after the functions that need the ISA), extends (the ISA that it has more than).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
@@ -86,8 +87,9 @@ typedef float int8_word;
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
-           integers = true, held = types.words, packed = types.words, does = of_words, scales = types.f32,
-           declared = declared, unsigned = row.unsigned, widens = row.widens,
+           tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = types.words,
+           packed = types.words, does = of_words, scales = types.f32, declared = declared,
+           unsigned = row.unsigned, widens = row.widens,
            quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
 end
 
@@ -96,7 +98,14 @@ function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
+           tiled = row.tiled, vectors = row.vectors, pad = row.tiled and isa.tile or 1,
            held = types.pairs(type), packed = types.pairs(type), does = of_floats }
+end
+
+-- A product by vectors where another one is by tiles: for operands that do not lie as tiles take them.
+function M.by_vectors(product)
+  if not product.tiled then return product end
+  return setmetatable({ way = "outer", rows = product.vectors, tiled = false, pad = 1 }, { __index = product })
 end
 
 -- The type that a product multiplies: float32 where operands became that.
@@ -108,13 +117,13 @@ function M.at_once(isa, type)
   return row and not row.widens and row.group or 1
 end
 
--- The products of an ISA, by the order of their types; but for those of the ISA that it has more than.
+-- The products of vectors of an ISA, by the order of their types; but for those of the ISA that it has more than.
 function M.own_products(isa)
   local list, base = {}, isa.extends and M.list[isa.extends].products or {}
   for _, name in ipairs(types.names) do
     local key = name .. " " .. name
     local row, inherited = isa.products[key], base[key]
-    if row and not (inherited and inherited.op == row.op) then
+    if row and not row.tiled and not (inherited and inherited.op == row.op) then
       local type = types.by_name[name]
       list[#list + 1] = (type.quantized and M.integers or row.group and M.paired or M.product)(isa, type)
     end
@@ -226,6 +235,7 @@ M.add(require "isa.avx2")
 M.add(require "isa.avx_vnni")
 M.add(require "isa.avx512")
 M.add(require "isa.avx512_bf16")
+M.add(require "isa.amx")
 M.add(require "isa.neon")
 M.add(require "isa.neon_i8mm")
 

@@ -2,8 +2,8 @@
 --
 -- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
 -- a address of floats or words, y of bytes, b of signed ones, u of bfloat16, h of half precision, e a float or word in
--- memory, n integer literal, s float literal, x integer expression (converted to float). Left of the arrow stands the
--- result.
+-- memory, n integer literal, s float literal, x integer expression (converted to float), t a tile register by its name.
+-- Left of the arrow stands the result.
 --
 -- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values a, b, c (the
 -- operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j, S(j), U(j) and
@@ -21,7 +21,10 @@
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
 -- words as there are lanes; `hint`, that it changes nothing. `port`: what it takes of a core, which
--- else is "load" where it reads memory, "store" where it has no result, "vector" for all others.
+-- else is "load" where it reads memory, "store" where it has no result, "vector" for all others; `vectors`, how many.
+-- A tile has 16 rows of 16 words. Its ops have a meaning for word i of all, row by row; A(j) and B(j) are words of the
+-- first and second tile that is read, D(j) of the one that is written. `fold` are values from 0 on, which a step n of
+-- each k from 0 to 15 replaces. tiles_on and tiles_off stand around all others, and between calls there are no tiles.
 
 local list = {}
 local function op(def)
@@ -29,7 +32,8 @@ local function op(def)
   local result, args = sig:match("^(.) <%-%s*(.*)$")
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
-              optional = def.optional, by = def.by, full = def.full, hint = def.hint }
+              optional = def.optional, by = def.by, full = def.full, hint = def.hint, tile = def.tile,
+              fold = def.fold, vectors = def.vectors or 1 }
   o.port = def.port or result == "-" and "store" or args:find "[aybuhe]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
@@ -186,5 +190,25 @@ op { "trn_lo",  "f <- f f n", "even blocks of a, and those of b in the odd place
      ref = "pick(idiv(i, n) % 2 == 0, A(i), B(i - n))", by = "n", port = "shuffle" }
 op { "trn_hi",  "f <- f f n", "odd blocks of a in the even places, and those of b",
      ref = "pick(idiv(i, n) % 2 == 0, A(i + n), B(i))", by = "n", port = "shuffle" }
+-- tiles: registers whose shapes are set once for a call; sums of products of pairs of bfloat16 and of bytes, in which
+-- numbers below 2^-126 are zeros
+op { "tiles_on", "- <-",      "takes the tile registers, all zeros", optional = true, tile = "on", port = "none" }
+op { "tiles_off", "- <-",     "gives the tile registers back", optional = true, tile = "off", port = "none" }
+op { "tile_zero", "- <- t",   "zeros", optional = true, tile = "writes", ref = "0.0", port = "none" }
+op { "tile_load", "- <- t a x", "rows of words, each so many behind the one before", optional = true, tile = "writes",
+     ref = "M(idiv(i, 16) * x + i % 16)", port = "load", vectors = 16 }
+op { "tile_store", "- <- t a x", "the same to memory", optional = true, tile = "stores", ref = "D(i)", vectors = 16 }
+op { "tile_dot", "- <- t t t", "plus rows of pairs of a times columns of pairs of b, low and high halves apart",
+     optional = true, tile = "writes", port = "tile",
+     fold = { low = "FLUSHED(fmaf(LOW(A(i - i % 16 + k)), LOW(B(16 * k + i % 16)), low))",
+              high = "FLUSHED(fmaf(HIGH(A(i - i % 16 + k)), HIGH(B(16 * k + i % 16)), high))" },
+     ref = "FLUSHED(F(FLUSHED(D(i)) + FLUSHED(F(low + high))))" }
+op { "tile_dot_bytes", "- <- t t t", "the same of words of four signed bytes, modulo 2^32", optional = true,
+     tile = "writes", port = "tile",
+     fold = { low = "iadd(low, BYTE(WORD(A(i - i % 16 + k)), 0) * BYTE(WORD(B(16 * k + i % 16)), 0) + " ..
+                    "BYTE(WORD(A(i - i % 16 + k)), 1) * BYTE(WORD(B(16 * k + i % 16)), 1))",
+              high = "iadd(high, BYTE(WORD(A(i - i % 16 + k)), 2) * BYTE(WORD(B(16 * k + i % 16)), 2) + " ..
+                     "BYTE(WORD(A(i - i % 16 + k)), 3) * BYTE(WORD(B(16 * k + i % 16)), 3))" },
+     ref = "iadd(WORD(D(i)), iadd(low, high))" }
 
 return list

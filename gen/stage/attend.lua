@@ -3,6 +3,7 @@
 local again = require "emit.again"
 local apply = require "stage.apply"
 local choices = require "choices"
+local context_of = require "emit.context"
 local graph = require "graph"
 local groups = require "groups"
 local head = require "emit.head"
@@ -140,7 +141,7 @@ local function attend(K, group, a)
         gains = p.gains and p.gains:at(turn.q_heads and i * cfg.dk or 0), factors = factors })
     end
     local function of_keys(kv) -- and of values
-      return p.keys:at(kv * plan.attend.keys.head), p.values:at(kv * plan.attend.values.head)
+      return p.keys:at(kv * plan.attend.keys.head), p.values:at(kv * context_of.operand(plan).head)
     end
     local function scales_of(name, kv) return p[name] and p[name]:at(kv * cfg.seq_kv) end
     if plan.step then
@@ -261,7 +262,7 @@ function M.emit(K, place, stage, group, i)
   attend(K, group, {
     xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
     packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
-    keys = project.operands(K, place, stage.keys), values = project.operands(K, place, stage.values),
+    keys = project.operands(K, place, stage.keys), values = project.operands(K, place, context_of.operand(plan)),
     k_scales = stage.keys.scales and memory:at(place, stage.keys.scales),
     v_scales = stage.values.scales and memory:at(place, stage.values.scales),
     scratch = memory:base(place, "task"),

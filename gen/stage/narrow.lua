@@ -8,7 +8,8 @@ local M = { phase = "narrow", title = "inputs in pairs" }
 
 function M.plan(plan, stage)
   for _, input in ipairs(stage.inputs) do
-    input.to.row = tiles.round_up(input.cols, plan.isa.lanes) // plan.product.group
+    input.words = tiles.round_up(input.cols, plan.isa.lanes) // plan.product.group
+    input.to.row = tiles.padded(plan.product, input.words)
   end
   inputs.split(stage)
   return 0
@@ -17,7 +18,7 @@ end
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
     add("entry", { name = input.to.name, doc = "inputs in pairs", cols = input.to.row,
-                   count = input.rows * input.to.row, type = plan.product.held })
+                   count = (input.rows + tiles.rows_behind(plan.product)) * input.to.row, type = plan.product.held })
   end
 end
 
@@ -37,6 +38,11 @@ function M.emit(K, place, _, part, i)
           t:op("store_pairs", isa.full, nil, p.pairs:at(r * input.to.row + expr.share(at, K.plan.product.group)), row)
         end)
       end)
+      for word = input.words, input.to.row - 1, isa.lanes // K.plan.product.group do
+        t:block(function()
+          t:op("store_pairs", isa.full, nil, p.pairs:at(r * input.to.row + word), t:op("zero", isa.full, "zero"))
+        end)
+      end
     end)
   end)
 end

@@ -115,8 +115,10 @@ local function record(K, stage, pieces, block, panel, bias)
       local group = piece.group
       K:each("g", piece.count, function(g)
         local scales = piece.scales and p["scales" .. i]:at(g * group.width)
-        local o, y = p["o" .. i]:at(g * (product.steps * group.width)), p["y" .. i]:at(g * (group.used * d))
-        local order = stage.a.at == "rows" and { row = stage.a.row, step = 1 } or { row = 1, step = group.width }
+        local in_rows = stage.a.at == "rows"
+        local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
+        local y = p["y" .. i]:at(g * (group.used * d))
+        local order = in_rows and { row = stage.a.row, step = 1 } or { row = 1, step = group.width }
         for _, run in ipairs(product.runs[piece.kind]) do
           K:each("tile", run.count, function(j)
             local row = j * run.size + run.at

@@ -3,6 +3,7 @@
 local choices = require "choices"
 local expr = require "expr"
 local graph = require "graph"
+local isas = require "isa.init"
 local memory = require "memory"
 local product_of = require "emit.product"
 local score = require "score.init"
@@ -38,8 +39,10 @@ end
 -- any tiles and number of queries; an exact one has no more than there are.
 local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
-  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(plan.attending) end
-  return (stage.letter == "q" or stage.c.passing) and stage.rows or plan.kv_rows
+  local product = plan.attend_product
+  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(isas.by_vectors(product)) end
+  if stage.letter == "q" or stage.c.passing then return stage.rows end
+  return plan.kv_rows + (stage.letter == "k" and tiles.rows_behind(product) or 0)
 end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.

@@ -17,7 +17,7 @@ end
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
     add("entry", { name = input.to.name, doc = "inputs in int8", cols = input.to.row,
-                   count = input.rows * input.to.row, type = plan.product.held })
+                   count = (input.rows + tiles.rows_behind(plan.product)) * input.to.row, type = plan.product.held })
     add("entry", { name = input.to.scales, doc = "scales of their rows", count = input.rows })
   end
 end

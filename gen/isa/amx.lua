@@ -1,0 +1,74 @@
+-- AMX: AVX-512 with tile registers, whose products are of pairs of bfloat16 and of signed bytes.
+--
+-- A tile has 16 rows of 16 words, whatever of it is used. C = A B + C takes 16 K steps: words of a row of A, rows of B.
+-- gcc declares of the operand of ldtilecfg 8 bytes alone, so it is a constant; and compilers do not know that loads of
+-- tiles read memory, and stores write it.
+
+local avx512_bf16 = require "isa.avx512_bf16"
+local extend = require "isa.extend"
+local x86 = require "isa.x86"
+
+local SIZE = 16
+
+-- Two by two tiles of sums, with as many rows or less.
+local rows = { columns = { 2 * SIZE, 2 * SIZE }, rows = { 2 * SIZE, 2 * SIZE } }
+
+return extend(avx512_bf16, {
+  name = "amx",
+  title = "x86-64 with AVX-512 as above, and AMX with BF16 and INT8",
+  cpu = "MHAGEN_CPU_AMX",
+  begin = x86.begin "avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,fma,amx-bf16,amx-int8",
+  tile = SIZE,
+  products = { ["bf16 bf16"] = { way = "tile", op = "dot", tiled = "tile_dot", group = 2, rows = rows,
+                                 vectors = avx512_bf16.products["bf16 bf16"].rows },
+               ["int8 int8"] = { way = "tile", op = "dot_bytes", tiled = "tile_dot_bytes", group = 4, rows = rows } },
+  widths = {},
+  helpers = {
+    tiles_on = [[
+/* Tile registers: sums C<row><column> of two by two tiles, their rows A<row>, columns B<column>. */
+#define C00 0
+#define C01 1
+#define C10 2
+#define C11 3
+#define A0 4
+#define A1 5
+#define B0 6
+#define B1 7
+
+/* All tiles have 16 rows of 64 bytes, and are zero. */
+static inline void tiles_on(void) {
+  static const struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+  } shapes = {
+      .palette = 1,
+      .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+      .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+  };
+  _tile_loadconfig(&shapes);
+}
+
+/* Compilers do not know that these read and write memory. The row step is in words. */
+#define tile_load(tile, p, step) \
+  do { \
+    __asm__ volatile("" ::: "memory"); \
+    _tile_loadd(tile, p, 4 * (step)); \
+  } while (0)
+#define tile_store(tile, p, step) \
+  do { \
+    _tile_stored(tile, p, 4 * (step)); \
+    __asm__ volatile("" ::: "memory"); \
+  } while (0)
+]],
+  },
+  rows = {
+    tiles_on = "tiles_on()",
+    tiles_off = "_tile_release()",
+    tile_zero = "_tile_zero($1)",
+    tile_load = "tile_load($1, $2, $3)",
+    tile_store = "tile_store($1, $2, $3)",
+    tile_dot = "_tile_dpbf16ps($1, $2, $3)",
+    tile_dot_bytes = "_tile_dpbssd($1, $2, $3)",
+  },
+})

@@ -1,0 +1,42 @@
+-- The context of each query as a row of words, as an output product of tile registers takes it: of all heads together,
+-- which tasks of attention have apart, with lanes over queries. Zeros are behind each row.
+
+local graph = require "graph"
+local groups = require "groups"
+local tiles = require "tiles"
+local transpose = require "emit.transpose"
+
+local M = { phase = "context_rows", title = "context in rows" }
+
+-- The list with this stage in front of the output, if it is needed.
+function M.rewrite(plan, list)
+  local output = graph.find(list, "output")
+  if not (plan.product.tiled and output and output.a.at == "lanes") then return list end
+  local count = tiles.words(plan.product, output.steps)
+  local rows = { name = "context_rows", at = "rows", row = tiles.padded(plan.product, count), scales = output.a.scales }
+  local stage = { name = "context_rows", kind = "context_rows", a = output.a, to = rows, words = count,
+                  macs = function() return 0.0 end }
+  return graph.edited(list, { output = { stage, graph.with(output, { a = rows }) } })
+end
+
+function M.sections(plan, stage, add)
+  local rows = plan.cfg.seq + tiles.rows_behind(plan.product)
+  add("entry", { name = stage.to.name, doc = "context in rows", cols = stage.to.row, count = rows * stage.to.row,
+                 type = plan.product.held })
+end
+
+function M.axes(plan)
+  return { { var = "g", items = plan.groups, total = plan.group_count, queries = groups.queries } }
+end
+
+function M.emit(K, place, stage, group, i)
+  local row, memory = stage.to.row, K.plan.memory
+  local first = i * group.used + group.q0
+  transpose.rows(K, "context_rows", group, memory:of_group(place, stage.a.name, group, i),
+    { p = memory:tensor(place, stage.to):at(first * row), row = row, columns = stage.words, filled = true })
+end
+
+-- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.
+function M.cycles(plan, stage) return 6.0 * plan.cfg.seq * stage.words / plan.per_cycle end
+
+return M

@@ -1,0 +1,64 @@
+-- V of a block of heads with a row for each of its columns, as a context product of tile registers takes it: rows of
+-- words, which two keys have. Zeros are behind the words of the last keys.
+
+local graph = require "graph"
+local tiles = require "tiles"
+local transpose = require "emit.transpose"
+
+local M = { phase = "value_rows", title = "rows of V", per = "heads" }
+
+-- The list with this stage in front of attention, if it is needed.
+function M.rewrite(plan, list)
+  local product, attend = plan.attend_product, graph.find(list, "attend")
+  if not product.tiled then return list end
+  local keys = tiles.round_up(plan.cfg.seq_kv, product.group * product.pad)
+  local row = tiles.words(product, keys)
+  local to = { name = "value_rows", at = "workspace", row = row, head = attend.breadth * row }
+  local stage = { name = "value_rows", kind = "value_rows", a = attend.values, c = to,
+                  heads = plan.cfg.h_kv, cols = attend.breadth, macs = function() return 0.0 end }
+  return graph.edited(list, { attend = { stage, graph.with(attend, { value_rows = to }) } })
+end
+
+local function columns(plan, stage) return graph.in_block(plan, stage) * stage.cols end
+
+function M.sections(plan, stage, add)
+  local rows = columns(plan, stage) + tiles.rows_behind(plan.attend_product)
+  add("projected", { name = stage.c.name, doc = "rows of V", cols = stage.c.row, count = rows * stage.c.row,
+                     type = plan.attend_product.held })
+end
+
+-- Blocks of as many words as there are lanes: { size, at } each.
+function M.axes(plan, stage)
+  local lanes, words = plan.isa.lanes, tiles.words(plan.attend_product, plan.kv_rows)
+  local whole, items = words // lanes, {}
+  if whole > 0 then items[1] = { first = 0, count = whole, size = lanes } end
+  if words % lanes > 0 then items[#items + 1] = { first = whole, count = 1, size = words % lanes } end
+  return { { var = "block", items = items, total = tiles.ceil_div(words, lanes) } }
+end
+
+function M.emit(K, place, stage, item, i)
+  local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
+  local ld, row, first = stage.a.row, stage.c.row, (item.first + i) * lanes
+  local from = plan.memory:tensor(place, stage.a):as(plan.attend_product.held):at(first * ld)
+  K:part("value_rows_" .. item.size, ("%d words of rows of V, from as many rows of words."):format(item.size),
+    { { "v", "in", from }, { "rows", "out", plan.memory:at(place, stage.c.name):at(first) } }, function(p)
+    K:vectors("block", columns(plan, stage), function(at, used)
+      t:block(function()
+        local list = {}
+        for r = 0, lanes - 1 do
+          list[r] = r < item.size and t:read("load", plan.isa.full, "v_r" .. r, p.v:at(r * ld + at), used)
+            or t:op("zero", plan.isa.full, "v_r" .. r)
+        end
+        list = transpose.square(t, list, "t")
+        for j = 0, used - 1 do t:op("store", plan.isa.full, nil, p.rows:at((at + j) * row), list[j]) end
+      end)
+    end)
+  end)
+end
+
+-- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.
+function M.cycles(plan, stage)
+  return 6.0 * stage.heads * stage.cols * stage.c.row / plan.isa.lanes
+end
+
+return M
