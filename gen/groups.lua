@@ -81,18 +81,19 @@ local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows"
 -- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
 -- its tiles; products by the names of stages.
 function M.plan(plan, list, hb)
-  local isa, cfg = plan.isa, plan.cfg
+  local isa, cfg, tiled = plan.isa, plan.cfg, plan.attend_product.tiled
   local best, best_cost
   for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
-    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors), 0
+    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, tiled), 0
     for _, group in ipairs(groups) do
       group.why = {}
       cost = cost + group.count * plan_group(plan, group, list, hb)
     end
     cost = cost * (1 + tiles.KIND * #groups)
     if not best or cost < best_cost then best, best_cost = groups, cost end
-    if vectors * isa.lanes >= cfg.seq then break end
+    if vectors * isa.lanes >= cfg.seq or tiled then break end
   end
+  if tiled and not cfg.query_vectors then choices.add(best[1].why, "one_vector") end
   if #best[1].vecs == 2 and cfg.d_model > tiles.LONG and not cfg.query_vectors then
     choices.add(best[1].why, "two_vectors")
   end

@@ -92,9 +92,10 @@ function M.k_chunks(target, steps)
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
--- { vecs, count, at = first float, used = floats of one block, width = its slots }.
-function M.vector_blocks(isa, n, most)
+-- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all.
+function M.vector_blocks(isa, n, most, whole)
   local cover = isas.cover(isa, n)
+  if whole then cover[#cover].w = isa.full end
   local runs, i = {}, 1
   for _, run in ipairs(M.balanced(#cover, most)) do
     for _ = 1, run.count do

@@ -17,7 +17,7 @@ return extend(avx512_bf16, {
   name = "amx",
   title = "x86-64 with AVX-512 as above, and AMX with BF16 and INT8",
   cpu = "MHAGEN_CPU_AMX",
-  begin = x86.begin "avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,fma,amx-bf16,amx-int8",
+  begin = x86.begin "avx512dq,avx512vl,avx512bf16,avx512vnni,fma,amx-tile,amx-bf16,amx-int8",
   tile = SIZE,
   products = { ["bf16 bf16"] = { way = "tile", op = "dot", tiled = "tile_dot", group = 2, rows = rows,
                                  vectors = avx512_bf16.products["bf16 bf16"].rows },
