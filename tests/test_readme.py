@@ -64,6 +64,10 @@ def test_rows_of_speed():
     """The rows in README are those of the whole table."""
     rows = re.findall(r"^\| \w+ \| [\d.]+ \| \d+ % \|.*$", README, re.M)
     assert len(rows) == 3 and set(rows) < set(PAGES["docs/bench.md"].splitlines())
+    steps = PAGES["docs/bench.md"].split("| layer | keys |")[1].split("\n| d_model 768")[0]
+    wanted = re.findall(r"^\|.*\| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \|$", steps, re.M)
+    told = re.findall(r"^\| step, (\d+) keys \| (\d+) \|[ |]+([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \|$", README, re.M)
+    assert len(told) == 2 and {(*row[:3], row[4], row[3]) for row in told} < set(wanted)
 
 
 def test_config_keys():
