@@ -3,8 +3,8 @@
     python3 bench/mca.py [--shapes micro,minilm] [--cc "clang-19 --target=aarch64-linux-gnu"]
                          [--isa neon_i8mm] [--cpu neoverse-n1,apple-m1] [key=value ...]
 
-With --isa neon_i8mm and dtype=bf16 or int8 these are products of small numbers as well, which the models start as many
-of as FMAs.
+With --isa neon_i8mm and dtype=bf16 or int8, or neon_fp16 and f16, these are products of small numbers as well, which
+the models start as many of as FMAs.
 
 No Arm hardware is measured. A kernel is compiled with -O2 and run once under QEMU, which counts how often
 each instruction runs. For the innermost loops and the straight-line blocks that are products, llvm-mca
@@ -33,6 +33,7 @@ from tools import disassemble  # noqa: E402
 # FMAs per cycle.
 CPUS = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3, "neoverse-n2": 2, "apple-m2": 3}
 OF_ISA = {"neon": ["neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"],
+          "neon_fp16": ["neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"],
           "neon_i8mm": ["neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m2"]}
 OLDEST = 17  # of LLVM: before it, models of other cores answer to the names of Neoverse N1, V1 and V2
 TARGET = {"gcc": 0.90, "clang": 0.95}

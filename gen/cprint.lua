@@ -192,6 +192,10 @@ function printers.buffer(_, node, indent, out)
   out[#out + 1] = ("%sfloat %s[%d] __attribute__((aligned(64)));"):format(indent, node.name, node.count)
 end
 
+function printers.fence(_, node, indent, out)
+  out[#out + 1] = ('%s__asm__ volatile("" : : "r"(%s) : "memory");'):format(indent, address(node.args[1]))
+end
+
 function printers.array(_, node, indent, out)
   local names = {}
   for i, array in ipairs(node.names) do names[i] = ("%s[%s]"):format(array[1], table.concat(array[2], "][")) end

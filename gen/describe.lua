@@ -53,7 +53,8 @@ local function rounding(plan)
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end
   return ("%s; sums in %s; error at most %g for scores up to %d"):format(table.concat(told, "; "),
-    own.quantized and "int32 and float32" or "float32", plan.error, plan.error_scores)
+    own.quantized and "int32 and float32" or plan.product.coarse and "f16 and float32" or "float32", plan.error,
+    plan.error_scores)
 end
 
 function M.header(recorded)

@@ -63,6 +63,7 @@ local function numbers_text(plan)
   end
   local bits = fold.bits(plan)
   if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
+  if plan.product.coarse then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.product.a.name) end
   return table.concat(lines)
 end
 
@@ -180,6 +181,9 @@ local function quant_text(quant)
     quant.sums and 1 or 0)
 end
 
+-- The type of pairs, if it is not bfloat16, as an initializer.
+local function pair_text(plan) return pack.pair_f16(plan) and "  .pair_f16 = 1,\n" or "" end
+
 -- What decides the packed bytes: all of their list but comments.
 local function packed_by(...)
   return fingerprint((table.concat({ ... }, "\n"):gsub("/%*.-%*/", "")))
@@ -257,7 +261,7 @@ function M.kernel(cfg)
   local weight_needs = needs_text(plan, "weights")
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
-  local quant = quant_text(plan.weights.quant)
+  local quant = quant_text(plan.weights.quant) .. pair_text(plan)
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
     rope .. quant, table.unpack(table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })))
   rows[5] = weight_needs

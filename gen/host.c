@@ -1201,10 +1201,12 @@ static int host_print(lua_State *L) {
 static int host_cpu_has(lua_State *L) {
   static const char *const names[] = {"MHAGEN_CPU_ANY", "MHAGEN_CPU_AVX2", "MHAGEN_CPU_AVX512",
                                       "MHAGEN_CPU_NEON", "MHAGEN_CPU_AVX512_BF16", "MHAGEN_CPU_AVX_VNNI",
-                                      "MHAGEN_CPU_AMX", "MHAGEN_CPU_NEON_I8MM", NULL};
+                                      "MHAGEN_CPU_AMX", "MHAGEN_CPU_NEON_I8MM", "MHAGEN_CPU_AVX512_FP16",
+                                      "MHAGEN_CPU_NEON_FP16", NULL};
   static const mhagen_cpu values[] = {MHAGEN_CPU_ANY, MHAGEN_CPU_AVX2, MHAGEN_CPU_AVX512,
                                       MHAGEN_CPU_NEON, MHAGEN_CPU_AVX512_BF16, MHAGEN_CPU_AVX_VNNI,
-                                      MHAGEN_CPU_AMX, MHAGEN_CPU_NEON_I8MM};
+                                      MHAGEN_CPU_AMX, MHAGEN_CPU_NEON_I8MM, MHAGEN_CPU_AVX512_FP16,
+                                      MHAGEN_CPU_NEON_FP16};
   lua_pushboolean(L, mhagen_cpu_has(values[luaL_checkoption(L, 1, NULL, names)]));
   return 1;
 }

@@ -109,13 +109,16 @@ function M.sizes(cfg)
   return sizes
 end
 
+-- Whether its pairs are of half precision.
+function M.pair_f16(plan) return plan.product.coarse ~= nil end
+
 -- The list for the host's pack: with the sizes, the numbers that a null pointer stands for by the names of matrices,
 -- and for tables of rope that are not given the part of a turn of each pair, and the first place.
 function M.packing(plan)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs,
+  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, pair_f16 = M.pair_f16(plan),
            quants = list.quants, quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end

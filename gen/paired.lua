@@ -40,6 +40,8 @@ local against_projections = {
 }
 
 local against_attention = {
+  { function(plan) return isas.paired(plan.isa, plan.attend_product.b).coarse end,
+    "scores would lose more digits in sums of half precision than weights may" },
   { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
   { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
@@ -72,7 +74,7 @@ function M.choose(plan, list)
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
       plan[name] = own
-      choices.add(plan.why, "pairs")
+      choices.add(plan.why, own.coarse and "halves" or "pairs")
     end
   end
   if #list > 1 and not plan.product.integers then

@@ -10,6 +10,7 @@
 --   int     a named integer, int_at: one read from an array; bump: moves a pointer on
 --   place   a named pointer
 --   buffer  a named array of so many floats, aligned to a line of the cache
+--   fence   what a buffer has is in memory there: compilers would keep it in registers, of which there are too few
 --   note    a comment; block: a scope of its own
 --   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only roll.lua makes
 --           them, and loops that start at `first`
@@ -356,6 +357,8 @@ function Tape:buffer(name, count)
   self:push { kind = "buffer", name = name, count = count }
   return M.pointer(name)
 end
+
+function Tape:fence(pointer) self:push { kind = "fence", args = { pointer } } end
 
 function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end
 

@@ -83,6 +83,7 @@ function M.one_chunk(n) return M.chunks(n, n, 1) end
 -- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
 function M.k_chunks(target, steps)
   local quant = target.product.quant
+  if target.product.coarse then return M.one_chunk(steps) end -- emit/coarse.lua has parts of its own
   if not quant then return M.chunks(steps, target.k_block, target.product.pad or target.k_unroll) end
   if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
@@ -157,7 +158,8 @@ function M.cost(target, rows, vecs, steps, a_order)
   local product = target.product
   local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
   local broadcasts = alone and rows or rows * cpu.fmas / 2
-  local step = math.max(rows * fma, #vecs + broadcasts, latency, far * cpu.fmas)
+  local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
+  local step = math.max(slots, #vecs + broadcasts, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end

@@ -28,6 +28,33 @@ static int has_avx_vnni(void) {
   unsigned a = 0, b, c, d;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
 }
+
+static int has_avx512_fp16(void) {
+  unsigned a, b, c, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 23) != 0;
+}
+#endif
+
+#if defined(__aarch64__)
+/* Arithmetic of half precision: what the compiler takes for granted, or else what the operating
+ * system says. */
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+static int has_neon_fp16(void) { return 1; }
+#elif defined(__linux__)
+static int has_neon_fp16(void) { return (getauxval(AT_HWCAP) & 1ul << 10) != 0; }
+#elif defined(__APPLE__)
+static int has_neon_fp16(void) {
+  int value = 0;
+  size_t size = sizeof value;
+  return sysctlbyname("hw.optional.neon_fp16", &value, &size, NULL, 0) == 0 && value != 0;
+}
+#elif defined(_WIN32)
+__declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long feature);
+
+static int has_neon_fp16(void) { return IsProcessorFeaturePresent(67); } /* of winnt.h */
+#else
+static int has_neon_fp16(void) { return 0; }
+#endif
 #endif
 
 #if defined(__aarch64__)
@@ -124,11 +151,13 @@ int mhagen_cpu_has(mhagen_cpu isa) {
                     __builtin_cpu_supports("avx512vnni");
   if (isa == MHAGEN_CPU_AVX512_BF16) return avx512_bf16;
   if (isa == MHAGEN_CPU_AMX) return avx512_bf16 && has_tiles();
+  if (isa == MHAGEN_CPU_AVX512_FP16) return avx512_bf16 && has_avx512_fp16();
   if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
   if (isa == MHAGEN_CPU_AVX_VNNI) return avx2 && has_f16c() && has_avx_vnni();
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
   if (isa == MHAGEN_CPU_NEON_I8MM) return has_neon_i8mm();
+  if (isa == MHAGEN_CPU_NEON_FP16) return has_neon_fp16();
 #endif
   return isa == MHAGEN_CPU_ANY;
 }
@@ -300,6 +329,24 @@ static uint32_t to_bf16(double x) {
   return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 
+/* The same of half precision. */
+static uint32_t to_f16(double x) {
+  const double size = x < 0.0 ? -x : x;
+  uint64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const uint32_t sign = (uint32_t)(bits >> 48 & 0x8000);
+  if (x != x) return sign | 0x7E00;
+  if (size >= 65520.0) return sign | 0x7C00;
+  if (size < 0x1p-14) { /* so many times 2^-24 */
+    const uint32_t count = (uint32_t)(size * 0x1p24);
+    const double part = size * 0x1p24 - count;
+    return sign | (count + (part > 0.5 || (part == 0.5 && count % 2 != 0)));
+  }
+  const uint64_t half = (bits << 1 >> 43) - ((UINT64_C(1023) - 15) << 10);
+  const uint64_t rest = bits & ((UINT64_C(1) << 42) - 1), middle = UINT64_C(1) << 41;
+  return sign | (uint32_t)(half + (rest > middle || (rest == middle && half % 2 != 0)));
+}
+
 /* Where a step of a panel is written. */
 typedef struct place {
   double scale;          /* of the fill */
@@ -343,8 +390,12 @@ static void add_bits(float *at, uint32_t bits) {
   memcpy(at, &word, sizeof word);
 }
 
-static void write_half(const place *to, ptrdiff_t column, double x) {
+static void write_bf16(const place *to, ptrdiff_t column, double x) {
   add_bits(to->words + column, to_bf16(to->scale * x) << to->shift);
+}
+
+static void write_f16(const place *to, ptrdiff_t column, double x) {
+  add_bits(to->words + column, to_f16(to->scale * x) << to->shift);
 }
 
 /* The largest scale that a number of a group asks for; NaN stays. */
@@ -429,7 +480,8 @@ static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *f
 void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
   if (p->bytes > 0) memset(packed, 0, p->bytes); /* the gaps between sections too */
   write_fills(p, p->fills, p->fill_count, 32, weights, write_float, packed);
-  write_fills(p, p->pairs, p->pair_count, 16, weights, write_half, packed);
+  write_fills(p, p->pairs, p->pair_count, 16, weights, p->pair_f16 ? write_f16 : write_bf16,
+              packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scale, packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quant, packed);
 }

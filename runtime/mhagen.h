@@ -296,6 +296,7 @@ typedef struct mhagen_kernel {
   int group; /* of int4: rows of a column that share a scale */
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
   const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is attention's */
+  const char *sum_dtype; /* of sums of the projections' products: "f16"; null is float32 or int32 */
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are
@@ -381,7 +382,8 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and
  * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
  * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
- * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half.
+ * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half,
+ * or the nearest numbers of half precision.
  *
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
@@ -447,6 +449,7 @@ typedef struct mhagen_packing {
   int quant_bits;        /* of a number: 8 or 4 */
   ptrdiff_t quant_group; /* steps that share a scale; 0: all of a panel */
   int quant_sums;        /* whether there are the sums */
+  int pair_f16;          /* whether pairs are of half precision */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */
@@ -472,7 +475,9 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_AVX512_BF16, /* and MHAGEN_CPU_AVX512, and VNNI */
   MHAGEN_CPU_AVX_VNNI,    /* and MHAGEN_CPU_AVX2_F16C */
   MHAGEN_CPU_AMX,         /* AMX-TILE, AMX-BF16 and AMX-INT8, and MHAGEN_CPU_AVX512_BF16 */
-  MHAGEN_CPU_NEON_I8MM    /* and DotProd and BF16 */
+  MHAGEN_CPU_NEON_I8MM,   /* and DotProd and BF16 */
+  MHAGEN_CPU_AVX512_FP16, /* and MHAGEN_CPU_AVX512_BF16 */
+  MHAGEN_CPU_NEON_FP16    /* arithmetic of half precision */
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). The

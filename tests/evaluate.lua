@@ -67,6 +67,25 @@ function fn.FLUSHED(x) return math.abs(x) < 0x1p-126 and x * 0.0 or x end
 function fn.LOW(x) return fn.FLUSHED(fn.FLOAT(fn.ishl(fn.BITS(x), 16))) end
 function fn.HIGH(x) return fn.FLUSHED(fn.FLOAT(fn.BITS(x) & ~0xFFFF)) end
 function fn.PAIR(x, y) return fn.FLOAT(fn.BITS(x) >> 16 & 0xFFFF | fn.BITS(y) & ~0xFFFF) end
+local halves = {
+  [0] = function(bits) -- the number of 16 bits
+    local exponent, fraction = bits >> 10 & 31, bits & 1023
+    local size = exponent == 31 and (fraction > 0 and 0 / 0 or math.huge)
+      or exponent == 0 and fraction * 2.0 ^ -24 or (1024 + fraction) * 2.0 ^ (exponent - 25)
+    return bits & 0x8000 > 0 and -size or size
+  end,
+  [1] = function(x) -- the bits of a number
+    local sign, size = string.unpack("<I8", string.pack("<d", x)) >> 48 & 0x8000, math.abs(x)
+    if x ~= x then return 0x7E00 end
+    if size == math.huge then return sign | 0x7C00 end
+    if size < 2.0 ^ -14 then return sign | math.tointeger(size * 2.0 ^ 24) end
+    local exponent = (string.unpack("<I8", string.pack("<d", size)) >> 52) - 1023
+    return sign | exponent + 15 << 10 | math.tointeger(size * 2.0 ^ (10 - exponent)) - 1024
+  end,
+}
+function fn.LOW_F16(x) return halves[0](fn.BITS(x) & 0xFFFF) end
+function fn.HIGH_F16(x) return halves[0](fn.BITS(x) >> 16 & 0xFFFF) end
+function fn.PAIR_F16(x, y) return fn.FLOAT(halves[1](x) | halves[1](y) << 16) end
 function fn.BF16(x) return nearest(x, 8, -126, 0x1.FEp127) end
 function fn.F16(x) return nearest(x, 11, -14, 65504.0) end
 
@@ -361,6 +380,7 @@ function M.new(tape)
   function nodes.int_at(node, scope)
     define(scope, node.name, look_up(scope, node.base)[expr.eval(node.off, scope)])
   end
+  function nodes.fence() end
   function nodes.loop(node, scope)
     for i = 0, expr.eval(node.count, scope) - 1 do
       local round = inner(scope)

@@ -83,9 +83,10 @@ CONFIGS = [
     "h=4 h_kv=2 d_model=20 dk=5 dv=3 seq=6 seq_kv=21 cache=append cache_dtype=int8 cache_layout=bhsd batch=2",
     "h=4 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=75 cache=append dtype=f16 batch=2",
     "h=4 h_kv=2 dk=6 dv=4 seq=3 seq_kv=21 project=none attention=cross cache=fixed cache_dtype=int8 rope=half",
+    "h=2 d_model=150 dk=6 dv=18 seq=9 dtype=f16",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
 ]
-ISAS = ["avx2", "avx512", "avx512_bf16", "amx", "scalar", "neon_i8mm"]
+ISAS = ["avx2", "avx512", "avx512_bf16", "avx512_fp16", "amx", "scalar", "neon_i8mm"]
 
 PARTS = 8  # of the configs, which are tried one after the other: most mutations are seen in the first one
 
@@ -159,6 +160,13 @@ MUTATIONS = [
     ("tiles that are not given back", "walk.lua", 't:op("tiles_off", plan.isa.full)', ""),
     ("the context of the first group", "stage/output.lua", "in_rows and group.used * stage.a.row or",
      "in_rows and 0 or"),
+    ("blocks of half precision that are lost", "emit/coarse.lua", "if add then value =", "if not t then value ="),
+    ("the first span for all", "emit/coarse.lua", "add(i * M.SPAN, M.SPAN)", "add(0, M.SPAN)"),
+    ("the words behind the last span", "emit/coarse.lua", "if rest > 0 then add(whole * M.SPAN, rest) end", ""),
+    ("sums of half precision that stay infinite", "emit/coarse.lua", "t:unless(found(), function()",
+     "t:unless({}, function()"),
+    ("sums that are finite made again", "emit/coarse.lua", "finite, own, value)", "finite, value, value)"),
+    ("half precision that is cut off", RUNTIME, "half + (rest > middle ||", "half + (rest < 0 ||"),
     ("halves of pairs exchanged", "emit/epilogue.lua", "even[at.c], high)", "high, even[at.c])"),
     ("the last of odd rows twice", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "even[at.c]"),
     ("a sum of every second weight", "emit/softmax.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),

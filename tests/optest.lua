@@ -109,7 +109,8 @@ local function meaning(isa, name, op, w, literal)
   local is_word = op.result == "i" or op.sig == "- <- a i"
   local result = is_word and "float_of((int32_t)(%s))" or "(float)(%s)"
   return template.fill(MEANING, {
-    name = name, lanes = tostring(op.halves and w.lanes // 2 or w.lanes), lane_values = table.concat(values),
+    name = name, lanes = tostring(op.halves and op.result == "-" and w.lanes // 2 or w.lanes),
+    lane_values = table.concat(values),
     domain = op.domain or "1", ref = result:format(op.ref), alt = result:format(alt),
   }, "meaning")
 end

@@ -859,8 +859,42 @@ typedef struct matrix {
   size_t row, column; /* steps */
 } matrix;
 
-/* y[r * ld + o] of so many columns from a row a of the matrix w. */
-static void multiply(inexact a, size_t steps, matrix w, const double *bias, inexact y, size_t columns) {
+/* The nearest half precision, as `nearest` has it, but in less time. */
+static double half_of(double x) {
+  uint64_t bits;
+  if (!(fabs(x) >= 0x1p-14)) return rint(x * 0x1p24) * 0x1p-24;
+  if (!(fabs(x) < 65520)) return isnan(x) ? x : copysign(INFINITY, x);
+  memcpy(&bits, &x, sizeof bits);
+  bits = (bits + ((UINT64_C(1) << 41) - 1) + (bits >> 42 & 1)) >> 42 << 42;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+enum { BLOCK_NUMBERS = 16, SPAN_NUMBERS = 64 }; /* that sums of half precision are of */
+
+/* A sum of products in half precision: those of even and of odd numbers by themselves, of blocks, of spans of these;
+ * and of spans as float32. The products and a sum with one are exact in double, or nearly so. */
+static double coarse_sum(const double *a, size_t steps, matrix w, size_t o) {
+  double totals[2] = {0, 0};
+  for (size_t span = 0; span < steps; span += SPAN_NUMBERS) {
+    const size_t span_end = span + SPAN_NUMBERS < steps ? span + SPAN_NUMBERS : steps;
+    double sums[2] = {0, 0};
+    for (size_t block = span; block < span_end; block += BLOCK_NUMBERS) {
+      const size_t end = block + BLOCK_NUMBERS < span_end ? block + BLOCK_NUMBERS : span_end;
+      double own[2] = {0, 0};
+      for (size_t i = block; i < end; i++) own[i % 2] = half_of(own[i % 2] + a[i] * w.at[i * w.row + o * w.column]);
+      for (int half = 0; half < 2; half++) sums[half] = half_of(sums[half] + own[half]);
+    }
+    totals[0] += sums[0], totals[1] += sums[1];
+  }
+  return totals[0] + totals[1];
+}
+
+/* y[r * ld + o] of so many columns from a row a of the matrix w; coarse: sums are of half precision. What is not finite
+ * then is made again in float32. */
+static void multiply(inexact a, size_t steps, matrix w, const double *bias, inexact y, size_t columns, int coarse) {
+  int exact = 1;
+  for (size_t i = 0; i < steps; i++) exact &= a.off[i] == 0;
   for (size_t o = 0; o < columns; o++) {
     double sum = bias ? bias[o] : 0, size = fabs(sum), off = 0;
     for (size_t i = 0; i < steps; i++) {
@@ -869,6 +903,11 @@ static void multiply(inexact a, size_t steps, matrix w, const double *bias, inex
       size += fabs(a.x[i] * weight);
       off += times(fabs(weight), a.off[i]);
     }
+    const double own = coarse ? coarse_sum(a.x, steps, w, o) + (bias ? bias[o] : 0) : sum;
+    if (isfinite(own)) sum = own;
+    /* Of operands that may be others each rounding may be another one; and so may be whether it is finite. */
+    if (coarse && !exact) off += 2 * (BLOCK_NUMBERS / 2 + SPAN_NUMBERS / BLOCK_NUMBERS) * 0x1p-11 * size;
+    if (coarse && !exact) off += 2 * (double)steps * 0x1p-24;
     y.x[o] = sum, y.off[o] = off_sum(sum, steps, size, off);
   }
 }
@@ -948,6 +987,7 @@ typedef struct rounding {
   extents e;
   const format *own, *attend;
   int quantized; /* operands of projections */
+  int coarse; /* their sums */
   mhagen_weights given;
   numbers x;
   double *w[4], *b[4]; /* wq, wk, wv, wo as [in][out], rounded, and not; biases */
@@ -1032,7 +1072,7 @@ static void project_inexact(const rounding *r, int i, size_t rows, const double 
   const size_t widths[] = {e->d, e->k_width, e->v_width}, heads[] = {e->h * e->dk, e->h_kv * e->dk, e->h_kv * e->dv},
                in = widths[i], out = heads[i];
   for (size_t row = 0; row < rows; row++)
-    multiply(from(x, row * in), in, (matrix){r->w[i], out, 1}, bias, from(y, row * out), out);
+    multiply(from(x, row * in), in, (matrix){r->w[i], out, 1}, bias, from(y, row * out), out, r->coarse);
   if (!(r->shape->options & MHAGEN_STRASSEN)) return;
   const double size = (double)in * largest_of(x.x, rows * in) * largest_of(r->w[i], in * out);
   for (size_t j = 0; j < rows * out; j++) {
@@ -1084,8 +1124,8 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
     }
     for (size_t i = 0; i < e->n; i++) {
       const inexact to = from(o->q, (i * e->h + head) * o->depth);
-      if (merges) multiply(from(x, i * e->d), e->d, (matrix){merged, e->k_width, 1}, bias, to, o->depth);
-      else multiply(from(q, i * hq + head * e->dk), e->dk, flipped, NULL, to, o->depth);
+      if (merges) multiply(from(x, i * e->d), e->d, (matrix){merged, e->k_width, 1}, bias, to, o->depth, r->coarse);
+      else multiply(from(q, i * hq + head * e->dk), e->dk, flipped, NULL, to, o->depth, r->coarse);
     }
   }
   round_all(r->attend, shape->scale * LOG2E, o->q, e->n * e->h * o->depth);
@@ -1240,19 +1280,19 @@ static void output_inexact(const rounding *r, const operands *o, inexact context
   const size_t hv = e->h_kv * e->dv;
   if (folds & (MHAGEN_FOLD_ABSORB_V | MHAGEN_FOLD_MERGE_V)) round_all(r->own, 1, context, e->h * o->breadth);
   if (folds & MHAGEN_FOLD_MERGE_V) {
-    multiply(context, e->h * o->breadth, (matrix){r->merged, e->y_width, 1}, r->b[3], y, e->y_width);
+    multiply(context, e->h * o->breadth, (matrix){r->merged, e->y_width, 1}, r->b[3], y, e->y_width, r->coarse);
     return;
   }
   for (size_t head = 0; head < e->h && folds & MHAGEN_FOLD_ABSORB_V; head++) {
     const size_t first = head / (e->h / e->h_kv) * e->dv;
     multiply(from(context, head * o->breadth), o->breadth, (matrix){r->w[2] + first, hv, 1},
-             folds & MHAGEN_FOLD_BV ? NULL : r->b[2] + first, from(applied, head * e->dv), e->dv);
+             folds & MHAGEN_FOLD_BV ? NULL : r->b[2] + first, from(applied, head * e->dv), e->dv, r->coarse);
   }
   if (folds & MHAGEN_FOLD_ABSORB_V) context = applied;
   if (projects(e, MHAGEN_PROJECT_O)) {
     if (r->quantized) quantize_inexact(context, e->h * e->dv);
     else round_all(r->own, 1, context, e->h * e->dv);
-    multiply(context, e->h * e->dv, (matrix){r->w[3], e->y_width, 1}, r->b[3], y, e->y_width);
+    multiply(context, e->h * e->dv, (matrix){r->w[3], e->y_width, 1}, r->b[3], y, e->y_width, r->coarse);
     return;
   }
   memcpy(y.x, context.x, e->h * e->dv * sizeof *y.x), memcpy(y.off, context.off, e->h * e->dv * sizeof *y.off);
@@ -1315,6 +1355,7 @@ int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *w
                              const mhagen_results *results) {
   rounding r = {.shape = shape, .e = extents_of(shape), .own = format_of(shape->dtype),
                 .attend = format_of(attend_type(shape)), .quantized = has_integers(shape), .given = *weights,
+                .coarse = shape->sum_dtype != NULL,
                 .x = numbers_of(shape, weights, args, NULL)};
   extents *e = &r.e;
   const size_t hq = e->h * e->dk, hk = e->h_kv * e->dk, hv = e->h_kv * e->dv;

@@ -69,7 +69,7 @@ def test_help():
         if command in ("gen", "explain", "check"):
             assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
             assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
-            assert "scalar, avx2, avx_vnni, avx512, avx512_bf16, amx, neon, neon_i8mm" in result.stdout
+            assert "avx512, avx512_bf16, avx512_fp16, amx, neon, neon_fp16, neon_i8mm" in result.stdout
         assert ("skipped: check says so, and exits with status 0" in result.stdout) == (command == "check")
 
 
@@ -81,7 +81,8 @@ def test_isas():
     result = run("isas")
     assert_done(result)
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines()}
-    assert list(rows) == ["isa", "scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx", "neon", "neon_i8mm"]
+    assert list(rows) == ["isa", "scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_fp16", "amx", "neon",
+                          "neon_fp16", "neon_i8mm"]
     assert rows["scalar"][3] == "yes"
     flags = pathlib.Path("/proc/cpuinfo").read_text()
     if os.uname().machine == "x86_64":
@@ -352,8 +353,8 @@ complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _mhagen; echo "${CO
 @pytest.mark.parametrize("words, offered", [
     ("mhagen ''", "gen explain check model pack bench tune sweep report isas schema --help --version"),
     ("mhagen ge", "gen"), ("mhagen gen --c", "--cxx"), ("mhagen gen h_", "h_kv="),
-    ("mhagen gen isa =", "scalar avx2 avx_vnni avx512 avx512_bf16 amx neon neon_i8mm x86 arm"),
-    ("mhagen gen isa = avx5", "avx512 avx512_bf16"),
+    ("mhagen gen isa =", "scalar avx2 avx_vnni avx512 avx512_bf16 avx512_fp16 amx neon neon_fp16 neon_i8mm x86 arm"),
+    ("mhagen gen isa = avx5", "avx512 avx512_bf16 avx512_fp16"),
     ("mhagen check causal = t", "true"), ("mhagen gen h = 1", ""), ("mhagen isas h_", ""),
     ("mhagen isas --w", "--widest"),
 ])

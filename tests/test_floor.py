@@ -5,7 +5,8 @@ import pytest
 
 from tools import ISAS, MHAGEN, in_turn, run
 
-LANES = {"scalar": 1, "avx2": 8, "avx_vnni": 8, "avx512": 16, "avx512_bf16": 16, "amx": 16, "neon": 4, "neon_i8mm": 4}
+LANES = {"scalar": 1, "avx2": 8, "avx_vnni": 8, "avx512": 16, "avx512_bf16": 16, "avx512_fp16": 16, "amx": 16,
+         "neon": 4, "neon_fp16": 4, "neon_i8mm": 4}
 PORTS = ["fma", "vector", "shuffle", "load", "store", "tile"]
 
 

@@ -11,7 +11,8 @@ from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
 # ISAs that a config is compiled for.
-PAIRS = [("scalar", "neon"), ("avx2", "avx512"), ("avx_vnni", "avx512_bf16", "amx"), ("scalar", "neon_i8mm")]
+PAIRS = [("scalar", "neon"), ("avx2", "avx512"), ("avx_vnni", "avx512_bf16", "amx"), ("scalar", "neon_i8mm"),
+         ("avx512_fp16", "neon_fp16")]
 
 STACK = [COVER[11], "h=1 d_model=8 dk=4 seq=16 unroll=full"]  # much on the stack
 

@@ -85,6 +85,10 @@ BROKEN = [
     ("amx", "tile_store=tile_store($1, $2, $3 - 1)", "FAIL tile_store: row 0, column 18"),
     ("amx", "tile_dot=_tile_dpbf16ps($1, $3, $2)", "FAIL tile_dot: row 0, column 0"),
     ("amx", "tile_dot_bytes=_tile_dpbssd($1, $3, $2)", "FAIL tile_dot_bytes: row 0, column 0"),
+    ("avx512_fp16", "fma_halves=$p_fmadd_ps($1, $2, $3)", "FAIL fma_halves of 16 lanes"),
+    ("avx512_fp16", "load_halves=halves_$lanes($1 + 1)", "FAIL load_halves of 16 lanes"),
+    ("neon_fp16", "add_halves=vaddq_f32($1, $2)", "FAIL add_halves of 4 lanes"),
+    ("neon_fp16", "add_pairs=vaddq_f32($1, $2)", "FAIL add_pairs of 4 lanes"),
 ]
 
 
@@ -125,6 +129,16 @@ def test_tiles_are_strict(code, message, tmp_path):
     passes("gcc", "-include", "tests/tiles.h", "-Iruntime", tmp_path / "use.c", "-o", tmp_path / "use", "-lm")
     result = subprocess.run([tmp_path / "use"], text=True, capture_output=True)
     assert result.stderr == (f"tiles: {message}\n" if message else "") and bool(result.returncode) == bool(message)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_halves_in_plain_c(compiler, tmp_path):
+    """The emulation that kernels of avx512_fp16 are tested with, beside integers and, where there are some, the
+    instructions."""
+    passes(*compiler_for("avx512_fp16", compiler), "-std=c11", "-O2", *WARNINGS, "-Iruntime", "-DMHAGEN_NO_POOL",
+           "tests/halves_test.c", "runtime/mhagen.c", "-o", tmp_path / "test")
+    result = run_test([tmp_path / "test"])
+    assert result.returncode == 0 and result.stdout.startswith("ok: exact"), result.stdout
 
 
 def test_tapes_and_definitions():

@@ -22,14 +22,15 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
-            "amx": "x86_64", "neon": "aarch64", "neon_i8mm": "aarch64"}
+            "avx512_fp16": "x86_64", "amx": "x86_64", "neon": "aarch64", "neon_fp16": "aarch64", "neon_i8mm": "aarch64"}
 ISAS = list(MACHINES)
 # Of CPUs, beside AVX-512, which all machines of the tests have.
 NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"},
+         "avx512_fp16": {"avx512_fp16", "avx512_bf16", "avx512_vnni"},
          "amx": {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
-         "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
+         "neon_fp16": {"asimdhp"}, "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
 # What another ISA's CPU runs in its place, compiled against a header with the missing instructions in plain C.
-EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/tiles.h")}
+EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/tiles.h"), "avx512_fp16": ("avx512_bf16", ROOT / "tests/halves.h")}
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 
@@ -270,6 +271,7 @@ COVER = [
     "h=4 h_kv=2 d_model=20 dk=6 seq=37 causal=true kv_len=true probs=true batch=2 dtype=bf16",
     "h=2 d_model=20 dk=16 dv=9 seq=3 seq_kv=33 attention=cross mask=add dtype=f16 unroll=tile",
     "h=2 d_model=9 dk=10 seq=19 dtype=bf16 attend_dtype=f16",  # merged weights
+    "h=2 d_model=150 dk=6 dv=18 seq=9 dtype=f16 causal=true q_len=true",
     "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 seq_kv=35 attention=cross causal=true dtype=bf16",
     "h=2 d_model=20 dk=8 seq=3 seq_kv=70 attention=cross sink=true alibi=true attend_dtype=bf16 batch=2",
     "h=2 d_model=20 dk=6 seq=19 dtype=bf16 probs=true",

@@ -11,7 +11,8 @@ local function place(target, lanes, at) return target.p:at(at.r * target.row + (
 -- The floats of a vector that are touched: only those that it uses, where the target asks for it.
 local function touched(target, v) return target.exact and v.used or v.w.lanes end
 
--- target: p, row (numbers from row to row; vectors lie `lanes` apart), exact (there is something else between).
+-- target: p, row (numbers from row to row; vectors lie `lanes` apart), exact (there is something else between), pairs,
+-- and product, which reads them.
 
 -- Adds what is there: the partial sum of earlier K steps.
 function M.add(t, target)
@@ -49,14 +50,15 @@ end
 function M.store_columns(t, target)
   return { apply = function(value, at)
     local p = target.p:at(at.r * target.row + (at.c - 1) * (t.isa.lanes // 2))
-    t:op("store_pairs", at.v.w, nil, p, value)
+    t:op(target.product.store_pairs, at.v.w, nil, p, value)
     return value
   end }
 end
 
--- A function of (at, value, last) for the rows of a tile in turn: returns the words of rows in pairs, their number and
--- name, at each second row and at the last one, which stands beside zeros if it has no other.
-function M.pairs_of_rows(t)
+-- A function of (at, value, last) for the rows of a tile in turn: returns the words of rows in pairs, as a product
+-- reads them, their number and name, at each second row and at the last one, which stands beside zeros if it has no
+-- other.
+function M.pairs_of_rows(t, product)
   local even = {}
   return function(at, value, last)
     if at.r % 2 == 0 then even[at.c] = value end
@@ -64,13 +66,13 @@ function M.pairs_of_rows(t)
     local high = at.r % 2 > 0 and value or t:op("zero", at.v.w, "none_" .. at.name)
     local row = at.r // 2
     local name = ("r%d_c%d"):format(row, at.c - 1)
-    return t:op("pair", at.v.w, "pair_" .. name, even[at.c], high), row, name
+    return t:op(product.pair, at.v.w, "pair_" .. name, even[at.c], high), row, name
   end
 end
 
 -- Each two rows as one of pairs; target.rows is their number.
 function M.store_rows(t, target)
-  local pair_up = M.pairs_of_rows(t)
+  local pair_up = M.pairs_of_rows(t, target.product)
   return { apply = function(value, at)
     local pair, row = pair_up(at, value, at.r + 1 == target.rows)
     if not pair then return value end

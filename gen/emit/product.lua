@@ -1,5 +1,6 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
+local coarse = require "emit.coarse"
 local epilogue = require "emit.epilogue"
 local expr = require "expr"
 local gemm = require "emit.gemm"
@@ -9,8 +10,9 @@ local tiles = require "tiles"
 local M = {}
 
 -- Where a tile goes, for an epilogue.
-local function target_of(tile, c)
-  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows }
+local function target_of(K, tile, c)
+  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows,
+           product = tile.c.pairs and K.plan.attend_product }
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step }, for quants also their scales.
@@ -27,6 +29,7 @@ end
 -- them, c { p, row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is
 -- gemm's way to start from it.
 local function chunk_tile(K, tile)
+  if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
   local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.product or K.plan.weights.product
   local bias = not next_chunk and tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
@@ -41,7 +44,7 @@ local function chunk_tile(K, tile)
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
       init = bias and not p.scales and tile.start(t, p.bias) or nil,
     }
-    local target = target_of(tile, p.c)
+    local target = target_of(K, tile, p.c)
     local store = epilogue.store_as(t, target)
     local added = next_chunk and target or bias and { p = p.bias, row = 0 }
     local add = p.scales and epilogue.scaled(t, p.scales, added) or next_chunk and epilogue.add(t, target)
@@ -70,7 +73,7 @@ local function words_tile(K, tile)
       columns[c] = { scale = t:op("load", v.w, "scale_c" .. c - 1, p.scales:at(at)),
                      bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
     end
-    local target = target_of(tile, p.c)
+    local target = target_of(K, tile, p.c)
     epilogue.run(inner, sums, { epilogue.from_words(t, p.row_scales, columns), epilogue.store_as(t, target) })
   end)
 end

@@ -23,7 +23,7 @@ function M.lanes(K, label, group, x)
           local scale = x.scale and t:op("set", v.w, "scale" .. name, x.scale)
           if by > 1 then
             local low, high = read(v, "0" .. name, at, scale), read(v, "1" .. name, at:at(group.width), scale)
-            result = t:op("pair", v.w, "pair" .. name, low, high)
+            result = t:op(x.product.pair, v.w, "pair" .. name, low, high)
           else
             result = read(v, name, at, scale)
             if round then result = round(t, v.w, "rounded" .. name, result) end

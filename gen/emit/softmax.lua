@@ -254,7 +254,8 @@ function M.tile(t, tile)
     end
     local late = from_m and pass.late and t:op("load", v.w, ("late_c%d"):format(c - 1), stat(group, stats, "late", c))
     if pass.weighs then
-      local sums, pair_up = {}, epilogue.pairs_of_rows(t) -- of this tile first: one chain of all rounds too often
+      local sums = {} -- of this tile first: one chain of all rounds too often
+      local pair_up = epilogue.pairs_of_rows(t, tile.product)
       for r = 0, tile.rows - 1 do
         local name, chain = ("r%d_c%d"):format(r, c - 1), r % 4 + 1
         local starts = not sums[chain] and "sum_" -- the weight is the first sum of its chain

@@ -2,13 +2,17 @@
 
 local M = {}
 
+local of_clang = { fp16 = "fullfp16" } -- where it has another word
+
 -- features: what the base architecture lacks, if anything. Scheduling before the registers are assigned makes gcc spill
 -- in every tile; x86 has it off.
 function M.begin(features)
+  local words = {}
+  for i, feature in ipairs(features or {}) do words[i] = of_clang[feature] or feature end
   local lines = features and {
     "#if defined(__clang__)",
     ('#pragma clang attribute push(__attribute__((target("%s"))), apply_to = function)'):format(
-      table.concat(features, ",")),
+      table.concat(words, ",")),
     "#else",
     "#pragma GCC push_options",
     ('#pragma GCC target("arch=armv8.2-a+%s")'):format(table.concat(features, "+")),

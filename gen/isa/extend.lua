@@ -1,5 +1,6 @@
 -- An ISA with more instructions than another one: its attributes, those of the other one where it has none, and the
--- rows, products, helpers and attributes of widths of both. asks: instead of the other one's.
+-- rows, products, helpers and attributes of widths of both, but for those that it has as false. asks: instead of the
+-- other one's. It extends what that one extends.
 
 local function copy(what)
   if type(what) ~= "table" then return what end
@@ -14,9 +15,9 @@ local merged = { "rows", "products", "helpers" }
 
 return function(base, more)
   local isa = copy(base)
-  isa.extends = base.name
+  isa.extends = base.extends or base.name
   for _, list in ipairs(merged) do
-    for name, row in pairs(more[list] or {}) do isa[list][name] = row end
+    for name, row in pairs(more[list] or {}) do isa[list][name] = row or nil end
   end
   for i, width in ipairs(more.widths) do
     for name, text in pairs(width) do isa.widths[i][name] = text end

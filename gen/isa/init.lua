@@ -29,7 +29,8 @@ end
 -- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
 -- FMAs are by lane; of pairs and of words of bytes also the op, lane, the op by lane, and group, the numbers of a K
--- step; unsigned, where the bytes of A have no sign, and widens, where no instruction multiplies bytes; of the way
+-- step; unsigned, where the bytes of A have no sign, widens, where no instruction multiplies bytes, coarse, where sums
+-- of pairs are pairs of their type, and dup, the FMAs that a word in all lanes takes the time of; of the way
 -- `tile` also tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes them),
 -- widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
@@ -64,6 +65,7 @@ end
 
 local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low", zero = "zero", add = "add",
                     store = "store" }
+local of_halves = setmetatable({ add = "add_halves" }, { __index = of_floats })
 local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd", store = "store_words" }
 
 -- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed, does }: held and
@@ -93,13 +95,15 @@ function M.integers(isa, type)
            quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
 end
 
--- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word.
+-- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
+-- pair and store_pairs, the ops that make words. coarse: sums are pairs of the type (emit/coarse.lua).
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            tiled = row.tiled, vectors = row.vectors, pad = row.tiled and isa.tile or 1,
-           held = types.pairs(type), packed = types.pairs(type), does = of_floats }
+           coarse = row.coarse, dup = row.dup, pair = type.pair, store_pairs = type.store_pairs,
+           held = types.pairs(type), packed = types.pairs(type), does = row.coarse and of_halves or of_floats }
 end
 
 -- A product by vectors where another one is by tiles: for operands that do not lie as tiles take them.
@@ -235,8 +239,10 @@ M.add(require "isa.avx2")
 M.add(require "isa.avx_vnni")
 M.add(require "isa.avx512")
 M.add(require "isa.avx512_bf16")
+M.add(require "isa.avx512_fp16")
 M.add(require "isa.amx")
 M.add(require "isa.neon")
+M.add(require "isa.neon_fp16")
 M.add(require "isa.neon_i8mm")
 
 return M

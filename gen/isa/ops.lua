@@ -14,7 +14,8 @@
 -- lowest on, UBYTE(a, n) is one without a sign.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
 -- zero if that is below 2^-126; so are LOW(x) and HIGH(x). ODD(x, y) is x + y rounded to odd, which is, if neither
--- neighbour is exact, the one with an odd last bit, and flushed. QUAD(w, x, y, z) is the word of four bytes, the first
+-- neighbour is exact, the one with an odd last bit, and flushed. LOW_F16(x) and HIGH_F16(x) are the halves of a word as
+-- numbers of half precision, PAIR_F16(x, y) is the word of both. QUAD(w, x, y, z) is the word of four bytes, the first
 -- in the low bits, each the nearest integer; N(j) is number j of all operands, one behind the other, word the word in
 -- memory.
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
@@ -134,6 +135,26 @@ op { "zero_low_if", "f <- m f", "b, its low half zero where the mask is set", op
      ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF0000)), b)" }
 op { "zero_high_if", "f <- m f", "b, its high half zero where the mask is set", optional = true,
      ref = "pick(a, FLOAT(iand(BITS(b), 0xFFFF)), b)" }
+-- pairs of half precision in the words of a vector: the first number in the low half; and sums of their own type
+op { "pair_f16", "f <- f f",  "the nearest numbers of half precision of a in the low halves, of b in the high ones",
+     optional = true, ref = "PAIR_F16(F16(a), F16(b))", domain = "not (isnan(a) or isnan(b))" }
+op { "store_pairs_f16", "- <- a f", "L/2 words: the nearest numbers of half precision of all lanes", optional = true,
+     halves = true, ref = "PAIR_F16(F16(B(2 * i)), F16(B(2 * i + 1)))",
+     domain = "not (isnan(B(2 * i)) or isnan(B(2 * i + 1)))" }
+op { "fma_halves", "f <- f f f", "of the halves: a * b + c in half precision, rounded once", optional = true,
+     port = "fma",
+     ref = "PAIR_F16(F16(LOW_F16(a) * LOW_F16(b) + LOW_F16(c)), F16(HIGH_F16(a) * HIGH_F16(b) + HIGH_F16(c)))",
+     domain = "not (isnan(LOW_F16(a) * LOW_F16(b) + LOW_F16(c)) or isnan(HIGH_F16(a) * HIGH_F16(b) + HIGH_F16(c)))" }
+op { "add_halves", "f <- f f", "of the halves: a + b in half precision", optional = true,
+     ref = "PAIR_F16(F16(LOW_F16(a) + LOW_F16(b)), F16(HIGH_F16(a) + HIGH_F16(b)))",
+     domain = "not (isnan(LOW_F16(a) + LOW_F16(b)) or isnan(HIGH_F16(a) + HIGH_F16(b)))" }
+op { "load_halves", "f <- a", "the halves of L/2 words in their order, as floats", optional = true, halves = true,
+     ref = "pick(i % 2 == 0, LOW_F16(M(idiv(i, 2))), HIGH_F16(M(idiv(i, 2))))" }
+op { "add_pairs", "f <- f f", "the sum of each two lanes, those of a first", optional = true,
+     ref = "F(N(2 * i) + N(2 * i + 1))" }
+op { "dot_halves", "f <- f f f", "c plus the products of the low halves, plus those of the high halves, in float32",
+     optional = true, port = "fma",
+     ref = "fmaf(F(HIGH_F16(a)), F(HIGH_F16(b)), fmaf(F(LOW_F16(a)), F(LOW_F16(b)), c))" }
 -- words of four bytes, and sums of their products
 op { "store_words", "- <- a i", "all words to any float-aligned address", optional = true, ref = "b" }
 op { "dup_word", "i <- e",    "one word of memory in every lane", optional = true, ref = "word" }

@@ -35,12 +35,14 @@ function M.emit(K, place, _, part, i)
       K:vectors("block", input.cols, function(at, used)
         t:block(function()
           local row = t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used)
-          t:op("store_pairs", isa.full, nil, p.pairs:at(r * input.to.row + expr.share(at, K.plan.product.group)), row)
+          local to = p.pairs:at(r * input.to.row + expr.share(at, K.plan.product.group))
+          t:op(K.plan.product.store_pairs, isa.full, nil, to, row)
         end)
       end)
       for word = input.words, input.to.row - 1, isa.lanes // K.plan.product.group do
         t:block(function()
-          t:op("store_pairs", isa.full, nil, p.pairs:at(r * input.to.row + word), t:op("zero", isa.full, "zero"))
+          t:op(K.plan.product.store_pairs, isa.full, nil, p.pairs:at(r * input.to.row + word),
+            t:op("zero", isa.full, "zero"))
         end)
       end
     end)

@@ -1,0 +1,187 @@
+-- Tiles of products whose sums are pairs of the operands' type: in words, as operands are, the sum of the even numbers
+-- of a row and a column in the low half, that of the odd ones in the high half. The fewer numbers a sum is of, the
+-- fewer digits it loses, so sums are made in three levels:
+--
+--   block   BLOCK words are summed in registers,
+--   span    sums of blocks are added in the same type, up to SPAN words, in memory near by,
+--   all     the halves of these become float32, and are added as such; both halves meet at last, then the bias.
+--
+-- Which words meet depends on their place in the sum alone: tiles of any size have the same bits. Where a sum
+-- overflows, or NaN or Inf were met, the tile is made again with sums in float32, which replace what was not finite.
+
+local choices = require "choices"
+local epilogue = require "emit.epilogue"
+local gemm = require "emit.gemm"
+
+local M = {}
+
+M.BLOCK, M.SPAN = 8, 32
+
+-- build(at) for each sum of a tile; at as steps of an epilogue have it.
+local function each_sum(tile, build)
+  epilogue.run(tile, setmetatable({}, { __index = function() return {} end }),
+    { { apply = function(_, at) build(at) end } })
+end
+
+-- Where the vector of a sum is in a buffer that has so many vectors for each.
+local function slot(t, tile, buffer, vectors, at)
+  return buffer:at((at.r * #tile.vecs + at.c - 1) * t.isa.lanes * vectors)
+end
+
+local function word_slot(t, tile, buffer, at) return slot(t, tile, buffer, 1, at) end
+
+-- Of the two vectors of halves, i = 0 and 1.
+local function half_slot(t, tile, buffer, at, i) return slot(t, tile, buffer, 2, at):at(i * t.isa.lanes) end
+
+-- The halves of a vector of words, in their order.
+local function halves(t, tile, words, at, i, name)
+  local from = word_slot(t, tile, words, at):at(i * (at.v.w.lanes // 2))
+  return t:op("load_halves", at.v.w, ("%s%d_%s"):format(name, i, at.name), from)
+end
+
+-- Words `from` on, as an operand.
+local function moved(operand, from)
+  return { p = operand.p:at(from * operand.step), row = operand.row, step = operand.step }
+end
+
+-- Sums of `steps` words from `from` on, at most a block; added to those in memory, if there are any.
+local function block(K, tile, words, from, steps, add)
+  local t, product = K.t, K.plan.product
+  t:block(function()
+    local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = steps,
+                    a = moved(tile.a, from), b = moved(tile.b, from), init = gemm.from_zero(t, product) }
+    epilogue.run(inner, gemm.tile(t, inner), { { apply = function(value, at)
+      local p, w = word_slot(t, tile, words, at), at.v.w
+      if add then value = t:op("add_halves", w, "sum_" .. at.name, t:op("load", w, "old_" .. at.name, p), value) end
+      t:op("store", w, nil, p, value)
+    end } })
+    t:fence(words)
+  end)
+end
+
+-- The same of at most a span.
+local function span(K, tile, words, from, steps)
+  if steps <= M.BLOCK then return block(K, tile, words, from, steps) end
+  local t, whole, rest = K.t, steps // M.BLOCK, steps % M.BLOCK
+  t:block(function()
+    each_sum(tile, function(at)
+      t:op("store", at.v.w, nil, word_slot(t, tile, words, at), t:op("zero", at.v.w, "none_" .. at.name))
+    end)
+    t:fence(words)
+  end)
+  K:each("block", whole, function(i) block(K, tile, words, i * M.BLOCK + from, M.BLOCK, true) end)
+  if rest > 0 then block(K, tile, words, from + whole * M.BLOCK, rest, true) end
+end
+
+-- All sums, in `words`, and in `totals` where there are several spans.
+local function sums(K, tile, words, totals)
+  local t, whole, rest = K.t, tile.steps // M.SPAN, tile.steps % M.SPAN
+  if not totals then return span(K, tile, words, 0, tile.steps) end
+  local function each_half(build)
+    each_sum(tile, function(at)
+      for i = 0, 1 do build(at, i, half_slot(t, tile, totals, at, i)) end
+    end)
+  end
+  local function add(from, steps)
+    span(K, tile, words, from, steps)
+    t:block(function()
+      each_half(function(at, i, p)
+        local name = i .. "_" .. at.name
+        local old = t:op("load", at.v.w, "old" .. name, p)
+        t:op("store", at.v.w, nil, p, t:op("add", at.v.w, "total" .. name, old, halves(t, tile, words, at, i, "half")))
+      end)
+      t:fence(totals)
+    end)
+  end
+  t:block(function()
+    each_half(function(at, i, p)
+      t:op("store", at.v.w, nil, p, t:op("zero", at.v.w, ("none%d_%s"):format(i, at.name)))
+    end)
+  end)
+  K:each("span", whole, function(i) add(i * M.SPAN, M.SPAN) end)
+  if rest > 0 then add(whole * M.SPAN, rest) end
+end
+
+-- The sum of both halves, from p.words or p.totals.
+local function both(t, tile, p, at)
+  local half = {}
+  for i = 0, 1 do
+    half[i] = p.totals and t:op("load", at.v.w, ("half%d_%s"):format(i, at.name), half_slot(t, tile, p.totals, at, i))
+      or halves(t, tile, p.words, at, i, "half")
+  end
+  return t:op("add_pairs", at.v.w, "both_" .. at.name, half[0], half[1])
+end
+
+-- The steps that end a tile behind its sums, `first` before all.
+local function ends(t, tile, p, target, first)
+  local list, start = { first }, p.bias and tile.start(t, p.bias)
+  if start then
+    list[2] = { apply = function(value, at)
+      return t:op("add", at.v.w, "biased_" .. at.name, value, start(at.r, at.c, at.v.w, "bias_" .. at.name))
+    end }
+  end
+  list[#list + 1] = epilogue.store_as(t, target)
+  return list
+end
+
+-- Makes a tile again with sums in float32, where others are not finite.
+local function again(K, tile, p, target)
+  local t, product = K.t, setmetatable({ op = "dot_halves" }, { __index = K.plan.product })
+  local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
+                  a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+                  init = gemm.from_zero(t) }
+  epilogue.run(inner, gemm.tile(t, inner), ends(t, tile, p, target, { apply = function(value, at)
+    local w, own = at.v.w, both(t, tile, p, at)
+    local none = t:op("mul", w, "none_" .. at.name, own, t:op("zero", w, "zero_" .. at.name)) -- NaN if it is not finite
+    local finite = t:op("lt", w, "finite_" .. at.name, none, t:op("set", w, "one_" .. at.name, 1.0))
+    return t:op("sel", w, "sum_" .. at.name, finite, own, value)
+  end }))
+end
+
+-- Records the test that all sums are finite while they are passed on: the step of it, and what it finds, as conditions.
+local function finite(t, tile, p)
+  local tests, zeros = {}, {}
+  for c, v in ipairs(tile.vecs) do
+    tests[c] = t:start("zero", v.w, "test_c" .. c - 1)
+    zeros[c] = t:op("zero", v.w, "zero_c" .. c - 1)
+  end
+  return { apply = function(_, at)
+    local value = both(t, tile, p, at)
+    t:update(tests[at.c], "fma", value, zeros[at.c], tests[at.c]) -- 0 while all are
+    return value
+  end }, function()
+    local list = {}
+    for c, v in ipairs(tile.vecs) do
+      local below = t:op("lt", v.w, "below_c" .. c - 1, tests[c], t:op("set", v.w, "one_c" .. c - 1, 1.0))
+      list[c] = t:op("all", v.w, "good_c" .. c - 1, below)
+    end
+    return list
+  end
+end
+
+-- One tile, as product.lua has it; target_of(K, tile, c) is that of its end.
+function M.tile(K, tile, target_of)
+  local t, size = K.t, tile.rows * #tile.vecs * K.plan.isa.lanes
+  local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
+  if tile.bias then table.insert(params, 3, { "bias", "in", tile.bias }) end
+  local name, text = ("%s_k%d"):format(tile.name, tile.steps), ("%s, %d K steps"):format(tile.text, tile.steps)
+  choices.add(t.why, "levels")
+  K:part(name, text .. ".", params, function(p)
+    local own = setmetatable({ a = { p = p.a, row = tile.a.row, step = tile.a.step },
+                               b = { p = p.b, step = tile.b.step } }, { __index = tile })
+    p.words, p.totals = t:buffer("words", size), tile.steps > M.SPAN and t:buffer("totals", 2 * size) or nil
+    sums(K, own, p.words, p.totals)
+    local test, found = finite(t, tile, p)
+    epilogue.run(tile, setmetatable({}, { __index = function() return {} end }),
+      ends(t, tile, p, target_of(K, tile, p.c), test))
+    t:unless(found(), function()
+      local more = { { "a", "in", p.a }, { "b", "in", p.b }, { "c", "out", p.c } }
+      if p.bias then table.insert(more, 3, { "bias", "in", p.bias }) end
+      table.insert(more, 3, p.totals and { "totals", "in", p.totals } or { "words", "in", p.words })
+      K:part(name .. "_again", text .. ", with sums in float32 where others are not finite.", more,
+        function(q) again(K, tile, q, target_of(K, tile, q.c)) end, "cold")
+    end)
+  end)
+end
+
+return M
