@@ -291,7 +291,8 @@ local function with_steps(plan, list)
   local attend, output = graph.find(list, "attend"), graph.find(list, "output")
   step.choose(plan, attend)
   if not (plan.step and output) then return list end
-  local rows = { name = "context", at = "rows", row = output.steps, head = attend.out }
+  local rows = { name = "context", at = "rows", row = tiles.words(plan.product, output.steps),
+                 head = tiles.words(plan.product, attend.out) }
   return graph.edited(list, { attend = { graph.with(attend, { context = rows }) },
                               output = { graph.with(output, { a = rows }) } })
 end

@@ -294,6 +294,7 @@ COVER = [
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append cache_dtype=bf16 kv_start=true sink=true q_len=true "
     "batch=2",
     "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=2 seq_kv=85 cache=append mask=add mask_dims=hqk sink=true probs=true",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=16 seq=2 seq_kv=85 cache=append dtype=bf16 kv_start=true batch=2",
     "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=1 seq_kv=33 cache=append cache_dtype=bf16 mask=bool mask_dims=bk q_len=true "
     "probs=true batch=2",
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append dtype=f16 rope=half alibi=true",

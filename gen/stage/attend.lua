@@ -332,7 +332,7 @@ function M.sections(plan, stage, add)
     if type then add_task("o", "context of a head", stage.out) end
   elseif stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
-                   count = plan.cfg.seq * stage.context.row })
+                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.product.held })
   elseif not plan.step then
     add_task("o", "context", plan.hb * stage.out)
   end
