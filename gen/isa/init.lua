@@ -123,7 +123,7 @@ function M.multiplied(product) return product.group > 1 and product.a or types.f
 -- Numbers of a type in a lane of an instruction that multiplies them.
 function M.at_once(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
-  return row and not row.widens and row.group * (row.blocks and DEEP or 1) or 1
+  return row and not row.widens and (row.group or 1) * (row.blocks and DEEP or 1) or 1
 end
 
 -- The products of vectors of an ISA, by the order of their types; but for those of the ISA that it has more than.
