@@ -164,7 +164,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
   local broadcasts = (alone or deep > 1) and rows / deep or rows * cpu.fmas / 2
   local loads = #vecs * deep + broadcasts
-  if deep > 1 then loads = (rows * fma + loads) / cpu.taken end -- as many as can be taken in
+  if deep > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
   local step = math.max(rows * fma, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
