@@ -54,7 +54,12 @@ M.rows = {
   { "one_vector", "one vector of queries, of which tiles have all lanes",
     "all groups share functions, and those of scores are half as large; tiles wait for exponentials anyway",
     rejected = { { "two vectors", "deit_s: 80 KB of machine code instead of 41; times are not known" },
-                 { "lanes over keys", "prototype, Emerald Rapids: no transposition of V and of the context; not built" } } },
+                 { "lanes over keys", "prototype, Emerald Rapids: no transposition of V and of the context; " ..
+                   "not built" } } },
+  { "blocks", "products of blocks of two rows and two columns in projections",
+    "an instruction does twice the products of one by lane, and as many start in a cycle",
+    rejected = { { "products by lane", "llvm-mca 22: neoverse-n2, v1, v2 and apple-m2 start 2, 4, 4 and 3 of bfdot, " ..
+                   "sdot, bfmmla and smmla in a cycle" } } },
   { "short_chains", "maxima and sums in short chains",
     "pairs of maxima, four sums: the exponentials can start earlier",
     rejected = { { "one chain each", "micro 0.5 % slower, small 0.2 %" } } },

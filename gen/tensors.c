@@ -631,6 +631,8 @@ static int host_pack(lua_State *L) {
   packing.fills = list, packing.fill_count = (int)counts[0];
   packing.pairs = packing.fills + counts[0], packing.pair_count = (int)counts[1];
   packing.quants = packing.pairs + counts[1], packing.quant_count = (int)counts[2];
+  lua_getfield(L, 1, "deep");
+  packing.deep = luaL_optinteger(L, -1, 1);
   if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
     packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");
     packing.quant_sums = flag_in(L, "sums");

@@ -98,10 +98,18 @@ PACK = "if (status == MHAGEN_OK) mhagen_pack("
 
 # what breaks, file below gen/, text, its replacement
 MUTATIONS = [
-    ("a stride of K rows", "stage/project.lua", "row * stage.a.row + k0), row", "row * (stage.a.row - 1) + k0), row"),
+    ("a stride of K rows", "stage/project.lua", "row * stage.a.row + k0 * deep), row",
+     "row * (stage.a.row - 1) + k0 * deep), row"),
     ("a K step of A", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)", "a.p:at(step.k + r * a.row)"),
     ("the lane of a row of A", "way/lane.lua", "fma(b, acc, held, r % lanes)", "fma(b, acc, held, 0)"),
     ("the lane of a K step of A", "way/lane.lua", "fma(b, acc, held[r], step.i % lanes)", "fma(b, acc, held[r], 0)"),
+    ("columns of blocks", "way/block.lua", "(c - 1) + r % 2]", "(c - 1)]"),
+    ("words of the context that lie side by side", "stage/attend.lua", "if ptrs.context and plan.product.deep",
+     "if ptrs.context and not plan.product.deep"),
+    ("rows of pairs that lie side by side", "stage/narrow.lua", "+ deep * n)", "+ n)"),
+    ("rows of bytes that lie side by side", "emit/quantize.lua", 'integers(1, word, used)', 'integers(0, word, used)'),
+    ("the bias of blocks", "emit/product.lua", "(next_chunk or late and added)", "next_chunk"),
+    ("the second word of a column", RUNTIME, "fill->width + behind, deep,", "fill->width + behind, 1,"),
     ("halves of a pair on Arm", "isa/neon_i8mm.lua", "vzip1q_u16(low, high)", "vzip1q_u16(high, low)"),
     ("a row of A in a tile", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)",
      "a.p:at(step.k * a.step + (r - r % 2) * a.row)"),
@@ -179,7 +187,7 @@ MUTATIONS = [
     ("the largest number of a row but its last ones", "emit/quantize.lua", 'K:vectors("i", q.cols, function',
      'K:vectors("i", q.cols // 2, function'),
     ("a row of integers beside the scale of the one before", "emit/quantize.lua",
-     't:op("dup", w, "inverse_row", q.scales:at(r))', 't:op("dup", w, "inverse_row", q.scales:at(r - r % 2))'),
+     "q.scales:at(first * deep + n))", "q.scales:at(0))"),
     ("the last words of a row", "emit/quantize.lua", "if q.cols > whole * 4 * lanes then", "if q.cols < 0 then"),
     ("rows that are not finite", "emit/quantize.lua", 't:op("sub", w, "none" .. name, largest, largest)',
      't:op("zero", w, "none" .. name)'),

@@ -121,6 +121,27 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
+  -- Projections are of blocks where the ISA has such, and nothing stands against them.
+  for _, case in ipairs {
+    { "dtype=bf16", 2, 10 }, { "dtype=int8", 2, 6 }, { "attend_dtype=bf16", 1, 20 }, { "dtype=f16", 1, 20 },
+    { "dtype=bf16 dv=6", 1, 10, "multiple of four" }, { "dtype=bf16 dv=6 project=qkv", 2, 10 },
+    { "dtype=int8 dv=3", 2, 6 }, { "dtype=bf16 q_lanes=queries", 1, 10, "other lanes" },
+    { "dtype=bf16 kv_rows=3", 1, 10, "have to be even" }, { "dtype=int8 out_rows=5", 1, 5, "have to be even" },
+    { "dtype=int8 q_lanes=columns kv_rows=6", 2, 6 }, { "dtype=bf16 project=none", 1 }, { "dtype=int8 seq=1", 2, 6 },
+  } do
+    local words = "h=4 dk=8 isa=neon_i8mm " .. (case[1]:find "none" and "" or "d_model=20 ")
+      .. (case[1]:find "seq" and "" or "seq=9 ") .. case[1]
+    local plan = plan_of.build(config.load(nil, split(words)))
+    local why = ""
+    for _, row in ipairs(plan.why) do
+      if row.choice:find "^no products of blocks" then why = row.reason end
+    end
+    local product = plan.stage.values and plan.stage.values.product
+    check((plan.product.deep or 1) == case[2] and (not product or product.steps == case[3]),
+      ("%s: %d K steps"):format(words, product and product.steps or 0))
+    check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
+  end
+
   -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.
   for _, case in ipairs {
     { "", "wide_q" }, { "attention=cross", "wide_q wide_k wide_v" }, { "dtype=bf16", "" },

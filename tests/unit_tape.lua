@@ -170,7 +170,8 @@ local function pack_weights(list, quant, weights, packed)
   end
   local function quants(fill, moved)
     local to, in_word, group = fill.to + moved.to, 32 // quant.bits, quant.group or fill.steps
-    local words = -(-fill.steps // in_word)
+    local deep = list.deep
+    local words = -(-fill.steps // (in_word * deep)) * deep
     for row = 0, words - 1 do
       for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
     end
@@ -184,7 +185,8 @@ local function pack_weights(list, quant, weights, packed)
         for i = 0, #integers do
           local k = first + i
           sum = sum + integers[i]
-          local at = to + k // in_word * fill.width + c
+          local row = k // in_word
+          local at = to + row // deep * deep * fill.width + c * deep + row % deep
           local part = (integers[i] & (1 << quant.bits) - 1) << k % in_word * quant.bits
           packed.buffer[at] = packed.buffer[at] | part
         end

@@ -2,6 +2,7 @@
 
 local expr = require "expr"
 local tape = require "tape"
+local tiles = require "tiles"
 
 local M = {}
 
@@ -40,7 +41,7 @@ function M.emit(t, name, product)
       t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i])
     end
   end)
-  return 2 * M.STEPS * isa.lanes * product.group * count
+  return 2 * M.STEPS * isa.lanes * product.group * tiles.deep(product) * count
 end
 
 return M

@@ -233,6 +233,9 @@ local function attend(K, group, a)
       head.pass(K, group, ptrs, { span = span })
       again.check(K, group, ptrs, span)
       if value_context then applied(value_context, ptrs.o, o) end
+      if ptrs.context and plan.product.deep then
+        rounding.blocks(K, group, ptrs.context, context_rows(plan, plan.attend))
+      end
       if p.probs then
         probs.write(K, group, { p = ptrs.p, stats = stats, to = p.probs:at(i * (cfg.seq * cfg.seq_kv)), span = span,
                                 asked = asked })
