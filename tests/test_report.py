@@ -657,6 +657,18 @@ def test_pareto_front(page):
 
 
 @in_browser
+@pytest.mark.parametrize("key", ["dtype", "attend_dtype", "weight_dtype", "cache_dtype", "io_dtype"])
+def test_types_stand_against_their_error(page, tmp_path, key):
+    """Speed against error comes first where types differ, and the front has the exact ones and the fast ones."""
+    rows = [changed(OK[0], config={**OK[0]["config"], key: value}, name=f"k{us}", us_median=us, gflops=1 / us, error=error)
+            for value, us, error in (("f32", 9, 1e-7), ("bf16", 5, 1e-3), ("f16", 7, 2e-3), ("int8", 3, 1e-2))]
+    report(synthetic.write(tmp_path, rows))
+    page.open(tmp_path / "report.html")
+    assert page.value("size.against") == "error"
+    assert page.value("[...document.querySelectorAll('#front button')].map((b) => b.textContent)") == ["k9", "k5", "k3"]
+
+
+@in_browser
 def test_distribution_of_errors(page):
     counts = "charts.get('errors-chart').data.datasets.flatMap(({ data }) => data)"
     assert page.value(f"{counts}.reduce((a, b) => a + b)") == len(OK)
