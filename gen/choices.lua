@@ -91,6 +91,9 @@ M.rows = {
     "FMAs, loads, latency and, in long sums, cache lines; what the schedule keys do not give",
     rejected = { { "most rows that fit the registers", "4 to 490 spills; the ISA's product has what both " ..
                    "compilers keep" },
+                 { "of weights in int8 and int4 the bytes that are read, and a slot for each vector of them",
+                   "Zen 5, avx512, minilm, deit_s, bert_base_128: 4x64 in place of 8x32 1 % faster to 2 % slower; " ..
+                   "22x16 with the slot, 3 to 6 % slower" },
                  { "on avx2 the costs of avx512, one FMA a cycle",
                    "2x32 tiles; slower: kwt3 by 20 %, micro by 13 %, berttiny by 9 %, minilm by 2 %" },
                  { "kv_vectors=1 (22x16) on d_model 768",

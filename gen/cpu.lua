@@ -39,7 +39,7 @@ local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
 -- From the makers' optimization manuals, not measured, but for zen4.
 M.rows = {
   generic,
-  { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5,
+  { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, lacks = { "avx_vnni" }, narrow = 0.5,
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",

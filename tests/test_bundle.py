@@ -99,6 +99,7 @@ def test_text(tmp_path):
     ("gen isa=avx2+avx51", "did you mean avx512?"),
     ("gen isa=avx2+neonn", "did you mean neon?"),
     ("gen isa=x86 cpu=neoverse_v2", "cpu = neoverse_v2: has no isa = avx2"),
+    ("gen isa=avx2+avx_vnni cpu=zen4", "cpu = zen4: has no isa = avx_vnni"),
     (f"gen isa=x86 name={'k' * 124}", "must have at most 128 characters"),
     ("bench isa=x86", "isa = scalar+avx2+avx512: bench takes one kernel: one of scalar, avx2, avx512"),
     ("tune isa=avx2+avx512", "isa = avx2+avx512: tune takes one kernel: one of avx2, avx512")])

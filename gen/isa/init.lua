@@ -123,16 +123,19 @@ function M.multiplied(product) return product.group > 1 and product.a or types.f
 -- Numbers of a type in a lane of an instruction that multiplies them.
 function M.at_once(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
-  return row and not row.widens and (row.group or 1) * (row.blocks and DEEP or 1) or 1
+  if not row or row.widens then return 1 end
+  return (row.group or 1) * (row.tiled and isa.tile or row.blocks and DEEP or 1)
 end
 
--- The products of vectors of an ISA, by the order of their types; but for those of the ISA that it has more than.
+-- The products of an ISA, by the order of their types; but for those of the ISA that it has more than.
 function M.own_products(isa)
   local list, base = {}, isa.extends and M.list[isa.extends].products or {}
   for _, name in ipairs(types.names) do
     local key = name .. " " .. name
     local row, inherited = isa.products[key], base[key]
-    if row and not row.tiled and (row.blocks or not (inherited and inherited.op == row.op)) then
+    local same = row and inherited and inherited.op == row.op and inherited.tiled == row.tiled
+      and inherited.blocks == row.blocks and inherited.widens == row.widens
+    if row and not same then
       local type = types.by_name[name]
       local product = (type.quantized and M.integers or row.group and M.paired or M.product)(isa, type)
       list[#list + 1] = M.by_blocks(isa, product) or product
