@@ -54,7 +54,7 @@ M.rows = {
   { "one_vector", "one vector of queries, of which tiles have all lanes",
     "all groups share functions, and those of scores are half as large; tiles wait for exponentials anyway",
     rejected = { { "two vectors", "deit_s: 80 KB of machine code instead of 41; times are not known" },
-                 { "lanes over keys", "prototype, Emerald Rapids: no transposition of V and of the context; not built" } } },
+                 { "lanes over keys", "prototype, Emerald Rapids: V and context stay as they are; not built" } } },
   { "short_chains", "maxima and sums in short chains",
     "pairs of maxima, four sums: the exponentials can start earlier",
     rejected = { { "one chain each", "micro 0.5 % slower, small 0.2 %" } } },
