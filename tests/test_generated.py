@@ -126,7 +126,8 @@ def test_fma_loops_are_found(tmp_path):
 
 # ---- other callers ----
 
-@pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1], f"{SUITE[2][1]} dtype=bf16".replace("dk=20", "dk=32")])
+@pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1],
+                                    f"{SUITE[2][1]} dtype=bf16".replace("dk=20", "dk=32")])
 def test_foreign_scheduler(config, tmp_path):
     """OpenMP runs the tasks in a random order."""
     for isa in filter(runs, ISAS):
