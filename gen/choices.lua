@@ -54,8 +54,7 @@ M.rows = {
   { "one_vector", "one vector of queries, of which tiles have all lanes",
     "all groups share functions, and those of scores are half as large; tiles wait for exponentials anyway",
     rejected = { { "two vectors", "deit_s: 80 KB of machine code instead of 41; times are not known" },
-                 { "lanes over keys", "prototype, Emerald Rapids: no transposition of V and of the context; " ..
-                   "not built" } } },
+                 { "lanes over keys", "prototype, Emerald Rapids: V and context stay as they are; not built" } } },
   { "blocks", "products of blocks of two rows and two columns in projections",
     "an instruction does twice the products of one by lane, and as many start in a cycle",
     rejected = { { "products by lane", "llvm-mca 22: neoverse-n2, v1, v2 and apple-m2 start 2, 4, 4 and 3 of bfdot, " ..

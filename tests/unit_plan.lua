@@ -142,6 +142,27 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
+  -- Tiles where operands lie as these take them; else pairs by vectors.
+  for _, case in ipairs {
+    { "dtype=bf16", true, true }, { "dtype=bf16 attend_dtype=f32", true, false }, { "attend_dtype=bf16", false, true },
+    { "dtype=int8", true, true }, { "dtype=f16", false, false }, { "", false, false },
+    { "dtype=bf16 dk=16", true, false, "dk is no multiple" }, { "dtype=bf16 dk=48", true, false, "dk is no multiple" },
+    { "dtype=bf16 key_rows=16", true, false, "no multiple of two tiles" }, { "dtype=bf16 key_rows=32", true, true },
+    { "dtype=bf16 q_lanes=queries", true, true }, { "dtype=bf16 weight_dtype=int8", false, true },
+  } do
+    local words = case[1] .. (case[1]:find "dk=" and "" or " dk=64") .. " h=2 d_model=40 seq=70 isa=amx"
+    local plan = plan_of.build(config.load(nil, split(words)))
+    local why = ""
+    for _, row in ipairs(plan.why) do
+      if row.choice:find "^no tiles" then why = row.reason end
+    end
+    check(not plan.product.tiled == not case[2] and not plan.attend_product.tiled == not case[3],
+      words .. ": other products")
+    check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
+    check(not plan.stage.value_rows == not case[3] and not plan.stage.context_rows == not case[2],
+      words .. ": other rows of words")
+  end
+
   -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.
   for _, case in ipairs {
     { "", "wide_q" }, { "attention=cross", "wide_q wide_k wide_v" }, { "dtype=bf16", "" },
