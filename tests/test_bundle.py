@@ -76,6 +76,12 @@ def test_check(tmp_path):
     assert len(re.findall("^ok", told, re.M)) + len(re.findall("^skip", told, re.M)) == 4
 
 
+@pytest.mark.skipif(not native("avx512_bf16"), reason="members whose weights take less space need BF16")
+def test_packed_of_any_member(tmp_path):
+    """No byte behind weights that take less space than another member's is left as it was."""
+    run(MHAGEN, "check", *"h=1 d_model=16 dk=4 seq=5 dtype=bf16 isa=avx2+avx512_bf16 name=k".split())
+
+
 def test_text(tmp_path):
     """The command in a file makes the same files; the order of the words and words said twice do not matter."""
     for i, isa in enumerate(["avx512+x86+scalar", "scalar+avx2+avx512"]):
