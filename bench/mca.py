@@ -113,8 +113,8 @@ def executed(program, plugin):
 
 
 # What products are made of; other arithmetic is that of softmax and the like.
-PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov|mvni|dup"
-                     r"|(add|sub)s?\s+[xw])")
+PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov"
+                     r"|mvni|dup|(add|sub)s?\s+[xw])")
 
 
 def products(function):

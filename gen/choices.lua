@@ -54,8 +54,11 @@ M.rows = {
   { "one_vector", "one vector of queries, of which tiles have all lanes",
     "all groups share functions, and those of scores are half as large; tiles wait for exponentials anyway",
     rejected = { { "two vectors", "deit_s: 80 KB of machine code instead of 41; times are not known" },
-                 { "lanes over keys", "prototype, Emerald Rapids: no transposition of V and of the context; " ..
-                   "not built" } } },
+                 { "lanes over keys", "prototype, Emerald Rapids: V and context stay as they are; not built" } } },
+  { "blocks", "products of blocks of two rows and two columns in projections",
+    "an instruction does twice the products of one by lane, and as many start in a cycle",
+    rejected = { { "products by lane", "llvm-mca 22: neoverse-n2, v1, v2 and apple-m2 start 2, 4, 4 and 3 of bfdot, " ..
+                   "sdot, bfmmla and smmla in a cycle" } } },
   { "halves", "products and sums of pairs of half precision",
     "an instruction does twice as many as of float32; operands take half of the memory", rejected = {} },
   { "levels", "sums in half precision of 8 words, those of 4 such sums, then float32",
@@ -96,6 +99,9 @@ M.rows = {
     "FMAs, loads, latency and, in long sums, cache lines; what the schedule keys do not give",
     rejected = { { "most rows that fit the registers", "4 to 490 spills; the ISA's product has what both " ..
                    "compilers keep" },
+                 { "of weights in int8 and int4 the bytes that are read, and a slot for each vector of them",
+                   "Zen 5, avx512, minilm, deit_s, bert_base_128: 4x64 in place of 8x32 1 % faster to 2 % slower; " ..
+                   "22x16 with the slot, 3 to 6 % slower" },
                  { "on avx2 the costs of avx512, one FMA a cycle",
                    "2x32 tiles; slower: kwt3 by 20 %, micro by 13 %, berttiny by 9 %, minilm by 2 %" },
                  { "kv_vectors=1 (22x16) on d_model 768",

@@ -15,6 +15,8 @@ local M = {}
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
 --                      vectors, FMAs among them; `shuffle`, `load`, `store`. The ports of generic are those of a core
 --                      that starts with each FMA one load of a vector and one of a broadcast
+--   dispatch           instructions that a core takes in for each FMA that it starts: those of products of blocks have
+--                      many loads beside them
 --   narrow             of a vector of half the width, as a part of the full one
 --   slots              of `vector` that an op takes, where it is not one
 --   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
@@ -25,7 +27,8 @@ local generic = {
   name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
-  ports = {}, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {}, tiling = { dot = 16, load = 12, store = 13 },
+  ports = {}, dispatch = 1.5, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {},
+  tiling = { dot = 16, load = 12, store = 13 },
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
@@ -37,7 +40,7 @@ local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
 M.rows = {
   generic,
   { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5,
-    lacks = { "avx512_fp16" },
+    lacks = { "avx_vnni", "avx512_fp16" },
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",

@@ -15,6 +15,7 @@ local self_test = require "emit.self_test"
 local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
+local tiles = require "tiles"
 local turn_of = require "turn"
 local types = require "types"
 local version = require "version"
@@ -174,6 +175,9 @@ local function packing_text(rows)
   return table.concat(tables), table.concat(fields)
 end
 
+-- How words lie that are not row by row, as an initializer.
+local function deep_text(deep) return deep > 1 and ("  .deep = %d,\n"):format(deep) or "" end
+
 -- How numbers are quantized, as initializers.
 local function quant_text(quant)
   if not quant then return "" end
@@ -261,7 +265,7 @@ function M.kernel(cfg)
   local weight_needs = needs_text(plan, "weights")
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
-  local quant = quant_text(plan.weights.quant) .. pair_text(plan)
+  local quant = quant_text(plan.weights.quant) .. pair_text(plan) .. deep_text(tiles.deep(plan.product))
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
     rope .. quant, table.unpack(table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })))
   rows[5] = weight_needs

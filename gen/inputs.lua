@@ -43,10 +43,10 @@ function M.rewrite(list, kind, make)
 end
 
 -- The rows in parts for tasks: { input, size, count, at, first } each.
-function M.split(stage)
+function M.split(plan, stage)
   local tasks, parts = 0, {}
   for _, input in ipairs(stage.inputs) do
-    for _, run in ipairs(tiles.balanced(input.rows, ROWS)) do
+    for _, run in ipairs(tiles.rows_in(input.rows, ROWS, plan.product.deep)) do
       parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
       tasks = tasks + run.count
     end

@@ -11,6 +11,7 @@
 local graph = require "graph"
 local kinds = require "stage.init"
 local score = require "score.init"
+local tiles = require "tiles"
 local turn_of = require "turn"
 
 local M = {}
@@ -82,8 +83,9 @@ function Pack:of_weights(fill)
   return fill
 end
 
--- { matrices, rows, more, fills, pairs, quants }; rows: what gen/score has of a number for each head; more: matrices of
--- some configs; pairs: fills of pairs; quants: of quants.
+-- { matrices, rows, more, fills, pairs, quants, deep }; rows: what gen/score has of a number for each head; more:
+-- matrices of some configs; pairs: fills of pairs; quants: of quants; deep: so many of their words of a column lie side
+-- by side.
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
 -- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
 -- begins, and for a product the first of its `inner` columns of a.
@@ -96,7 +98,7 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           fills = pack.fills, pairs = pack.pairs, quants = pack.quants }
+           fills = pack.fills, pairs = pack.pairs, quants = pack.quants, deep = tiles.deep(plan.product) }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -119,6 +121,7 @@ function M.packing(plan)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
   return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, pair_f16 = M.pair_f16(plan),
+           deep = list.deep,
            quants = list.quants, quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end

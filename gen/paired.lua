@@ -29,7 +29,9 @@ end
 -- What stands against it, as functions of the plan and the list of the formula, the first one counts: for the products
 -- of projections, and for those of attention.
 local against_projections = {
-  { few_queries, "few queries and a cache make rows of float32" },
+  { function(plan, list)
+      return few_queries(plan, list) and graph.projection(list, "output") and attend_of(list).out % plan.isa.lanes > 0
+    end, "rows of the context are no whole vectors" },
   { function(_, list) return graph.projection(list, "output") and attend_of(list).out % 2 > 0 end,
     "dv has to be even" },
   { function(plan, list) return graph.projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
@@ -73,7 +75,7 @@ function M.choose(plan, list)
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
-      plan[name] = own
+      plan[name] = few_queries(plan, list) and isas.by_vectors(own) or own
       choices.add(plan.why, own.coarse and "halves" or "pairs")
     end
   end

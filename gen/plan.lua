@@ -13,6 +13,7 @@
 -- The lanes of a vector are queries in transpose and attend, columns in keys_values and output; in attend of few
 -- queries and a long cache they are keys, and columns of V (step.lua).
 
+local blocks = require "blocks"
 local choices = require "choices"
 local context_rows = require "stage.context_rows"
 local copy = require "stage.copy"
@@ -182,6 +183,7 @@ local function disobeyed(plan, list, lanes)
 end
 
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
+local BLOCKS = "products of blocks have weights as columns"
 
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.
@@ -189,7 +191,8 @@ local function choose_lanes(plan, list)
   local cfg = plan.cfg
   local refused, ways = {}, {}
   local projected = graph.find(list, "queries")
-  local possible = plan.weights.quant and { cfg.q_lanes or "columns" } or { "queries", "columns" }
+  local one_way = plan.weights.quant or plan.product.deep
+  local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, lanes in ipairs(projected and possible or { "none" }) do
     if not projected or lanes == (cfg.q_lanes or lanes) then
       local first = disobeyed(plan, list, lanes)[1]
@@ -203,7 +206,7 @@ local function choose_lanes(plan, list)
   if not projected then return table.unpack(queries) end
   if not columns then
     choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
-      cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS
+      cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
       or "the only way in which the given keys have an effect")
     return table.unpack(queries)
   end
@@ -291,7 +294,8 @@ local function with_steps(plan, list)
   local attend, output = graph.find(list, "attend"), graph.find(list, "output")
   step.choose(plan, attend)
   if not (plan.step and output) then return list end
-  local rows = { name = "context", at = "rows", row = output.steps, head = attend.out }
+  local rows = { name = "context", at = "rows", row = tiles.words(plan.product, output.steps),
+                 head = tiles.words(plan.product, attend.out) }
   return graph.edited(list, { attend = { graph.with(attend, { context = rows }) },
                               output = { graph.with(output, { a = rows }) } })
 end
@@ -355,6 +359,7 @@ function M.build(cfg)
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)
+  blocks.choose(plan, formula)
   plan.attending = setmetatable({ product = plan.attend_product }, { __index = plan })
   plan.applying = setmetatable({ product = isas.by_vectors(plan.product) }, { __index = plan })
   local list = fold.rewrite(formula, plan)

@@ -15,6 +15,8 @@ local M = {}
 -- Products of bytes that int32 holds the sum of.
 local MOST = (2 ^ 31 - 1) // (127 * 127)
 
+local NUMBERS = { [4] = "four", [8] = "eight" }
+
 local function check(plan, stage)
   if stage.steps <= MOST then return end
   tiles.refuse("dtype", plan.product.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
@@ -52,15 +54,16 @@ function M.tell(plan)
     end
     if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
   end
-  local share = math.floor(100 * own / all + 0.5)
+  local share, at_once = math.floor(100 * own / all + 0.5), plan.product.group * tiles.deep(plan.product)
   choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
       words.number(memory.BYTES * floats // plan.product.group), words.number(memory.BYTES * floats)))
   local none = plan.product.widens and
     "it saves memory, and little time or none: bytes are widened before they are multiplied"
   choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.product.b.name), none
-    or ("an instruction does four, so at best %.2g of float32's time is left beside the same attention; integers " ..
-        "take about %s cycles to make"):format(1 - 0.75 * share / 100, words.number(math.ceil(making))))
+    or ("an instruction does %s, so at best %.2g of float32's time is left beside the same attention; integers " ..
+        "take about %s cycles to make"):format(NUMBERS[at_once], 1 - (1 - 1 / at_once) * share / 100,
+        words.number(math.ceil(making))))
 end
 
 return M

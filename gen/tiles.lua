@@ -17,8 +17,11 @@ function M.round_up(a, b) return M.ceil_div(a, b) * b end
 
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
+-- Words of a row and of a column that a product takes at once, and so many rows and columns.
+function M.deep(product) return product.deep or 1 end
+
 -- Words of a product that n numbers of a sum take.
-function M.words(product, n) return M.ceil_div(n, product.group) end
+function M.words(product, n) return M.round_up(M.ceil_div(n, product.group), M.deep(product)) end
 
 -- The same, and those of zeros behind them, where tile registers take whole rows of words.
 function M.padded(product, words) return M.round_up(words, product.pad or 1) end
@@ -84,7 +87,9 @@ function M.one_chunk(n) return M.chunks(n, n, 1) end
 function M.k_chunks(target, steps)
   local quant = target.product.quant
   if target.product.coarse then return M.one_chunk(steps) end -- emit/coarse.lua has parts of its own
-  if not quant then return M.chunks(steps, target.k_block, target.product.pad or target.k_unroll) end
+  local pad = target.product.pad or 1
+  local multiple = pad > 1 and pad or M.round_up(target.k_unroll, M.deep(target.product))
+  if not quant then return M.chunks(steps, target.k_block, multiple) end
   if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
   local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
@@ -150,16 +155,19 @@ end
 -- is most, and a start and end.
 function M.cost(target, rows, vecs, steps, a_order)
   if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
-  local fma, isa, cpu = 0, target.isa, target.cpu
+  local fma, isa, cpu, deep = 0, target.isa, target.cpu, M.deep(target.product)
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
-  local bytes = target.product.b.bytes * isa.lanes * #vecs
+  steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
+  local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
   local product = target.product
   local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
-  local broadcasts = alone and rows or rows * cpu.fmas / 2
+  local broadcasts = (alone or deep > 1) and rows / deep or rows * cpu.fmas / 2
+  local loads = #vecs * deep + broadcasts
+  if deep > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
   local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
-  local step = math.max(slots, #vecs + broadcasts, latency, far * cpu.fmas)
+  local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end

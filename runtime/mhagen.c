@@ -351,6 +351,7 @@ static uint32_t to_f16(double x) {
 typedef struct place {
   double scale;          /* of the fill */
   float *words;          /* the row of words with its numbers, */
+  ptrdiff_t apart;       /* from one column to the next one; */
   int shift;             /* and their lowest bit in a word */
   float *scales, *sums; /* of quants: the rows of their scales and sums, or null; */
   double least, most;    /* the least and the largest integer; */
@@ -360,9 +361,11 @@ typedef struct place {
 
 static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                       float *panel, ptrdiff_t step) {
-  const ptrdiff_t in_word = 32 / bits, words = (fill->steps + in_word - 1) / in_word;
-  place to = {fill->scale, panel + step / in_word * fill->width, (int)(step % in_word) * bits,
-              NULL, NULL, 0.0, 0.0, 0, 0};
+  const ptrdiff_t deep = bits < 32 && packing->deep > 1 ? packing->deep : 1, in_word = 32 / bits;
+  const ptrdiff_t row = step / in_word, behind = row % deep; /* words side by side */
+  const ptrdiff_t words = ((fill->steps + in_word - 1) / in_word + deep - 1) / deep * deep;
+  place to = {fill->scale, panel + (row - behind) * fill->width + behind, deep,
+              (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0};
   if (bits > 8) return to;
   const ptrdiff_t group = packing->quant_group ? packing->quant_group : fill->steps;
   const ptrdiff_t scales = (fill->steps + group - 1) / group;
@@ -391,11 +394,11 @@ static void add_bits(float *at, uint32_t bits) {
 }
 
 static void write_bf16(const place *to, ptrdiff_t column, double x) {
-  add_bits(to->words + column, to_bf16(to->scale * x) << to->shift);
+  add_bits(to->words + column * to->apart, to_bf16(to->scale * x) << to->shift);
 }
 
 static void write_f16(const place *to, ptrdiff_t column, double x) {
-  add_bits(to->words + column, to_f16(to->scale * x) << to->shift);
+  add_bits(to->words + column * to->apart, to_f16(to->scale * x) << to->shift);
 }
 
 /* The largest scale that a number of a group asks for; NaN stays. */
@@ -421,7 +424,7 @@ static void write_quant(const place *to, ptrdiff_t column, double x) {
   if (exact > to->most) exact = to->most; /* and see to scales of few digits, below 2^-126 */
   if (exact < to->least) exact = to->least;
   const uint32_t integer = (uint32_t)to_integer(exact);
-  add_bits(to->words + column, (integer & to->mask) << to->shift);
+  add_bits(to->words + column * to->apart, (integer & to->mask) << to->shift);
   if (to->sums) add_bits(to->sums + column, integer * (uint32_t)-128);
   if (to->last) *at = (float)(to->scale * (double)*at);
 }

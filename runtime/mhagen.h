@@ -383,7 +383,8 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
  * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
  * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half,
- * or the nearest numbers of half precision.
+ * or the nearest numbers of half precision. Where `deep` is not 1, so many words of a column that
+ * follow each other lie side by side, as panel[words / deep][width][deep].
  *
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
@@ -450,6 +451,7 @@ typedef struct mhagen_packing {
   ptrdiff_t quant_group; /* steps that share a scale; 0: all of a panel */
   int quant_sums;        /* whether there are the sums */
   int pair_f16;          /* whether pairs are of half precision */
+  ptrdiff_t deep;        /* words of pairs and quants side by side; 0 is 1 */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */

@@ -160,7 +160,7 @@ function buildHeat() {
 
 const speeds = metrics.filter(({ key }) => /^(gflops|fraction|us_median|slowdown)$/.test(key));
 const costs = metrics.filter(({ key }) => /^(text_bytes|error)$/.test(key));
-const types = ["dtype", "attend_dtype"].some((key) => axes.has(key));
+const types = [...axes.keys()].some((key) => /(^|_)dtype$/.test(key));
 const size = { y: columns.has("gflops") ? "gflops" : "us_median",
                against: types && columns.has("error") ? "error" : costs[0]?.key };
 

@@ -94,10 +94,10 @@ class Generated:
     """The kernel of a config, whose pack and run take the fields of mhagen_weights and mhagen_args by name. It is
     compiled fast, not to be fast."""
 
-    def __init__(self, config, isa, out):
+    def __init__(self, config, isa, out, *flags):
         source = generate(out, " ".join(f"{key}={value}" for key, value in config.items()), isa)
         path = source.with_suffix(".so")
-        run("cc", *emulation(isa), "-O0", "-shared", "-fPIC", source, runtime()[0], "-o", path)
+        run("cc", *emulation(isa), "-O0", "-shared", "-fPIC", *flags, source, runtime()[0], "-o", path)
         self.library = ctypes.CDLL(path)
         self.shape = Kernel.in_dll(self.library, "kernel_kernel")
         self.packed, self.workspace = aligned(self.shape.packed_bytes), aligned(self.shape.workspace_bytes)

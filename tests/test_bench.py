@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from test_config import arguments, assert_refused
-from tools import MHAGEN, ROOT, SUITE, generate, need, run
+from tools import EMULATED, MHAGEN, ROOT, SUITE, emulation, generate, need, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
@@ -177,12 +177,14 @@ def test_every_peak_is_measured(tmp_path):
     compiler would make one, and none leaves the ordinary numbers."""
     run(MHAGEN, "bench", *SHAPE.split(), "isa=scalar", "--samples", "1", "-o", tmp_path / "b")
     (tmp_path / "main.c").write_text(PEAKS)
-    run("cc", "-std=c11", "-O2", f"-I{ROOT}/runtime", f"-I{ROOT}/bench", tmp_path / "main.c",
-        *(tmp_path / "b" / name for name in ("mhagen_peak.c", "mhagen.c")), "-o", tmp_path / "peaks", "-lm", "-pthread")
-    lines = [line.split() for line in run(tmp_path / "peaks").splitlines()]
-    assert {"f32", "int8"} <= {kind for kind, *_ in lines}
-    for kind, different, finite in lines:
-        assert (different, finite) == ("1", "1"), kind
+    for isa, more in [(None, []), *((isa, emulation(isa)) for isa in EMULATED if emulation(isa))]:
+        run("cc", "-std=c11", "-O2", *more, f"-I{ROOT}/runtime", f"-I{ROOT}/bench", tmp_path / "main.c",
+            *(tmp_path / "b" / name for name in ("mhagen_peak.c", "mhagen.c")), "-o", tmp_path / "peaks", "-lm",
+            "-pthread")
+        lines = [line.split() for line in run(tmp_path / "peaks").splitlines()]
+        assert {"f32", "int8", *(["bf16"] if isa else [])} <= {kind for kind, *_ in lines}
+        for kind, different, finite in lines:
+            assert (different, finite) == ("1", "1"), (isa, kind)
 
 
 # ---- what goes wrong ----

@@ -76,6 +76,12 @@ def test_check(tmp_path):
     assert len(re.findall("^ok", told, re.M)) + len(re.findall("^skip", told, re.M)) == 4
 
 
+@pytest.mark.skipif(not native("avx512_bf16"), reason="members whose weights take less space need BF16")
+def test_packed_of_any_member(tmp_path):
+    """No byte behind weights that take less space than another member's is left as it was."""
+    run(MHAGEN, "check", *"h=1 d_model=16 dk=4 seq=5 dtype=bf16 isa=avx2+avx512_bf16 name=k".split())
+
+
 def test_text(tmp_path):
     """The command in a file makes the same files; the order of the words and words said twice do not matter."""
     for i, isa in enumerate(["avx512+x86+scalar", "scalar+avx2+avx512"]):
@@ -99,6 +105,7 @@ def test_text(tmp_path):
     ("gen isa=avx2+avx51", "did you mean avx512?"),
     ("gen isa=avx2+neonn", "did you mean neon?"),
     ("gen isa=x86 cpu=neoverse_v2", "cpu = neoverse_v2: has no isa = avx2"),
+    ("gen isa=avx2+avx_vnni cpu=zen4", "cpu = zen4: has no isa = avx_vnni"),
     (f"gen isa=x86 name={'k' * 124}", "must have at most 128 characters"),
     ("bench isa=x86", "isa = scalar+avx2+avx512: bench takes one kernel: one of scalar, avx2, avx512"),
     ("tune isa=avx2+avx512", "isa = avx2+avx512: tune takes one kernel: one of avx2, avx512")])

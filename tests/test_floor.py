@@ -35,11 +35,12 @@ def test_products(isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_products_of_bytes(isa):
-    """A fourth of them, and one for each vector of a result with a bias, where scales are multiplied in."""
+    """A fourth or an eighth of them, and one for each vector of a result with a bias, where scales come in."""
+    at_once = 8 if isa == "neon_i8mm" else 4
     phases, _ = floor("h=2", "d_model=64", "dk=32", "seq=32", f"isa={isa}", "dtype=int8")
     own = isa == "amx"  # whose tiles do 16 rows of 16 K steps at once
     for name, rows in ("keys_values", 3 * 32), ("output", 32):
-        products = rows * 64 * 64 / 4 / LANES[isa]
+        products = rows * 64 * 64 / at_once / LANES[isa]
         assert phases[name][2]["fma"] == products * (not own) + 32 * 64 / LANES[isa]
         assert phases[name][2].get("tile", 0) == products / 16 / 16 * own
     assert phases["quantize"][2]["load"] >= 2 * 32 * 64 / LANES[isa]

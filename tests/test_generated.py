@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
+from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, MHAGEN, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
                    compiler_for, cpu_time, cross_prefix, disassemble, emulation, generate, hidden, in_turn, native,
                    need, run, runs, stack)
 
@@ -91,6 +91,23 @@ def test_suite(shape, config, isa, compiler, tmp_path):
     assert generated - start < 5 and compiled - generated < 60  # ten times what is usual, against hangs alone
 
 
+@slow
+@pytest.mark.parametrize("shape, config, dtype", [
+    (shape, config, dtype) for shape, config in SUITE for dtype in in_turn(["bf16", "int8"], shape)])
+def test_suite_of_tiles(shape, config, dtype, tmp_path):
+    """At most 64 KB of machine code; nothing but tiles multiplies where a product has their rows."""
+    source = generate(tmp_path, f"{config} dtype={dtype}", "amx")
+    for compiler in in_turn(RECENT_COMPILERS, shape, "amx"):
+        start = cpu_time()
+        run(*compiler_for("amx", compiler), "-std=c11", "-O2", "-c", source, "-o", tmp_path / "k.o")
+        print(f"{shape:14} {compiler:9} compiled {cpu_time() - start:.1f} s")
+        assert int(run("size", tmp_path / "k.o").splitlines()[1].split()[0]) <= 64 * 1024
+    explained = run(MHAGEN, "explain", *config.split(), f"dtype={dtype}", "isa=amx")
+    dk = int(re.search(r"dk=(\d+)", config)[1])
+    assert ("no tiles in attention" in explained) == (dk % 32 > 0)
+    assert (" scores 32x16 " in explained) == (dk % 32 == 0)
+
+
 def test_fma_loops_are_found(tmp_path):
     """The counting itself: a loop that must spill, and one that need not."""
     source = tmp_path / "k.c"
@@ -110,7 +127,8 @@ def test_fma_loops_are_found(tmp_path):
 
 # ---- other callers ----
 
-@pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1]])
+@pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1],
+                                    f"{SUITE[2][1]} dtype=bf16".replace("dk=20", "dk=32")])
 def test_foreign_scheduler(config, tmp_path):
     """OpenMP runs the tasks in a random order."""
     for isa in filter(runs, ISAS):

@@ -292,6 +292,20 @@ def test_pack_is_that_of_the_kernel(tmp_path):
     assert status_of(kernel, data[:300] + bytes([data[300] ^ 1]) + data[301:]) == ERR_PACKED
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("isa", ["avx512_bf16", "neon_i8mm"])
+def test_pack_of_words(isa, dtype, tmp_path):
+    """The same of words, which lie two by two for products of blocks; any machine packs."""
+    from reference_lib import Generated
+    config, given = dict(h=2, d_model=70, dk=12, seq=5, dtype=dtype), numpy.random.default_rng(8).normal(size=(70, 24))
+    kernel = Generated(config, isa, tmp_path / "kernel", "-DMHAGEN_ALLOW_STUBS")
+    weights = {name: given.astype("f4").T.copy() for name in ("wq", "wk", "wv")} | {"wo": given.astype("f4")}
+    kernel.pack(layout=1, **{name: x.ctypes.data for name, x in weights.items()})
+    words = [f"isa={isa}", *(f"{key}={value}" for key, value in config.items())]
+    data = packed(tmp_path / "a.packed", save_npy(tmp_path / "a", weights), config=words)
+    assert data[128:] == ctypes.string_at(kernel.packed[1], kernel.shape.packed_bytes)
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_pack_types_of_safetensors(kind, tmp_path):
     given = {name: torch.from_numpy(x).to(kind) for name, x in matrices().items()}

@@ -657,6 +657,19 @@ def test_pareto_front(page):
 
 
 @in_browser
+@pytest.mark.parametrize("key, values", [("weight_dtype", ["dtype", "int4", "int8"])] + [
+    (f"{key}dtype", ["f32", "bf16", "f16"]) for key in ("", "attend_", "cache_", "io_")])
+def test_types_stand_against_their_error(page, tmp_path, key, values):
+    """Speed against error comes first where types differ, and the front has the exact ones and the fast ones."""
+    rows = [changed(OK[0], config={**OK[0]["config"], key: value}, name=f"k{us}", us_median=us, gflops=1 / us,
+                    error=error) for value, us, error in zip(values, (9, 5, 7), (1e-7, 1e-3, 2e-3))]
+    report(synthetic.write(tmp_path, rows))
+    page.open(tmp_path / "report.html")
+    assert page.value("size.against") == "error"
+    assert page.value("[...document.querySelectorAll('#front button')].map((b) => b.textContent)") == ["k9", "k5"]
+
+
+@in_browser
 def test_distribution_of_errors(page):
     counts = "charts.get('errors-chart').data.datasets.flatMap(({ data }) => data)"
     assert page.value(f"{counts}.reduce((a, b) => a + b)") == len(OK)

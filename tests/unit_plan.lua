@@ -125,6 +125,48 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
+  -- Projections are of blocks where the ISA has such, and nothing stands against them.
+  for _, case in ipairs {
+    { "dtype=bf16", 2, 10 }, { "dtype=int8", 2, 6 }, { "attend_dtype=bf16", 1, 20 }, { "dtype=f16", 1, 20 },
+    { "dtype=bf16 dv=6", 1, 10, "multiple of four" }, { "dtype=bf16 dv=6 project=qkv", 2, 10 },
+    { "dtype=int8 dv=3", 2, 6 }, { "dtype=bf16 q_lanes=queries", 1, 10, "other lanes" },
+    { "dtype=bf16 kv_rows=3", 1, 10, "have to be even" }, { "dtype=int8 out_rows=5", 1, 5, "have to be even" },
+    { "dtype=int8 q_lanes=columns kv_rows=6", 2, 6 }, { "dtype=bf16 project=none", 1 }, { "dtype=int8 seq=1", 2, 6 },
+  } do
+    local words = "h=4 dk=8 isa=neon_i8mm " .. (case[1]:find "none" and "" or "d_model=20 ")
+      .. (case[1]:find "seq" and "" or "seq=9 ") .. case[1]
+    local plan = plan_of.build(config.load(nil, split(words)))
+    local why = ""
+    for _, row in ipairs(plan.why) do
+      if row.choice:find "^no products of blocks" then why = row.reason end
+    end
+    local product = plan.stage.values and plan.stage.values.product
+    check((plan.product.deep or 1) == case[2] and (not product or product.steps == case[3]),
+      ("%s: %d K steps"):format(words, product and product.steps or 0))
+    check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
+  end
+
+  -- Tiles where operands lie as these take them; else pairs by vectors.
+  for _, case in ipairs {
+    { "dtype=bf16", true, true }, { "dtype=bf16 attend_dtype=f32", true, false }, { "attend_dtype=bf16", false, true },
+    { "dtype=int8", true, true }, { "dtype=f16", false, false }, { "", false, false },
+    { "dtype=bf16 dk=16", true, false, "dk is no multiple" }, { "dtype=bf16 dk=48", true, false, "dk is no multiple" },
+    { "dtype=bf16 key_rows=16", true, false, "no multiple of two tiles" }, { "dtype=bf16 key_rows=32", true, true },
+    { "dtype=bf16 q_lanes=queries", true, true }, { "dtype=bf16 weight_dtype=int8", false, true },
+  } do
+    local words = case[1] .. (case[1]:find "dk=" and "" or " dk=64") .. " h=2 d_model=40 seq=70 isa=amx"
+    local plan = plan_of.build(config.load(nil, split(words)))
+    local why = ""
+    for _, row in ipairs(plan.why) do
+      if row.choice:find "^no tiles" then why = row.reason end
+    end
+    check(not plan.product.tiled == not case[2] and not plan.attend_product.tiled == not case[3],
+      words .. ": other products")
+    check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
+    check(not plan.stage.value_rows == not case[3] and not plan.stage.context_rows == not case[2],
+      words .. ": other rows of words")
+  end
+
   -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.
   for _, case in ipairs {
     { "", "wide_q" }, { "attention=cross", "wide_q wide_k wide_v" }, { "dtype=bf16", "" },
@@ -177,6 +219,12 @@ return function(check)
     local as_wanted = case[2] == true and plan.step and not why or why and why:find(case[2], 1, true) and not plan.step
     check(as_wanted, ("%s: %s"):format(case[1], why or "steps"))
     check(not plan.step or not plan.stage.copied_keys, case[1] .. ": keys are copied")
+  end
+
+  -- Their projections are of pairs where rows of the context are whole vectors; never of tiles.
+  for _, case in ipairs { { "dv=16 isa=avx512_bf16", 2 }, { "dv=8 isa=avx512_bf16", 1 }, { "dv=16 isa=amx", 2 } } do
+    local plan = plan_of.build(config.load(nil, split(base .. "seq=1 seq_kv=16 dtype=bf16 " .. case[1])))
+    check(plan.step and plan.product.group == case[2] and not plan.product.tiled, case[1] .. ": words")
   end
 
   -- Rows of a small cache are kept behind what makes them, and widened for all but steps; where a cache lies, and how

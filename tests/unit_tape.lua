@@ -35,6 +35,52 @@ end
 
 -- ---- the evaluator itself ----
 
+-- Products of tiles: C = 1 + A B, where all rows of A are 1 2 3 .. and all columns of B are 1 -1 1 -1 ..: in pairs, low
+-- halves alone are 1 + 3 + .. + 31, so the sum is -16. What stands outside of the tiles is an error.
+local function tiles()
+  local function product(record)
+    local t = tape.new(isas.list.amx)
+    local params = {}
+    for i, name in ipairs { "a", "b", "c" } do params[i] = { kind = "float *", name = name } end
+    t:define({ name = "f", params = params, keep = true }, function()
+      record(function(name, ...) t:op(name, isas.list.amx.full, nil, ...) end)
+    end)
+    local function pair(low, high)
+      return (string.unpack("<f", string.pack("<f", low):sub(3) .. string.pack("<f", high):sub(3)))
+    end
+    local a = evaluate.buffer("a", 256, function(i) return pair(2.0 * (i % 16) + 1, 2.0 * (i % 16) + 2) end)
+    local b = evaluate.buffer("b", 256, function() return pair(1.0, -1.0) end)
+    local c = evaluate.buffer("c", 256, function() return 1.0 end)
+    local ok, why = pcall(evaluate.new(t), "f", a, b, c)
+    return ok and c.buffer or why
+  end
+  local function all(op, step)
+    op "tiles_on"
+    op("tile_load", "C01", tape.pointer "c", 16)
+    op("tile_load", "A1", tape.pointer "a", step or 16)
+    op("tile_load", "B0", tape.pointer "b", 16)
+    op("tile_dot", "C01", "A1", "B0")
+    op("tile_store", "C01", tape.pointer "c", 16)
+  end
+  local c = product(function(op)
+    all(op)
+    op "tiles_off"
+  end)
+  for i = 0, 255 do check(c[i] == -15.0, "word " .. i .. " of a product of tiles") end
+  for message, record in pairs {
+    ["has left tiles on"] = function(op) all(op) end,
+    ["where there are no tiles"] = function(op) op("tile_zero", "C00") end,
+    ["on already"] = function(op)
+      op "tiles_on"
+      op "tiles_on"
+    end,
+    ["at float 256 of a"] = function(op) all(op, 17) end,
+  } do
+    local why = product(record)
+    check(type(why) == "string" and why:find(message, 1, true), ("tiles: got %s, want %s"):format(why, message))
+  end
+end
+
 -- Records one function of the pointers p and q on a tape of `isa` and runs it on five floats each.
 local function run(isa, build)
   local t = tape.new(isas.list[isa])
@@ -170,7 +216,8 @@ local function pack_weights(list, quant, weights, packed)
   end
   local function quants(fill, moved)
     local to, in_word, group = fill.to + moved.to, 32 // quant.bits, quant.group or fill.steps
-    local words = -(-fill.steps // in_word)
+    local deep = list.deep
+    local words = -(-fill.steps // (in_word * deep)) * deep
     for row = 0, words - 1 do
       for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
     end
@@ -184,7 +231,8 @@ local function pack_weights(list, quant, weights, packed)
         for i = 0, #integers do
           local k = first + i
           sum = sum + integers[i]
-          local at = to + k // in_word * fill.width + c
+          local row = k // in_word
+          local at = to + row // deep * deep * fill.width + c * deep + row % deep
           local part = (integers[i] & (1 << quant.bits) - 1) << k % in_word * quant.bits
           packed.buffer[at] = packed.buffer[at] | part
         end
@@ -448,5 +496,5 @@ end
 
 return function(unit_check, unit_same)
   check, same = unit_check, unit_same
-  for _, test in ipairs { isa_errors, evaluator, shared, kernels } do test() end
+  for _, test in ipairs { isa_errors, tiles, evaluator, shared, kernels } do test() end
 end

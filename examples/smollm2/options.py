@@ -12,7 +12,9 @@ def parse():
         "attention on generated kernels that share a cache; the model comes from PyPI (93 MB).")
     parser.add_argument("question", nargs="?", default=QUESTION, help=f'default: "{QUESTION}"')
     parser.add_argument("--tokens", type=int, default=240, help="how many to write at most (default 240)")
-    parser.add_argument("--isa", help="default: the widest that this CPU has")
+    parser.add_argument("--isa", help="default: the widest that this CPU has, one that multiplies --dtype if it can")
+    parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32",
+                        help="of operands and of the cache (default f32)")
     parser.add_argument("--layer", type=int, default=12, choices=range(LAYERS), metavar=f"0..{LAYERS - 1}",
                         help="the layer to draw (default 12)")
     parser.add_argument("--torch", action="store_true", help="compare with transformers on PyTorch as well, which "

@@ -6,7 +6,8 @@
    without a cache (reference.py).
 3. Draws the attention weights that a kernel with probs=true returns for the beginning of the answer.
 
-Exit status 1 when a token differs, or a figure misses its limit.
+Exit status 1 when a token differs, or a figure misses its limit. With a smaller type (--dtype) another token may be the
+likeliest where two are nearly as likely as each other: the logits alone have a limit then.
 """
 import sys
 import time
@@ -27,7 +28,7 @@ SHAPE = dict(h=9, h_kv=3, d_model=576, dk=64, seq_kv=ROOM, cache="append", causa
 PROMPT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
           "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n")
 
-MAX_LOGIT_DIFF = 2e-3
+MAX_LOGIT_DIFF = {"f32": 2e-3, "bf16": 0.6, "f16": 0.15}  # by the type of operands and cache
 
 
 class Decoder:
@@ -78,15 +79,21 @@ def write(decoder, gguf, prompt, count):
     return ids, np.array(chosen)
 
 
-def compare(expected, prompt, ids, chosen):
-    """Whether the reference writes the same tokens."""
+def compare(expected, prompt, ids, chosen, dtype):
+    """Whether the reference writes the same tokens; of smaller types, whether its logits are near enough, as another
+    token is when the reference has it as likely but for that."""
     theirs, kind = expected(prompt, ids)
-    same = int((theirs.argmax(-1) == ids).sum())
+    equal = theirs.argmax(-1) == ids
+    same = int(equal.sum())
     diff = abs(theirs - chosen).max()
     first, second = np.sort(chosen, -1)[:, [-1, -2]].T
     print(f"{same} of {len(ids)} tokens are those of {kind}; logits: max |diff| {diff:.1e}, the likeliest is at least "
           f"{(first - second).min():.1e} above the next")
-    return same == len(ids) and diff <= MAX_LOGIT_DIFF
+    if same < len(ids):
+        row = theirs[equal.argmin()]
+        print(f"the first other one is number {equal.argmin() + 1}, which the reference has "
+              f"{row.max() - row[ids[equal.argmin()]]:.1e} below its own")
+    return (same == len(ids) or dtype != "f32") and diff <= MAX_LOGIT_DIFF[dtype]
 
 
 def look(decoder, gguf, ids, layer, out):
@@ -107,7 +114,7 @@ def look(decoder, gguf, ids, layer, out):
 def main():
     args = options.parse()
     mhagen, folder = ROOT / "build/mhagen", ROOT / "build/smollm2"
-    shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen)}
+    shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen, args.dtype), "dtype": args.dtype}
     chunk = kernels.build(mhagen, folder, name="smollm2_chunk", seq=CHUNK, q_len="true", **shape)
     step = kernels.build(mhagen, folder, name="smollm2_step", seq=1, **shape)
     drawn = kernels.build(mhagen, folder, name="smollm2_probs", seq=DRAWN, q_len="true", probs="true", **shape)
@@ -118,15 +125,16 @@ def main():
     if len(prompt) + args.tokens > ROOM:
         sys.exit(f"smollm2: {len(prompt)} tokens of the prompt and {args.tokens} more are above {ROOM}, the cache's "
                  "room")
-    print(f"SmolLM2-135M-Instruct, attention by generated kernels ({chunk.isa})\n\n> {args.question}\n")
+    print(f"SmolLM2-135M-Instruct, attention by generated kernels ({chunk.isa}, {args.dtype})\n\n> {args.question}\n")
     start = time.perf_counter()
     ids, chosen = write(Decoder(gguf, chunk, step), gguf, prompt, args.tokens)
     seconds = time.perf_counter() - start
     print(f"\n{len(prompt)} + {len(ids)} tokens in {seconds:.1f} s; attention of one layer, one thread: "
           f"{np.median(chunk.us):.0f} us for {CHUNK} tokens, {np.median(step.us):.0f} us for one")
-    good = all([compare(one, prompt, ids, chosen) for one in expected])
+    good = all([compare(one, prompt, ids, chosen, args.dtype) for one in expected])
     good = look(Decoder(gguf, drawn), gguf, ids, args.layer, args.out) and good
-    print("ok" if good else f"FAILED: all tokens must be the same, and logits within {MAX_LOGIT_DIFF:g}")
+    print("ok" if good else "FAILED: all tokens must be the same with float32, and logits within "
+          f"{MAX_LOGIT_DIFF[args.dtype]:g}")
     return 0 if good else 1
 
 

@@ -15,10 +15,14 @@ local M = {}
 -- A filter works on broadcasts.
 local function way_of(tile) return tile.filter and not tile.product.tiled and "outer" or tile.product.way end
 
+-- Those of blocks are of two rows.
+local function rows_of_sums(tile) return tiles.round_up(tile.rows, tiles.deep(tile.product)) end
+
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
   local by_lane = way_of(tile) == "lane" and tile.a.step == 1 and tile.a.row ~= 1
-  return math.max(tile.chains or 1, by_lane and t.isa.lanes or 1, tiles.in_step(tile.product))
+  return tiles.deep(tile.product)
+    * math.max(tile.chains or 1, by_lane and t.isa.lanes or 1, tiles.in_step(tile.product))
 end
 
 -- Operand B in a K step as vectors, read(step) -> them: of numbers in memory.
@@ -56,19 +60,19 @@ local function quants(t, tile)
   end
 end
 
--- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them adds to
--- sums[i % #sums + 1].
+-- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them, or the i-th that are taken at
+-- once, adds to sums[i % #sums + 1].
 local function steps(t, tile, sums, k0, n, base)
   local way = ways[way_of(tile)](t, tile, { count = n, base = base })
-  local quant = tile.product.quant
-  local read = (quant and quant.op and quants or numbers)(t, tile)
-  for i = 0, n - 1 do
+  local quant, deep = tile.product.quant, tiles.deep(tile.product)
+  local read = way.read or (quant and quant.op and quants or numbers)(t, tile)
+  for i = 0, n - 1, deep do
     local k = k0 + i
     local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
     if n > 1 then t:note("k = " .. expr.text(k)) end
     way.begin(step)
-    local b, acc = read(step), sums[i % #sums + 1]
-    for r = 0, tile.rows - 1 do way.multiply(r, step, b, acc[r]) end
+    local b, acc = read(step), sums[i // deep % #sums + 1]
+    for r = 0, rows_of_sums(tile) - 1 do way.multiply(r, step, b, acc[r]) end
   end
 end
 
@@ -84,12 +88,28 @@ local function block(t, tile, sums, n, base)
   steps(t, tile, sums, done, n - done, base)
 end
 
+-- Sums of blocks as rows of vectors, see way/block.lua.
+local function in_rows(t, tile, acc)
+  local words, rows = tile.product.integers, {}
+  local function half(op, r, c, w)
+    local low, high, name = acc[r - r % 2][c], acc[r - r % 2 + 1][c], ("r%d_c%d"):format(r, c - 1)
+    if words then low, high = t:op("as_f", w, "low_" .. name, low), t:op("as_f", w, "high_" .. name, high) end
+    local row = t:op(op, w, "row_" .. name, low, high, 2)
+    return words and t:op("as_i", w, "integers_" .. name, row) or row
+  end
+  for r = 0, tile.rows - 1 do
+    rows[r] = {}
+    for c, v in ipairs(tile.vecs) do rows[r][c] = half(r % 2 == 0 and "trn_lo" or "trn_hi", r, c, v.w) end
+  end
+  return rows
+end
+
 -- Adds the chains of each sum, those of a pair first: the result is in the first.
 local function joined(t, tile, sums)
   local apart = 1
   while apart < #sums do
     for i = 1, #sums, 2 * apart do
-      for r = 0, tile.rows - 1 do
+      for r = 0, rows_of_sums(tile) - 1 do
         for c = 1, #tile.vecs do
           t:update(sums[i][r][c], tile.product.does.add, sums[i][r][c], sums[i + apart][r][c])
         end
@@ -97,7 +117,7 @@ local function joined(t, tile, sums)
     end
     apart = 2 * apart
   end
-  return sums[1]
+  return tile.product.deep and in_rows(t, tile, sums[1]) or sums[1]
 end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
@@ -111,7 +131,7 @@ function M.tile(t, tile)
   local init = tile.init or zero
   for i = 1, tile.chains or 1 do
     sums[i] = {}
-    for r = 0, tile.rows - 1 do
+    for r = 0, rows_of_sums(tile) - 1 do
       sums[i][r] = {}
       for c, v in ipairs(tile.vecs) do
         local name = ("acc_r%d_c%d"):format(r, c - 1)

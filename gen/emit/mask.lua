@@ -54,8 +54,9 @@ function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
 -- Numbers that the biases take: of the widest group, or of one query of the heads that share keys, in a step.
 function M.count(plan)
   if plan.step then return (M.by_head(plan) and plan.attend.share or 1) * M.row_count(plan) end
-  if mask.steps(plan.cfg).q > 0 then return plan.kv_rows * plan.widest end
-  return math.max(plan.kv_rows, M.row_count(plan))
+  local rows = tiles.round_up(plan.kv_rows, plan.attend_product.group) -- also of the last word of keys
+  if mask.steps(plan.cfg).q > 0 then return rows * plan.widest end
+  return math.max(rows, M.row_count(plan))
 end
 
 -- from: the mask of a head and of the first query of the group.

@@ -2,27 +2,38 @@
 
 local expr = require "expr"
 local tape = require "tape"
+local tiles = require "tiles"
 
 local M = {}
 
 M.STEPS = 8 -- of a round, each with three vectors of data: zeros would take less power, and less time
 M.MOST = 16 -- sums, which hide any latency
 
--- Records void <name>(out, data, rounds) of a product of the tape's ISA; returns the flops of a round. Sums begin with
--- numbers of their own, of which a compiler would else make one. Where no instruction adds products sums are operands
--- as well: it would multiply once what they share.
-function M.emit(t, name, product)
-  local isa, w, load, store = t.isa, t.isa.full, product.does.load, product.does.store
-  local instruction = product.group == 1 and isa.fused or product.group > 1 and not product.widens
-  local count = math.min(isa.registers - 4, M.MOST)
+local function define(t, name, build)
   t:define({ name = name, keep = true, params = {
     { kind = "float *", name = "out" }, { kind = "const float *", name = "data" },
     { kind = "ptrdiff_t", name = "rounds" },
-  } }, function()
+  } }, build)
+end
+
+-- steps(odd) again and again, odd being 0 and 1 in turn: data from there on are others than in the round before, so
+-- that no compiler keeps them.
+local function rounds(t, steps)
+  t:loop("round", expr.var("rounds"), function(round)
+    steps(t:int("odd", round - 2 * expr.div(round, 2)))
+  end)
+end
+
+-- Sums begin with numbers of their own, of which a compiler would else make one. Where no instruction adds products
+-- sums are operands as well: it would multiply once what they share.
+local function by_vectors(t, name, product)
+  local isa, w, load, store = t.isa, t.isa.full, product.does.load, product.does.store
+  local instruction = product.group == 1 and isa.fused or product.group > 1 and not product.widens
+  local count = math.min(isa.registers - 4, M.MOST)
+  define(t, name, function()
     local acc = {}
     for i = 1, count do acc[i] = t:start(load, w, "acc" .. i, tape.pointer("data", (i - 1) * isa.lanes)) end
-    t:loop("round", expr.var("rounds"), function(round)
-      local odd = t:int("odd", round - 2 * expr.div(round, 2)) -- so no compiler keeps data from round to round
+    rounds(t, function(odd)
       for step = 0, M.STEPS - 1 do
         local vectors = {}
         for i, role in ipairs { "even", "odd", "other" } do
@@ -36,11 +47,36 @@ function M.emit(t, name, product)
         end
       end
     end)
-    for i = 1, count do
-      t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i])
-    end
+    for i = 1, count do t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i]) end
   end)
-  return 2 * M.STEPS * isa.lanes * product.group * count
+  return 2 * M.STEPS * isa.lanes * product.group * tiles.deep(product) * count
 end
+
+-- Two by two tiles of sums, whose operands are loaded while they are multiplied.
+local function by_tiles(t, name, product)
+  local size, w = t.isa.tile, t.isa.full
+  local sums = { "C00", "C01", "C10", "C11" }
+  local function sum(op, base)
+    for i, tile in ipairs(sums) do t:op(op, w, nil, tile, tape.pointer(base, (i - 1) * size * size), size) end
+  end
+  define(t, name, function()
+    t:op("tiles_on", w)
+    sum("tile_load", "data")
+    rounds(t, function(odd)
+      for _ = 1, M.STEPS do
+        for i, tile in ipairs { "A0", "A1", "B0", "B1" } do
+          t:op("tile_load", w, nil, tile, tape.pointer("data", (2 * odd + (i - 1)) * (size * size // 2)), size)
+        end
+        for _, tile in ipairs(sums) do t:op(product.tiled, w, nil, tile, "A" .. tile:sub(2, 2), "B" .. tile:sub(3)) end
+      end
+    end)
+    sum("tile_store", "out")
+    t:op("tiles_off", w)
+  end)
+  return 2 * M.STEPS * #sums * size * size * size * product.group
+end
+
+-- Records void <name>(out, data, rounds) of a product of the tape's ISA; returns the flops of a round.
+function M.emit(t, name, product) return (product.tiled and by_tiles or by_vectors)(t, name, product) end
 
 return M

@@ -24,6 +24,13 @@ function M.operand(product, block, panel, k0)
            scales = panel:at(row * width):as(product.scales) }
 end
 
+-- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
+local function summing(K, product, rows, vectors, steps)
+  local deep = tiles.deep(product)
+  local unroll, chains = K:summing(product, tiles.round_up(rows, deep), vectors, steps // deep)
+  return tiles.round_up(unroll * deep, tiles.in_step(product)), chains
+end
+
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
 -- product, if not that of the weights, rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has
 -- them, c { p, row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is
@@ -37,17 +44,18 @@ local function chunk_tile(K, tile)
   if tile.b.scales then table.insert(params, 3, { "scales", "in", tile.b.scales }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
-    local unroll, chains = K:summing(product, tile.rows, #tile.vecs, steps)
-    unroll = tiles.round_up(unroll, tiles.in_step(product))
+    local unroll, chains = summing(K, product, tile.rows, #tile.vecs, steps)
+    local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
-      init = bias and not p.scales and tile.start(t, p.bias) or nil,
+      init = bias and not late and tile.start(t, p.bias) or nil,
     }
     local target = target_of(K, tile, p.c)
     local store = epilogue.store_as(t, target)
     local added = next_chunk and target or bias and { p = p.bias, row = 0 }
-    local add = p.scales and epilogue.scaled(t, p.scales, added) or next_chunk and epilogue.add(t, target)
+    local add = p.scales and epilogue.scaled(t, p.scales, added)
+      or (next_chunk or late and added) and epilogue.add(t, added)
     epilogue.run(inner, gemm.tile(t, inner), add and { add, store } or { store })
   end)
 end
@@ -60,7 +68,7 @@ local function words_tile(K, tile)
                    { "scales", "in", tile.b.scales }, { "c", "out", tile.c.p } }
   if tile.bias then table.insert(params, 5, { "bias", "in", tile.bias }) end
   K:part(tile.name .. "_k" .. steps, ("%s, %d K steps."):format(tile.text, steps), params, function(p)
-    local unroll, chains = K:summing(product, tile.rows, #tile.vecs, steps)
+    local unroll, chains = summing(K, product, tile.rows, #tile.vecs, steps)
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
       a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },

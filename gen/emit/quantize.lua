@@ -2,6 +2,7 @@
 -- to even, four in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A largest
 -- number below 2^-100 counts as that, for 127 over it might be infinite.
 
+local tiles = require "tiles"
 local transpose = require "emit.transpose"
 
 local M = {}
@@ -41,25 +42,39 @@ local function block(K, q, rows)
   end)
   local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
-  K:each("row", rows, function(r)
+  local deep = tiles.deep(K.plan.product)
+  local function together(first, count) -- rows whose words lie side by side
     t:block(function()
-      local by = t:op("dup", w, "inverse_row", q.scales:at(r))
+      local by = {}
+      for n = 0, count - 1 do
+        by[n] = t:op("dup", w, "inverse_row" .. (n > 0 and n or ""), q.scales:at(first * deep + n))
+      end
+      local function integers(n, word, used)
+        local values, row = {}, n > 0 and "_row" .. n or ""
+        for i = 0, 3 do
+          local at = q.x:at((first * deep + n) * q.cols + word * 4 + i * lanes)
+          local value = read("value_" .. i .. row, at, used - i * lanes)
+          values[i + 1] = t:op("mul", w, "scaled_" .. i .. row, value, by[n])
+        end
+        return as_read(K, w, row, t:op("words", w, "integers" .. row, table.unpack(values)))
+      end
       local function words(word, used)
         t:block(function()
-          local values = {}
-          for i = 0, 3 do
-            local value = read("value_" .. i, q.x:at(r * q.cols + word * 4 + i * lanes), used - i * lanes)
-            values[i + 1] = t:op("mul", w, "scaled_" .. i, value, by)
-          end
-          local made = t:op("words", w, "integers", table.unpack(values))
-          t:op("store_words", w, nil, q.words:at(r * q.row + word), as_read(K, w, "", made))
+          local made, to = integers(0, word, used), q.words:at(first * (deep * q.row) + word * deep)
+          if deep == 1 then return t:op("store_words", w, nil, to, made) end
+          local other = count > 1 and t:op("as_f", w, "other", integers(1, word, used)) or t:op("zero", w, "other")
+          local one = t:op("as_f", w, "one", made)
+          t:op("store", w, nil, to, t:op("trn_lo", w, "low", one, other, 2))
+          t:op("store", w, nil, to:at(lanes), t:op("trn_hi", w, "high", one, other, 2))
         end)
       end
       local whole = q.cols // (4 * lanes)
       K:each("i", whole, function(i) words(i * lanes, 4 * lanes) end)
       if q.cols > whole * 4 * lanes then words(whole * lanes, q.cols - whole * 4 * lanes) end
     end)
-  end)
+  end
+  K:each("row", rows // deep, function(i) together(i, deep) end)
+  if rows % deep > 0 then together(rows // deep, rows % deep) end
   t:write(w, q.scales, scale, rows)
 end
 
@@ -106,19 +121,38 @@ function M.lanes(K, group, x)
           local high = t:op("larger_size", w, "high" .. name, list[2], list[3])
           local scale, inverse = scales(t, w, name, t:op("larger_size", w, "most" .. name, low, high))
           t:op("store", w, nil, p.scales:at(lane), scale)
-          local function words(row, rows)
+          local function integers(row, rows, of)
+            local values = {}
+            for i = 0, 3 do
+              local number = ("%s%d%s"):format(of, i, name)
+              local value = i < rows and read("value" .. of, row, i) or t:op("zero", w, "none" .. number)
+              values[i + 1] = t:op("mul", w, "scaled" .. number, value, inverse)
+            end
+            return as_read(K, w, of .. name, t:op("lane_words", w, ("integers%s%s"):format(of, name),
+              table.unpack(values)))
+          end
+          if tiles.deep(K.plan.product) == 1 then
+            local function words(row, rows)
+              t:block(function()
+                t:op("store_words", w, nil, p.words:at(row * group.width + lane), integers(row, rows, ""))
+              end)
+            end
+            K:each("word", whole, function(row) words(row, 4) end)
+            if rest > 0 then words(whole, rest) end
+            return
+          end
+          local function two(row, rows) -- words, side by side
             t:block(function()
-              local values = {}
-              for i = 0, 3 do
-                local value = i < rows and read("value", row, i) or t:op("zero", w, ("none%d%s"):format(i, name))
-                values[i + 1] = t:op("mul", w, ("scaled%d%s"):format(i, name), value, inverse)
-              end
-              local made = t:op("lane_words", w, "integers" .. name, table.unpack(values))
-              t:op("store_words", w, nil, p.words:at(row * group.width + lane), as_read(K, w, name, made))
+              local first = t:op("as_f", w, "first" .. name, integers(row * 2, rows, ""))
+              local second = t:op("as_f", w, "second" .. name, integers(row * 2 + 1, rows - 4, "_next"))
+              local low, high = transpose.side_by_side(t, w, name, first, second)
+              local to = p.words:at(row * (2 * group.width) + 2 * lane)
+              t:op("store", w, nil, to, low)
+              t:op("store", w, nil, to:at(w.lanes), high)
             end)
           end
-          K:each("word", whole, function(row) words(row, 4) end)
-          if rest > 0 then words(whole, rest) end
+          K:each("word", x.rows // 8, function(row) two(row, 8) end)
+          if x.rows % 8 > 0 then two(x.rows // 8, x.rows % 8) end
         end)
       end
     end)

@@ -1,5 +1,7 @@
 -- Rounding of a product's operands where they are made: once, and not wherever they are read.
 
+local transpose = require "emit.transpose"
+
 local M = {}
 
 -- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its
@@ -29,6 +31,29 @@ function M.lanes(K, label, group, x)
             if round then result = round(t, v.w, "rounded" .. name, result) end
           end
           t:op("store", v.w, nil, p.x:at(row * group.width + lane), result)
+        end
+      end)
+    end)
+  end)
+end
+
+-- Each two rows of pairs of the context, of so many at p, with their words side by side, in place; see way/block.lua.
+function M.blocks(K, group, p, rows)
+  local t, width = K.t, group.width
+  K:part(("context_blocks_%dx%s"):format(rows, group.name), ("%d rows of pairs, two side by side."):format(rows),
+    { { "context", "out", p } }, function(q)
+    K:each("row", rows // 2, function(row)
+      t:block(function()
+        local list = {}
+        for c, v in ipairs(group.vecs) do
+          local at, name = q.context:at(row * (2 * width) + (c - 1) * group.lanes), "_c" .. c - 1
+          list[c] = { t:op("load", v.w, "first" .. name, at), t:op("load", v.w, "second" .. name, at:at(width)) }
+        end
+        for c, v in ipairs(group.vecs) do
+          local to = q.context:at(row * (2 * width) + 2 * (c - 1) * group.lanes)
+          local low, high = transpose.side_by_side(t, v.w, "_c" .. c - 1, list[c][1], list[c][2])
+          t:op("store", v.w, nil, to, low)
+          t:op("store", v.w, nil, to:at(v.w.lanes), high)
         end
       end)
     end)

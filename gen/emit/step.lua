@@ -311,6 +311,13 @@ local function each_vector(K, build, only)
   K:each("head", K.plan.attend.share, columns)
 end
 
+-- A vector of the context goes to its place in p, which is of words where the output multiplies pairs.
+local function put(K, p, at, value, used)
+  local context, t = K.plan.attend.context, K.t
+  if not context.pairs then return t:write(value.w, p:at(at), value, used) end
+  t:op(K.plan.product.store_pairs, value.w, nil, p:at(expr.share(at, K.plan.product.group)), value)
+end
+
 -- 1 over the sum of weights at `sums`, or zero where a mask hides all keys.
 local function inverse_of(K, w, sums)
   local t, sum = K.t, K.t:op("load", w, "sum", sums)
@@ -349,7 +356,7 @@ local function context_of(K, step, ptrs)
       local inverse = inverse_of(K, w, p.sums:at(h * w.lanes))
       local value = t:op("load", w, "context", p.o:at(h * step.product.ld + at))
       local final = t:op("mul", w, "o_final", value, inverse)
-      t:write(w, p.out:at(h * ptrs.out.head + at), final, used)
+      put(K, p.out:at(h * ptrs.out.head), at, final, used)
       if test then t:update(test, "fma", final, t:op("zero", w, "zero"), test) end -- 0 * inf is NaN
     end, p.only)
     if test then t:op("store", K.plan.isa.full, nil, p.test, test) end
@@ -400,7 +407,7 @@ local function clear(K, out, probs)
   if probs then params[2] = { "probs", "out", probs } end
   K:part("step_none", "The context of a query that sees no key.", params, function(p)
     each_vector(K, function(h, at, used, w)
-      t:write(w, p.out:at(h * out.head + at), t:op("zero", w, "zero"), used)
+      put(K, p.out:at(h * out.head), at, t:op("zero", w, "zero"), used)
     end)
     if not probs then return end
     K:each("head", K.plan.attend.share, function(h)

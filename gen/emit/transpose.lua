@@ -130,4 +130,10 @@ function M.rows(K, label, group, xt, to)
   end)
 end
 
+-- The lanes of a and b in turn, of vectors of four: those of the first half, and of the second one.
+function M.side_by_side(t, w, name, a, b)
+  local even, odd = t:op("trn_lo", w, "even" .. name, a, b, 1), t:op("trn_hi", w, "odd" .. name, a, b, 1)
+  return t:op("trn_lo", w, "lower" .. name, even, odd, 2), t:op("trn_hi", w, "upper" .. name, even, odd, 2)
+end
+
 return M

@@ -30,9 +30,9 @@ end
 -- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
 -- FMAs are by lane; of pairs and of words of bytes also the op, lane, the op by lane, and group, the numbers of a K
 -- step; unsigned, where the bytes of A have no sign, widens, where no instruction multiplies bytes, coarse, where sums
--- of pairs are pairs of their type, and dup, the FMAs that a word in all lanes takes the time of; of the way
--- `tile` also tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes them),
--- widths (the full one first), rows.
+-- of pairs are pairs of their type, and dup, the FMAs that a word in all lanes takes the time of; blocks, the op and
+-- the rows of a product of blocks; of the way `tile` also tiled, the op of tiles, and vectors, the rows of tiles where
+-- operands do not lie as that way takes them), widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
 -- ops take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers
 -- (C functions that rows call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before
@@ -112,24 +112,37 @@ function M.by_vectors(product)
   return setmetatable({ way = "outer", rows = product.vectors, tiled = false, pad = 1 }, { __index = product })
 end
 
+local DEEP = 2 -- words of a row that a product of blocks takes
+
+-- A product of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
+-- columns, and an instruction takes `deep` words of each; see blocks.lua.
+function M.by_blocks(isa, product)
+  local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].blocks
+  return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = product })
+end
+
 -- The type that a product multiplies: float32 where operands became that.
 function M.multiplied(product) return product.group > 1 and product.a or types.f32 end
 
 -- Numbers of a type in a lane of an instruction that multiplies them.
 function M.at_once(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
-  return row and not row.widens and row.group or 1
+  if not row or row.widens then return 1 end
+  return (row.group or 1) * (row.tiled and isa.tile or row.blocks and DEEP or 1)
 end
 
--- The products of vectors of an ISA, by the order of their types; but for those of the ISA that it has more than.
+-- The products of an ISA, by the order of their types; but for those of the ISA that it has more than.
 function M.own_products(isa)
   local list, base = {}, isa.extends and M.list[isa.extends].products or {}
   for _, name in ipairs(types.names) do
     local key = name .. " " .. name
     local row, inherited = isa.products[key], base[key]
-    if row and not row.tiled and not (inherited and inherited.op == row.op) then
+    local same = row and inherited and inherited.op == row.op and inherited.tiled == row.tiled
+      and inherited.blocks == row.blocks and inherited.widens == row.widens
+    if row and not same then
       local type = types.by_name[name]
-      list[#list + 1] = (type.quantized and M.integers or row.group and M.paired or M.product)(isa, type)
+      local product = (type.quantized and M.integers or row.group and M.paired or M.product)(isa, type)
+      list[#list + 1] = M.by_blocks(isa, product) or product
     end
   end
   return list

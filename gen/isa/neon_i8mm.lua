@@ -1,6 +1,7 @@
 -- Advanced SIMD with what Armv8.6 adds for small numbers: dot products of bfloat16 and of bytes, by a lane, and
 -- conversions to bfloat16. They are written as assembler: clang reads a lane of bfloat16 by an instruction of its own
--- each time, and up to version 15 declares such intrinsics for a whole file or not at all.
+-- each time, and up to version 15 declares such intrinsics for a whole file or not at all. What is volatile stays in
+-- order: clang would load operands ahead until registers are short.
 --
 -- Products of bfloat16 take numbers below 2^-126 as zeros; the sum of two is rounded to odd, and so is that with the
 -- accumulator. So it is without FEAT_EBF16, and with it unless a program sets FPCR.EBF.
@@ -11,12 +12,13 @@ local neon = require "isa.neon"
 
 local features = { "bf16", "dotprod", "i8mm" }
 local rows = neon.products["f32 f32"].rows
+local of_blocks = { columns = { 24, 12, 8, 4 }, rows = { 24, 12, 8, 4 } }
 
 -- A function of assembler for each lane of its second operand; -O0 has the switch, all other levels one case.
 local function by_lane(name, doc, type, instruction)
   local cases = {}
   for lane = 0, 3 do
-    cases[lane + 1] = ('    case %d: __asm__("%s" : "+w"(c) : "w"(a), "w"(b)); break;\n'):format(lane,
+    cases[lane + 1] = ('    case %d: __asm__ volatile("%s" : "+w"(c) : "w"(a), "w"(b)); break;\n'):format(lane,
       instruction:format(lane))
   end
   return ([[
@@ -35,7 +37,7 @@ local function whole(name, doc, type, instruction)
   return ([[
 /* %s */
 static inline %s %s(%s a, %s b, %s c) {
-  __asm__("%s" : "+w"(c) : "w"(a), "w"(b));
+  __asm__ volatile("%s" : "+w"(c) : "w"(a), "w"(b));
   return c;
 }
 ]]):format(doc, type, name, type, type, type, instruction)
@@ -87,8 +89,10 @@ return extend(neon, {
   begin = arm.begin(features),
   finish = arm.finish(features),
   products = {
-    ["bf16 bf16"] = { way = "lane", op = "dot_odd", lane = "dot_odd_lane", group = 2, rows = rows },
-    ["int8 int8"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, rows = rows },
+    ["bf16 bf16"] = { way = "lane", op = "dot_odd", lane = "dot_odd_lane", group = 2, rows = rows,
+                      blocks = { op = "block_odd", rows = of_blocks } },
+    ["int8 int8"] = { way = "lane", op = "dot_bytes", lane = "dot_bytes_lane", group = 4, rows = rows,
+                      blocks = { op = "block_bytes", rows = of_blocks } },
   },
   prelude = [[
 /* Two bfloat16, as a dot product takes them; the first one is the low half. */
@@ -101,6 +105,10 @@ typedef float bf16_pair;
       "bfdot %0.4s, %1.8h, %2.8h"),
     dot_odd_lane = by_lane("dot_odd_lane_4", "c + the products of the pairs of a and one of b.", "float32x4_t",
       "bfdot %%0.4s, %%1.8h, %%2.2h[%d]"),
+    block_odd = whole("block_odd_4", "c + the products of two rows of pairs and two columns.", "float32x4_t",
+      "bfmmla %0.4s, %1.8h, %2.8h"),
+    block_bytes = whole("block_bytes_4", "c + the products of two rows of bytes and two columns.", "int32x4_t",
+      "smmla %0.4s, %1.16b, %2.16b"),
     dot_bytes = whole("dot_bytes_4", "c + the products of the signed bytes of a and b.", "int32x4_t",
       "sdot %0.4s, %1.16b, %2.16b"),
     dot_bytes_lane = by_lane("dot_bytes_lane_4", "c + the products of the signed bytes of a and of a word of b.",
@@ -113,6 +121,8 @@ typedef float bf16_pair;
     dot_odd = "dot_odd_4($1, $2, $3)",
     dot_odd_lane = "dot_odd_lane_4($1, $2, $3, $4)",
     dot_bytes_lane = "dot_bytes_lane_4($1, $2, $3, $4)",
+    block_odd = "block_odd_4($1, $2, $3)",
+    block_bytes = "block_bytes_4($1, $2, $3)",
     low_half = "vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32($1), 16))",
     high_half = "vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32($1), vdupq_n_u32(0xFFFF0000)))",
     zero_low_if = "vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32($2), " ..

@@ -41,6 +41,19 @@ local function op(def)
   list[name] = o
 end
 
+-- The sum of c and the products of both halves of two words; and the words of block n of two in a vector.
+local function odd(c, x, y)
+  return ("ODD(FLUSHED(%s), ODD(FLUSHED(F(LOW(%s) * LOW(%s))), FLUSHED(F(HIGH(%s) * HIGH(%s)))))"):format(c, x, y, x, y)
+end
+local function first_word(of, n) return ("%s(2 * (%s))"):format(of, n) end
+local function second_word(of, n) return ("%s(2 * (%s) + 1)"):format(of, n) end
+
+local function bytes(x, y)
+  local sum = {}
+  for k = 0, 3 do sum[k + 1] = ("BYTE(%s, %d) * BYTE(%s, %d)"):format(x, k, y, k) end
+  return table.concat(sum, " + ")
+end
+
 -- memory
 op { "load",    "f <- a",     "L floats from any float-aligned address", ref = "M(i)" }
 op { "load_kept", "f <- a",   "the same, into a register: no use of the result reads memory again",
@@ -123,11 +136,13 @@ op { "store_pairs", "- <- a f", "L/2 words: the nearest bfloat16 of all lanes", 
 op { "dot",     "f <- f f f", "c plus the products of the high halves, plus those of the low halves of a and b",
      ref = "FLUSHED(fmaf(LOW(a), LOW(b), FLUSHED(fmaf(HIGH(a), HIGH(b), FLUSHED(c)))))", optional = true, port = "fma" }
 op { "dot_odd", "f <- f f f", "c plus the sum of the products of the halves of a and b, both sums rounded to odd",
-     ref = "ODD(FLUSHED(c), ODD(FLUSHED(F(LOW(a) * LOW(b))), FLUSHED(F(HIGH(a) * HIGH(b)))))", optional = true,
-     port = "fma" }
+     ref = odd("c", "a", "b"), optional = true, port = "fma" }
 op { "dot_odd_lane", "f <- f f f n", "the same with lane n of b, which is of the full width, for all lanes",
-     ref = "ODD(FLUSHED(c), ODD(FLUSHED(F(LOW(a) * LOW(B(n)))), FLUSHED(F(HIGH(a) * HIGH(B(n))))))", optional = true,
-     full = 2, port = "fma" }
+     ref = odd("c", "a", "B(n)"), optional = true, full = 2, port = "fma" }
+op { "block_odd", "f <- f f f", "a block of two rows and two columns: c plus the products of two words of a row, " ..
+     "which a has side by side, with two of a column, which b has; one word after the other", optional = true,
+     ref = odd(odd("c", first_word("A", "idiv(i, 2)"), first_word("B", "i % 2")),
+               second_word("A", "idiv(i, 2)"), second_word("B", "i % 2")), port = "fma" }
 op { "low_half", "f <- f",    "the numbers in the low halves", optional = true, ref = "FLOAT(ishl(BITS(a), 16))" }
 op { "high_half", "f <- f",   "the numbers in the high halves", optional = true,
      ref = "FLOAT(iand(BITS(a), 0xFFFF0000))" }
@@ -170,12 +185,13 @@ op { "lane_words", "i <- f f f f", "in each lane the word of that lane of a, b, 
 op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", optional = true,
      ref = "ixor(a, 2155905152)" }
 op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a and b, modulo 2^32", optional = true,
-     port = "fma", ref = "iadd(c, BYTE(a, 0) * BYTE(b, 0) + BYTE(a, 1) * BYTE(b, 1) + BYTE(a, 2) * BYTE(b, 2) + " ..
-                         "BYTE(a, 3) * BYTE(b, 3))" }
+     port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "b")) }
 op { "dot_bytes_lane", "i <- i i i n", "the same with lane n of b, which is of the full width, for all lanes",
-     optional = true, full = 2, port = "fma",
-     ref = "iadd(c, BYTE(a, 0) * BYTE(WORD(B(n)), 0) + BYTE(a, 1) * BYTE(WORD(B(n)), 1) + " ..
-           "BYTE(a, 2) * BYTE(WORD(B(n)), 2) + BYTE(a, 3) * BYTE(WORD(B(n)), 3))" }
+     optional = true, full = 2, port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "WORD(B(n))")) }
+op { "block_bytes", "i <- i i i", "the same of a block as block_odd has them", optional = true, port = "fma",
+     ref = ("iadd(iadd(c, %s), %s)"):format(
+       bytes(("WORD(%s)"):format(first_word("A", "idiv(i, 2)")), ("WORD(%s)"):format(first_word("B", "i % 2"))),
+       bytes(("WORD(%s)"):format(second_word("A", "idiv(i, 2)")), ("WORD(%s)"):format(second_word("B", "i % 2")))) }
 op { "dot_unsigned", "i <- i i i", "as dot_bytes, a's bytes without a sign", optional = true, port = "fma",
      ref = "iadd(c, UBYTE(a, 0) * BYTE(b, 0) + UBYTE(a, 1) * BYTE(b, 1) + UBYTE(a, 2) * BYTE(b, 2) + " ..
            "UBYTE(a, 3) * BYTE(b, 3))" }

@@ -31,11 +31,20 @@ function M.main(recorded)
   return template.file("bench.c.in", { name = plan.cfg.name, work = M.work(plan) })
 end
 
+-- The functions of a tape as C. Those of all ISAs are in one file, and helpers of two may have the same name.
+local function with_own_helpers(t)
+  local text = cprint.functions(t)
+  for helper in text:gmatch("static inline [%w_ *]-([%w_]+)%(") do
+    text = text:gsub("%f[%w_]" .. helper .. "%f[^%w_]", helper .. "_of_" .. t.isa.name)
+  end
+  return text
+end
+
 -- Adds the loops of the products of an ISA.
 local function add_loops(isa, loops, names)
   local t, peaks, others = tape.new(isa), {}, {}
   for i, product in ipairs(isas.own_products(isa)) do
-    local type, name = isas.multiplied(product).name, ("%s_%s"):format(product.op, isa.name)
+    local type, name = isas.multiplied(product).name, ("%s_%s"):format(product.tiled or product.op, isa.name)
     local flops = peak.emit(t, name, product)
     names[#names + 1] = "&peak_" .. name
     local row = 'static const mhagen_peak peak_%s = {"%s", %s, %s, %d};\n'
@@ -44,7 +53,7 @@ local function add_loops(isa, loops, names)
   loops[#loops + 1] = template.file("peak_isa.c.in", {
     guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
     prelude = not isa.extends and isa.prelude or "", -- which the other one has
-    finish = isa.finish or "", functions = cprint.functions(t), peaks = table.concat(peaks),
+    finish = isa.finish or "", functions = with_own_helpers(t), peaks = table.concat(peaks),
     others = table.concat(others),
   })
 end

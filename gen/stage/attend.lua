@@ -233,6 +233,9 @@ local function attend(K, group, a)
       head.pass(K, group, ptrs, { span = span })
       again.check(K, group, ptrs, span)
       if value_context then applied(value_context, ptrs.o, o) end
+      if ptrs.context and plan.product.deep then
+        rounding.blocks(K, group, ptrs.context, context_rows(plan, plan.attend))
+      end
       if p.probs then
         probs.write(K, group, { p = ptrs.p, stats = stats, to = p.probs:at(i * (cfg.seq * cfg.seq_kv)), span = span,
                                 asked = asked })
@@ -332,7 +335,7 @@ function M.sections(plan, stage, add)
     if type then add_task("o", "context of a head", stage.out) end
   elseif stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
-                   count = plan.cfg.seq * stage.context.row })
+                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.product.held })
   elseif not plan.step then
     add_task("o", "context", plan.hb * stage.out)
   end

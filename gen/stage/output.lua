@@ -45,7 +45,9 @@ end
 
 function M.plan(plan, stage)
   local sets, cost = {}, nil
-  for i, group in ipairs(plan.groups) do sets[i] = { rows = group.used, count = group.count } end
+  for i, group in ipairs(plan.groups) do
+    sets[i] = { rows = group.used, count = group.count, even = plan.product.deep }
+  end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
     "columns")
   if plan.arrays.round then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
@@ -118,7 +120,8 @@ local function record(K, stage, pieces, block, panel, bias)
         local in_rows = stage.a.at == "rows"
         local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
         local y = p["y" .. i]:at(g * (group.used * d))
-        local order = in_rows and { row = stage.a.row, step = 1 } or { row = 1, step = group.width }
+        local order = in_rows and { row = stage.a.row, step = 1 }
+          or { row = tiles.deep(plan.product), step = group.width }
         for _, run in ipairs(product.runs[piece.kind]) do
           K:each("tile", run.count, function(j)
             local row = j * run.size + run.at

@@ -26,7 +26,7 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(plan.weights, M.keys,
-    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 } },
+    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
   if stage.c.pairs and not stage.c.in_place then
     stage.product.chunks = tiles.one_chunk(stage.product.steps) -- sums are not stored
@@ -129,7 +129,7 @@ end
 
 -- All rows by all panels: the panels are the inner loop. Where a run bounds the keys, whole tiles are left out.
 local function record_tiles(K, stage, p)
-  local product, c, bounds = stage.product, stage.c, p.bounds
+  local product, c, bounds, deep = stage.product, stage.c, p.bounds, tiles.deep(K.plan.product)
   choices.add(K.t.why, "project_order")
   for _, run in ipairs(product.runs[1]) do
     local from, count = 0, run.count
@@ -144,7 +144,7 @@ local function record_tiles(K, stage, p)
         local column = j * block.width + block.at
         K:chunks(product.chunks, function(mode, k0, steps)
           product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = p.x:at(row * stage.a.row + k0), row = stage.a.row, step = 1,
+            { p = p.x:at(row * stage.a.row + k0 * deep), row = stage.a.row, step = deep,
               scales = p.row_scales and p.row_scales:at(row) },
             product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
             { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,

@@ -10,14 +10,15 @@ function M.plan(plan, stage)
   for _, input in ipairs(stage.inputs) do
     input.to.row = tiles.round_up(tiles.words(plan.product, input.cols), plan.isa.lanes)
   end
-  inputs.split(stage)
+  inputs.split(plan, stage)
   return 0
 end
 
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
     add("entry", { name = input.to.name, doc = "inputs in int8", cols = input.to.row,
-                   count = (input.rows + tiles.rows_behind(plan.product)) * input.to.row, type = plan.product.held })
+                   count = (tiles.round_up(input.rows, tiles.deep(plan.product)) + tiles.rows_behind(plan.product))
+                     * input.to.row, type = plan.product.held })
     add("entry", { name = input.to.scales, doc = "scales of their rows", count = input.rows })
   end
 end

@@ -29,8 +29,8 @@ function M.rewrite(plan, list)
   return inputs.in_front(out, stages)
 end
 
-function M.plan(_, stage)
-  inputs.split(stage)
+function M.plan(plan, stage)
+  inputs.split(plan, stage)
   return 0
 end
 
