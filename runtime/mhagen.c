@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__aarch64__) && defined(__linux__) && __STDC_HOSTED__
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -40,7 +40,7 @@ static int has_avx512_fp16(void) {
  * system says. */
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 static int has_neon_fp16(void) { return 1; }
-#elif defined(__linux__)
+#elif defined(__linux__) && __STDC_HOSTED__
 static int has_neon_fp16(void) { return (getauxval(AT_HWCAP) & 1ul << 10) != 0; }
 #elif defined(__APPLE__)
 static int has_neon_fp16(void) {
@@ -59,11 +59,11 @@ static int has_neon_fp16(void) { return 0; }
 
 #if defined(__aarch64__)
 /* Dot products, bfloat16 and I8MM: what the compiler takes for granted, or else what the operating
- * system says. */
+ * system says, where there is a libc to ask it by. */
 #if defined(__ARM_FEATURE_DOTPROD) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && \
     defined(__ARM_FEATURE_MATMUL_INT8)
 static int has_neon_i8mm(void) { return 1; }
-#elif defined(__linux__)
+#elif defined(__linux__) && __STDC_HOSTED__
 static int has_neon_i8mm(void) {
   const unsigned long first = 1ul << 20, second = 1ul << 13 | 1ul << 14;
   return (getauxval(AT_HWCAP) & first) == first && (getauxval(AT_HWCAP2) & second) == second;

@@ -498,7 +498,7 @@ def test_real_slurm(slurm, tmp_path):
     rows = sweep.rows()
     shutil.rmtree(sweep.out)
     assert subprocess.run(sweep.command(*args), env=sweep.env, stdout=subprocess.DEVNULL).returncode == 0
-    measured = {field for field in FIELDS if re.search("us_|_seconds|gflops|fraction|disturbed", field)}
+    measured = {field for field in FIELDS if re.search("us_|_seconds|gflops|peak_low|fraction|disturbed", field)}
     here = sweep.rows()
     assert list(rows) == list(here) and len(rows) == 12
     for command, row in rows.items():
