@@ -303,6 +303,7 @@ COVER = [
     "h=2 d_model=20 dk=6 dv=3 seq=1 seq_kv=23 attention=cross cache=fixed cache_dtype=f16 qk_norm=rms norm_span=all",
     "h=2 d_model=3 dk=2 seq=2 seq_kv=5 cache=append cache_dtype=int8 unroll=full",
     "h=4 h_kv=2 dk=6 seq=9 seq_kv=21 project=none cache=append cache_dtype=int8 rope=half batch=2",  # turned, and kept
+    "h=2 dk=3 dv=5 d_model=6 seq=2 seq_kv=9 attention=cross project=q cache=fixed dtype=bf16 io_dtype=f16",
 ]
 
 
