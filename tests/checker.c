@@ -1654,11 +1654,11 @@ static void check_needs(checker *c) {
   require_need(c, PAST, append, 1, kernel->seq_kv - (kernel->by_length ? kernel->members[0] : kernel)->seq);
   require_need(c, CACHE, append || fixed, cache_align(c), -1);
   if ((kernel->cache_bytes > 0) != (append || fixed)) fail(c, "cache_bytes is %zu", kernel->cache_bytes);
-  /* Rows for a small cache that are not inputs as they are stand in the workspace before. */
+  /* The workspace is for rows that are not kept as they are read: made ones, and inputs in float32. */
   const int projected = projects(c, K) || projects(c, V), made = projected || has(c, MHAGEN_ROPE),
             integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
-            scratch = has(c, MHAGEN_QK_NORM | MHAGEN_IO_DTYPE) || integers ||
-                      (kept_bytes(c) < sizeof(float) && made);
+            small = kept_bytes(c) < sizeof(float), wide = has(c, MHAGEN_IO_DTYPE) && (made || !small),
+            scratch = has(c, MHAGEN_QK_NORM) || integers || wide || (small && made);
   const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
   const int filling[] = {K, V, PACKED, CACHE};

@@ -1163,8 +1163,12 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
   const int guessed = (r->shape->options & (MHAGEN_ALIBI | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) != 0;
   const int least = r->attend ? r->attend->least : -126;
   const double lost = ldexp(1, least - (r->attend ? r->attend->digits : 24)), far = ldexp(1, least + (guessed ? 9 : 1));
+  /* Keys that are inputs: where one is infinite, so would be numbers of a projected key, of either sign. */
+  const int tested = r->shape->folds & (MHAGEN_FOLD_ABSORB_K | MHAGEN_FOLD_MERGE_K) &&
+                     r->shape->options & MHAGEN_CROSS;
   double most = sink, sum = 0, off = 0;
   for (size_t j = e->first; j < e->end; j++) {
+    if (tested && isinf(s.x[j])) s.x[j] = NAN;
     if (e->sees[j] && s.x[j] > most) most = s.x[j];
   }
   /* Scores less the largest one, and what that is beyond an integer, so that huge scores that are equal differ by

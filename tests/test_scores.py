@@ -15,7 +15,8 @@ CONFIGS = ["h=2 d_model=9 dk=3 dv=2 seq=19", "h=2 d_model=9 dk=2 dv=4 seq=19",
            "h=3 d_model=6 dk=3 dv=4 seq=130 causal=true kv_len=true probs=true key_rows=3 key_block=16",
            "h=1 d_model=4 dk=28 dv=27 seq=17 attention=cross seq_kv=12 probs=true fold=off unroll=tile",
            "h=1 d_model=3 dk=2 dv=3 seq=3 attention=cross seq_kv=4 kv_len=true unroll=full",
-          "h=1 d_model=1 dk=1 seq=1 dtype=f16"]  # where huge scores are not finite
+           "h=1 d_model=1 dk=1 seq=1 dtype=f16",  # where huge scores are not finite
+           "h=3 d_model=9 dk=3 dv=4 seq=21 causal=true mask=bool scores=masked"]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +35,11 @@ def test_toy_scores(config, meaning):
 
 
 def test_toy_scores_random(meaning):
+    """Without keys that the toy rows leave out; without scores as a result, for half of what a mask's clamp leaves is
+    no longer huge; without ALiBi, for the reference knows by which maximum its rounded weights are made."""
     isas = ",".join(isa for isa in ISAS if native(isa))
     run("python3", ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 4, "--cc", "gcc",
-        env={**os.environ, "REFERENCE_FLAGS": meaning})
+        "--without", "strassen,project,layout,io_dtype,scores,alibi", env={**os.environ, "REFERENCE_FLAGS": meaning})
 
 
 def test_toy_scores_are_small():

@@ -292,6 +292,7 @@ COVER = [
     "h=2 d_model=7 dk=5 dv=3 seq=2 seq_kv=23 attention=cross cache=fixed io_dtype=bf16 unroll=full",
     "h=2 d_model=24 dk=16 seq=34 strassen=true io_dtype=bf16",
     "h=2 d_model=9 dk=10 seq=19 k_block=16 io_dtype=f16",  # merged weights
+    "h=2 d_model=6 dk=32 seq=6 k_width=7 attention=cross io_dtype=bf16",  # and keys that are inputs
     "h=4 h_kv=2 d_model=20 dk=6 dv=9 seq=5 seq_kv=37 cache=append cache_dtype=int8 causal=true q_len=true rope=half",
     "h=4 h_kv=2 dk=6 dv=9 seq=5 seq_kv=37 project=none cache=append cache_layout=bhsd cache_dtype=int8 batch=2",
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append cache_dtype=bf16 kv_start=true sink=true q_len=true "
@@ -304,6 +305,7 @@ COVER = [
     "h=2 d_model=20 dk=6 dv=3 seq=1 seq_kv=23 attention=cross cache=fixed cache_dtype=f16 qk_norm=rms norm_span=all",
     "h=2 d_model=3 dk=2 seq=2 seq_kv=5 cache=append cache_dtype=int8 unroll=full",
     "h=4 h_kv=2 dk=6 seq=9 seq_kv=21 project=none cache=append cache_dtype=int8 rope=half batch=2",  # turned, and kept
+    "h=2 dk=3 dv=5 d_model=6 seq=2 seq_kv=9 attention=cross project=q cache=fixed dtype=bf16 io_dtype=f16",
 ]
 
 

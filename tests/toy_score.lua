@@ -1,10 +1,11 @@
 -- Toy rows of gen/score, and their meaning for the reference: a change of scores with a pointer of its own, a
--- bias by the key, and an interval with a first key. They show what a row takes. Shapes switch them on.
+-- bias by the key, and an interval with a first key. They show what a row takes. Shapes switch them on;
+-- not for quadrants, which mix rows, and where q has other rows or another type.
 
 local LOG2E = 1.4426950408889634
 
 local function on(key, divisor)
-  return function(cfg) return cfg[key] % divisor == 1 and not cfg.strassen end
+  return function(cfg) return cfg[key] % divisor == 1 end
 end
 
 return {
@@ -28,7 +29,7 @@ return {
   },
   { on = on("h", 2), first = function(s) return s.place - 5 end },
   meaning = [[
-#define TOY(key, divisor) (shape->key % (divisor) == 1 && !(shape->options & MHAGEN_STRASSEN))
+#define TOY(key, divisor) (shape->key % (divisor) == 1)
 #define BENDS (TOY(dk, 2) && !(shape->options & (MHAGEN_KV_START | MHAGEN_Q_LEN)))
 #define BENT(s, by) (BENDS ? (s) / 2 + (s) * (by) / 64 : (s))
 #define SLOPED(s) ((s) + (TOY(dv, 3) ? (double)key / 16 : 0))
