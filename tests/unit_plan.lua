@@ -109,9 +109,13 @@ return function(check)
     { "dtype=int8 attention=cross project=kv", 4, 2 }, { "dtype=int8 seq_kv=12 cache=append", 4, 2 },
     { "dtype=int8 attention=cross project=qvo", 4, 2 }, { "dtype=int8 rope=half", 4, 2 },
     { "dtype=bf16 weight_dtype=int8", 1, 2, "small integers" }, { "dtype=bf16 weight_dtype=int4", 1, 1, "groups" },
-    { "dtype=f16 isa=avx512_fp16", 2, 1, "sums of half precision" }, { "dtype=bf16 isa=avx512_fp16", 1, 1 },
-    { "dtype=f16 attend_dtype=f32 isa=neon_fp16", 2, 1 }, { "dtype=f16 attend_dtype=bf16 isa=neon_fp16", 2, 1 },
-    { "dtype=f16 attend_dtype=f32 dv=3 isa=avx512_fp16", 1, 1, "dv has to be even" },
+    { "dtype=f16 d_model=128 dv=32 isa=avx512_fp16", 2, 1, "sums of half precision" },
+    { "dtype=f16 d_model=130 dv=32 attend_dtype=f32 isa=neon_fp16", 2, 1 },
+    { "dtype=f16 d_model=127 dv=32 attend_dtype=f32 isa=neon_fp16", 1, 1, "sums of fewer" },
+    { "dtype=f16 d_model=128 dv=31 attend_dtype=bf16 isa=neon_fp16", 1, 1, "dv has to be even" },
+    { "dtype=f16 d_model=128 dv=30 attend_dtype=f32 isa=avx512_fp16", 1, 1, "sums of fewer" },
+    { "dtype=f16 d_model=128 attend_dtype=f32 project=qkv isa=avx512_fp16", 2, 1 },
+    { "dtype=bf16 isa=avx512_fp16", 1, 1 },
     { "attend_dtype=f16 isa=neon_fp16", 1, 1, "sums of half precision" }, { "dtype=int8 isa=avx512_fp16", 4, 1 },
   } do
     local base = paired_base:gsub("(%w+)=%S+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
