@@ -10,7 +10,7 @@ local M = {}
 
 local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 
--- What stands against it, as paired.lua has such.
+-- What stands against it, of a plan and the list of the formula.
 local against = {
   { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
   { function(plan, list)
@@ -26,9 +26,8 @@ local against = {
 function M.choose(plan, list)
   local own = #list > 1 and isas.by_blocks(plan.isa, plan.product)
   if not own then return end
-  for _, row in ipairs(against) do
-    if row[1](plan, list) then return choices.say(plan.why, "no products of blocks", row[2]) end
-  end
+  local found = choices.against(against, plan, list)
+  if found then return choices.say(plan.why, "no products of blocks", found) end
   plan.product = own
   choices.add(plan.why, "blocks")
 end

@@ -185,4 +185,11 @@ function M.add(list, id) M.take(list, assert(by_id[id], id)) end
 -- The same of one that no measurement is about.
 function M.say(list, choice, reason) M.join(list, { { choice = choice, reason = reason, rejected = {} } }) end
 
+-- Why not: the reason of the first row { holds, reason } that holds, both functions of the rest, or reason a text.
+function M.against(rows, ...)
+  for _, row in ipairs(rows) do
+    if row[1](...) then return type(row[2]) == "function" and row[2](...) or row[2] end
+  end
+end
+
 return M

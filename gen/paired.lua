@@ -37,8 +37,8 @@ local function short_sums(list)
   end
 end
 
--- What stands against it, as functions of the plan and the list of the formula, the first one counts: for the products
--- of projections, and for those of attention.
+-- What stands against it, of a plan and the list of the formula: for the products of projections, and for those of
+-- attention.
 local against_projections = {
   { function(plan, list)
       return few_queries(plan, list) and graph.projection(list, "output") and attend_of(list).out % plan.isa.lanes > 0
@@ -73,18 +73,12 @@ local against_tiles = {
     "a given key_rows is no multiple of two tiles" },
 }
 
-local function reason(plan, list, rows)
-  for _, row in ipairs(rows) do
-    if row[1](plan, list) then return row[2] end
-  end
-end
-
 -- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
 function M.choose(plan, list)
   local function choose(name, what, against)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
-    local found = reason(plan, list, against)
+    local found = choices.against(against, plan, list)
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
@@ -96,7 +90,7 @@ function M.choose(plan, list)
     choose("product", "projections", against_projections)
   end
   choose("attend_product", "attention", against_attention)
-  local found = plan.attend_product.tiled and reason(plan, list, against_tiles)
+  local found = plan.attend_product.tiled and choices.against(against_tiles, plan, list)
   if not found then return end
   choices.say(plan.why, "no tiles in attention", found)
   plan.attend_product = isas.by_vectors(plan.attend_product)

@@ -20,55 +20,37 @@ end
 -- Whether there are so few that lanes over them would be idle for the most part.
 function M.few_queries(plan) return plan.cfg.seq * 4 <= plan.isa.lanes end
 
--- What stands against it, as functions of the plan and the stage `attend`, the first one counts.
+local function about_queries(key)
+  return { function(plan) return plan.cfg[key] end, key .. " is given, which is about lanes over queries" }
+end
+
+-- What stands against it, of a plan and the stage `attend`.
 local against = {
-  function(plan)
-    if not M.few_queries(plan) then
-      return "lanes over keys would read the cache once for each query, and pay for up to a query for four lanes"
-    end
-  end,
-  function(plan)
-    if plan.cfg.seq_kv < tile_keys(plan) then
-      return ("lanes over keys take %d keys at a time"):format(tile_keys(plan))
-    end
-  end,
-  function(plan)
-    if plan.cfg.unroll == "full" then return "straight code has no loop over the keys that a cache has now" end
-  end,
-  function(plan)
-    for _, key in ipairs { "query_vectors", "key_rows", "context_rows" } do
-      if plan.cfg[key] then return key .. " is given, which is about lanes over queries" end
-    end
-  end,
-  function(plan)
-    if plan.scores.shown then return "scores are written with lanes over queries" end
-  end,
-  function(plan)
-    if plan.product.integers then return "integers are made of a context with lanes over queries" end
-  end,
-  function(plan)
-    local exact = plan.product.b == types.f32 and plan.attend_product.b == types.f32
-    if not exact and plan.cache == types.f32 then return "operands of products are rounded as they are read" end
-  end,
-  function(plan, attend)
-    local columns = tiles.vector_blocks(plan.isa, attend.breadth, 1)
-    local last = columns[#columns].vecs[1]
-    if attend.values.exact and plan.cache == types.f32 and last.used < last.w.lanes then
-      return "rows of V in this cache are no whole vectors, and nothing may be read behind them"
-    end
-  end,
+  { function(plan) return not M.few_queries(plan) end,
+    "lanes over keys would read the cache once for each query, and pay for up to a query for four lanes" },
+  { function(plan) return plan.cfg.seq_kv < tile_keys(plan) end,
+    function(plan) return ("lanes over keys take %d keys at a time"):format(tile_keys(plan)) end },
+  { function(plan) return plan.cfg.unroll == "full" end,
+    "straight code has no loop over the keys that a cache has now" },
+  about_queries "query_vectors", about_queries "key_rows", about_queries "context_rows",
+  { function(plan) return plan.scores.shown end, "scores are written with lanes over queries" },
+  { function(plan) return plan.product.integers end, "integers are made of a context with lanes over queries" },
+  { function(plan)
+      local exact = plan.product.b == types.f32 and plan.attend_product.b == types.f32
+      return not exact and plan.cache == types.f32
+    end, "operands of products are rounded as they are read" },
+  { function(plan, attend)
+      local columns = tiles.vector_blocks(plan.isa, attend.breadth, 1)
+      local last = columns[#columns].vecs[1]
+      return attend.values.exact and plan.cache == types.f32 and last.used < last.w.lanes
+    end, "rows of V in this cache are no whole vectors, and nothing may be read behind them" },
 }
 
 -- Decides whether a plan has steps.
 function M.choose(plan, attend)
   if plan.cfg.cache == "none" then return end
-  for _, reason in ipairs(against) do
-    local found = reason(plan, attend)
-    if found then
-      choices.say(plan.why, "no lanes over keys in attend", found)
-      return
-    end
-  end
+  local found = choices.against(against, plan, attend)
+  if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
   local step = { keys = tile_keys(plan), block = plan.cfg.key_block or KEY_BLOCK }
   plan.step = step
   choices.add(plan.why, "key_lanes")

@@ -63,6 +63,12 @@ local function write(K, group, ptrs, what)
   end)
 end
 
+-- A weight as it is returned: times `inverse`, of the sum; what is below `least` is zero.
+function M.normal(t, w, suffix, weight, inverse, least)
+  local scaled = t:op("mul", w, "scaled" .. suffix, weight, inverse)
+  return t:op("zero_if", w, "w" .. suffix, t:op("lt", w, "tiny" .. suffix, scaled, least), scaled)
+end
+
 -- The attention weights. ptrs: p, stats, to = where those of the first query go, span, asked.
 function M.write(K, group, ptrs)
   local t, w = K.t, K.plan.isa.full
@@ -73,11 +79,7 @@ function M.write(K, group, ptrs)
     of_vector = function(c, stats)
       local inverse = t:op("load", w, ("inverse_c%d"):format(c - 1), stat(group, stats, "inverse", c))
       local least = t:op("set", w, ("least_c%d"):format(c - 1), 2.0 ^ -126)
-      return function(name, weight)
-        local scaled = t:op("mul", w, "scaled_" .. name, weight, inverse)
-        local tiny = t:op("lt", w, "tiny_" .. name, scaled, least)
-        return t:op("zero_if", w, "w_" .. name, tiny, scaled)
-      end
+      return function(name, weight) return M.normal(t, w, "_" .. name, weight, inverse, least) end
     end,
   })
 end

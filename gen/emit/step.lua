@@ -8,6 +8,7 @@ local exp = require "emit.exp"
 local expr = require "expr"
 local gemm = require "emit.gemm"
 local mask = require "emit.mask"
+local probs = require "emit.probs"
 local product_of = require "emit.product"
 local score = require "score.init"
 local softmax = require "emit.softmax"
@@ -37,6 +38,9 @@ local function of_head(K, p, h)
 end
 
 local function lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
+
+-- Whether a mask hides the key that a bias is of.
+local function hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), lowest(t, w)) end
 
 -- ---- scores ----
 
@@ -160,9 +164,8 @@ local function without_keys(K, ptrs)
     local seen = t:start("zero", w, "seen")
     K:each("key", p.stop - p.first, function(i)
       t:block(function()
-        local bias = t:op("dup", w, "bias", p.mask:at(p.first + i))
-        local hidden = t:op("lt", w, "hidden", bias, lowest(t, w))
-        t:update(seen, "add", seen, t:op("zero_if", w, "counts", hidden, t:op("set", w, "one", 1.0)))
+        local out = hidden(t, w, p.mask:at(p.first + i))
+        t:update(seen, "add", seen, t:op("zero_if", w, "counts", out, t:op("set", w, "one", 1.0)))
       end)
     end)
     local none = t:op("lt", w, "none", seen, t:op("set", w, "half", 0.5))
@@ -259,11 +262,11 @@ local function seen_values(K, ptrs)
     local t, w = K.t, K.plan.isa.full
     K:each("key", p.keys, function(i)
       t:block(function()
-        local hidden = t:op("lt", w, "hidden", t:op("dup", w, "bias", p.mask:at(i)), lowest(t, w))
+        local out = hidden(t, w, p.mask:at(i))
         K:vectors("i", K.plan.attend.breadth, function(at, used)
           t:block(function()
             local value = t:read("load", w, "value", p.v:at(i * value_row(K) + at), used)
-            t:op("store", w, nil, p.seen:at(i * value_row(K) + at), t:op("zero_if", w, "seen_value", hidden, value))
+            t:op("store", w, nil, p.seen:at(i * value_row(K) + at), t:op("zero_if", w, "seen_value", out, value))
           end)
         end)
       end)
@@ -390,8 +393,7 @@ local function probs_of(K, ptrs)
     K:vectors("i", K.plan.cfg.seq_kv, function(at, used)
       t:block(function()
         local key = t:op("add", w, "key", t:op("iota", w, "lane"), t:op("index", w, "from", at))
-        local scaled = t:op("mul", w, "scaled", t:op("load", w, "weight", p.p:at(at)), inverse)
-        local value = t:op("zero_if", w, "normal", t:op("lt", w, "tiny", scaled, least), scaled)
+        local value = probs.normal(t, w, "", t:op("load", w, "weight", p.p:at(at)), inverse, least)
         value = t:op("zero_if", w, "late", t:op("lt", w, "behind", last, key), value)
         value = t:op("zero_if", w, "seen", t:op("lt", w, "before", key, first), value)
         t:write(w, p.probs:at(at), value, used)
@@ -401,19 +403,18 @@ local function probs_of(K, ptrs)
 end
 
 -- The context and the weights of a row that sees no key.
-local function clear(K, out, probs)
-  local t, cfg = K.t, K.plan.cfg
+local function clear(K, out, weights)
+  local t, w, cfg = K.t, K.plan.isa.full, K.plan.cfg
   local params = { { "out", "out", out.p } }
-  if probs then params[2] = { "probs", "out", probs } end
+  if weights then params[2] = { "probs", "out", weights } end
   K:part("step_none", "The context of a query that sees no key.", params, function(p)
-    each_vector(K, function(h, at, used, w)
+    each_vector(K, function(h, at, used)
       put(K, p.out:at(h * out.head), at, t:op("zero", w, "zero"), used)
     end)
-    if not probs then return end
+    if not weights then return end
     K:each("head", K.plan.attend.share, function(h)
       K:vectors("i", cfg.seq_kv, function(at, used)
         t:block(function()
-          local w = K.plan.isa.full
           t:write(w, p.probs:at(h * (cfg.seq * cfg.seq_kv) + at), t:op("zero", w, "zero"), used)
         end)
       end)

@@ -479,9 +479,9 @@ static __attribute__((noinline)) void step_probs(const float *p, const float *su
     const __m256 weight = _mm256_loadu_ps(p);
     const __m256 scaled = _mm256_mul_ps(weight, scale);
     const __m256 tiny = _mm256_cmp_ps(scaled, least, _CMP_LT_OQ);
-    const __m256 normal = _mm256_andnot_ps(tiny, scaled);
+    const __m256 w = _mm256_andnot_ps(tiny, scaled);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
-    const __m256 late = _mm256_andnot_ps(behind, normal);
+    const __m256 late = _mm256_andnot_ps(behind, w);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
     const __m256 seen = _mm256_andnot_ps(before, late);
     _mm256_storeu_ps(probs, seen);
@@ -493,9 +493,9 @@ static __attribute__((noinline)) void step_probs(const float *p, const float *su
     const __m256 weight = _mm256_loadu_ps(p + 8);
     const __m256 scaled = _mm256_mul_ps(weight, scale);
     const __m256 tiny = _mm256_cmp_ps(scaled, least, _CMP_LT_OQ);
-    const __m256 normal = _mm256_andnot_ps(tiny, scaled);
+    const __m256 w = _mm256_andnot_ps(tiny, scaled);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
-    const __m256 late = _mm256_andnot_ps(behind, normal);
+    const __m256 late = _mm256_andnot_ps(behind, w);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
     const __m256 seen = _mm256_andnot_ps(before, late);
     _mm256_maskstore_ps(probs + 8, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0), seen);
