@@ -68,6 +68,12 @@ M.rows = {
                  { "16 words, 8 such sums", "9.8e-4 of equal rows, of 1e-3; adding up takes half as long" },
                  { "float32 behind 4 words", "4.2e-4 (normal data), but slower than float32" },
                  { "the same for attention", "scores of 16 would err by a unit of 2^-6" } } },
+  { "shorts", "products of int8 by halves of words",
+    "an instruction adds two products; bytes of weights become halves once for all rows of a tile",
+    rejected = { { "bytes widened beside each product", "Zen 5, avx2: minilm 23 % slower, berttiny 16 %" },
+                 { "halves in the order of memory", "an operation more for each word of weights; prototype, avx2, " ..
+                   "tiles of 4x16: 9 % slower" },
+                 { "5x16 or 8x8 on avx2", "prototype: 11 and 32 % slower than 4x16" } } },
   { "short_chains", "maxima and sums in short chains",
     "pairs of maxima, four sums: the exponentials can start earlier",
     rejected = { { "one chain each", "micro 0.5 % slower, small 0.2 %" } } },

@@ -15,7 +15,7 @@ local M = {}
 -- Products of bytes that int32 holds the sum of.
 local MOST = (2 ^ 31 - 1) // (127 * 127)
 
-local NUMBERS = { [4] = "four", [8] = "eight" }
+local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
 local function check(plan, stage)
   if stage.steps <= MOST then return end
@@ -44,6 +44,7 @@ end
 -- Says what it costs, and where it does not pay, of a plan whose order is known.
 function M.tell(plan)
   if not plan.product.quant then return end
+  if plan.product.quant.op then choices.add(plan.why, "shorts") end
   local floats, all, own, making = 0, 0, 0, 0
   for _, stage in ipairs(plan.stages) do
     local product, macs = stage.product, stage.fill and 0 or stage:macs()
@@ -57,7 +58,7 @@ function M.tell(plan)
   local share, at_once = math.floor(100 * own / all + 0.5), plan.product.group * tiles.deep(plan.product)
   choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
-      words.number(memory.BYTES * floats // plan.product.group), words.number(memory.BYTES * floats)))
+      words.number(floats * plan.product.quant.bits // 8), words.number(memory.BYTES * floats)))
   local none = plan.product.widens and
     "it saves memory, and little time or none: bytes are widened before they are multiplied"
   choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.product.b.name), none

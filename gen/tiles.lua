@@ -20,8 +20,11 @@ function M.refuse(key, value, rule) error({ key = key, value = value, rule = rul
 -- Words of a row and of a column that a product takes at once, and so many rows and columns.
 function M.deep(product) return product.deep or 1 end
 
--- Words of a product that n numbers of a sum take.
-function M.words(product, n) return M.round_up(M.ceil_div(n, product.group), M.deep(product)) end
+-- Words of a product that n numbers of a sum take: all that one of operand B is multiplied with.
+function M.words(product, n)
+  local together = math.max(M.deep(product), product.group > 1 and M.in_step(product) or 1)
+  return M.round_up(M.ceil_div(n, product.group), together)
+end
 
 -- The same, and those of zeros behind them, where tile registers take whole rows of words.
 function M.padded(product, words) return M.round_up(words, product.pad or 1) end

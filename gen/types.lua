@@ -82,8 +82,9 @@ function M.pairs(type)
   return in_pairs[type.name]
 end
 
--- Four numbers of int8 in a word.
+-- Four numbers of int8 in a word, and two of them, as signed halves.
 M.words = { name = "words of int8", bytes = 4, c = "int8_word" }
+M.short_words = { name = "pairs of int8", bytes = 4, c = "int8_pair" }
 
 -- Weights as small integers in words of memory, times a scale: name; bits of an integer, of which so many are in_word;
 -- op, which makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and

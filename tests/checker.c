@@ -880,6 +880,8 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
      * factor may have another sign then, as may an infinite score. */
     if (has(c, MHAGEN_WEIGHT_DTYPE) && bounds[i] == INFINITY && !isfinite(s)) continue;
     const int poisoned = kept_bytes(c) == 1 && has(c, MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED) && isnan(s);
+    /* Rows of integers with an infinity are NaN, of which softcap makes nothing finite. */
+    if ((quantized || poisoned) && bounds[i] == INFINITY && isnan(s)) continue;
     const int good = want[i] == -INFINITY
                          ? s == -INFINITY || poisoned || (quantized && isnan(s)) /* of a row with Inf */
                      : !isfinite(want[i]) ? !isfinite(s)

@@ -46,7 +46,11 @@ local function part(bits)
     return low >= 1 << bits - 1 and low - (1 << bits) or low
   end
 end
-fn.BYTE, fn.NIBBLE = part(8), part(4)
+fn.BYTE, fn.NIBBLE, fn.SHORT = part(8), part(4), part(16)
+
+local function short(x) return x == x and math.tointeger(fn.rintf(x)) & 0xFFFF or 0 end
+function fn.SHORTS(x, y) return (string.unpack("<i4", string.pack("<I4", short(x) | short(y) << 16))) end
+
 function fn.floor(x) return x ~= x and x or math.floor(x) + 0.0 end
 
 function fn.rintf(x)

@@ -97,8 +97,9 @@ def test_isas():
 
 def test_widest_of_a_type():
     """Who multiplies pairs or words has so many times its lanes; who only widens them has no more."""
-    at_once = {("avx512_bf16", "bf16"): 2, ("avx512_bf16", "int8"): 4, ("avx_vnni", "int8"): 4,
-               ("amx", "bf16"): 32, ("amx", "int8"): 64, ("neon_i8mm", "bf16"): 4, ("neon_i8mm", "int8"): 8}
+    at_once = {("avx2", "int8"): 2, ("avx512", "int8"): 2, ("avx512_bf16", "bf16"): 2, ("avx512_bf16", "int8"): 4,
+               ("avx_vnni", "int8"): 4, ("avx512_fp16", "int8"): 4, ("avx512_fp16", "f16"): 2, ("amx", "bf16"): 32,
+               ("amx", "int8"): 64, ("neon_fp16", "f16"): 2, ("neon_i8mm", "bf16"): 4, ("neon_i8mm", "int8"): 8}
     rows = [line.split() for line in run("isas").stdout.splitlines()[1:]]
     lanes = {row[0]: int(row[1]) for row in rows if row[3] == "yes"}
     for dtype in "f32", "bf16", "f16", "int8":

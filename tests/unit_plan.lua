@@ -118,7 +118,7 @@ return function(check)
     { "dtype=bf16 isa=avx512_fp16", 1, 1 },
     { "attend_dtype=f16 isa=neon_fp16", 1, 1, "sums of half precision" }, { "dtype=int8 isa=avx512_fp16", 4, 1 },
   } do
-    local base = paired_base:gsub("(%w+)=%S+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
+    local base = paired_base:gsub("([%w_]+)=%S+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
     local words = base .. case[1]
     local plan = plan_of.build(config.load(nil, split(words)))
     local why = ""

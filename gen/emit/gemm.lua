@@ -45,16 +45,16 @@ end
 
 -- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
 local function quants(t, tile)
-  local b, quant, words = tile.b, tile.product.quant, {}
+  local b, in_step, op, words = tile.b, tiles.in_step(tile.product), tile.product.quant.op, {}
   return function(step)
-    local part, vectors = step.i % quant.in_word, {}
+    local part, vectors = step.i % in_step, {}
     for c, v in ipairs(tile.vecs) do
       local name = ("%s_c%d"):format(step.tag, c - 1)
       if part == 0 then
-        local at = b.p:at(expr.share(step.k, quant.in_word) * b.step + (c - 1) * t.isa.lanes)
+        local at = b.p:at(expr.share(step.k, in_step) * b.step + (c - 1) * t.isa.lanes)
         words[c] = t:op("load_words", v.w, "words" .. name, at)
       end
-      vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part)
+      vectors[c] = t:op(op, v.w, "b" .. name, words[c], part)
     end
     return vectors
   end

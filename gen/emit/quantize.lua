@@ -1,5 +1,5 @@
 -- Numbers as integers times a scale, which is the largest |x| over 127: the nearest integers to x (127 / largest), ties
--- to even, four in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A largest
+-- to even, four or two in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A largest
 -- number below 2^-100 counts as that, for 127 over it might be infinite.
 
 local tiles = require "tiles"
@@ -26,7 +26,7 @@ end
 -- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, row. The place of the scales has what
 -- numbers are multiplied by until they are words.
 local function block(K, q, rows)
-  local t, isa = K.t, K.plan.isa
+  local t, isa, group = K.t, K.plan.isa, K.plan.product.group
   local w, lanes, list = isa.full, isa.lanes, {}
   local function read(name, at, used)
     if used <= 0 then return t:op("zero", w, name) end
@@ -51,12 +51,12 @@ local function block(K, q, rows)
       end
       local function integers(n, word, used)
         local values, row = {}, n > 0 and "_row" .. n or ""
-        for i = 0, 3 do
-          local at = q.x:at((first * deep + n) * q.cols + word * 4 + i * lanes)
+        for i = 0, group - 1 do
+          local at = q.x:at((first * deep + n) * q.cols + word * group + i * lanes)
           local value = read("value_" .. i .. row, at, used - i * lanes)
           values[i + 1] = t:op("mul", w, "scaled_" .. i .. row, value, by[n])
         end
-        return as_read(K, w, row, t:op("words", w, "integers" .. row, table.unpack(values)))
+        return as_read(K, w, row, t:op(K.plan.product.words, w, "integers" .. row, table.unpack(values)))
       end
       local function words(word, used)
         t:block(function()
@@ -68,9 +68,9 @@ local function block(K, q, rows)
           t:op("store", w, nil, to:at(lanes), t:op("trn_hi", w, "high", one, other, 2))
         end)
       end
-      local whole = q.cols // (4 * lanes)
-      K:each("i", whole, function(i) words(i * lanes, 4 * lanes) end)
-      if q.cols > whole * 4 * lanes then words(whole * lanes, q.cols - whole * 4 * lanes) end
+      local whole, rest = q.cols // (group * lanes), q.cols % (group * lanes)
+      K:each("i", whole, function(i) words(i * lanes, group * lanes) end)
+      if rest > 0 then words(whole * lanes, rest) end
     end)
   end
   K:each("row", rows // deep, function(i) together(i, deep) end)
@@ -96,9 +96,10 @@ function M.rows(K, x)
     end)
 end
 
--- x[rows][width] of a group, whose lanes are queries -> words[rows / 4][width] and scales[width].
+-- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width].
 function M.lanes(K, group, x)
-  local t, whole, rest = K.t, x.rows // 4, x.rows % 4
+  local t, product, whole, rest = K.t, K.plan.product, x.rows // 4, x.rows % 4
+  local parts = 4 // product.group -- words of four rows
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
     ("%d rows for a group of queries in int8."):format(x.rows),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
@@ -121,20 +122,23 @@ function M.lanes(K, group, x)
           local high = t:op("larger_size", w, "high" .. name, list[2], list[3])
           local scale, inverse = scales(t, w, name, t:op("larger_size", w, "most" .. name, low, high))
           t:op("store", w, nil, p.scales:at(lane), scale)
-          local function integers(row, rows, of)
+          local function integers(row, rows, of, part)
             local values = {}
-            for i = 0, 3 do
+            for i = part or 0, 3, parts do
               local number = ("%s%d%s"):format(of, i, name)
               local value = i < rows and read("value" .. of, row, i) or t:op("zero", w, "none" .. number)
-              values[i + 1] = t:op("mul", w, "scaled" .. number, value, inverse)
+              values[#values + 1] = t:op("mul", w, "scaled" .. number, value, inverse)
             end
-            return as_read(K, w, of .. name, t:op("lane_words", w, ("integers%s%s"):format(of, name),
-              table.unpack(values)))
+            local own = ("integers%s%s%s"):format(part or "", of, name)
+            return as_read(K, w, of .. name, t:op(product.lane_words, w, own, table.unpack(values)))
           end
-          if tiles.deep(K.plan.product) == 1 then
+          if tiles.deep(product) == 1 then
             local function words(row, rows)
               t:block(function()
-                t:op("store_words", w, nil, p.words:at(row * group.width + lane), integers(row, rows, ""))
+                for part = 0, parts - 1 do
+                  t:op("store_words", w, nil, p.words:at((row * parts + part) * group.width + lane),
+                    integers(row, rows, "", parts > 1 and part))
+                end
               end)
             end
             K:each("word", whole, function(row) words(row, 4) end)

@@ -96,13 +96,14 @@ return {
   registers = 16,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 8, 5, 3, 2 }, rows = { 8, 5, 3, 2 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
+    ["int8 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
                       rows = { columns = { 8, 4, 2 }, rows = { 8, 4, 2 } } },
   },
   fused = true,
   helpers = {
     load_kept = x86.helpers.load_kept, load_bytes = bytes, load_bytes_n = bytes, round_bf16 = bf16,
-    words = x86.words.words, lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes,
+    words = x86.words.words, lane_words = x86.words.lane_words, short_words = x86.words.short_words,
+    lane_short_words = x86.words.lane_short_words, dot_shorts = x86.words.dot_shorts,
     larger_size = x86.words.larger_size,
     load_bf16 = some_bf16, load_bf16_n = some_bf16, load_f16 = some_f16, load_f16_n = some_f16,
     store_bf16 = put_bf16, store_bf16_n = put_bf16, store_f16 = put_f16, store_f16_n = put_f16,
@@ -110,7 +111,8 @@ return {
   },
   widths = {
     { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", p = "_mm256", si = "si256", register = "x", cost = 1,
-      words = x86.words_256, bytes = x86.bytes_256, permute = "_mm256_permutevar8x32_epi32(", order = ", order)" },
+      words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
+      permute = "_mm256_permutevar8x32_epi32(", order = ", order)" },
   },
   rows = {
     load = "_mm256_loadu_ps($1)",
@@ -158,7 +160,10 @@ return {
     zero_words = "_mm256_setzero_si256()",
     words = "words_8($1, $2, $3, $4)",
     lane_words = "lane_words_8($1, $2, $3, $4)",
-    dot_bytes = "dot_bytes_8($1, $2, $3)",
+    short_words = "short_words_8($1, $2)",
+    lane_short_words = "lane_short_words_8($1, $2)",
+    shorts = x86.shorts,
+    dot_shorts = "dot_shorts_8($1, $2, $3)",
     to_f = "_mm256_cvtepi32_ps($1)",
     larger_size = "larger_size_8($1, $2)",
     as_i = "_mm256_castps_si256($1)",

@@ -22,14 +22,16 @@ return {
   registers = 32,
   products = {
     ["f32 f32"] = { way = "outer", rows = { columns = { 24, 10, 7, 5, 4, 3 }, rows = { 24, 10, 7, 5, 4, 3 } } },
-    ["int8 int8"] = { way = "outer", op = "dot_bytes", group = 4, widens = true,
+    ["int8 int8"] = { way = "outer", op = "dot_shorts", group = 2, part = "shorts",
                       rows = { columns = { 24, 10, 6, 4, 3 }, rows = { 24, 10, 6, 4, 3 } } },
   },
   fused = true,
   saturates = true,
   helpers = {
     load_kept = x86.helpers.load_kept, round_bf16 = x86.to_bf16, words = x86.words.words,
-    lane_words = x86.words.lane_words, dot_bytes = x86.words.dot_bytes, larger_size = x86.words.larger_size,
+    lane_words = x86.words.lane_words, short_words = x86.words.short_words,
+    lane_short_words = x86.words.lane_short_words, dot_shorts = x86.words.dot_shorts,
+    larger_size = x86.words.larger_size,
     nibble = [[
 /* The low 4 bits of each word, signed. */
 static inline $t nibbles_$lanes($i a) {
@@ -85,13 +87,14 @@ static inline __m512 root16(__m512 a) {
 ]],
   widths = { -- cost: FMA issue slots, in full vectors
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
-      full = "0xFFFF", low = "(", wider = "(a)", cost = 1, words = x86.words_512, bytes = x86.bytes_512,
+      full = "0xFFFF", low = "(", wider = "(a)", cost = 1,
+      words = x86.words_512, bytes = x86.bytes_512, shorts = x86.shorts_512,
       halfp = "_mm256", hi = "__m256i", signed = "_mm_loadu_si128", halves = "_mm256_loadu_si256(",
       permute = "_mm512_permutexvar_epi32(order, ", order = ")",
       register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
       full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
-      words = x86.words_256, bytes = x86.bytes_256,
+      words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
       halfp = "_mm", hi = "__m128i", signed = "_mm_loadl_epi64", halves = "_mm_loadu_si128(",
       permute = "_mm256_permutexvar_epi32(order, ", order = ")",
       cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
@@ -142,7 +145,10 @@ static inline __m512 root16(__m512 a) {
     zero_words = "$p_setzero_$si()",
     words = "words_$lanes($1, $2, $3, $4)",
     lane_words = "lane_words_$lanes($1, $2, $3, $4)",
-    dot_bytes = "dot_bytes_$lanes($1, $2, $3)",
+    short_words = "short_words_$lanes($1, $2)",
+    lane_short_words = "lane_short_words_$lanes($1, $2)",
+    shorts = x86.shorts,
+    dot_shorts = "dot_shorts_$lanes($1, $2, $3)",
     iadd = "$p_add_epi32($1, $2)",
     to_f = "$p_cvtepi32_ps($1)",
     larger_size = "larger_size_$lanes($1, $2)",

@@ -79,20 +79,34 @@ function M.product(isa, type)
            held = types.held(type), does = of_floats }
 end
 
-local declared = [[
+local four = [[
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
 ]]
 
+local two = [[
+/* Two int8 in the halves of a word: of four the first and the third, then the others. */
+typedef float int8_pair;
+]]
+
+-- What operands A are, by their numbers in a word: type, what C has to know of them, and the ops that make words of
+-- numbers that follow each other in vectors, and of those in a lane of several.
+local of_group = {
+  [4] = { held = types.words, declared = four, words = "words", lane_words = "lane_words" },
+  [2] = { held = types.short_words, declared = four .. two, words = "short_words", lane_words = "lane_short_words" },
+}
+
 -- That of words of bytes, whose sums are integers; has also quant, how weights are packed (pack.lua), scales, their
--- type, declared, what C has to know of the words, widens, and unsigned: the bytes of A are 128 more.
+-- type, words and lane_words, the ops that make words, declared, what C has to know of these, widens, and unsigned: the
+-- bytes of A are 128 more. With `part` words of A have two numbers, and those of B become two such words in turn.
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
+  local a = of_group[row.group]
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
-           tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = types.words,
-           packed = types.words, does = of_words, scales = types.f32, declared = declared,
-           unsigned = row.unsigned, widens = row.widens,
-           quant = { bits = 8, in_word = row.group, sums = row.unsigned } }
+           tiled = row.tiled, pad = row.tiled and isa.tile or 1, integers = true, held = a.held,
+           packed = types.words, does = of_words, scales = types.f32, declared = a.declared, words = a.words,
+           lane_words = a.lane_words, unsigned = row.unsigned, widens = row.widens,
+           quant = { bits = 8, in_word = 4, op = row.part, sums = row.unsigned } }
 end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also

@@ -11,7 +11,8 @@
 -- F16(x) round to a type, to even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A
 -- NaN is as good as any other.
 -- WORD(x) is the word of 32 bits that lies in a float, BYTE(a, n) and NIBBLE(a, n) are parts of one, signed, from the
--- lowest on, UBYTE(a, n) is one without a sign.
+-- lowest on, UBYTE(a, n) is one without a sign. SHORT(a, n) is a signed half, SHORTS(x, y) the word of two, the first
+-- in the low bits, each the nearest integer.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
 -- zero if that is below 2^-126; so are LOW(x) and HIGH(x). ODD(x, y) is x + y rounded to odd, which is, if neither
 -- neighbour is exact, the one with an odd last bit, and flushed. LOW_F16(x) and HIGH_F16(x) are the halves of a word as
@@ -184,6 +185,18 @@ op { "lane_words", "i <- f f f f", "in each lane the word of that lane of a, b, 
      domain = "fabsf(a) <= 127.0 and fabsf(b) <= 127.0 and fabsf(c) <= 127.0 and fabsf(d) <= 127.0" }
 op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", optional = true,
      ref = "ixor(a, 2155905152)" }
+-- words of two numbers, where an ISA multiplies halves of words alone: of four that follow each other the first and the
+-- third, then the second and the fourth, as two shifts find them in a word of bytes
+op { "short_words", "i <- f f", "L words of two numbers each of a and b, so in turn: the nearest integers as signed " ..
+     "halves; of NaN any", optional = true,
+     ref = "SHORTS(N(4 * idiv(i, 2) + i % 2), N(4 * idiv(i, 2) + i % 2 + 2))",
+     domain = "fabsf(N(4 * idiv(i, 2) + i % 2)) <= 127.0 and fabsf(N(4 * idiv(i, 2) + i % 2 + 2)) <= 127.0" }
+op { "lane_short_words", "i <- f f", "in each lane the word of that lane of a and b, as above", optional = true,
+     ref = "SHORTS(a, b)", domain = "fabsf(a) <= 127.0 and fabsf(b) <= 127.0" }
+op { "shorts",  "i <- i n",   "bytes n and n + 2 of each word as signed halves", optional = true,
+     ref = "SHORTS(BYTE(a, n), BYTE(a, n + 2))" }
+op { "dot_shorts", "i <- i i i", "c plus the products of the signed halves of a and b, modulo 2^32", optional = true,
+     port = "fma", ref = "iadd(iadd(c, SHORT(a, 0) * SHORT(b, 0)), SHORT(a, 1) * SHORT(b, 1))" }
 op { "dot_bytes", "i <- i i i", "c plus the products of the signed bytes of a and b, modulo 2^32", optional = true,
      port = "fma", ref = ("iadd(c, %s)"):format(bytes("a", "b")) }
 op { "dot_bytes_lane", "i <- i i i n", "the same with lane n of b, which is of the full width, for all lanes",

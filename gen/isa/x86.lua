@@ -35,9 +35,12 @@ M.bytes_256 = quarter .. ",\n      " .. quarter
 M.bytes_512 = M.bytes_256 .. ",\n      " .. M.bytes_256
 M.words_256 = "0, 4, 1, 5, 2, 6, 3, 7"
 M.words_512 = "0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15"
+M.shorts_256 = "0, 1, 4, 5, 2, 3, 6, 7"
+M.shorts_512 = "0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15"
+M.shorts = { [0] = "$p_srai_epi16($p_slli_epi16($1, 8), 8)", [1] = "$p_srai_epi16($1, 8)" }
 
--- Words of four bytes, for AVX2 and AVX-512. Packing works on quarters of 128 bits: the words of a, b, c and d are
--- there as rows, and as columns in the result. NaN becomes -128.
+-- Words of bytes and of halves, for AVX2 and AVX-512. Packing works on quarters of 128 bits: the words of a, b, c and
+-- d are there as rows, and as columns in the result. NaN becomes any integer.
 M.words = {
   larger_size = [[
 /* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
@@ -66,15 +69,29 @@ static inline $i lane_words_$lanes($t a, $t b, $t c, $t d) {
   return $p_shuffle_epi8($p_packs_epi16(low, high), order);
 }
 ]],
-  dot_bytes = [[
-/* c + the products of the signed bytes of a and b: those of even bytes, and of odd ones, as pairs
- * of 16 bits, whose sums do not overflow. gcc would add all that a tile has in another order, and
- * keep it on the stack until then. */
-static inline $i dot_bytes_$lanes($i a, $i b, $i c) {
-  const $i a_even = $p_srai_epi16($p_slli_epi16(a, 8), 8);
-  const $i b_even = $p_srai_epi16($p_slli_epi16(b, 8), 8);
-  const $i odd = $p_madd_epi16($p_srai_epi16(a, 8), $p_srai_epi16(b, 8));
-  $i sum = $p_add_epi32(c, $p_add_epi32($p_madd_epi16(a_even, b_even), odd));
+  short_words = [[
+/* Words of two of four numbers each, which follow each other in a, b: the first and the third, then
+ * the second and the fourth, as signed halves. */
+static inline $i short_words_$lanes($t a, $t b) {
+  const $i order = $p_setr_epi32(
+      $shorts);
+  const $i first = $p_cvtps_epi32(a), second = $p_cvtps_epi32(b);
+  const $i fours = $permute$p_packs_epi32(first, second)$order;
+  return $p_shufflehi_epi16($p_shufflelo_epi16(fours, 0xD8), 0xD8);
+}
+]],
+  lane_short_words = [[
+/* In each lane the word of two numbers, as signed halves. */
+static inline $i lane_short_words_$lanes($t a, $t b) {
+  const $i low = $p_and_$si($p_cvtps_epi32(a), $p_set1_epi32(0xFFFF));
+  return $p_or_$si(low, $p_slli_epi32($p_cvtps_epi32(b), 16));
+}
+]],
+  dot_shorts = [[
+/* c + the products of the signed halves of a and b. gcc would add all that a tile has in another
+ * order, and keep it on the stack until then. */
+static inline $i dot_shorts_$lanes($i a, $i b, $i c) {
+  $i sum = $p_add_epi32(c, $p_madd_epi16(a, b));
   __asm__("" : "+$register"(sum));
   return sum;
 }

@@ -5,12 +5,12 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][9] -> y[3][9], 1 head of 2
  *             int8, attention in f32
- *   plan      keys      tiles 3x2, k3; 1 of 1 heads together
- *             values    tiles 3x2, k3; 1 of 1 heads together
- *             queries   tiles 3x2, k3; 1 of 1 heads together
+ *   plan      keys      tiles 3x2, k6; 1 of 1 heads together
+ *             values    tiles 3x2, k6; 1 of 1 heads together
+ *             queries   tiles 3x2, k6; 1 of 1 heads together
  *             attend    1 x 3 of 8 queries
  *                       scores 3x3 k2 | context 1 of 2x3 k3
- *             output    tiles 3x9, k1
+ *             output    tiles 3x9, k2
  *   numbers   operands of projections in int8, of attention in f32;
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
@@ -145,6 +145,8 @@ mhagen_status tiny_int8_packed_check(const void *bytes, size_t size) {
 #endif
 /* Four int8, as a dot product takes them; the first one is in the low bits. */
 typedef float int8_word;
+/* Two int8 in the halves of a word: of four the first and the third, then the others. */
+typedef float int8_pair;
 
 /* The larger of |a| and b, whose sign is not set: their bits have the same order, NaN is above. */
 static inline __m256 larger_size_8(__m256 a, __m256 b) {
@@ -152,23 +154,20 @@ static inline __m256 larger_size_8(__m256 a, __m256 b) {
   return _mm256_castsi256_ps(_mm256_max_epi32(size, _mm256_castps_si256(b)));
 }
 
-/* Words of four numbers each, which follow each other in a, b, c, d, as signed bytes. */
-static inline __m256i words_8(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
-  const __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
+/* Words of two of four numbers each, which follow each other in a, b: the first and the third, then
+ * the second and the fourth, as signed halves. */
+static inline __m256i short_words_8(__m256 a, __m256 b) {
   const __m256i order = _mm256_setr_epi32(
-      0, 4, 1, 5, 2, 6, 3, 7);
-  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+      0, 1, 4, 5, 2, 3, 6, 7);
+  const __m256i first = _mm256_cvtps_epi32(a), second = _mm256_cvtps_epi32(b);
+  const __m256i fours = _mm256_permutevar8x32_epi32(_mm256_packs_epi32(first, second), order);
+  return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(fours, 0xD8), 0xD8);
 }
 
-/* c + the products of the signed bytes of a and b: those of even bytes, and of odd ones, as pairs
- * of 16 bits, whose sums do not overflow. gcc would add all that a tile has in another order, and
- * keep it on the stack until then. */
-static inline __m256i dot_bytes_8(__m256i a, __m256i b, __m256i c) {
-  const __m256i a_even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
-  const __m256i b_even = _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8);
-  const __m256i odd = _mm256_madd_epi16(_mm256_srai_epi16(a, 8), _mm256_srai_epi16(b, 8));
-  __m256i sum = _mm256_add_epi32(c, _mm256_add_epi32(_mm256_madd_epi16(a_even, b_even), odd));
+/* c + the products of the signed halves of a and b. gcc would add all that a tile has in another
+ * order, and keep it on the stack until then. */
+static inline __m256i dot_shorts_8(__m256i a, __m256i b, __m256i c) {
+  __m256i sum = _mm256_add_epi32(c, _mm256_madd_epi16(a, b));
   __asm__("" : "+x"(sum));
   return sum;
 }
@@ -179,18 +178,14 @@ static inline __m256 kept8(__m256 a) {
   return a;
 }
 
-/* In each lane the word of four numbers, as signed bytes. */
-static inline __m256i lane_words_8(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
-  const __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
-  const __m256i order = _mm256_setr_epi32(
-      0x0C080400, 0x0D090501, 0x0E0A0602, 0x0F0B0703,
-      0x0C080400, 0x0D090501, 0x0E0A0602, 0x0F0B0703);
-  return _mm256_shuffle_epi8(_mm256_packs_epi16(low, high), order);
+/* In each lane the word of two numbers, as signed halves. */
+static inline __m256i lane_short_words_8(__m256 a, __m256 b) {
+  const __m256i low = _mm256_and_si256(_mm256_cvtps_epi32(a), _mm256_set1_epi32(0xFFFF));
+  return _mm256_or_si256(low, _mm256_slli_epi32(_mm256_cvtps_epi32(b), 16));
 }
 
 /* 3 rows of 9 numbers in int8. */
-static __attribute__((noinline)) void quantize_rows_3x9(const float *x, int8_word *words,
+static __attribute__((noinline)) void quantize_rows_3x9(const float *x, int8_pair *words,
     float *scales) {
   __m256 largest[8], largest_2[4];
 #pragma GCC unroll 8
@@ -248,11 +243,7 @@ static __attribute__((noinline)) void quantize_rows_3x9(const float *x, int8_wor
       const __m256 value_1 = _mm256_maskload_ps(x + 9 * row + 8, _mm256_setr_epi32(-1, 0, 0, 0, 0,
           0, 0, 0));
       const __m256 scaled_1 = _mm256_mul_ps(value_1, inverse_row);
-      const __m256 value_2 = _mm256_setzero_ps();
-      const __m256 scaled_2 = _mm256_mul_ps(value_2, inverse_row);
-      const __m256 value_3 = _mm256_setzero_ps();
-      const __m256 scaled_3 = _mm256_mul_ps(value_3, inverse_row);
-      const __m256i integers = words_8(scaled_0, scaled_1, scaled_2, scaled_3);
+      const __m256i integers = short_words_8(scaled_0, scaled_1);
       _mm256_storeu_ps(words + 8 * row, _mm256_castsi256_ps(integers));
     }
   }
@@ -260,13 +251,13 @@ static __attribute__((noinline)) void quantize_rows_3x9(const float *x, int8_wor
 }
 
 /* 3 rows of 9 numbers in int8. */
-static __attribute__((noinline)) void quantize_3x9(const float *x, int8_word *words,
+static __attribute__((noinline)) void quantize_3x9(const float *x, int8_pair *words,
     float *scales) {
   quantize_rows_3x9(x, words, scales);
 }
 
-/* A tile of 3 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void rows_3x2_k3(const int8_word *a, const int8_word *b,
+/* A tile of 3 rows and 2 columns, 6 K steps. */
+static __attribute__((noinline)) void rows_3x2_k6(const int8_pair *a, const int8_word *b,
     const float *row_scales, const float *scales, float *c) {
   __m256i acc_c0[3];
   acc_c0[0] = _mm256_setzero_si256();
@@ -274,13 +265,23 @@ static __attribute__((noinline)) void rows_3x2_k3(const int8_word *a, const int8
   acc_c0[2] = _mm256_setzero_si256();
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256i b_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
-    const __m256i a_r0 = _mm256_castps_si256(_mm256_set1_ps(a[i]));
-    acc_c0[0] = dot_bytes_8(a_r0, b_c0, acc_c0[0]);
-    const __m256i a_r1 = _mm256_castps_si256(_mm256_set1_ps(a[i + 8]));
-    acc_c0[1] = dot_bytes_8(a_r1, b_c0, acc_c0[1]);
-    const __m256i a_r2 = _mm256_castps_si256(_mm256_set1_ps(a[i + 16]));
-    acc_c0[2] = dot_bytes_8(a_r2, b_c0, acc_c0[2]);
+    /* k = 2 * i */
+    const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
+    const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
+    const __m256i a_r0_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i]));
+    acc_c0[0] = dot_shorts_8(a_r0_k0, b_k0_c0, acc_c0[0]);
+    const __m256i a_r1_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8]));
+    acc_c0[1] = dot_shorts_8(a_r1_k0, b_k0_c0, acc_c0[1]);
+    const __m256i a_r2_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 16]));
+    acc_c0[2] = dot_shorts_8(a_r2_k0, b_k0_c0, acc_c0[2]);
+    /* k = 2 * i + 1 */
+    const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
+    const __m256i a_r0_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 1]));
+    acc_c0[0] = dot_shorts_8(a_r0_k1, b_k1_c0, acc_c0[0]);
+    const __m256i a_r1_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 9]));
+    acc_c0[1] = dot_shorts_8(a_r1_k1, b_k1_c0, acc_c0[1]);
+    const __m256i a_r2_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 17]));
+    acc_c0[2] = dot_shorts_8(a_r2_k1, b_k1_c0, acc_c0[2]);
   }
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
 #pragma GCC unroll 3
@@ -294,13 +295,13 @@ static __attribute__((noinline)) void rows_3x2_k3(const int8_word *a, const int8
 }
 
 /* Projects rows of 1 head. */
-static __attribute__((noinline)) void project_rows(const int8_word *x, const int8_word *w,
+static __attribute__((noinline)) void project_rows(const int8_pair *x, const int8_word *w,
     float *out, const float *row_scales) {
-  rows_3x2_k3(x, w, row_scales, w + 24, out);
+  rows_3x2_k6(x, w, row_scales, w + 24, out);
 }
 
-/* A tile of 3 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void queries_3x2_k3(const int8_word *a, const int8_word *b,
+/* A tile of 3 rows and 2 columns, 6 K steps. */
+static __attribute__((noinline)) void queries_3x2_k6(const int8_pair *a, const int8_word *b,
     const float *row_scales, const float *scales, const float *bias, float *c) {
   __m256i acc_c0[3];
   acc_c0[0] = _mm256_setzero_si256();
@@ -308,13 +309,23 @@ static __attribute__((noinline)) void queries_3x2_k3(const int8_word *a, const i
   acc_c0[2] = _mm256_setzero_si256();
 #pragma GCC unroll 3
   for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256i b_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
-    const __m256i a_r0 = _mm256_castps_si256(_mm256_set1_ps(a[i]));
-    acc_c0[0] = dot_bytes_8(a_r0, b_c0, acc_c0[0]);
-    const __m256i a_r1 = _mm256_castps_si256(_mm256_set1_ps(a[i + 8]));
-    acc_c0[1] = dot_bytes_8(a_r1, b_c0, acc_c0[1]);
-    const __m256i a_r2 = _mm256_castps_si256(_mm256_set1_ps(a[i + 16]));
-    acc_c0[2] = dot_bytes_8(a_r2, b_c0, acc_c0[2]);
+    /* k = 2 * i */
+    const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
+    const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
+    const __m256i a_r0_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i]));
+    acc_c0[0] = dot_shorts_8(a_r0_k0, b_k0_c0, acc_c0[0]);
+    const __m256i a_r1_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8]));
+    acc_c0[1] = dot_shorts_8(a_r1_k0, b_k0_c0, acc_c0[1]);
+    const __m256i a_r2_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 16]));
+    acc_c0[2] = dot_shorts_8(a_r2_k0, b_k0_c0, acc_c0[2]);
+    /* k = 2 * i + 1 */
+    const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
+    const __m256i a_r0_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 1]));
+    acc_c0[0] = dot_shorts_8(a_r0_k1, b_k1_c0, acc_c0[0]);
+    const __m256i a_r1_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 9]));
+    acc_c0[1] = dot_shorts_8(a_r1_k1, b_k1_c0, acc_c0[1]);
+    const __m256i a_r2_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 17]));
+    acc_c0[2] = dot_shorts_8(a_r2_k1, b_k1_c0, acc_c0[2]);
   }
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
   const __m256 bias_c0 = _mm256_loadu_ps(bias);
@@ -329,9 +340,9 @@ static __attribute__((noinline)) void queries_3x2_k3(const int8_word *a, const i
 }
 
 /* Projects queries of 1 head. */
-static __attribute__((noinline)) void project_queries(const int8_word *x, const int8_word *w,
+static __attribute__((noinline)) void project_queries(const int8_pair *x, const int8_word *w,
     float *out, const float *bias, const float *row_scales) {
-  queries_3x2_k3(x, w, row_scales, w + 24, bias, out);
+  queries_3x2_k6(x, w, row_scales, w + 24, bias, out);
 }
 
 /* XT[2][8] from 3 rows of X[..][8]. */
@@ -578,7 +589,7 @@ static __attribute__((noinline)) void attend_3of8(const float *keys, const float
 }
 
 /* 2 rows for a group of queries in int8. */
-static __attribute__((noinline)) void quantize_lanes_2x3of8(const float *x, int8_word *words,
+static __attribute__((noinline)) void quantize_lanes_2x3of8(const float *x, int8_pair *words,
     float *scales) {
   {
     __m256 largest_c0[4];
@@ -602,22 +613,21 @@ static __attribute__((noinline)) void quantize_lanes_2x3of8(const float *x, int8
     const __m256 inverse_c0 = _mm256_div_ps(steps_c0, size_c0);
     _mm256_storeu_ps(scales, scale_c0);
     {
-      const __m256 value0_c0 = _mm256_loadu_ps(x);
-      const __m256 scaled0_c0 = _mm256_mul_ps(value0_c0, inverse_c0);
-      const __m256 value1_c0 = _mm256_loadu_ps(x + 8);
-      const __m256 scaled1_c0 = _mm256_mul_ps(value1_c0, inverse_c0);
-      const __m256 none2_c0 = _mm256_setzero_ps();
-      const __m256 scaled2_c0 = _mm256_mul_ps(none2_c0, inverse_c0);
-      const __m256 none3_c0 = _mm256_setzero_ps();
-      const __m256 scaled3_c0 = _mm256_mul_ps(none3_c0, inverse_c0);
-      const __m256i integers_c0 = lane_words_8(scaled0_c0, scaled1_c0, scaled2_c0, scaled3_c0);
-      _mm256_storeu_ps(words, _mm256_castsi256_ps(integers_c0));
+#pragma GCC unroll 2
+      for (ptrdiff_t value = 0; value < 2; ++value) {
+        const __m256 value_c0 = _mm256_loadu_ps(x + 8 * value);
+        const __m256 scaled_c0 = _mm256_mul_ps(value_c0, inverse_c0);
+        const __m256 none_c0_2 = _mm256_setzero_ps();
+        const __m256 scaled_c0_2 = _mm256_mul_ps(none_c0_2, inverse_c0);
+        const __m256i integers_c0 = lane_short_words_8(scaled_c0, scaled_c0_2);
+        _mm256_storeu_ps(words + 8 * value, _mm256_castsi256_ps(integers_c0));
+      }
     }
   }
 }
 
-/* A tile of 3 rows and 9 columns, 1 K steps. */
-static __attribute__((noinline)) void output_3of8_3x9_k1(const int8_word *a, const int8_word *b,
+/* A tile of 3 rows and 9 columns, 2 K steps. */
+static __attribute__((noinline)) void output_3of8_3x9_k2(const int8_pair *a, const int8_word *b,
     const float *row_scales, const float *scales, const float *bias, float *c) {
   __m256i acc_c0[3], acc_c1[3];
   acc_c0[0] = _mm256_setzero_si256();
@@ -626,13 +636,25 @@ static __attribute__((noinline)) void output_3of8_3x9_k1(const int8_word *a, con
   acc_c1[1] = _mm256_setzero_si256();
   acc_c0[2] = _mm256_setzero_si256();
   acc_c1[2] = _mm256_setzero_si256();
-  const __m256i b_c0 = _mm256_castps_si256(_mm256_loadu_ps(b));
-  const __m256i b_c1 = _mm256_castps_si256(_mm256_loadu_ps(b + 8));
+  /* k = 0 */
+  const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b));
+  const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
+  const __m256i words_k0_c1 = _mm256_castps_si256(_mm256_loadu_ps(b + 8));
+  const __m256i b_k0_c1 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c1, 8), 8);
 #pragma GCC unroll 3
   for (ptrdiff_t r = 0; r < 3; ++r) {
-    const __m256i a_r = _mm256_castps_si256(_mm256_set1_ps(a[r]));
-    acc_c0[r] = dot_bytes_8(a_r, b_c0, acc_c0[r]);
-    acc_c1[r] = dot_bytes_8(a_r, b_c1, acc_c1[r]);
+    const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[r]));
+    acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
+    acc_c1[r] = dot_shorts_8(a_k0, b_k0_c1, acc_c1[r]);
+  }
+  /* k = 1 */
+  const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
+  const __m256i b_k1_c1 = _mm256_srai_epi16(words_k0_c1, 8);
+#pragma GCC unroll 3
+  for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[r + 8]));
+    acc_c0[r] = dot_shorts_8(a_k1, b_k1_c0, acc_c0[r]);
+    acc_c1[r] = dot_shorts_8(a_k1, b_k1_c1, acc_c1[r]);
   }
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
   const __m256 bias_c0 = _mm256_loadu_ps(bias);
@@ -654,8 +676,8 @@ static __attribute__((noinline)) void output_3of8_3x9_k1(const int8_word *a, con
 
 /* 9 columns of Y for 3 queries, from the context of all heads. */
 static __attribute__((noinline)) void output_1x3of8_9(const int8_word *panel, const float *bias,
-    const int8_word *o1, const float *scales1, float *y1) {
-  output_3of8_3x9_k1(o1, panel, scales1, panel + 16, bias, y1);
+    const int8_pair *o1, const float *scales1, float *y1) {
+  output_3of8_3x9_k2(o1, panel, scales1, panel + 16, bias, y1);
 }
 
 /* Everything for one batch entry. */
@@ -664,7 +686,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const wo = (const float *)args->packed + 112; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 144; /* [16], bias */
   float *const context = (float *)args->workspace; /* [2][8] a group */
-  float *const context_words = (float *)args->workspace + 16; /* [1][8] a group */
+  float *const context_words = (float *)args->workspace + 16; /* [2][8] a group */
   float *const context_scales = (float *)args->workspace + 32; /* [1][8] a group */
   float *const words_q = (float *)args->workspace + 48; /* [3][8] */
   float *const scales_q = (float *)args->workspace + 80; /* [3], scales of their rows */
@@ -726,7 +748,7 @@ static void task_attend(const mhagen_args *args, int index) {
 static void task_quantize_context(const mhagen_args *args, int index) {
   (void)index;
   float *const context = (float *)args->workspace; /* [2][8] a group */
-  float *const context_words = (float *)args->workspace + 16; /* [1][8] a group */
+  float *const context_words = (float *)args->workspace + 16; /* [2][8] a group */
   float *const context_scales = (float *)args->workspace + 32; /* [1][8] a group */
   quantize_lanes_2x3of8(context, context_words, context_scales);
 }
@@ -735,7 +757,7 @@ static void task_output(const mhagen_args *args, int index) {
   (void)index;
   const float *const wo = (const float *)args->packed + 112; /* [32], Wo */
   const float *const bo = (const float *)args->packed + 144; /* [16], bias */
-  float *const context_words = (float *)args->workspace + 16; /* [1][8] a group */
+  float *const context_words = (float *)args->workspace + 16; /* [2][8] a group */
   float *const context_scales = (float *)args->workspace + 32; /* [1][8] a group */
   output_1x3of8_9(wo, bo, context_words, context_scales, args->y);
 }
