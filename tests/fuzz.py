@@ -142,7 +142,7 @@ def random_config(rng, rows):
         config = effective(config, rows)
         if config.get("unroll") == "k" and max(config["d_model"], config["seq"], config["h"] * config["dk"]) > 64:
             config["unroll"] = "tile"  # straight code of long sums takes most of the time, and shows no more
-        if config.get("dtype") == "f16" and rng.random() < 0.5:
+        if config.get("dtype") == "f16" and config.get("unroll") != "full" and rng.random() < 0.5:
             config = long_sums(config)
         if flops(config) <= 8e6:
             return config

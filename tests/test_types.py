@@ -123,7 +123,8 @@ def test_what_the_files_say(tmp_path):
     assert "projections in bf16, of attention in f32" in " ".join(text.split()).replace("* ", "")
     header = (tmp_path / "mha_bf16_h2_d8_k4_s5_attend_f32_scalar.h").read_text()
     assert re.search(r"shape .*\n?.*bf16", header)
-    for isa, says in ("avx2", "it saves memory, and little time"), ("avx512_bf16", "an instruction does four"):
+    for isa, says in (("scalar", "it saves memory, and little time"), ("avx2", "an instruction does two"),
+                      ("avx512_bf16", "an instruction does four")):
         said = run(MHAGEN, "explain", *shape[:-1], f"isa={isa}", "dtype=int8")
         assert says in said
         sizes = re.search("error at most 0.03 instead of 1e-06; weights of ([0-9,]+) bytes instead of ([0-9,]+)", said)

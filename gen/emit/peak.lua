@@ -28,7 +28,8 @@ end
 -- sums are operands as well: it would multiply once what they share.
 local function by_vectors(t, name, product)
   local isa, w, load, store = t.isa, t.isa.full, product.does.load, product.does.store
-  local instruction = product.group == 1 and isa.fused or product.group > 1 and not (product.widens or product.quant and product.quant.op)
+  local several = product.widens or product.quant and product.quant.op
+  local instruction = product.group == 1 and isa.fused or product.group > 1 and not several
   local count = math.min(isa.registers - 4, M.MOST)
   define(t, name, function()
     local acc = {}

@@ -1,6 +1,6 @@
 -- Numbers as integers times a scale, which is the largest |x| over 127: the nearest integers to x (127 / largest), ties
--- to even, four or two in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A largest
--- number below 2^-100 counts as that, for 127 over it might be infinite.
+-- to even, four or two in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A
+-- largest number below 2^-100 counts as that, for 127 over it might be infinite.
 
 local tiles = require "tiles"
 local transpose = require "emit.transpose"
