@@ -151,7 +151,7 @@ local packing_tables = {
     name = "pack_terms", pointer = "terms" },
   { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",
     type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
-  { doc = "the same of pairs of bfloat16", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
+  { doc = "the same of pairs", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
     count = "pair_count" },
   { doc = "the same of quants", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
     count = "quant_count" },

@@ -1,6 +1,6 @@
 -- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied,
--- four that follow each other in a sum in a word of memory, as paired.lua has two. Rows of Q, K, V and Y are float32
--- again where their tiles end.
+-- four or two that follow each other in a sum in a word of memory, as paired.lua has two. Rows of Q, K, V and Y are
+-- float32 again where their tiles end.
 
 local choices = require "choices"
 local graph = require "graph"

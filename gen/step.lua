@@ -72,7 +72,7 @@ end
 function M.plan(plan, attend)
   local cfg, step, lanes = plan.cfg, plan.step, plan.isa.lanes
   local cost
-  step.product, cost = tiles.columns(plan, { rows = "context_rows", vectors = "query_vectors" },
+  step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
     { { rows = attend.share, count = 1 } }, attend.breadth, step.block, "rows")
   step.p_row = tiles.round_up(cfg.seq_kv + M.VECTORS * lanes, lanes)
   local scores = tiles.ceil_div(attend.depth, lanes) * lanes + 3 * (lanes - 1)

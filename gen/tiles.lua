@@ -163,7 +163,8 @@ function M.cost(target, rows, vecs, steps, a_order)
   steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
   local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
-  local latency = cpu.latency * cpu.fmas / M.chains(target, rows, #vecs, steps)
+  local chains = target.product.coarse and 1 or M.chains(target, rows, #vecs, steps)
+  local latency = cpu.latency * cpu.fmas / chains
   local product = target.product
   local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
   local broadcasts = (alone or deep > 1) and rows / deep or rows * cpu.fmas / 2

@@ -1,5 +1,5 @@
--- Number types: how numbers lie in memory, and what the operands of a product are rounded to. Sums, softmax and
--- all other arithmetic are float32.
+-- Number types: how numbers lie in memory, and what the operands of a product are rounded to. Sums (but for
+-- those of f16 in emit/coarse.lua), softmax and all other arithmetic are float32.
 
 local M = {}
 

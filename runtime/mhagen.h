@@ -300,7 +300,8 @@ typedef struct mhagen_kernel {
 } mhagen_kernel;
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are
- * enough for any of them. Packed weights and caches belong to the member that made them. A ladder
+ * enough for any of them; folds and sum_dtype are those of its last member. Packed weights and
+ * caches belong to the member that made them. A ladder
  * is the same for several lengths, the shortest first; its members share both.
  *
  * mhagen_kernel_of: the member that a bundle's functions call here: the best that CPU and operating

@@ -905,7 +905,9 @@ static void compare(checker *c, int biases, norms *y, norms *probs) {
     fail(c, "out of memory");
   size_t rows = (size_t)kernel->batch * (size_t)kernel->seq, h = (size_t)kernel->h;
   if (c->rounded.y) {
-    if (mhagen_reference_rounded(kernel, &weights, &args, &c->rounded)) fail(c, "out of memory");
+    mhagen_kernel shape = *kernel; /* of a bundle its last member's, but another one runs */
+    shape.folds = mhagen_kernel_of(kernel)->folds, shape.sum_dtype = mhagen_kernel_of(kernel)->sum_dtype;
+    if (mhagen_reference_rounded(&shape, &weights, &args, &c->rounded)) fail(c, "out of memory");
     for (size_t i = 0; i < (size_t)kernel->batch * y_rows(c); i++) {
       if (query_of(c, i % y_rows(c)) >= (size_t)rows_of(c, (int)(i / y_rows(c)))) continue;
       const size_t at = i * y_row(c);

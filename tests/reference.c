@@ -1162,7 +1162,7 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
   const extents *e = &r->e;
   const int guessed = (r->shape->options & (MHAGEN_ALIBI | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD)) != 0;
   const int least = r->attend ? r->attend->least : -126;
-  const double lost = ldexp(1, least - (r->attend ? r->attend->digits : 24)), far = ldexp(1, least + (guessed ? 9 : 1));
+  const double lost = ldexp(1, least - (r->attend ? r->attend->digits : 24)), far = ldexp(1, least + 1);
   /* Keys that are inputs: where one is infinite, so would be numbers of a projected key, of either sign. */
   const int tested = r->shape->folds & (MHAGEN_FOLD_ABSORB_K | MHAGEN_FOLD_MERGE_K) &&
                      r->shape->options & MHAGEN_CROSS;
@@ -1189,7 +1189,6 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
       const double down = distance(nearest(r->attend, least_p), s.x[j]),
                    up = distance(nearest(r->attend, most_p), s.x[j]);
       s.off[j] = r->attend ? fmax(down, up) : times(p, part);
-      if (p < far) s.off[j] += lost * (guessed ? 512 : 2);
       if (p < LEAST_WEIGHT) s.off[j] += p; /* the largest score may be far below a kernel's maximum */
     } else {
       s.off[j] = 0;
@@ -1199,6 +1198,12 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
   if (sink != -INFINITY) {
     const double p = exp2((sink - most) * LOG2E + rest);
     sum += p, off += p * 16 * FLOAT_UNIT * (1 + fabs(sink));
+  }
+  /* A maximum that is guessed may be so far above that a sum is that small. */
+  const double smaller = guessed ? 256 * fmax(sum, 1) : 1;
+  for (size_t j = e->first; j < e->end; j++) {
+    if (!e->sees[j] || !(s.x[j] < far * smaller)) continue;
+    s.off[j] += 2 * lost * smaller, off += 2 * lost * smaller;
   }
   *sum_off = off_sum(sum, e->end - e->first, sum, off);
   return sum;

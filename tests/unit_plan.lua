@@ -115,7 +115,7 @@ return function(check)
     { "dtype=f16 d_model=128 dv=31 attend_dtype=bf16 isa=neon_fp16", 1, 1, "dv has to be even" },
     { "dtype=f16 d_model=128 dv=30 attend_dtype=f32 isa=avx512_fp16", 1, 1, "sums of fewer" },
     { "dtype=f16 d_model=128 attend_dtype=f32 project=qkv isa=avx512_fp16", 2, 1 },
-    { "dtype=bf16 isa=avx512_fp16", 1, 1 },
+    { "dtype=bf16 isa=avx512_fp16", 1, 1 }, { "dtype=int8 isa=avx2", 2, 1 },
     { "attend_dtype=f16 isa=neon_fp16", 1, 1, "sums of half precision" }, { "dtype=int8 isa=avx512_fp16", 4, 1 },
   } do
     local base = paired_base:gsub("([%w_]+)=%S+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)

@@ -15,12 +15,14 @@ local gemm = require "emit.gemm"
 
 local M = {}
 
-M.BLOCK, M.SPAN = 8, 32
+local BLOCK, SPAN = 8, 32
+
+-- Where a tile has no accumulators, but sums in memory.
+local in_memory = setmetatable({}, { __index = function() return {} end })
 
 -- build(at) for each sum of a tile; at as steps of an epilogue have it.
 local function each_sum(tile, build)
-  epilogue.run(tile, setmetatable({}, { __index = function() return {} end }),
-    { { apply = function(_, at) build(at) end } })
+  epilogue.run(tile, in_memory, { { apply = function(_, at) build(at) end } })
 end
 
 -- Where the vector of a sum is in a buffer that has so many vectors for each.
@@ -61,22 +63,21 @@ end
 
 -- The same of at most a span.
 local function span(K, tile, words, from, steps)
-  if steps <= M.BLOCK then return block(K, tile, words, from, steps) end
-  local t, whole, rest = K.t, steps // M.BLOCK, steps % M.BLOCK
+  if steps <= BLOCK then return block(K, tile, words, from, steps) end
+  local t, whole, rest = K.t, steps // BLOCK, steps % BLOCK
   t:block(function()
     each_sum(tile, function(at)
       t:op("store", at.v.w, nil, word_slot(t, tile, words, at), t:op("zero", at.v.w, "none_" .. at.name))
     end)
     t:fence(words)
   end)
-  K:each("block", whole, function(i) block(K, tile, words, i * M.BLOCK + from, M.BLOCK, true) end)
-  if rest > 0 then block(K, tile, words, from + whole * M.BLOCK, rest, true) end
+  K:each("block", whole, function(i) block(K, tile, words, i * BLOCK + from, BLOCK, true) end)
+  if rest > 0 then block(K, tile, words, from + whole * BLOCK, rest, true) end
 end
 
--- All sums, in `words`, and in `totals` where there are several spans.
+-- All sums, of several spans, for paired.lua takes no shorter ones: those of one in `words`, of all in `totals`.
 local function sums(K, tile, words, totals)
-  local t, whole, rest = K.t, tile.steps // M.SPAN, tile.steps % M.SPAN
-  if not totals then return span(K, tile, words, 0, tile.steps) end
+  local t, whole, rest = K.t, tile.steps // SPAN, tile.steps % SPAN
   local function each_half(build)
     each_sum(tile, function(at)
       for i = 0, 1 do build(at, i, half_slot(t, tile, totals, at, i)) end
@@ -98,16 +99,15 @@ local function sums(K, tile, words, totals)
       t:op("store", at.v.w, nil, p, t:op("zero", at.v.w, ("none%d_%s"):format(i, at.name)))
     end)
   end)
-  K:each("span", whole, function(i) add(i * M.SPAN, M.SPAN) end)
-  if rest > 0 then add(whole * M.SPAN, rest) end
+  K:each("span", whole, function(i) add(i * SPAN, SPAN) end)
+  if rest > 0 then add(whole * SPAN, rest) end
 end
 
--- The sum of both halves, from p.words or p.totals.
+-- The sum of both halves, from p.totals.
 local function both(t, tile, p, at)
   local half = {}
   for i = 0, 1 do
-    half[i] = p.totals and t:op("load", at.v.w, ("half%d_%s"):format(i, at.name), half_slot(t, tile, p.totals, at, i))
-      or halves(t, tile, p.words, at, i, "half")
+    half[i] = t:op("load", at.v.w, ("half%d_%s"):format(i, at.name), half_slot(t, tile, p.totals, at, i))
   end
   return t:op("add_pairs", at.v.w, "both_" .. at.name, half[0], half[1])
 end
@@ -169,15 +169,14 @@ function M.tile(K, tile, target_of)
   K:part(name, text .. ".", params, function(p)
     local own = setmetatable({ a = { p = p.a, row = tile.a.row, step = tile.a.step },
                                b = { p = p.b, step = tile.b.step } }, { __index = tile })
-    p.words, p.totals = t:buffer("words", size), tile.steps > M.SPAN and t:buffer("totals", 2 * size) or nil
-    sums(K, own, p.words, p.totals)
+    p.totals = t:buffer("totals", 2 * size)
+    sums(K, own, t:buffer("words", size), p.totals)
     local test, found = finite(t, tile, p)
-    epilogue.run(tile, setmetatable({}, { __index = function() return {} end }),
-      ends(t, tile, p, target_of(K, tile, p.c), test))
+    epilogue.run(tile, in_memory, ends(t, tile, p, target_of(K, tile, p.c), test))
     t:unless(found(), function()
       local more = { { "a", "in", p.a }, { "b", "in", p.b }, { "c", "out", p.c } }
       if p.bias then table.insert(more, 3, { "bias", "in", p.bias }) end
-      table.insert(more, 3, p.totals and { "totals", "in", p.totals } or { "words", "in", p.words })
+      table.insert(more, 3, { "totals", "in", p.totals })
       K:part(name .. "_again", text .. ", with sums in float32 where others are not finite.", more,
         function(q) again(K, tile, q, target_of(K, tile, q.c)) end, "cold")
     end)

@@ -25,18 +25,19 @@ local function check_row(isa, name, row, arity)
   for _, sub in pairs(row) do check_row(isa, name, sub, arity) end
 end
 
--- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers,
--- products (by the types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that
--- the compilers keep in registers, measured: one row more spills; by the order of A, which differs where
--- FMAs are by lane; of pairs and of words of bytes also the op, lane, the op by lane, and group, the numbers of a K
--- step; unsigned, where the bytes of A have no sign, widens, where no instruction multiplies bytes, coarse, where sums
--- of pairs are pairs of their type, and dup, the FMAs that a word in all lanes takes the time of; blocks, the op and
--- the rows of a product of blocks; of the way `tile` also tiled, the op of tiles, and vectors, the rows of tiles where
--- operands do not lie as that way takes them), widths (the full one first), rows.
--- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its
--- ops take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers
--- (C functions that rows call, by op, for each width in which a kernel uses it), prelude, begin and finish (text before
--- and after the functions that need the ISA), extends (the ISA that it has more than).
+-- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers, products (by the
+-- types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that the compilers keep in
+-- registers, measured: one row more spills; by the order of A, which differs where FMAs are by lane; of pairs and of
+-- words of bytes also the op, lane, the op by lane, and group, the numbers of a K step; part, the op that makes
+-- operands of words of bytes, unsigned, where the bytes of A have no sign, widens, where no instruction multiplies
+-- bytes, coarse, where sums of pairs are pairs of their type, and dup, the FMAs that a word in all lanes takes the
+-- time of; blocks, the op and the rows of a product of blocks; of the way `tile` also tiled, the op of tiles, and
+-- vectors, the rows of tiles where operands do not lie as that way takes them), widths (the full one first), rows.
+-- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops
+-- take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers (C
+-- functions that rows call, by op, for each width in which a kernel uses it), since (a preprocessor condition:
+-- compilers that know its instructions, where those that build the rest may be older), prelude, begin and finish (text
+-- before and after the functions that need the ISA), extends (the ISA that it has more than).
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end

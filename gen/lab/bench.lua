@@ -51,7 +51,7 @@ local function add_loops(isa, loops, names)
     peaks[i], others[i] = row:format(name, type, isa.cpu, name, flops), row:format(name, type, isa.cpu, "NULL", 0)
   end
   loops[#loops + 1] = template.file("peak_isa.c.in", {
-    guard = isa.guard, headers = isa.headers, begin = isa.begin or "",
+    guard = isa.guard .. (isa.since and " && " .. isa.since or ""), headers = isa.headers, begin = isa.begin or "",
     prelude = not isa.extends and isa.prelude or "", -- which the other one has
     finish = isa.finish or "", functions = with_own_helpers(t), peaks = table.concat(peaks),
     others = table.concat(others),

@@ -291,7 +291,8 @@ M.options = {
   { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
-    doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32; leads a name",
+    doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32, of f16 " ..
+      "partly f16 where the ISA adds it; leads a name",
     draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- the first two in all pairs
   { key = "attend_dtype", kind = "choice", choices = types.of_attention, same_as = "dtype",
     implied = attention_beside_int8,

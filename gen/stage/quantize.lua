@@ -1,4 +1,4 @@
--- Rows of X, K and V as integers times a scale for each: words of four, zeros behind each row.
+-- Rows of X, K and V as integers times a scale for each: words of four or two, zeros behind each row.
 
 local inputs = require "inputs"
 local quantize = require "emit.quantize"

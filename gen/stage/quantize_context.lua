@@ -1,5 +1,5 @@
 -- The context of each query as integers times a scale, for the output's product: of all heads together, which tasks of
--- attention have apart. Lanes are queries here as there; a word has four rows.
+-- attention have apart. Lanes are queries here as there; a word has four rows, or two.
 
 local groups = require "groups"
 local quantize = require "emit.quantize"

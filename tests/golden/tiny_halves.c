@@ -56,7 +56,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 1040, 1, 2, 16, 1.0, 0, 1, { { 0 } } }, /* bv */
 };
 
-/* the same of pairs of bfloat16 */
+/* the same of pairs */
 static const mhagen_pack_fill pack_pairs[] = {
   { 0, 130, 2, 16, 1.0, 1, 1, { { 0 } } }, /* wv */
 };
@@ -246,8 +246,8 @@ static __attribute__((noinline)) void values_3x2_k65_again(const f16_pair *a, co
 /* A tile of 3 rows and 2 columns, 65 K steps. */
 static __attribute__((noinline)) void values_3x2_k65(const f16_pair *a, const f16_pair *b,
     const float *bias, float *c) {
-  float words[48] __attribute__((aligned(64)));
   float totals[96] __attribute__((aligned(64)));
+  float words[48] __attribute__((aligned(64)));
   {
 #pragma GCC unroll 3
     for (ptrdiff_t r = 0; r < 3; ++r) {

@@ -61,7 +61,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 192, 1, 5, 16, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same of pairs of bfloat16 */
+/* the same of pairs */
 static const mhagen_pack_fill pack_pairs[] = {
   { 0, 5, 4, 4, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 32, 5, 4, 16, 1.0, 4, 1, { { 0 } } }, /* wk */

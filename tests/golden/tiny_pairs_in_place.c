@@ -65,7 +65,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 128, 2, 3, 32, 1.0, 5, 1, { { 0 } } }, /* rope_sin */
 };
 
-/* the same of pairs of bfloat16 */
+/* the same of pairs */
 static const mhagen_pack_fill pack_pairs[] = {
   { 0, 4, 4, 4, 1.0, 6, 1, { { 0 } } }, /* wq */
   { 192, 2, 4, 16, 1.0, 7, 1, { { 0 } } }, /* wo */

@@ -20,6 +20,7 @@
  *               a: its rows
  *               b: its columns
  *               o: context
+ *               w: weights over their sum
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
@@ -477,11 +478,11 @@ static __attribute__((noinline)) void step_probs(const float *p, const float *su
     const __m256 from = _mm256_set1_ps((float)(0));
     const __m256 key = _mm256_add_ps(lane, from);
     const __m256 weight = _mm256_loadu_ps(p);
-    const __m256 scaled = _mm256_mul_ps(weight, scale);
-    const __m256 tiny = _mm256_cmp_ps(scaled, least, _CMP_LT_OQ);
-    const __m256 w = _mm256_andnot_ps(tiny, scaled);
+    const __m256 scaled_key = _mm256_mul_ps(weight, scale);
+    const __m256 tiny_key = _mm256_cmp_ps(scaled_key, least, _CMP_LT_OQ);
+    const __m256 w_key = _mm256_andnot_ps(tiny_key, scaled_key);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
-    const __m256 late = _mm256_andnot_ps(behind, w);
+    const __m256 late = _mm256_andnot_ps(behind, w_key);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
     const __m256 seen = _mm256_andnot_ps(before, late);
     _mm256_storeu_ps(probs, seen);
@@ -491,11 +492,11 @@ static __attribute__((noinline)) void step_probs(const float *p, const float *su
     const __m256 from = _mm256_set1_ps((float)(8));
     const __m256 key = _mm256_add_ps(lane, from);
     const __m256 weight = _mm256_loadu_ps(p + 8);
-    const __m256 scaled = _mm256_mul_ps(weight, scale);
-    const __m256 tiny = _mm256_cmp_ps(scaled, least, _CMP_LT_OQ);
-    const __m256 w = _mm256_andnot_ps(tiny, scaled);
+    const __m256 scaled_key = _mm256_mul_ps(weight, scale);
+    const __m256 tiny_key = _mm256_cmp_ps(scaled_key, least, _CMP_LT_OQ);
+    const __m256 w_key = _mm256_andnot_ps(tiny_key, scaled_key);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
-    const __m256 late = _mm256_andnot_ps(behind, w);
+    const __m256 late = _mm256_andnot_ps(behind, w_key);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
     const __m256 seen = _mm256_andnot_ps(before, late);
     _mm256_maskstore_ps(probs + 8, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0), seen);

@@ -62,7 +62,7 @@ static const mhagen_pack_fill pack_fills[] = {
   { 1856, 1, 34, 48, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
 };
 
-/* the same of pairs of bfloat16 */
+/* the same of pairs */
 static const mhagen_pack_fill pack_pairs[] = {
   { 0, 34, 2, 2, 1.0, 3, 1, { { 0 } } }, /* wq */
   { 64, 34, 2, 16, 1.0, 4, 1, { { 0 } } }, /* wk */
