@@ -19,22 +19,11 @@ local tiles = require "tiles"
 
 local M = {}
 
--- The numbers of a projection's sum from which on half precision is as exact as sums in float32 whose results become
--- half precision, which is what libraries make: of 100 it errs by 5.4e-4, those by 4.7e-4; of 128 by 3.5e-4 and 4.4e-4.
-local LONG = 128
-
 local function attend_of(list) return graph.find(list, "attend") end
 
 -- Whether few queries read a cache, as rows and one number at a time.
 local function few_queries(plan, list)
   return attend_of(list).keys.at == "cache" and step.few_queries(plan)
-end
-
--- Whether a projection has sums of fewer numbers than that.
-local function short_sums(list)
-  for _, stage in ipairs(list) do
-    if stage.weights and stage.steps < LONG then return true end
-  end
 end
 
 -- What stands against it, of a plan and the list of the formula: for the products of projections, and for those of
@@ -49,8 +38,8 @@ local against_projections = {
     "given rows of tiles have to be even" },
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
     "a cache is filled from rows of float32" },
-  { function(plan, list) return isas.paired(plan.isa, plan.product.b).coarse and short_sums(list) end,
-    ("sums of fewer than %d numbers would err more than rounded results do"):format(LONG) },
+  { function(plan) return isas.paired(plan.isa, plan.product.b).coarse and plan.sums ~= plan.product.b end,
+    "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
   { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
 }
 

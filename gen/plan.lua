@@ -274,7 +274,7 @@ end
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  local error = 0
+  local error = plan.product.error or 0
   for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
   return error * factor
 end
@@ -347,6 +347,7 @@ function M.build(cfg)
   local isa = isas.list[cfg.isa]
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = cpu.facts(cfg.cpu, isa), scores = score.of(cfg),
                  product = M.product(cfg), attend_product = M.product(cfg, "attend_dtype"),
+                 sums = types.by_name[cfg.sum_dtype],
                  arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
                  cache = in_memory(cfg, "cache_dtype",
                    cfg.cache == "none" and types.f32 or types.of_cache[cfg.cache_dtype]),

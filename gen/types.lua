@@ -1,10 +1,11 @@
 -- Number types: how numbers lie in memory, and what the operands of a product are rounded to. Sums (but for
--- those of f16 in emit/coarse.lua), softmax and all other arithmetic are float32.
+-- those with sum_dtype = f16, emit/coarse.lua), softmax and all other arithmetic are float32.
 
 local M = {}
 
 -- name, doc; bytes of a number in memory, c = its type in C; unit = its largest rounding, as a part of a number;
--- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most 16;
+-- error = the most that ||y - ref|| / ||ref|| is where operands are of this type and scores at most 16; error_of_sums =
+-- that where sums of projections are of it as well;
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
 -- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
 -- for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
@@ -44,7 +45,7 @@ add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the ran
               unit = 2.0 ^ -8, error = 8e-3, pair = "pair",
               store_pairs = "store_pairs" }
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
-              c = "float", unit = 2.0 ^ -11, error = 1e-3, least = 2.0 ^ -8, pair = "pair_f16",
+              c = "float", unit = 2.0 ^ -11, error = 1e-3, error_of_sums = 2e-3, least = 2.0 ^ -8, pair = "pair_f16",
               store_pairs = "store_pairs_f16" }
 
 -- What rows of a cache may be: those types, and integers with a scale for each row and head. `unit` is then a part of

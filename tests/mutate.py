@@ -85,7 +85,7 @@ CONFIGS = [
     "h=4 h_kv=2 d_model=20 dk=5 dv=3 seq=6 seq_kv=21 cache=append cache_dtype=int8 cache_layout=bhsd batch=2",
     "h=4 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=75 cache=append dtype=f16 batch=2",
     "h=4 h_kv=2 dk=6 dv=4 seq=3 seq_kv=21 project=none attention=cross cache=fixed cache_dtype=int8 rope=half",
-    "h=8 d_model=150 dk=6 dv=18 seq=9 dtype=f16",
+    "h=8 d_model=150 dk=6 dv=18 seq=9 dtype=f16 sum_dtype=f16",
     "h=4 h_kv=2 d_model=10 dk=6 dv=3 seq=3 seq_kv=21 cache=append qk_norm=rms norm_span=all cache_dtype=int8",
 ]
 ISAS = ["avx2", "avx512", "avx512_bf16", "avx512_fp16", "amx", "scalar", "neon_i8mm"]

@@ -34,7 +34,7 @@ def test_sums_beyond_half_precision(isa, tmp_path):
 
     def values(rows):
         kernel = Generated(dict(h=1, d_model=d, dk=columns, seq=3, attention="cross", project="v", dtype="f16",
-                                attend_dtype="f32"), isa, tmp_path / "kernel")
+                                sum_dtype="f16", attend_dtype="f32"), isa, tmp_path / "kernel")
         zeros, y = floats([0] * columns * 3), floats([0] * columns * 3)
         given = floats([50 * number for number in w])
         kernel.pack(wv=ctypes.addressof(given))
@@ -134,6 +134,16 @@ def test_what_the_files_say(tmp_path):
     assert "operands of projections in f32, of attention in f16" in said and "error at most 0.001" in said
 
 
+@pytest.mark.parametrize("config, says", [
+    ("isa=avx512_fp16", "sums in float32; error at most 0.001"),
+    ("isa=avx512_fp16 sum_dtype=f16", "sums in f16 and float32; error at most 0.002"),
+    ("isa=avx512 sum_dtype=f16", "sum_dtype  not here: avx512 does not add it\n"),
+    ("isa=avx512_fp16 sum_dtype=f16 weight_dtype=int8", "sum_dtype  not here: projections have no pairs\n")])
+def test_what_explain_says_of_sums(config, says):
+    """Those of half precision are for who asks for them, and the error is then another one."""
+    assert says in run(MHAGEN, "explain", *f"h=2 d_model=40 dk=4 seq=5 dtype=f16 {config}".split())
+
+
 def test_what_the_files_say_of_quantized_weights(tmp_path):
     shape = "h=2 d_model=40 dk=4 seq=5 isa=scalar weight_dtype=int4 group=16".split()
     run(MHAGEN, "gen", *shape, "name=k", "-o", tmp_path)
@@ -162,6 +172,8 @@ def packed_bytes(config, folder):
     ("group=64", "group = 64: must be with one of weight_dtype, or it has no effect"),
     ("group=64 weight_dtype=int8",
      "group = 64: must be 32 with weight_dtype = int8, which has a scale for a whole column"),
+    ("sum_dtype=f16", "sum_dtype = f16: must be with one of dtype, or it has no effect"),
+    ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),
     ("strassen=true weight_dtype=int4",
      "strassen = true: must be false with weight_dtype, for it would quantize sums of weights"),

@@ -271,8 +271,8 @@ COVER = [
     "h=4 h_kv=2 d_model=20 dk=6 seq=37 causal=true kv_len=true probs=true batch=2 dtype=bf16",
     "h=2 d_model=20 dk=16 dv=9 seq=3 seq_kv=33 attention=cross mask=add dtype=f16 unroll=tile",
     "h=2 d_model=9 dk=10 seq=19 dtype=bf16 attend_dtype=f16",  # merged weights
-    "h=1 d_model=128 dk=2 seq=2 attention=cross project=v dtype=f16 unroll=full",
-    "h=8 d_model=150 dk=6 dv=18 seq=9 dtype=f16 causal=true q_len=true",
+    "h=1 d_model=128 dk=2 seq=2 attention=cross project=v dtype=f16 sum_dtype=f16 unroll=full",
+    "h=8 d_model=150 dk=6 dv=18 seq=9 dtype=f16 sum_dtype=f16 causal=true q_len=true",
     "h=4 h_kv=2 d_model=17 dk=6 dv=4 seq=21 seq_kv=35 attention=cross causal=true dtype=bf16",
     "h=2 d_model=20 dk=8 seq=3 seq_kv=70 attention=cross sink=true alibi=true attend_dtype=bf16 batch=2",
     "h=2 d_model=20 dk=6 seq=19 dtype=bf16 probs=true",

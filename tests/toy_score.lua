@@ -1,6 +1,6 @@
 -- Toy rows of gen/score, and their meaning for the reference: a change of scores with a pointer of its own, a
--- bias by the key, and an interval with a first key. They show what a row takes. Shapes switch them on;
--- not for quadrants, which mix rows, and where q has other rows or another type.
+-- bias by the key, and an interval with a first key. They show what a row takes. Shapes switch them on.
+-- The tests leave out the keys that they have no meaning for.
 
 local LOG2E = 1.4426950408889634
 

@@ -3,6 +3,7 @@
 local host = require "host"
 local bundle = require "bundle"
 local config = require "config"
+local errors = require "command.errors"
 local expr = require "expr"
 local kinds = require "options.kinds"
 local name = require "name"
@@ -293,7 +294,7 @@ local function once()
   end
 end
 
-return function()
+local function run()
   for _, test in ipairs { canonical, expressions, unprojected, frozen, names, rows, choices_in_names, numbers,
                           templates, sandbox, once } do
     test()
@@ -302,6 +303,11 @@ return function()
   require "tests.unit_plan"(check)
   require "tests.unit_tape"(check, same)
   require "tests.unit_roll"(check, same)
+end
+
+return function()
+  local ok, e = xpcall(run, errors.on_error)
+  if not ok then failures[#failures + 1] = errors.one_line(e) end
   if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end
   return 0
 end

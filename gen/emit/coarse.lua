@@ -75,7 +75,7 @@ local function span(K, tile, words, from, steps)
   if rest > 0 then block(K, tile, words, from + whole * BLOCK, rest, true) end
 end
 
--- All sums, of several spans, for paired.lua takes no shorter ones: those of one in `words`, of all in `totals`.
+-- All sums: those of a span in `words`, of all in `totals`.
 local function sums(K, tile, words, totals)
   local t, whole, rest = K.t, tile.steps // SPAN, tile.steps % SPAN
   local function each_half(build)

@@ -111,13 +111,15 @@ function M.integers(isa, type)
 end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
--- pair and store_pairs, the ops that make words. coarse: sums are pairs of the type (emit/coarse.lua).
+-- pair and store_pairs, the ops that make words. coarse: sums are pairs of the type (emit/coarse.lua), and error is
+-- the bound of such.
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            tiled = row.tiled, vectors = row.vectors, pad = row.tiled and isa.tile or 1,
-           coarse = row.coarse, dup = row.dup, pair = type.pair, store_pairs = type.store_pairs,
+           coarse = row.coarse, error = row.coarse and type.error_of_sums, dup = row.dup,
+           pair = type.pair, store_pairs = type.store_pairs,
            held = types.pairs(type), packed = types.pairs(type), does = row.coarse and of_halves or of_floats }
 end
 

@@ -291,8 +291,7 @@ M.options = {
   { key = "dtype", kind = "choice", choices = types.names, default = "f32", also = { "torch_dtype", "precision" },
     word = "%s", bit = "MHAGEN_DTYPE", number = true,
     excludes = { { key = "project", is = "none", of = "int8", why = "whose only products are those of attention" } },
-    doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32, of f16 " ..
-      "partly f16 where the ISA adds it; leads a name",
+    doc = "number type of operands of the projections' products, whose sums are float32, of int8 int32; leads a name",
     draw = { chance = 0.2, of = { "int8", "bf16", "f16", "f32" } } }, -- the first two in all pairs
   { key = "attend_dtype", kind = "choice", choices = types.of_attention, same_as = "dtype",
     implied = attention_beside_int8,
@@ -301,6 +300,19 @@ M.options = {
     doc = "the same of the products of queries and keys, and of weights and values; beside dtype = int8 bf16 where " ..
       "the ISA multiplies it, else f32",
     draw = { chance = 0.2, of = types.of_attention } },
+  { key = "sum_dtype", kind = "choice", choices = { "f32", "f16" }, default = "f32", beside = { "dtype" },
+    name = "_sums_", also = { "accumulator", "accumulation", "acc_dtype", "compute_type" },
+    excludes = { { key = "dtype", is = "bf16", why = "whose sums are float32" },
+                 { key = "dtype", is = "int8", why = "whose sums are int32" } },
+    idle = function(plan)
+      if plan.product.coarse then return nil end
+      local own = isas.paired(plan.isa, types.by_name.f16)
+      return own and own.coarse and "not here: projections have no pairs" or
+        ("not here: %s does not add it"):format(plan.isa.name)
+    end,
+    doc = "f16: sums of the projections of dtype = f16 are partly f16 where the ISA adds it; twice as fast, with " ..
+      "twice the error",
+    draw = { chance = 0.5 } },
   { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, default = "dtype",
     name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     also = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
