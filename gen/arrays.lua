@@ -259,6 +259,12 @@ local function take_others(fn, items, root, take)
   scan_nodes(fn.body)
 end
 
+-- Whether an item is a note of what the head of a loop says.
+local function says_the_loop(item)
+  local field = item.fields[1]
+  return item.node.kind == "note" and field and not expr.is_const(field)
+end
+
 -- fn: a function; items: of its body; values: by object, { pattern, letters, at, body }; with: as roll.lua has it.
 return function(fn, items, values, with)
   local scopes = enter(fn, items)
@@ -338,7 +344,7 @@ return function(fn, items, values, with)
       end
       if item.items then node.body = nodes_of(item.items, item.scope) end
       if item.otherwise then node.otherwise = nodes_of(item.otherwise, item.other_scope) end
-      out[#out + 1] = node
+      if not says_the_loop(item) then out[#out + 1] = node end
     end
     return out
   end

@@ -70,10 +70,13 @@ local type_of = { f = "t", m = "m", i = "i" }
 
 local function ctype(v) return v.kind == "c" and "int" or v.w[type_of[v.kind]] end
 
+-- Whether what a statement makes is declared before it.
+local function assigns(node) return node.again or node.dst.array end
+
 -- What stands before the value that a statement makes.
 local function target(node)
   local v = node.dst
-  if node.again or v.array then return v.name .. " = " end
+  if assigns(node) then return v.name .. " = " end
   return ("%s%s %s = "):format(node.mutable and "" or "const ", ctype(v), v.name)
 end
 
@@ -103,6 +106,8 @@ function printers.note(_, node, indent, out)
 end
 
 function printers.block(isa, node, indent, out)
+  local only = node.body[1]
+  if only and only.kind == "loop" and not node.body[2] then return print_body(isa, node.body, indent, out) end
   out[#out + 1] = indent .. "{"
   print_body(isa, node.body, indent .. "  ", out)
   out[#out + 1] = indent .. "}"
@@ -111,10 +116,9 @@ end
 local SIMPLE = { op = true, apply = true, call = true } -- statements that may stand behind a loop's head
 
 function printers.loop(isa, node, indent, out)
-  if node.unrolled then out[#out + 1] = "#pragma GCC unroll " .. node.count end
   local first = node.first or 0
-  local head = ("%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) "):format(
-    indent, node.var, first, node.var, expr.text(first + node.count), node.var)
+  local head = ("%s%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) "):format(
+    indent, node.unrolled and ("UNROLL(%d) "):format(node.count) or "", node.var, first, node.var, expr.text(first + node.count), node.var)
   local body, only = node.body, node.body[1]
   if only and not body[2] and only.kind == "block" then body = only.body end
   local inside = {}
@@ -206,8 +210,24 @@ function printers.bump(_, node, indent, out)
   out[#out + 1] = ("%s%s += %s;"):format(indent, node.pointer.base, expr.text(node.by))
 end
 
+-- Whether a statement gives what is there a constant.
+local function resets(node)
+  return node and node.kind == "op" and node.dst and not node.op.args[1] and assigns(node)
+end
+
+-- Those that follow each other and give the same are one.
 function print_body(isa, body, indent, out)
-  for _, node in ipairs(body) do printers[node.kind](isa, node, indent, out) end
+  local i, before = 1, ""
+  while body[i] do
+    local node, next_node = body[i], body[i + 1]
+    if resets(node) and resets(next_node) and next_node.op == node.op and next_node.w == node.w then
+      before = before .. target(node)
+    else
+      printers[node.kind](isa, node, indent .. before, out)
+      before = ""
+    end
+    i = i + 1
+  end
 end
 
 -- The items of an initializer, on lines of their own.

@@ -22,6 +22,12 @@ local version = require "version"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
 local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
+-- What stands before a loop that the compiler writes out.
+local UNROLL = [[
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+]]
+
 local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
 
 -- Rounds of at most `resident` batch entries, each with all phases.
@@ -260,6 +266,7 @@ function M.kernel(cfg)
   local plan = recorded.plan
   local isa, asked = plan.isa, isas.asked(plan.isa, plan_of.types(plan))
   local testing = tape.new(isa, recorded.tape)
+  testing.rolled = recorded.tape.rolled
   local test_rows = self_test.emit(testing)
 
   local weight_needs = needs_text(plan, "weights")
@@ -277,7 +284,7 @@ function M.kernel(cfg)
     packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
     headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
     pack_rope = rope .. quant, fingerprint = recorded.fingerprint,
-    functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
+    macros = recorded.tape.rolled and UNROLL or "", functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
     test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
     fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts,

@@ -2,10 +2,10 @@
 -- becomes a loop of a literal count, which the compiler is told to write out again. The order of operations stays.
 --
 --   const __m512 a_r0 = set1(a[0]);
---   acc_r0 = fmadd(a_r0, b, acc_r0);            #pragma GCC unroll 6
---   const __m512 a_r1 = set1(a[64]);            for (r = 0; r < 6; ++r) {
---   acc_r1 = fmadd(a_r1, b, acc_r1);              const __m512 a_r = set1(a[64 * r]);
---   ..                                            acc[r] = fmadd(a_r, b, acc[r]);
+--   acc_r0 = fmadd(a_r0, b, acc_r0);            UNROLL(6) for (r = 0; r < 6; ++r) {
+--   const __m512 a_r1 = set1(a[64]);              const __m512 a_r = set1(a[64 * r]);
+--   acc_r1 = fmadd(a_r1, b, acc_r1);              acc[r] = fmadd(a_r, b, acc[r]);
+--   ..                                          }
 --
 -- Numbers in the name of a value are its coordinates. An item is a statement, or a loop that was made of some; what
 -- may move in it, coordinates, offsets of pointers and integers, are its fields, expressions in the order of the
@@ -16,9 +16,9 @@ local expr = require "expr"
 
 local NOTHING = {}
 local MOST_ITEMS = 64 -- of a round
-local MOST_SIZE = 150 -- operations of a round, for gcc does not write out larger ones: its limit is 200, as it counts
+local MOST_SIZE = 190 -- operations of a round, for gcc does not write out larger ones: its limit is 200
 local LONG = 60 -- characters of an ISA's row that take a second line
-local WORTH = 2 -- lines that a loop has to save
+local WORTH, OF_TWO = 2, 3 -- lines that a loop has to save, and one of two rounds
 
 -- A name as a pattern with # for its numbers, these, and the letters before each.
 local function parse(name)
@@ -58,7 +58,9 @@ local function with(node, on)
   local copy = { dst = node.dst and on.value(node.dst, not node.again) }
   if node.kind == "op" then
     copy.args = {}
-    for i, letter in ipairs(node.op.args) do copy.args[i] = on[PART[letter]](node.args[i]) end
+    for i, letter in ipairs(node.op.args) do
+      copy.args[i] = on[letter == "n" and node.op.counted and "int" or PART[letter]](node.args[i])
+    end
   elseif node.kind == "apply" then
     copy.args = { on.value(node.args[1]) }
   elseif node.kind == "unless" then
@@ -94,7 +96,7 @@ end
 -- The lines of a loop over some items: a single statement stands behind its head.
 local function lines_of(items)
   local lines = sum_of(items, "lines")
-  return lines == 1 and 2 or lines + 3
+  return lines == 1 and 1 or lines + 2
 end
 
 -- The constants of the fields of an item and of those in it.
@@ -111,6 +113,16 @@ end
 local function lines_of_op(node)
   local row = node.w.isa.rows[node.op.name]
   return #(type(row) == "table" and row[node.args[#node.args]] or row) > LONG and 2 or 1
+end
+
+-- The operations that it is, as gcc counts them: constants are none.
+local CONSTANT = { set = 0, zero = 0 }
+local function size_of_op(node) return CONSTANT[node.op.name] or 1 end
+
+local function size_of_fn(fn)
+  local size = 0
+  for _, node in ipairs(fn.body) do size = size + (node.kind == "op" and size_of_op(node) or 1) end
+  return size
 end
 
 -- By how much the constants of two items of one shape differ.
@@ -213,7 +225,8 @@ local function run_at(list, i, n)
   local rounds, moves = rounds_of(list, i, n)
   if rounds == 1 then return nil end
   local round = table.move(list, i, i + n - 1, 1, {})
-  if rounds * sum_of(round, "lines") - lines_of(round) < WORTH or sum_of(round, "size") > MOST_SIZE then return nil end
+  local saved = rounds * sum_of(round, "lines") - lines_of(round)
+  if saved < (rounds == 2 and OF_TWO or WORTH) or sum_of(round, "size") > MOST_SIZE then return nil end
   if rounds == 2 and not even(round, moves) then return nil end
   return rounds, moves
 end
@@ -281,7 +294,8 @@ local function items_of(fn, values)
       fixed = fixed + 1
       say(fixed)
     end
-    if node.kind == "apply" then item.size = #node.fn.body * (node.w.lanes == 1 and 2 or 1) end -- numbers take branches
+    if node.kind == "op" then item.size = size_of_op(node) end
+    if node.kind == "apply" then item.size = size_of_fn(node.fn) * (node.w.lanes == 1 and 2 or 1) end -- numbers take branches
     if node.kind == "note" then item.size = 0 end
     if node.body then
       item.items, item.otherwise = list_of(node.body), node.otherwise and list_of(node.otherwise)
@@ -297,16 +311,12 @@ local function items_of(fn, values)
   end
 
   function list_of(body)
-    local list, again = {}, true
+    local list, n = {}, 1
     for i, node in ipairs(body) do list[i] = item_of(node) end
-    while again do
-      again = false
-      local n = 1
-      while n <= math.min(MOST_ITEMS, #list // 2) do
-        local any
-        list, any = with_runs(list, n, number)
-        again, n = again or any, n + 1
-      end
+    while n <= math.min(MOST_ITEMS, #list // 2) do
+      local any
+      list, any = with_runs(list, n, number)
+      n = any and 1 or n + 1
     end
     return list
   end

@@ -32,7 +32,7 @@ local function each_node(body, env, visit)
         each_node(node.body, env, visit)
       end
       env[node.var] = nil
-    elseif node.kind ~= "array" then
+    elseif node.kind ~= "array" and node.kind ~= "note" then
       visit(node, true)
       each_node(node.body, env, visit)
       each_node(node.otherwise, env, visit)
@@ -126,27 +126,24 @@ local function text_of(isa, build)
   return (cprint.functions(t):match("%(void%)q;\n(.*)}\n$") or cprint.functions(t):match("{\n(.*)}\n$"))
 end
 
-local function writes(want, what, build)
-  local fn = recorded("scalar", build)
+local function writes(want, what, build, isa)
+  local fn = recorded(isa or "scalar", build)
   same(difference(fn, roll(fn)), nil, what)
-  same(text_of("scalar", build), want, what)
+  same(text_of(isa or "scalar", build), want, what)
 end
 
 local function texts()
   writes([[
   float x[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) x[r] = p[2 * r];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) q[4 - r] = x[r];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x[r] = p[2 * r];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) q[4 - r] = x[r];
 ]], "an array, forwards and backwards", function(t, w, p, q)
     local x = {}
     for r = 0, 4 do x[r] = t:op("load", w, "x_r" .. r, p:at(2 * r)) end
     for r = 0, 4 do t:op("store", w, nil, q:at(4 - r), x[r]) end
   end)
   writes([[
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const float x = p[r];
     q[r + 1] = x;
   }
@@ -154,8 +151,7 @@ local function texts()
     for r = 0, 4 do t:op("store", w, nil, q:at(r + 1), t:op("load", w, "x_r" .. r, p:at(r))) end
   end)
   writes([[
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const float p_r = p[r];
     q[r] = p_r;
   }
@@ -166,8 +162,7 @@ local function texts()
   float sum[8];
   sum[0] = p[0];
   sum[1] = p[1];
-#pragma GCC unroll 6
-  for (ptrdiff_t r = 2; r < 8; ++r) {
+  UNROLL(6) for (ptrdiff_t r = 2; r < 8; ++r) {
     const float x = p[r];
     sum[r] = sum[r - 2] + x;
   }
@@ -183,17 +178,13 @@ local function texts()
   end)
   writes([[
   float acc[4][5];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
-#pragma GCC unroll 5
-    for (ptrdiff_t c = 0; c < 5; ++c) acc[r][c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(5) for (ptrdiff_t c = 0; c < 5; ++c) acc[r][c] = 0.0f;
   }
   for (ptrdiff_t step = 0; step < 9; ++step) {
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const float a = p[step + 9 * r];
-#pragma GCC unroll 5
-      for (ptrdiff_t c = 0; c < 5; ++c) acc[r][c] = a * a + acc[r][c];
+      UNROLL(5) for (ptrdiff_t c = 0; c < 5; ++c) acc[r][c] = a * a + acc[r][c];
     }
   }
   q[0] = acc[1][3];
@@ -211,6 +202,53 @@ local function texts()
     end)
     t:op("store", w, nil, q, acc[1][3])
   end)
+  writes([[
+  UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
+    UNROLL(3) for (ptrdiff_t c = 0; c < 3; ++c) {
+      const float x = p[4 * r + c];
+      const float sum = x + x;
+      q[4 * r + c] = sum;
+    }
+  }
+]], "rows of columns, one loop and not two of four rows", function(t, w, p, q)
+    for r = 0, 7 do
+      for c = 0, 2 do
+        local x = t:op("load", w, ("x_r%d_c%d"):format(r, c), p:at(4 * r + c))
+        t:op("store", w, nil, q:at(4 * r + c), t:op("add", w, ("sum_r%d_c%d"):format(r, c), x, x))
+      end
+    end
+  end)
+  writes([[
+  float x[5], y[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x[r] = y[r] = 0.0f;
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    p[r] = x[r];
+    q[r] = y[r];
+  }
+]], "the same constant for several", function(t, w, p, q)
+    local x, y = {}, {}
+    for r = 0, 4 do x[r], y[r] = t:start("zero", w, "x_r" .. r), t:start("zero", w, "y_r" .. r) end
+    for r = 0, 4 do
+      t:op("store", w, nil, p:at(r), x[r])
+      t:op("store", w, nil, q:at(r), y[r])
+    end
+  end)
+  writes([[
+  float32x4_t acc = vdupq_n_f32(0.0f);
+  const float32x4_t x = vld1q_f32(p);
+  UNROLL(4) for (ptrdiff_t k = 0; k < 4; ++k) {
+    const float32x4_t b = vld1q_f32(q + 4 * k);
+    acc = vfmaq_n_f32(acc, b, x[k]);
+  }
+  vst1q_f32(q, acc);
+]], "lanes that are counted, without notes that say so", function(t, w, p, q)
+    local acc, x = t:start("zero", w, "acc"), t:op("load", w, "x", p)
+    for lane = 0, 3 do
+      t:note("k = " .. lane)
+      t:update(acc, "fma_lane", t:op("load", w, "b_k" .. lane, q:at(4 * lane)), x, acc, lane)
+    end
+    t:op("store", w, nil, q, acc)
+  end, "neon")
 end
 
 -- What must not become one: each function as it is, and none of its loops over other things than `count` rounds.
@@ -233,9 +271,9 @@ local function apart()
       for i, r in ipairs(of) do t:op("store", w, nil, q:at(i * i), x[r]) end
     end
   end)
-  stays("lanes, which are part of an instruction", "neon", function(t, w, p, q)
+  stays("lanes, which are part of an instruction", "neon_i8mm", function(t, w, p, q)
     local acc, x = t:start("zero", w, "acc"), t:op("load", w, "x", p)
-    for lane = 0, 3 do t:update(acc, "fma_lane", x, x, acc, lane) end
+    for lane = 0, 3 do t:update(acc, "dot_odd_lane", x, x, acc, lane) end
     t:op("store", w, nil, q, acc)
   end)
   stays("literals", "scalar", function(t, w, _, q)

@@ -50,7 +50,7 @@ function Code:part(name, doc, params, build, kind)
     args[i] = p[2] == "int" and p[3] or p[3]:named()
     values[p[1]] = p[2] == "int" and expr.var(p[1], COUNT) or tape.pointer(p[1], 0, p[3].type)
   end
-  local fn = t:define({ name = name, doc = doc, params = list, attr = "__attribute__((noinline))",
+  local fn = t:define({ name = name, doc = doc, params = list, attr = "NOINLINE",
                         reuse = self.cold, role = self.role },
     function()
       local full, cold = self.full, self.cold

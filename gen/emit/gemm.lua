@@ -69,8 +69,8 @@ local function steps(t, tile, sums, k0, n, base)
   for i = 0, n - 1, deep do
     local k = k0 + i
     local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
-    if n > 1 then t:note("k = " .. expr.text(k)) end
     way.begin(step)
+    if n > 1 then t:note("k = " .. expr.text(k)) end
     local b, acc = read(step), sums[i // deep % #sums + 1]
     for r = 0, rows_of_sums(tile) - 1 do way.multiply(r, step, b, acc[r]) end
   end
@@ -134,8 +134,8 @@ function M.tile(t, tile)
     for r = 0, rows_of_sums(tile) - 1 do
       sums[i][r] = {}
       for c, v in ipairs(tile.vecs) do
-        local name = ("acc_r%d_c%d"):format(r, c - 1)
-        sums[i][r][c] = i == 1 and init(r, c, v.w, name) or zero(r, c, v.w, name .. "_" .. i)
+        local name = ("acc_r%d_c%d%s"):format(r, c - 1, tile.chains and tile.chains > 1 and "_s" .. i - 1 or "")
+        sums[i][r][c] = (i == 1 and init or zero)(r, c, v.w, name)
       end
     end
   end

@@ -145,8 +145,8 @@ local function invert_sums(K, group, ptrs)
         inverse = t:op("zero_if", w, "scale_" .. name, t:op("lt", w, "none_" .. name, sum, least), inverse)
       end
       put("inverse", inverse)
+      put("test", t:op("zero", w, "test_zero_" .. name))
     end)
-    M.each_stat(K, group, stats, function(w, name, _, put) put("test", t:op("zero", w, "test_zero_" .. name)) end)
   end)
 end
 

@@ -194,6 +194,72 @@ local function add_pair(t, op, pair_up, sums, row)
   sums[chain] = t:op(op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
 end
 
+-- Where weights of vector c go; r: of words.
+local function weights_at(tile, r, c) return tile.out:at(r * tile.group.width + (c - 1) * tile.group.lanes) end
+
+-- The m of each vector, raised by these scores where the pass asks for it. old: whether there is one; least: what it
+-- starts at otherwise, as `hide` has it.
+local function maxima(t, tile, acc, old, least)
+  local group, stats, scores, out = tile.group, tile.stats, tile.scores, {}
+  for c, v in ipairs(group.vecs) do
+    local w, name, m = v.w, "c" .. c - 1, nil
+    local negmax_at, zero = stat(group, stats, "negmax", c), t:op("zero", w, "zero_" .. name)
+    if old then m = t:op("sub", w, "m_" .. name, zero, t:op("load", w, "negmax_" .. name, negmax_at)) end
+    if tile.pass.new_m then
+      local list = { m }
+      if scores.keyless and #scores.hides == 0 and not old then list[1] = least[c] end
+      for r = 0, tile.rows - 1 do list[#list + 1] = acc[r][c] end
+      m = reduce(t, w, "max", list, ("max_%s_"):format(name))
+      for i, row in ipairs(not old and scores.rises or {}) do
+        local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
+        m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
+      end
+      if #scores.hides > 0 and not old then -- all keys of this tile may be hidden, or nearly so
+        local lowest = t:op("set", w, "lowest_" .. name, exp.lowest)
+        m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
+      end
+      if not old then m = M.with_extras(t, w, name, tile, m) end
+      if tile.product.b.round then m = M.whole(t, w, "top_" .. name, m) end
+      t:op("store", w, nil, negmax_at, t:op("sub", w, "minus_m_" .. name, zero, m))
+    end
+    out[c] = m
+  end
+  return out
+end
+
+-- Makes and stores the weights of vector c, and adds them; less(r, name): a score less the maximum.
+local function weigh(t, tile, acc, c, less)
+  local group, v, rounds, in_pairs = tile.group, tile.vecs[c], tile.product.b.round, tile.product.group > 1
+  local pair_up, sums = epilogue.pairs_of_rows(t, tile.product), {} -- of this tile first: one chain of all rounds often
+  for r = 0, tile.rows - 1 do
+    local name, chain = ("r%d_c%d"):format(r, c - 1), r % 4 + 1
+    local starts = not sums[chain] and "sum_" -- the weight is the first sum of its chain
+    local weight = (not tile.test and starts or "p_") .. name
+    local p = exp.exp2(t, rounds and "exact_" .. name or weight, less(r, name))
+    if in_pairs then
+      add_pair(t, tile.product.op, pair_up, sums, { r = r, c = c, v = v, last = r + 1 == tile.rows, name = name, p = p,
+                                                    to = function(word) return weights_at(tile, word, c) end })
+    else
+      if rounds then p = rounds(t, v.w, weight, p) end
+      t:op("store", v.w, nil, weights_at(tile, r, c), p)
+      if tile.test then
+        local zero = t:op("zero", v.w, "zero_" .. name)
+        p = t:op("fma", v.w, (starts or "tested_") .. name, acc[r][c], zero, p) -- 0 * inf is NaN
+      end
+      sums[chain] = starts and p or t:op("add", v.w, "sum_" .. name, sums[chain], p)
+    end
+  end
+  for word = tiles.words(tile.product, tile.rows), tiles.padded(tile.product, 1) - 1 do
+    t:op("store", v.w, nil, weights_at(tile, word, c), t:op("zero", v.w, ("none%d_c%d"):format(word, c - 1)))
+  end
+  local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
+  if tile.pass.adds then
+    local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), stat(group, tile.stats, "sum", c))
+    sum = t:op("add", v.w, ("sum_c%d"):format(c - 1), old, sum)
+  end
+  t:op("store", v.w, nil, stat(group, tile.stats, "sum", c), sum)
+end
+
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
 -- gen/score read); out (weights), stats.
@@ -202,7 +268,6 @@ function M.tile(t, tile)
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
   -- Behind a change of a score -m is subtracted, as in the first tile.
   local from_m = pass.from_m and #scores.changes == 0
-  local rounds, in_pairs = tile.product.b.round, tile.product.group > 1
   local old_m = pass.old_m or pass.from_m and not from_m
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
@@ -220,72 +285,18 @@ function M.tile(t, tile)
   local least = {}
   if tile.edge or #scores.hides > 0 then acc, least = hide(t, tile, acc) end
 
-  for c, v in ipairs(group.vecs) do
-    local function weights_at(r) return tile.out:at(r * group.width + (c - 1) * group.lanes) end -- r: of words
-    if pass.shows then
-      for r = 0, tile.rows - 1 do t:op("store", v.w, nil, weights_at(r), acc[r][c]) end
+  if pass.shows then
+    for r = 0, tile.rows - 1 do
+      for c, v in ipairs(group.vecs) do t:op("store", v.w, nil, weights_at(tile, r, c), acc[r][c]) end
     end
-    local m
-    if old_m or pass.new_m then
-      local negmax_at = stat(group, stats, "negmax", c)
-      local zero = t:op("zero", v.w, ("zero_c%d"):format(c - 1))
-      if old_m then
-        local old = t:op("load", v.w, ("negmax_c%d"):format(c - 1), negmax_at)
-        m = t:op("sub", v.w, ("m_c%d"):format(c - 1), zero, old)
-      end
-      if pass.new_m then
-        local list = { m }
-        if scores.keyless and #scores.hides == 0 and not old_m then list[1] = least[c] end
-        for r = 0, tile.rows - 1 do list[#list + 1] = acc[r][c] end
-        m = reduce(t, v.w, "max", list, ("max_c%d_"):format(c - 1))
-        for i, row in ipairs(not old_m and scores.rises or {}) do
-          local rise = row.rise(t, v.w, ("rise%d_c%d"):format(i, c - 1), M.place(tile, tile.rows - 1, c))
-          m = t:op("add", v.w, ("risen%d_c%d"):format(i, c - 1), m, rise)
-        end
-        if #scores.hides > 0 and not old_m then -- all keys of this tile may be hidden, or nearly so
-          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), exp.lowest)
-          local unseen = t:op("lt", v.w, ("unseen_c%d"):format(c - 1), m, lowest)
-          m = t:op("zero_if", v.w, ("seen_m_c%d"):format(c - 1), unseen, m)
-        end
-        if not old_m then m = M.with_extras(t, v.w, "c" .. c - 1, tile, m) end
-        if rounds then m = M.whole(t, v.w, "top_c" .. c - 1, m) end
-        t:op("store", v.w, nil, negmax_at, t:op("sub", v.w, ("minus_m_c%d"):format(c - 1), zero, m))
-      end
-    end
+  end
+  local m = (old_m or pass.new_m) and maxima(t, tile, acc, old_m, least) or {}
+  for c, v in ipairs(pass.weighs and group.vecs or {}) do
     local late = from_m and pass.late and t:op("load", v.w, ("late_c%d"):format(c - 1), stat(group, stats, "late", c))
-    if pass.weighs then
-      local sums = {} -- of this tile first: one chain of all rounds too often
-      local pair_up = epilogue.pairs_of_rows(t, tile.product)
-      for r = 0, tile.rows - 1 do
-        local name, chain = ("r%d_c%d"):format(r, c - 1), r % 4 + 1
-        local starts = not sums[chain] and "sum_" -- the weight is the first sum of its chain
-        local x = m and t:op("sub", v.w, "x_" .. name, acc[r][c], m)
-          or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
-        local weight = (not tile.test and starts or "p_") .. name
-        local p = exp.exp2(t, rounds and "exact_" .. name or weight, x)
-        if in_pairs then
-          add_pair(t, tile.product.op, pair_up, sums,
-            { r = r, c = c, v = v, last = r + 1 == tile.rows, name = name, p = p, to = weights_at })
-        else
-          if rounds then p = rounds(t, v.w, weight, p) end
-          t:op("store", v.w, nil, weights_at(r), p)
-          if tile.test then
-            local zero = t:op("zero", v.w, "zero_" .. name)
-            p = t:op("fma", v.w, (starts or "tested_") .. name, acc[r][c], zero, p) -- 0 * inf is NaN
-          end
-          sums[chain] = starts and p or t:op("add", v.w, "sum_" .. name, sums[chain], p)
-        end
-      end
-      for word = tiles.words(tile.product, tile.rows), tiles.padded(tile.product, 1) - 1 do
-        t:op("store", v.w, nil, weights_at(word), t:op("zero", v.w, ("none%d_c%d"):format(word, c - 1)))
-      end
-      local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
-      if pass.adds then
-        local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), stat(group, stats, "sum", c))
-        sum = t:op("add", v.w, ("sum_c%d"):format(c - 1), old, sum)
-      end
-      t:op("store", v.w, nil, stat(group, stats, "sum", c), sum)
-    end
+    weigh(t, tile, acc, c, function(r, name)
+      return m[c] and t:op("sub", v.w, "x_" .. name, acc[r][c], m[c])
+        or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
+    end)
   end
 end
 

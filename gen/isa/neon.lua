@@ -191,7 +191,7 @@ return {
     sqrt = "vsqrtq_f32($1)",
     div = "vdivq_f32($1, $2)",
     fma = "vfmaq_f32($3, $1, $2)",
-    fma_lane = "vfmaq_laneq_f32($3, $1, $2, $4)",
+    fma_lane = "vfmaq_n_f32($3, $1, $2[$4])",
     max = "vmaxq_f32($1, $2)",
     min = "vminq_f32($1, $2)",
     round = "vrndnq_f32($1)",

@@ -22,8 +22,9 @@
 -- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
 -- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
 -- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
--- words as there are lanes; `hint`, that it changes nothing. `port`: what it takes of a core, which
--- else is "load" where it reads memory, "store" where it has no result, "vector" for all others; `vectors`, how many.
+-- words as there are lanes; `hint`, that it changes nothing; `counted`, that a loop may count n. `port`: what it takes
+-- of a core, which else is "load" where it reads memory, "store" where it has no result, "vector" for all others;
+-- `vectors`, how many.
 -- A tile has 16 rows of 16 words. Its ops have a meaning for word i of all, row by row; A(j) and B(j) are words of the
 -- first and second tile that is read, D(j) of the one that is written. `fold` are values from 0 on, which a step n of
 -- each k from 0 to 15 replaces. tiles_on and tiles_off stand around all others, and between calls there are no tiles.
@@ -35,7 +36,7 @@ local function op(def)
   local o = { name = name, sig = sig, doc = doc, result = result, args = {}, ref = def.ref,
               alt = def.alt, halves = def.halves, unfused = def.unfused, domain = def.domain,
               optional = def.optional, by = def.by, full = def.full, hint = def.hint, tile = def.tile,
-              fold = def.fold, vectors = def.vectors or 1 }
+              fold = def.fold, counted = def.counted, vectors = def.vectors or 1 }
   o.port = def.port or result == "-" and "store" or args:find "[aybuhe]" and "load" or "vector"
   for letter in args:gmatch("%S") do o.args[#o.args + 1] = letter end
   list[#list + 1] = o
@@ -107,7 +108,7 @@ op { "sqrt",    "f <- f",     "the square root, for a from 2^-126 on", ref = "F(
 op { "fma",     "f <- f f f", "a * b + c; rounded once where the ISA says fused",
      ref = "fmaf(a, b, c)", unfused = "F(F(a * b) + c)", port = "fma" }
 op { "fma_lane", "f <- f f f n", "a * (lane n of b) + c, rounded once; b is of the full width",
-     ref = "fmaf(a, B(n), c)", optional = true, full = 2, port = "fma" }
+     ref = "fmaf(a, B(n), c)", optional = true, full = 2, counted = true, port = "fma" }
 op { "max",     "f <- f f",   "the larger; NaN where b is, b or NaN where only a is; either zero",
      ref = "pick(a > b, a, b)", alt = "pick(a >= b or isnan(a), a, b)" }
 op { "min",     "f <- f f",   "the smaller; NaN where b is, b or NaN where only a is; either zero",

@@ -122,6 +122,10 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -133,93 +137,77 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 #endif
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_c0[5], acc_c0_2[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+static NOINLINE void rows_5x8_k8(const float *a, const float *b, float *c) {
+  __m256 acc_c0_s0[5], acc_c0_s1[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s1[r] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_k0 = _mm256_set1_ps(a[2 * i + 8 * r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0[r]);
+      acc_c0_s0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0_s0[r]);
     }
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_k1 = _mm256_set1_ps(a[2 * i + 8 * r + 1]);
-      acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
+      acc_c0_s1[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_s1[r]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0_s0[r] = _mm256_add_ps(acc_c0_s0[r], acc_c0_s1[r]);
+  }
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0_s0[r]);
 }
 
 /* Projects rows of 2 heads. */
-static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out) {
+static NOINLINE void project_rows(const float *x, const float *w, float *out) {
   rows_5x8_k8(x, w, out);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
-  __m256 acc_c0[5], acc_c0_2[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+static NOINLINE void queries_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
+  __m256 acc_c0_s0[5], acc_c0_s1[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s0[r] = _mm256_loadu_ps(bias);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s1[r] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_k0 = _mm256_set1_ps(a[2 * i + 8 * r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0[r]);
+      acc_c0_s0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0_s0[r]);
     }
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_k1 = _mm256_set1_ps(a[2 * i + 8 * r + 1]);
-      acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
+      acc_c0_s1[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_s1[r]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0_s0[r] = _mm256_add_ps(acc_c0_s0[r], acc_c0_s1[r]);
+  }
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0_s0[r]);
 }
 
 /* Projects queries of 2 heads. */
-static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
+static NOINLINE void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   queries_5x8_k8(x, w, bias, out);
 }
 
 /* XT[8][8] from 5 rows of X[..][8]. */
-static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
+static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   {
     __m256 x_r[8], t2[8], t4[8], t8[8];
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm256_loadu_ps(x + 8 * r);
-    x_r[5] = _mm256_setzero_ps();
-    x_r[6] = _mm256_setzero_ps();
-    x_r[7] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm256_loadu_ps(x + 8 * r);
+    UNROLL(3) for (ptrdiff_t r = 5; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
       t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
     }
-#pragma GCC unroll 2
-    for (ptrdiff_t i = 0; i < 2; ++i) {
+    UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
       t4[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i]),
           _mm256_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i]),
@@ -229,13 +217,11 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
       t4[4 * i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i + 1]),
           _mm256_castps_pd(t2[4 * i + 3])));
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t8[i] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x20);
       t8[i + 4] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x31);
     }
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) _mm256_storeu_ps(xt + 8 * i, t8[i]);
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) _mm256_storeu_ps(xt + 8 * i, t8[i]);
   }
 }
 
@@ -271,16 +257,12 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[5], sum_c0[4];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a = _mm256_set1_ps(k[i + 8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
@@ -292,8 +274,7 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
   const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_c0[4]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], max_c0_8_0);
     sum_c0[r] = exp2_8(x_c0);
     _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
@@ -309,16 +290,13 @@ static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const 
 }
 
 /* 4 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, float *stats,
+    float *o) {
   __m256 acc_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 5
-  for (ptrdiff_t i = 0; i < 5; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t i = 0; i < 5; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(p + 8 * i);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const __m256 a = _mm256_set1_ps(v[8 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
@@ -326,8 +304,7 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
   __m256 test_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 zero_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 8 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
@@ -336,8 +313,7 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -355,15 +331,12 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[5], sum_c0[4];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a = _mm256_set1_ps(k[8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
@@ -373,8 +346,7 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
     sum_c0[r] = exp2_8(x_c0);
     _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
@@ -390,8 +362,8 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_5of8(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_5of8(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -423,8 +395,8 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
 }
 
 /* Attention of 5 queries, 2 heads. */
-static __attribute__((noinline)) void attend_5of8(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_5of8(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_5of8(queries, scratch);
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
@@ -456,39 +428,34 @@ static __attribute__((noinline)) void attend_5of8(const float *keys, const float
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
-  __m256 acc_c0[5], acc_c0_2[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_2[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+static NOINLINE void output_5of8_5x8_k8(const float *a, const float *b, const float *bias,
+    float *c) {
+  __m256 acc_c0_s0[5], acc_c0_s1[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s0[r] = _mm256_loadu_ps(bias);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s1[r] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_k0 = _mm256_set1_ps(a[16 * i + r]);
-      acc_c0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0[r]);
+      acc_c0_s0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0_s0[r]);
     }
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_k1 = _mm256_set1_ps(a[16 * i + r + 8]);
-      acc_c0_2[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_2[r]);
+      acc_c0_s1[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_s1[r]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_add_ps(acc_c0[r], acc_c0_2[r]);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0_s0[r] = _mm256_add_ps(acc_c0_s0[r], acc_c0_s1[r]);
+  }
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0_s0[r]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x5of8_8(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_5of8_5x8_k8(o1, panel, bias, y1);
 }
 
@@ -549,107 +516,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m256 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 mul_of = _mm256_mul_ps(in_4, in_4);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 add_of = _mm256_add_ps(mul_of, in_5);
-    _mm256_storeu_ps(out, add_of);
-  }
+  const __m256 square = _mm256_mul_ps(given[4], given[4]);
+  const __m256 rounded = _mm256_add_ps(square, given[5]);
+  _mm256_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_4, in_4, in_5);
-    _mm256_storeu_ps(out + 8, fma_of);
-  }
+  const __m256 fused = _mm256_fmadd_ps(given[4], given[4], given[5]);
+  _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m256 set_of = _mm256_set1_ps(12582912.0f);
-    const __m256 in_3 = _mm256_set1_ps(in[3]);
-    const __m256 add_of = _mm256_add_ps(in_3, set_of);
-    const __m256 sub_of = _mm256_sub_ps(add_of, set_of);
-    _mm256_storeu_ps(out + 16, sub_of);
-  }
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_6 = _mm256_set1_ps(in[6]);
-    const __m256 first = _mm256_add_ps(in_0, in_6);
-    const __m256 in_7 = _mm256_set1_ps(in[7]);
-    const __m256 second = _mm256_add_ps(first, in_7);
-    const __m256 add_of = _mm256_add_ps(second, in_0);
-    _mm256_storeu_ps(out + 24, add_of);
-  }
+  const __m256 magic = _mm256_set1_ps(12582912.0f);
+  const __m256 nearest = _mm256_add_ps(given[3], magic);
+  const __m256 none = _mm256_sub_ps(nearest, magic);
+  _mm256_storeu_ps(out + 16, none);
+  const __m256 large = _mm256_add_ps(given[0], given[6]);
+  const __m256 lost = _mm256_add_ps(large, given[7]);
+  const __m256 one = _mm256_add_ps(lost, given[0]);
+  _mm256_storeu_ps(out + 24, one);
   /* quotients are rounded once */
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_0, in_1);
-    _mm256_storeu_ps(out + 32, div_of);
-  }
-  {
-    const __m256 in_2 = _mm256_set1_ps(in[2]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_2, in_1);
-    _mm256_storeu_ps(out + 40, div_of);
-  }
+  const __m256 quotient_1 = _mm256_div_ps(given[0], given[1]);
+  _mm256_storeu_ps(out + 32, quotient_1);
+  const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
+  _mm256_storeu_ps(out + 40, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_8, zero_of, zero_of);
-    _mm256_storeu_ps(out + 48, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 fma_of = _mm256_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm256_storeu_ps(out + 56, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 lt_of = _mm256_cmp_ps(sub_of, in_8, _CMP_LT_OQ);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sel_of = _mm256_blendv_ps(zero_of, in_8, lt_of);
-    _mm256_storeu_ps(out + 64, sel_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 72, power);
-  }
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(zero_of, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 80, power);
-  }
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
+  const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
+  _mm256_storeu_ps(out + 48, no_product);
+  const __m256 no_number = _mm256_fmadd_ps(undefined, zero, zero);
+  _mm256_storeu_ps(out + 56, no_number);
+  const __m256 below = _mm256_cmp_ps(undefined, given[8], _CMP_LT_OQ);
+  const __m256 chosen = _mm256_blendv_ps(zero, given[8], below);
+  _mm256_storeu_ps(out + 64, chosen);
+  const __m256 no_power = exp2_8(undefined);
+  _mm256_storeu_ps(out + 72, no_power);
+  const __m256 least = _mm256_sub_ps(zero, given[8]);
+  const __m256 hidden = exp2_8(least);
+  _mm256_storeu_ps(out + 80, hidden);
   /* powers of two */
-  {
-    const __m256 in_9 = _mm256_set1_ps(in[9]);
-    const __m256 power = exp2_8(in_9);
-    _mm256_storeu_ps(out + 88, power);
-  }
-  {
-    const __m256 in_10 = _mm256_set1_ps(in[10]);
-    const __m256 power = exp2_8(in_10);
-    _mm256_storeu_ps(out + 96, power);
-  }
-  {
-    const __m256 in_11 = _mm256_set1_ps(in[11]);
-    const __m256 power = exp2_8(in_11);
-    _mm256_storeu_ps(out + 104, power);
-  }
-  {
-    const __m256 in_12 = _mm256_set1_ps(in[12]);
-    const __m256 power = exp2_8(in_12);
-    _mm256_storeu_ps(out + 112, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m256 power = exp2_8(given[i]);
+    _mm256_storeu_ps(out + 8 * i + 16, power);
   }
 }
 

@@ -124,6 +124,10 @@ mhagen_status tiny_avx512_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -143,20 +147,16 @@ static inline __m512 root16(__m512 a) {
 }
 
 /* XT[8][16] from 5 rows of X[..][8]. */
-static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt) {
+static NOINLINE void transpose_5of16(const float *x, float *xt) {
   {
     __m512 x_r[16], t2[16], t4[16], t8[16], t16[8];
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm512_maskz_loadu_ps(0xFF, x + 8 * r);
-#pragma GCC unroll 11
-    for (ptrdiff_t r = 5; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm512_maskz_loadu_ps(0xFF, x + 8 * r);
+    UNROLL(11) for (ptrdiff_t r = 5; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
       t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 2] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i]),
@@ -166,71 +166,59 @@ static __attribute__((noinline)) void transpose_5of16(const float *x, float *xt)
       t4[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i + 1]),
           _mm512_castps_pd(t2[4 * i + 3])));
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
       t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 8; i < 12; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 8; i < 12; ++i) {
       t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
       t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
     }
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
+      t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
+    }
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
   }
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void keys_5x8_k8(const float *a, const float *b, float *c) {
+static NOINLINE void keys_5x8_k8(const float *a, const float *b, float *c) {
   __m256 acc_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 8
-  for (ptrdiff_t i = 0; i < 8; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Projects keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const float *x, const float *w, float *out,
-    ptrdiff_t len) {
+static NOINLINE void project_keys(const float *x, const float *w, float *out, ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
     keys_5x8_k8(x + 40 * tile, w, out + 80 * tile);
   }
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void values_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void values_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
-#pragma GCC unroll 8
-  for (ptrdiff_t i = 0; i < 8; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Projects values of 2 heads. */
-static __attribute__((noinline)) void project_values(const float *x, const float *w, float *out,
-    const float *bias, ptrdiff_t len) {
+static NOINLINE void project_values(const float *x, const float *w, float *out, const float *bias,
+    ptrdiff_t len) {
   for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
     values_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
   }
@@ -241,22 +229,17 @@ static __attribute__((noinline)) void project_values(const float *x, const float
 }
 
 /* 8 rows for a group of queries, 8 K steps. */
-static __attribute__((noinline)) void query_8x5of16_k8(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void query_8x5of16_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_c0[8];
-#pragma GCC unroll 8
-  for (ptrdiff_t r = 0; r < 8; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
-#pragma GCC unroll 8
-  for (ptrdiff_t i = 0; i < 8; ++i) {
+  UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 8
-    for (ptrdiff_t r = 0; r < 8; ++r) {
+    UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[8 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-#pragma GCC unroll 8
-  for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
+  UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
@@ -282,16 +265,13 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k, const float *q,
-    float *stats, float *p, ptrdiff_t key) {
+static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q, float *stats,
+    float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
@@ -303,8 +283,7 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_c0[0], hidden_c0);
   const __m256 lowest_c0 = _mm256_set1_ps(-3.40282347e+38f);
   const __m256 least_c0 = _mm256_mask_blend_ps(hide_r0_c0, hidden_c0, lowest_c0);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 1; r < 5; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 1; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
     const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
@@ -317,8 +296,7 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
   const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, max_c0_2_2);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_8_0);
     sum_c0[r] = exp2_8(x_c0);
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
@@ -334,17 +312,14 @@ static __attribute__((noinline)) void scores_first_masked_5x5of16(const float *k
 }
 
 /* 4 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_4x5of16_final(const float *v, const float *p,
-    float *stats, float *o, ptrdiff_t tiles) {
+static NOINLINE void context_4x5of16_final(const float *v, const float *p, float *stats, float *o,
+    ptrdiff_t tiles) {
   __m256 acc_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < tiles; ++step) {
-#pragma GCC unroll 5
-    for (ptrdiff_t i = 0; i < 5; ++i) {
+    UNROLL(5) for (ptrdiff_t i = 0; i < 5; ++i) {
       const __m256 b_c0 = _mm256_loadu_ps(p + 16 * i);
-#pragma GCC unroll 4
-      for (ptrdiff_t r = 0; r < 4; ++r) {
+      UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
         const __m256 a = _mm256_set1_ps(v[16 * i + r]);
         acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
       }
@@ -355,8 +330,7 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);
   __m256 test_c0 = _mm256_loadu_ps(stats + 32);
   const __m256 zero_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 16 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
@@ -365,8 +339,8 @@ static __attribute__((noinline)) void context_4x5of16_final(const float *v, cons
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float *k, const float *q,
-    float *stats, ptrdiff_t key) {
+static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *q, float *stats,
+    ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -389,15 +363,13 @@ static __attribute__((noinline)) void scores_maximum_masked_1x5of16(const float 
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k, const float *q,
-    float *stats, float *p, ptrdiff_t key) {
+static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q, float *stats,
+    float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a = _mm256_set1_ps(k[16 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
@@ -406,8 +378,7 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
     const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
@@ -415,8 +386,7 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], m_c0);
     sum_c0[r] = exp2_8(x_c0);
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
@@ -432,8 +402,8 @@ static __attribute__((noinline)) void scores_again_masked_5x5of16(const float *k
 }
 
 /* 1 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_1x5of16_final_masked(const float *v, const float *p,
-    float *stats, float *o, ptrdiff_t tiles, ptrdiff_t key) {
+static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p, float *stats,
+    float *o, ptrdiff_t tiles, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 5 * tiles; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(p);
@@ -456,8 +426,8 @@ static __attribute__((noinline)) void context_1x5of16_final_masked(const float *
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_5of16(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o, ptrdiff_t finish) {
+static NOINLINE void again_5of16(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -497,8 +467,8 @@ static __attribute__((noinline)) void again_5of16(const float *q, const float *k
 }
 
 /* Attention of 5 queries, 2 heads. */
-static __attribute__((noinline)) void attend_5of16(const float *xt, const float *packed,
-    const float *keys, const float *values, float *scratch, float *o, ptrdiff_t len) {
+static NOINLINE void attend_5of16(const float *xt, const float *packed, const float *keys,
+    const float *values, float *scratch, float *o, ptrdiff_t len) {
   query_8x5of16_k8(packed, xt, packed + 64, scratch);
   const ptrdiff_t finish = (len + 4) / 5 < 1 ? (len + 4) / 5 : 1;
   {
@@ -559,27 +529,23 @@ static __attribute__((noinline)) void attend_5of16(const float *xt, const float 
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void output_5of16_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void output_5of16_5x8_k8(const float *a, const float *b, const float *bias,
+    float *c) {
   __m256 acc_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
-#pragma GCC unroll 8
-  for (ptrdiff_t i = 0; i < 8; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x5of16_8(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x5of16_8(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_5of16_5x8_k8(o1, panel, bias, y1);
 }
 
@@ -670,107 +636,49 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m512 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
-    _mm512_storeu_ps(out, add_of);
-  }
+  const __m512 square = _mm512_mul_ps(given[4], given[4]);
+  const __m512 rounded = _mm512_add_ps(square, given[5]);
+  _mm512_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
-    _mm512_storeu_ps(out + 16, fma_of);
-  }
+  const __m512 fused = _mm512_fmadd_ps(given[4], given[4], given[5]);
+  _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m512 set_of = _mm512_set1_ps(12582912.0f);
-    const __m512 in_3 = _mm512_set1_ps(in[3]);
-    const __m512 add_of = _mm512_add_ps(in_3, set_of);
-    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
-    _mm512_storeu_ps(out + 32, sub_of);
-  }
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_6 = _mm512_set1_ps(in[6]);
-    const __m512 first = _mm512_add_ps(in_0, in_6);
-    const __m512 in_7 = _mm512_set1_ps(in[7]);
-    const __m512 second = _mm512_add_ps(first, in_7);
-    const __m512 add_of = _mm512_add_ps(second, in_0);
-    _mm512_storeu_ps(out + 48, add_of);
-  }
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 nearest = _mm512_add_ps(given[3], magic);
+  const __m512 none = _mm512_sub_ps(nearest, magic);
+  _mm512_storeu_ps(out + 32, none);
+  const __m512 large = _mm512_add_ps(given[0], given[6]);
+  const __m512 lost = _mm512_add_ps(large, given[7]);
+  const __m512 one = _mm512_add_ps(lost, given[0]);
+  _mm512_storeu_ps(out + 48, one);
   /* quotients are rounded once */
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_0, in_1);
-    _mm512_storeu_ps(out + 64, div_of);
-  }
-  {
-    const __m512 in_2 = _mm512_set1_ps(in[2]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_2, in_1);
-    _mm512_storeu_ps(out + 80, div_of);
-  }
+  const __m512 quotient_1 = _mm512_div_ps(given[0], given[1]);
+  _mm512_storeu_ps(out + 64, quotient_1);
+  const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
+  _mm512_storeu_ps(out + 80, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
-    _mm512_storeu_ps(out + 96, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm512_storeu_ps(out + 112, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
-    _mm512_storeu_ps(out + 128, sel_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 144, power);
-  }
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 160, power);
-  }
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
+  const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
+  _mm512_storeu_ps(out + 96, no_product);
+  const __m512 no_number = _mm512_fmadd_ps(undefined, zero, zero);
+  _mm512_storeu_ps(out + 112, no_number);
+  const __mmask16 below = _mm512_cmp_ps_mask(undefined, given[8], _CMP_LT_OQ);
+  const __m512 chosen = _mm512_mask_blend_ps(below, zero, given[8]);
+  _mm512_storeu_ps(out + 128, chosen);
+  const __m512 no_power = exp2_16(undefined);
+  _mm512_storeu_ps(out + 144, no_power);
+  const __m512 least = _mm512_sub_ps(zero, given[8]);
+  const __m512 hidden = exp2_16(least);
+  _mm512_storeu_ps(out + 160, hidden);
   /* powers of two */
-  {
-    const __m512 in_9 = _mm512_set1_ps(in[9]);
-    const __m512 power = exp2_16(in_9);
-    _mm512_storeu_ps(out + 176, power);
-  }
-  {
-    const __m512 in_10 = _mm512_set1_ps(in[10]);
-    const __m512 power = exp2_16(in_10);
-    _mm512_storeu_ps(out + 192, power);
-  }
-  {
-    const __m512 in_11 = _mm512_set1_ps(in[11]);
-    const __m512 power = exp2_16(in_11);
-    _mm512_storeu_ps(out + 208, power);
-  }
-  {
-    const __m512 in_12 = _mm512_set1_ps(in[12]);
-    const __m512 power = exp2_16(in_12);
-    _mm512_storeu_ps(out + 224, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m512 power = exp2_16(given[i]);
+    _mm512_storeu_ps(out + 16 * i + 32, power);
   }
 }
 

@@ -122,6 +122,10 @@ mhagen_status tiny_bf16_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-ter")
@@ -157,48 +161,35 @@ static inline float to_bf16(float a) {
 }
 
 /* A tile of 2 rows and 3 columns, 3 K steps. */
-static __attribute__((noinline)) void queries_2x3_k3(const float *a, const float *b,
-    const float *bias, float *c) {
-  float acc_c0[2], acc_c1[2], acc_c2[2];
-  acc_c0[0] = bias[0];
-  acc_c1[0] = bias[1];
-  acc_c2[0] = bias[2];
-  acc_c0[1] = bias[0];
-  acc_c1[1] = bias[1];
-  acc_c2[1] = bias[2];
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const float b_c0_exact = b[3 * i];
-    const float b_c0 = to_bf16(b_c0_exact);
-    const float b_c1_exact = b[3 * i + 1];
-    const float b_c1 = to_bf16(b_c1_exact);
-    const float b_c2_exact = b[3 * i + 2];
-    const float b_c2 = to_bf16(b_c2_exact);
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a_exact = a[i + 3 * r];
-      const float a_r = to_bf16(a_exact);
-      acc_c0[r] = a_r * b_c0 + acc_c0[r];
-      acc_c1[r] = a_r * b_c1 + acc_c1[r];
-      acc_c2[r] = a_r * b_c2 + acc_c2[r];
+static NOINLINE void queries_2x3_k3(const float *a, const float *b, const float *bias, float *c) {
+  float acc_r0[3], acc_r1[3];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = bias[j];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = bias[j];
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+    float b_c[3];
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
+      const float b_exact = b[3 * i + j];
+      b_c[j] = to_bf16(b_exact);
     }
+    const float a_r0_exact = a[i];
+    const float a_r0 = to_bf16(a_r0_exact);
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = a_r0 * b_c[j] + acc_r0[j];
+    const float a_r1_exact = a[i + 3];
+    const float a_r1 = to_bf16(a_r1_exact);
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = a_r1 * b_c[j] + acc_r1[j];
   }
-  c[0] = acc_c0[0];
-  c[1] = acc_c1[0];
-  c[2] = acc_c2[0];
-  c[3] = acc_c0[1];
-  c[4] = acc_c1[1];
-  c[5] = acc_c2[1];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) c[j] = acc_r0[j];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) c[j + 3] = acc_r1[j];
 }
 
 /* Projects queries of 1 head. */
-static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
+static NOINLINE void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   queries_2x3_k3(x, w, bias, out);
 }
 
 /* XT[3][2] from 2 rows of X[..][3]. */
-static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt) {
+static NOINLINE void queries_lanes_2(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 3; ++block) {
     for (ptrdiff_t c = 0; c < 2; ++c) {
       const float x_r0 = x[3 * c + block];
@@ -208,10 +199,9 @@ static __attribute__((noinline)) void queries_lanes_2(const float *x, float *xt)
 }
 
 /* 3 rows for a group of queries, scaled, rounded. */
-static __attribute__((noinline)) void scaled_queries_3x2(float *x) {
+static NOINLINE void scaled_queries_3x2(float *x) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
-#pragma GCC unroll 2
-    for (ptrdiff_t c = 0; c < 2; ++c) {
+    UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
       const float scale = 1.02013945f;
       const float value = x[2 * row + c];
       const float scaled = value * scale;
@@ -250,15 +240,10 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_2x2(const float *k, const float *q, float *stats,
-    float *p) {
-  float acc_r0[2], acc_r1[2];
-  acc_r0[0] = 0.0f;
-  acc_r0[1] = 0.0f;
-  acc_r1[0] = 0.0f;
-  acc_r1[1] = 0.0f;
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+static NOINLINE void scores_first_2x2(const float *k, const float *q, float *stats, float *p) {
+  float acc_r0[2], acc_r1[2], whole_top[2];
+  acc_r0[0] = acc_r0[1] = acc_r1[0] = acc_r1[1] = 0.0f;
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const float b_c0 = q[2 * i];
     const float b_c1 = q[2 * i + 1];
     const float a_r0_exact = k[i];
@@ -270,8 +255,7 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
     acc_r1[0] = a_r1 * b_c0 + acc_r1[0];
     acc_r1[1] = a_r1 * b_c1 + acc_r1[1];
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float zero = 0.0f;
     const float max_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
     const float none_top = 0.0f;
@@ -280,14 +264,16 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
     const float large_top = 4194304.0f;
     const int small_top = size_top < large_top;
     const float near_top = nearest(max_2_0);
-    const float whole_top = small_top ? near_top : max_2_0;
-    const float minus_m = zero - whole_top;
+    whole_top[c] = small_top ? near_top : max_2_0;
+    const float minus_m = zero - whole_top[c];
     stats[c] = minus_m;
-    const float x_r0 = acc_r0[c] - whole_top;
+  }
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float x_r0 = acc_r0[c] - whole_top[c];
     const float exact_r0 = exp2_1(x_r0);
     const float sum_r0 = to_bf16(exact_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - whole_top;
+    const float x_r1 = acc_r1[c] - whole_top[c];
     const float exact_r1 = exp2_1(x_r1);
     const float sum_r1 = to_bf16(exact_r1);
     p[c + 2] = sum_r1;
@@ -297,34 +283,24 @@ static __attribute__((noinline)) void scores_first_2x2(const float *k, const flo
 }
 
 /* 3 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_3x2_k2_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_3x2_k2_final(const float *v, const float *p, float *stats, float *o) {
   float acc[3][2];
-  acc[0][0] = 0.0f;
-  acc[0][1] = 0.0f;
-  acc[1][0] = 0.0f;
-  acc[1][1] = 0.0f;
-  acc[2][0] = 0.0f;
-  acc[2][1] = 0.0f;
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc[r][0] = acc[r][1] = 0.0f;
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const float b_c0 = p[2 * i];
     const float b_c1 = p[2 * i + 1];
-#pragma GCC unroll 3
-    for (ptrdiff_t r = 0; r < 3; ++r) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const float a_exact = v[3 * i + r];
       const float a = to_bf16(a_exact);
       acc[r][0] = a * b_c0 + acc[r][0];
       acc[r][1] = a * b_c1 + acc[r][1];
     }
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float inverse = stats[c + 6];
     float test = stats[c + 4];
     const float zero = 0.0f;
-#pragma GCC unroll 3
-    for (ptrdiff_t r = 0; r < 3; ++r) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const float o_r_c = acc[r][c] * inverse;
       o[c + 2 * r] = o_r_c;
       test = o_r_c * zero + test;
@@ -334,11 +310,9 @@ static __attribute__((noinline)) void context_3x2_k2_final(const float *v, const
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x2(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *stats) {
   float acc_r0[2];
-  acc_r0[0] = 0.0f;
-  acc_r0[1] = 0.0f;
+  acc_r0[0] = acc_r0[1] = 0.0f;
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const float b_c0 = q[0];
     const float b_c1 = q[1];
@@ -349,8 +323,7 @@ static __attribute__((noinline)) void scores_maximum_1x2(const float *k, const f
     k += 1;
     q += 2;
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float zero = 0.0f;
     const float negmax = stats[c];
     const float m = zero - negmax;
@@ -368,13 +341,9 @@ static __attribute__((noinline)) void scores_maximum_1x2(const float *k, const f
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_2x2(const float *k, const float *q, float *stats,
-    float *p) {
-  float acc_r0[2], acc_r1[2];
-  acc_r0[0] = 0.0f;
-  acc_r0[1] = 0.0f;
-  acc_r1[0] = 0.0f;
-  acc_r1[1] = 0.0f;
+static NOINLINE void scores_again_2x2(const float *k, const float *q, float *stats, float *p) {
+  float acc_r0[2], acc_r1[2], m[2];
+  acc_r0[0] = acc_r0[1] = acc_r1[0] = acc_r1[1] = 0.0f;
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const float b_c0 = q[0];
     const float b_c1 = q[1];
@@ -389,16 +358,18 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
     k += 1;
     q += 2;
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float zero = 0.0f;
-    const float negmax = stats[c];
-    const float m = zero - negmax;
-    const float x_r0 = acc_r0[c] - m;
+  const float zero_c0 = 0.0f;
+  const float negmax_c0 = stats[0];
+  m[0] = zero_c0 - negmax_c0;
+  const float zero_c1 = 0.0f;
+  const float negmax_c1 = stats[1];
+  m[1] = zero_c1 - negmax_c1;
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float x_r0 = acc_r0[c] - m[c];
     const float exact_r0 = exp2_1(x_r0);
     const float sum_r0 = to_bf16(exact_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - m;
+    const float x_r1 = acc_r1[c] - m[c];
     const float exact_r1 = exp2_1(x_r1);
     const float sum_r1 = to_bf16(exact_r1);
     p[c + 2] = sum_r1;
@@ -408,8 +379,8 @@ static __attribute__((noinline)) void scores_again_2x2(const float *k, const flo
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_2(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_2(const float *q, const float *k, const float *v, float *p, float *stats,
+    float *o) {
   {
     const float none_c0 = INFINITY;
     const float kept_c0 = stats[0];
@@ -421,65 +392,49 @@ static __attribute__((noinline)) void again_2(const float *q, const float *k, co
     stats[1] = none_c1;
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
-  {
-#pragma GCC unroll 2
-    for (ptrdiff_t c = 0; c < 2; ++c) {
-      const float most = 4.2949673e+09f;
-      const float sum = stats[c + 2];
-      const int good = sum < most;
-      const float kept = stats[c + 10];
-      const float negmax = stats[c];
-      const float m = good ? kept : negmax;
-      stats[c] = m;
-      const float late = good ? 0.0f : m;
-      stats[c + 12] = late;
-    }
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float most = 4.2949673e+09f;
+    const float sum = stats[c + 2];
+    const int good = sum < most;
+    const float kept = stats[c + 10];
+    const float negmax = stats[c];
+    const float m = good ? kept : negmax;
+    stats[c] = m;
+    const float late = good ? 0.0f : m;
+    stats[c + 12] = late;
   }
   scores_again_2x2(k, q, stats, p);
-  {
-    const float one_c0 = 1.0f;
-    const float sum_c0 = stats[2];
-    const float inverse_c0 = one_c0 / sum_c0;
-    stats[6] = inverse_c0;
-    const float one_c1 = 1.0f;
-    const float sum_c1 = stats[3];
-    const float inverse_c1 = one_c1 / sum_c1;
-    stats[7] = inverse_c1;
-    const float test_zero_c0 = 0.0f;
-    stats[4] = test_zero_c0;
-    const float test_zero_c1 = 0.0f;
-    stats[5] = test_zero_c1;
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float one = 1.0f;
+    const float sum = stats[c + 2];
+    const float inverse = one / sum;
+    stats[c + 6] = inverse;
+    const float test_zero = 0.0f;
+    stats[c + 4] = test_zero;
   }
   context_3x2_k2_final(v, p, stats, o);
 }
 
 /* Attention of 2 queries, 1 head. */
-static __attribute__((noinline)) void attend_2(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_2(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_2(queries, scratch);
   scaled_queries_3x2(scratch);
   scores_first_2x2(keys, scratch, scratch + 32, scratch + 16);
-  {
-    const float one_c0 = 1.0f;
-    const float sum_c0 = scratch[34];
-    const float inverse_c0 = one_c0 / sum_c0;
-    scratch[38] = inverse_c0;
-    const float one_c1 = 1.0f;
-    const float sum_c1 = scratch[35];
-    const float inverse_c1 = one_c1 / sum_c1;
-    scratch[39] = inverse_c1;
-    const float test_zero_c0 = 0.0f;
-    scratch[36] = test_zero_c0;
-    const float test_zero_c1 = 0.0f;
-    scratch[37] = test_zero_c1;
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float one = 1.0f;
+    const float sum = scratch[c + 34];
+    const float inverse = one / sum;
+    scratch[c + 38] = inverse;
+    const float test_zero = 0.0f;
+    scratch[c + 36] = test_zero;
   }
   context_3x2_k2_final(values, scratch + 16, scratch + 32, o);
   {
     float both1[2];
     int below1[2];
     int good1[2];
-#pragma GCC unroll 2
-    for (ptrdiff_t c = 0; c < 2; ++c) {
+    UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
       const float sum1 = scratch[c + 34];
       const float test1 = scratch[c + 36];
       both1[c] = sum1 + test1;
@@ -500,43 +455,30 @@ static __attribute__((noinline)) void attend_2(const float *keys, const float *v
 }
 
 /* A tile of 2 rows and 3 columns, 3 K steps. */
-static __attribute__((noinline)) void output_2_2x3_k3(const float *a, const float *b,
-    const float *bias, float *c) {
-  float acc_c0[2], acc_c1[2], acc_c2[2];
-  acc_c0[0] = bias[0];
-  acc_c1[0] = bias[1];
-  acc_c2[0] = bias[2];
-  acc_c0[1] = bias[0];
-  acc_c1[1] = bias[1];
-  acc_c2[1] = bias[2];
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
-    const float b_c0_exact = b[3 * i];
-    const float b_c0 = to_bf16(b_c0_exact);
-    const float b_c1_exact = b[3 * i + 1];
-    const float b_c1 = to_bf16(b_c1_exact);
-    const float b_c2_exact = b[3 * i + 2];
-    const float b_c2 = to_bf16(b_c2_exact);
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
-      const float a_exact = a[2 * i + r];
-      const float a_r = to_bf16(a_exact);
-      acc_c0[r] = a_r * b_c0 + acc_c0[r];
-      acc_c1[r] = a_r * b_c1 + acc_c1[r];
-      acc_c2[r] = a_r * b_c2 + acc_c2[r];
+static NOINLINE void output_2_2x3_k3(const float *a, const float *b, const float *bias, float *c) {
+  float acc_r0[3], acc_r1[3];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = bias[j];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = bias[j];
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+    float b_c[3];
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
+      const float b_exact = b[3 * i + j];
+      b_c[j] = to_bf16(b_exact);
     }
+    const float a_r0_exact = a[2 * i];
+    const float a_r0 = to_bf16(a_r0_exact);
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = a_r0 * b_c[j] + acc_r0[j];
+    const float a_r1_exact = a[2 * i + 1];
+    const float a_r1 = to_bf16(a_r1_exact);
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = a_r1 * b_c[j] + acc_r1[j];
   }
-  c[0] = acc_c0[0];
-  c[1] = acc_c1[0];
-  c[2] = acc_c2[0];
-  c[3] = acc_c0[1];
-  c[4] = acc_c1[1];
-  c[5] = acc_c2[1];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) c[j] = acc_r0[j];
+  UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) c[j + 3] = acc_r1[j];
 }
 
 /* 3 columns of Y for 2 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x2_3(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x2_3(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_2_2x3_k3(o1, panel, bias, y1);
 }
 
@@ -582,107 +524,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  float given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = in[i];
   /* a product and a sum are rounded each */
-  {
-    const float in_4 = in[4];
-    const float mul_of = in_4 * in_4;
-    const float in_5 = in[5];
-    const float add_of = mul_of + in_5;
-    out[0] = add_of;
-  }
+  const float square = given[4] * given[4];
+  const float rounded = square + given[5];
+  out[0] = rounded;
   /* here too */
-  {
-    const float in_4 = in[4];
-    const float in_5 = in[5];
-    const float fma_of = in_4 * in_4 + in_5;
-    out[1] = fma_of;
-  }
+  const float fused = given[4] * given[4] + given[5];
+  out[1] = fused;
   /* sums are in this order, and in float32 */
-  {
-    const float set_of = 12582912.0f;
-    const float in_3 = in[3];
-    const float add_of = in_3 + set_of;
-    const float sub_of = add_of - set_of;
-    out[2] = sub_of;
-  }
-  {
-    const float in_0 = in[0];
-    const float in_6 = in[6];
-    const float first = in_0 + in_6;
-    const float in_7 = in[7];
-    const float second = first + in_7;
-    const float add_of = second + in_0;
-    out[3] = add_of;
-  }
+  const float magic = 12582912.0f;
+  const float nearest = given[3] + magic;
+  const float none = nearest - magic;
+  out[2] = none;
+  const float large = given[0] + given[6];
+  const float lost = large + given[7];
+  const float one = lost + given[0];
+  out[3] = one;
   /* quotients are rounded once */
-  {
-    const float in_0 = in[0];
-    const float in_1 = in[1];
-    const float div_of = in_0 / in_1;
-    out[4] = div_of;
-  }
-  {
-    const float in_2 = in[2];
-    const float in_1 = in[1];
-    const float div_of = in_2 / in_1;
-    out[5] = div_of;
-  }
+  const float quotient_1 = given[0] / given[1];
+  out[4] = quotient_1;
+  const float quotient_2 = given[2] / given[1];
+  out[5] = quotient_2;
   /* infinity and NaN are numbers too */
-  {
-    const float zero_of = 0.0f;
-    const float in_8 = in[8];
-    const float fma_of = in_8 * zero_of + zero_of;
-    out[6] = fma_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float zero_of = 0.0f;
-    const float sub_of = in_8 - in_8;
-    const float fma_of = sub_of * zero_of + zero_of;
-    out[7] = fma_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float sub_of = in_8 - in_8;
-    const int lt_of = sub_of < in_8;
-    const float zero_of = 0.0f;
-    const float sel_of = lt_of ? in_8 : zero_of;
-    out[8] = sel_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float sub_of = in_8 - in_8;
-    const float power = exp2_1(sub_of);
-    out[9] = power;
-  }
-  {
-    const float zero_of = 0.0f;
-    const float in_8 = in[8];
-    const float sub_of = zero_of - in_8;
-    const float power = exp2_1(sub_of);
-    out[10] = power;
-  }
+  const float zero = 0.0f;
+  const float undefined = given[8] - given[8];
+  const float no_product = given[8] * zero + zero;
+  out[6] = no_product;
+  const float no_number = undefined * zero + zero;
+  out[7] = no_number;
+  const int below = undefined < given[8];
+  const float chosen = below ? given[8] : zero;
+  out[8] = chosen;
+  const float no_power = exp2_1(undefined);
+  out[9] = no_power;
+  const float least = zero - given[8];
+  const float hidden = exp2_1(least);
+  out[10] = hidden;
   /* powers of two */
-  {
-    const float in_9 = in[9];
-    const float power = exp2_1(in_9);
-    out[11] = power;
-  }
-  {
-    const float in_10 = in[10];
-    const float power = exp2_1(in_10);
-    out[12] = power;
-  }
-  {
-    const float in_11 = in[11];
-    const float power = exp2_1(in_11);
-    out[13] = power;
-  }
-  {
-    const float in_12 = in[12];
-    const float power = exp2_1(in_12);
-    out[14] = power;
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const float power = exp2_1(given[i]);
+    out[i + 2] = power;
   }
 }
 

@@ -121,6 +121,10 @@ mhagen_status tiny_halves_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -194,7 +198,7 @@ static inline __m256 halves_8(const float *p) {
 }
 
 /* 3 rows of 130 numbers in pairs. */
-static __attribute__((noinline)) void narrow_3x130(const float *x, f16_pair *pairs) {
+static NOINLINE void narrow_3x130(const float *x, f16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     for (ptrdiff_t block = 0; block < 8; ++block) {
       const __m512 numbers = _mm512_loadu_ps(x + 130 * row + 16 * block);
@@ -210,25 +214,20 @@ static __attribute__((noinline)) void narrow_3x130(const float *x, f16_pair *pai
 }
 
 /* A tile of 3 rows and 2 columns, 65 K steps, with sums in float32 where others are not finite. */
-static __attribute__((noinline)) void values_3x2_k65_again(const f16_pair *a, const f16_pair *b,
-    const float *totals, const float *bias, float *c) {
+static NOINLINE void values_3x2_k65_again(const f16_pair *a, const f16_pair *b, const float *totals,
+    const float *bias, float *c) {
   __m256 acc_c0[3];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 65; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b));
-    const __m256 a_r0 = _mm256_set1_ps(a[0]);
-    acc_c0[0] = dot_halves_8(a_r0, b_c0, acc_c0[0]);
-    const __m256 a_r1 = _mm256_set1_ps(a[72]);
-    acc_c0[1] = dot_halves_8(a_r1, b_c0, acc_c0[1]);
-    const __m256 a_r2 = _mm256_set1_ps(a[144]);
-    acc_c0[2] = dot_halves_8(a_r2, b_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[72 * r]);
+      acc_c0[r] = dot_halves_8(a_r, b_c0, acc_c0[r]);
+    }
     a += 1;
     b += 16;
   }
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 half0_c0 = _mm256_loadu_ps(totals + 32 * r);
     const __m256 half1_c0 = _mm256_loadu_ps(totals + 32 * r + 16);
     const __m256 both_c0 = add_pairs_8(half0_c0, half1_c0);
@@ -244,46 +243,35 @@ static __attribute__((noinline)) void values_3x2_k65_again(const f16_pair *a, co
 }
 
 /* A tile of 3 rows and 2 columns, 65 K steps. */
-static __attribute__((noinline)) void values_3x2_k65(const f16_pair *a, const f16_pair *b,
-    const float *bias, float *c) {
+static NOINLINE void values_3x2_k65(const f16_pair *a, const f16_pair *b, const float *bias,
+    float *c) {
   float totals[96] __attribute__((aligned(64)));
   float words[48] __attribute__((aligned(64)));
-  {
-#pragma GCC unroll 3
-    for (ptrdiff_t r = 0; r < 3; ++r) {
-      const __m256 none0_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(totals + 32 * r, none0_c0);
-      const __m256 none1_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(totals + 32 * r + 16, none1_c0);
-    }
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 none0_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(totals + 32 * r, none0_c0);
+    const __m256 none1_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(totals + 32 * r + 16, none1_c0);
   }
   for (ptrdiff_t span = 0; span < 2; ++span) {
     {
-      const __m256 none_r0_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(words, none_r0_c0);
-      const __m256 none_r1_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(words + 16, none_r1_c0);
-      const __m256 none_r2_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(words + 32, none_r2_c0);
+      UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+        const __m256 none_c0 = _mm256_setzero_ps();
+        _mm256_storeu_ps(words + 16 * r, none_c0);
+      }
       __asm__ volatile("" : : "r"(words) : "memory");
     }
     for (ptrdiff_t block = 0; block < 4; ++block) {
       __m256 acc_c0[3];
-      acc_c0[0] = _mm256_setzero_ps();
-      acc_c0[1] = _mm256_setzero_ps();
-      acc_c0[2] = _mm256_setzero_ps();
-#pragma GCC unroll 8
-      for (ptrdiff_t i = 0; i < 8; ++i) {
+      UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+      UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
         const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 128 * block + 512 * span + 16 * i));
-        const __m256 a_r0 = _mm256_set1_ps(a[8 * block + 32 * span + i]);
-        acc_c0[0] = fma_halves_8(a_r0, b_c0, acc_c0[0]);
-        const __m256 a_r1 = _mm256_set1_ps(a[8 * block + 32 * span + i + 72]);
-        acc_c0[1] = fma_halves_8(a_r1, b_c0, acc_c0[1]);
-        const __m256 a_r2 = _mm256_set1_ps(a[8 * block + 32 * span + i + 144]);
-        acc_c0[2] = fma_halves_8(a_r2, b_c0, acc_c0[2]);
+        UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+          const __m256 a_r = _mm256_set1_ps(a[8 * block + 32 * span + i + 72 * r]);
+          acc_c0[r] = fma_halves_8(a_r, b_c0, acc_c0[r]);
+        }
       }
-#pragma GCC unroll 3
-      for (ptrdiff_t r = 0; r < 3; ++r) {
+      UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
         const __m256 old_c0 = _mm256_loadu_ps(words + 16 * r);
         const __m256 sum_c0 = add_halves_8(old_c0, acc_c0[r]);
         _mm256_storeu_ps(words + 16 * r, sum_c0);
@@ -291,8 +279,7 @@ static __attribute__((noinline)) void values_3x2_k65(const f16_pair *a, const f1
       __asm__ volatile("" : : "r"(words) : "memory");
     }
     {
-#pragma GCC unroll 3
-      for (ptrdiff_t r = 0; r < 3; ++r) {
+      UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
         const __m256 old0_c0 = _mm256_loadu_ps(totals + 32 * r);
         const __m256 half0_c0 = halves_8(words + 16 * r);
         const __m256 total0_c0 = _mm256_add_ps(old0_c0, half0_c0);
@@ -306,24 +293,18 @@ static __attribute__((noinline)) void values_3x2_k65(const f16_pair *a, const f1
     }
   }
   {
-    __m256 acc_r0_c0 = _mm256_setzero_ps();
-    __m256 acc_r1_c0 = _mm256_setzero_ps();
-    __m256 acc_r2_c0 = _mm256_setzero_ps();
+    __m256 acc_c0[3];
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 1024));
-    const __m256 a_r0 = _mm256_set1_ps(a[64]);
-    acc_r0_c0 = fma_halves_8(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[136]);
-    acc_r1_c0 = fma_halves_8(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[208]);
-    acc_r2_c0 = fma_halves_8(a_r2, b_c0, acc_r2_c0);
-    _mm256_storeu_ps(words, acc_r0_c0);
-    _mm256_storeu_ps(words + 16, acc_r1_c0);
-    _mm256_storeu_ps(words + 32, acc_r2_c0);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[72 * r + 64]);
+      acc_c0[r] = fma_halves_8(a_r, b_c0, acc_c0[r]);
+    }
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) _mm256_storeu_ps(words + 16 * r, acc_c0[r]);
     __asm__ volatile("" : : "r"(words) : "memory");
   }
   {
-#pragma GCC unroll 3
-    for (ptrdiff_t r = 0; r < 3; ++r) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 old0_c0 = _mm256_loadu_ps(totals + 32 * r);
       const __m256 half0_c0 = halves_8(words + 16 * r);
       const __m256 total0_c0 = _mm256_add_ps(old0_c0, half0_c0);
@@ -337,8 +318,7 @@ static __attribute__((noinline)) void values_3x2_k65(const f16_pair *a, const f1
   }
   __m256 test_c0 = _mm256_setzero_ps();
   const __m256 zero_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 half0_c0 = _mm256_loadu_ps(totals + 32 * r);
     const __m256 half1_c0 = _mm256_loadu_ps(totals + 32 * r + 16);
     const __m256 both_c0 = add_pairs_8(half0_c0, half1_c0);
@@ -356,25 +336,22 @@ static __attribute__((noinline)) void values_3x2_k65(const f16_pair *a, const f1
 }
 
 /* Projects values of 1 head. */
-static __attribute__((noinline)) void project_values(const f16_pair *x, const f16_pair *w,
-    float *out, const float *bias) {
+static NOINLINE void project_values(const f16_pair *x, const f16_pair *w, float *out,
+    const float *bias) {
   values_3x2_k65(x, w, bias, out);
 }
 
 /* XT[2][16] from 1 rows of X[..][2]. */
-static __attribute__((noinline)) void queries_lanes_1of16(const float *x, float *xt) {
+static NOINLINE void queries_lanes_1of16(const float *x, float *xt) {
   {
     __m512 x_r[16], t2[16], t4[14];
     x_r[0] = _mm512_maskz_loadu_ps(0x3, x);
-#pragma GCC unroll 15
-    for (ptrdiff_t r = 1; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(15) for (ptrdiff_t r = 1; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
       t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i + 1]),
@@ -392,7 +369,7 @@ static __attribute__((noinline)) void queries_lanes_1of16(const float *x, float 
 }
 
 /* 2 rows for a group of queries, scaled, rounded. */
-static __attribute__((noinline)) void scaled_queries_2x1of16(float *x) {
+static NOINLINE void scaled_queries_2x1of16(float *x) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
     const __m256 value_c0 = _mm256_loadu_ps(x + 16 * row);
@@ -426,17 +403,12 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_3x1of16(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_first_3x1of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
-#pragma GCC unroll 3
-    for (ptrdiff_t r = 0; r < 3; ++r) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_exact = _mm256_set1_ps(k[i + 2 * r]);
       const __m256 a = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_exact,
           _MM_FROUND_TO_NEAREST_INT));
@@ -456,8 +428,7 @@ static __attribute__((noinline)) void scores_first_3x1of16(const float *k, const
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], whole_top_c0);
     const __m256 exact_c0 = exp2_8(x_c0);
     sum_c0[r] = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, exact_c0,
@@ -470,12 +441,11 @@ static __attribute__((noinline)) void scores_first_3x1of16(const float *k, const
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x1of16_k3_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_2x1of16_k3_final(const float *v, const float *p, float *stats,
+    float *o) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0_exact = _mm256_set1_ps(v[16 * i]);
     const __m256 a_r0 = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_r0_exact,
@@ -499,8 +469,7 @@ static __attribute__((noinline)) void context_2x1of16_k3_final(const float *v, c
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x1of16(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -528,16 +497,12 @@ static __attribute__((noinline)) void scores_maximum_1x1of16(const float *k, con
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_3x1of16(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
-#pragma GCC unroll 3
-    for (ptrdiff_t r = 0; r < 3; ++r) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256 a_exact = _mm256_set1_ps(k[2 * r]);
       const __m256 a = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_exact,
           _MM_FROUND_TO_NEAREST_INT));
@@ -549,8 +514,7 @@ static __attribute__((noinline)) void scores_again_3x1of16(const float *k, const
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
     const __m256 exact_c0 = exp2_8(x_c0);
     sum_c0[r] = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, exact_c0,
@@ -563,8 +527,8 @@ static __attribute__((noinline)) void scores_again_3x1of16(const float *k, const
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_1of16(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_1of16(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -596,19 +560,16 @@ static __attribute__((noinline)) void again_1of16(const float *q, const float *k
 }
 
 /* 1 rows of X[..][2] from XT[2][16]. */
-static __attribute__((noinline)) void y_rows_1of16(const float *xt, float *x) {
+static NOINLINE void y_rows_1of16(const float *xt, float *x) {
   {
     __m512 x_c0[16], t_c0_2[15], t_c0_4[13];
     x_c0[0] = _mm512_loadu_ps(xt);
     x_c0[1] = _mm512_loadu_ps(xt + 16);
-#pragma GCC unroll 14
-    for (ptrdiff_t r = 2; r < 16; ++r) x_c0[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(14) for (ptrdiff_t r = 2; r < 16; ++r) x_c0[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t_c0_2[2 * i] = _mm512_mask_moveldup_ps(x_c0[2 * i], 0xAAAA, x_c0[2 * i + 1]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t_c0_4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2[4 * i]),
           _mm512_castps_pd(t_c0_2[4 * i + 2])));
     }
@@ -622,8 +583,8 @@ static __attribute__((noinline)) void y_rows_1of16(const float *xt, float *x) {
 }
 
 /* Attention of 1 queries, 1 head. */
-static __attribute__((noinline)) void attend_1of16(const float *keys, const float *values,
-    float *scratch, const float *queries, float *y) {
+static NOINLINE void attend_1of16(const float *keys, const float *values, float *scratch,
+    const float *queries, float *y) {
   queries_lanes_1of16(queries, scratch);
   scaled_queries_2x1of16(scratch);
   scores_first_3x1of16(keys, scratch, scratch + 80, scratch + 32);
@@ -714,107 +675,49 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m512 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
-    _mm512_storeu_ps(out, add_of);
-  }
+  const __m512 square = _mm512_mul_ps(given[4], given[4]);
+  const __m512 rounded = _mm512_add_ps(square, given[5]);
+  _mm512_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
-    _mm512_storeu_ps(out + 16, fma_of);
-  }
+  const __m512 fused = _mm512_fmadd_ps(given[4], given[4], given[5]);
+  _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m512 set_of = _mm512_set1_ps(12582912.0f);
-    const __m512 in_3 = _mm512_set1_ps(in[3]);
-    const __m512 add_of = _mm512_add_ps(in_3, set_of);
-    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
-    _mm512_storeu_ps(out + 32, sub_of);
-  }
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_6 = _mm512_set1_ps(in[6]);
-    const __m512 first = _mm512_add_ps(in_0, in_6);
-    const __m512 in_7 = _mm512_set1_ps(in[7]);
-    const __m512 second = _mm512_add_ps(first, in_7);
-    const __m512 add_of = _mm512_add_ps(second, in_0);
-    _mm512_storeu_ps(out + 48, add_of);
-  }
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 nearest = _mm512_add_ps(given[3], magic);
+  const __m512 none = _mm512_sub_ps(nearest, magic);
+  _mm512_storeu_ps(out + 32, none);
+  const __m512 large = _mm512_add_ps(given[0], given[6]);
+  const __m512 lost = _mm512_add_ps(large, given[7]);
+  const __m512 one = _mm512_add_ps(lost, given[0]);
+  _mm512_storeu_ps(out + 48, one);
   /* quotients are rounded once */
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_0, in_1);
-    _mm512_storeu_ps(out + 64, div_of);
-  }
-  {
-    const __m512 in_2 = _mm512_set1_ps(in[2]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_2, in_1);
-    _mm512_storeu_ps(out + 80, div_of);
-  }
+  const __m512 quotient_1 = _mm512_div_ps(given[0], given[1]);
+  _mm512_storeu_ps(out + 64, quotient_1);
+  const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
+  _mm512_storeu_ps(out + 80, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
-    _mm512_storeu_ps(out + 96, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm512_storeu_ps(out + 112, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
-    _mm512_storeu_ps(out + 128, sel_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 144, power);
-  }
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 160, power);
-  }
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
+  const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
+  _mm512_storeu_ps(out + 96, no_product);
+  const __m512 no_number = _mm512_fmadd_ps(undefined, zero, zero);
+  _mm512_storeu_ps(out + 112, no_number);
+  const __mmask16 below = _mm512_cmp_ps_mask(undefined, given[8], _CMP_LT_OQ);
+  const __m512 chosen = _mm512_mask_blend_ps(below, zero, given[8]);
+  _mm512_storeu_ps(out + 128, chosen);
+  const __m512 no_power = exp2_16(undefined);
+  _mm512_storeu_ps(out + 144, no_power);
+  const __m512 least = _mm512_sub_ps(zero, given[8]);
+  const __m512 hidden = exp2_16(least);
+  _mm512_storeu_ps(out + 160, hidden);
   /* powers of two */
-  {
-    const __m512 in_9 = _mm512_set1_ps(in[9]);
-    const __m512 power = exp2_16(in_9);
-    _mm512_storeu_ps(out + 176, power);
-  }
-  {
-    const __m512 in_10 = _mm512_set1_ps(in[10]);
-    const __m512 power = exp2_16(in_10);
-    _mm512_storeu_ps(out + 192, power);
-  }
-  {
-    const __m512 in_11 = _mm512_set1_ps(in[11]);
-    const __m512 power = exp2_16(in_11);
-    _mm512_storeu_ps(out + 208, power);
-  }
-  {
-    const __m512 in_12 = _mm512_set1_ps(in[12]);
-    const __m512 power = exp2_16(in_12);
-    _mm512_storeu_ps(out + 224, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m512 power = exp2_16(given[i]);
+    _mm512_storeu_ps(out + 16 * i + 32, power);
   }
 }
 

@@ -124,6 +124,10 @@ mhagen_status tiny_i8mm_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("bf16,dotprod,i8mm"))), apply_to = function)
 #else
@@ -172,24 +176,18 @@ static inline float32x4_t dot_odd_4(float32x4_t a, float32x4_t b, float32x4_t c)
 }
 
 /* 4 rows of 17 numbers in int8. */
-static __attribute__((noinline)) void quantize_rows_4x17(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_rows_4x17(const float *x, int8_word *words, float *scales) {
   float32x4_t largest[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) largest[r] = vdupq_n_f32(0.0f);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) largest[r] = vdupq_n_f32(0.0f);
   for (ptrdiff_t i = 0; i < 4; ++i) {
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const float32x4_t value = vld1q_f32(x + 4 * i + 17 * r);
       largest[r] = vmaxq_f32(vabsq_f32(value), largest[r]);
     }
   }
-  {
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
-      const float32x4_t value = vld1q_lane_f32(x + 17 * r + 16, vdupq_n_f32(0.0f), 0);
-      largest[r] = vmaxq_f32(vabsq_f32(value), largest[r]);
-    }
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const float32x4_t value = vld1q_lane_f32(x + 17 * r + 16, vdupq_n_f32(0.0f), 0);
+    largest[r] = vmaxq_f32(vabsq_f32(value), largest[r]);
   }
   const float32x4_t even_2_0 = vtrn1q_f32(largest[0], largest[1]);
   const float32x4_t odd_2_0 = vtrn2q_f32(largest[0], largest[1]);
@@ -215,14 +213,12 @@ static __attribute__((noinline)) void quantize_rows_4x17(const float *x, int8_wo
     const float32x4_t inverse_row1 = vdupq_n_f32(scales[2 * row + 1]);
     {
       float32x4_t scaled[4], scaled_row1[4];
-#pragma GCC unroll 4
-      for (ptrdiff_t j = 0; j < 4; ++j) {
+      UNROLL(4) for (ptrdiff_t j = 0; j < 4; ++j) {
         const float32x4_t value = vld1q_f32(x + 34 * row + 4 * j);
         scaled[j] = vmulq_f32(value, inverse_row);
       }
       const int32x4_t integers = words_4(scaled[0], scaled[1], scaled[2], scaled[3]);
-#pragma GCC unroll 4
-      for (ptrdiff_t j = 0; j < 4; ++j) {
+      UNROLL(4) for (ptrdiff_t j = 0; j < 4; ++j) {
         const float32x4_t value_row1 = vld1q_f32(x + 34 * row + 4 * j + 17);
         scaled_row1[j] = vmulq_f32(value_row1, inverse_row1);
       }
@@ -238,24 +234,21 @@ static __attribute__((noinline)) void quantize_rows_4x17(const float *x, int8_wo
       vst1q_f32(words + 16 * row + 4, high);
     }
     {
-      const float32x4_t value_0 = vld1q_lane_f32(x + 34 * row + 16, vdupq_n_f32(0.0f), 0);
-      const float32x4_t scaled_0 = vmulq_f32(value_0, inverse_row);
-      const float32x4_t value_1 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_1 = vmulq_f32(value_1, inverse_row);
-      const float32x4_t value_2 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_2 = vmulq_f32(value_2, inverse_row);
-      const float32x4_t value_3 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_3 = vmulq_f32(value_3, inverse_row);
-      const int32x4_t integers = words_4(scaled_0, scaled_1, scaled_2, scaled_3);
-      const float32x4_t value_0_row1 = vld1q_lane_f32(x + 34 * row + 33, vdupq_n_f32(0.0f), 0);
-      const float32x4_t scaled_0_row1 = vmulq_f32(value_0_row1, inverse_row1);
-      const float32x4_t value_1_row1 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_1_row1 = vmulq_f32(value_1_row1, inverse_row1);
-      const float32x4_t value_2_row1 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_2_row1 = vmulq_f32(value_2_row1, inverse_row1);
-      const float32x4_t value_3_row1 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_3_row1 = vmulq_f32(value_3_row1, inverse_row1);
-      const int32x4_t integers_row1 = words_4(scaled_0_row1, scaled_1_row1, scaled_2_row1,
+      float32x4_t value[4], scaled[3], value_row1[4], scaled_row1[3];
+      value[0] = vld1q_lane_f32(x + 34 * row + 16, vdupq_n_f32(0.0f), 0);
+      UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
+        scaled[j] = vmulq_f32(value[j], inverse_row);
+        value[j + 1] = vdupq_n_f32(0.0f);
+      }
+      const float32x4_t scaled_3 = vmulq_f32(value[3], inverse_row);
+      const int32x4_t integers = words_4(scaled[0], scaled[1], scaled[2], scaled_3);
+      value_row1[0] = vld1q_lane_f32(x + 34 * row + 33, vdupq_n_f32(0.0f), 0);
+      UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
+        scaled_row1[j] = vmulq_f32(value_row1[j], inverse_row1);
+        value_row1[j + 1] = vdupq_n_f32(0.0f);
+      }
+      const float32x4_t scaled_3_row1 = vmulq_f32(value_row1[3], inverse_row1);
+      const int32x4_t integers_row1 = words_4(scaled_row1[0], scaled_row1[1], scaled_row1[2],
           scaled_3_row1);
       const float32x4_t other = vreinterpretq_f32_s32(integers_row1);
       const float32x4_t one = vreinterpretq_f32_s32(integers);
@@ -271,17 +264,14 @@ static __attribute__((noinline)) void quantize_rows_4x17(const float *x, int8_wo
 }
 
 /* 4 rows of 17 numbers in int8. */
-static __attribute__((noinline)) void quantize_4x17(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_4x17(const float *x, int8_word *words, float *scales) {
   quantize_rows_4x17(x, words, scales);
 }
 
 /* 1 rows of 17 numbers in int8. */
-static __attribute__((noinline)) void quantize_rows_1x17(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_rows_1x17(const float *x, int8_word *words, float *scales) {
   float32x4_t largest[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) largest[r] = vdupq_n_f32(0.0f);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) largest[r] = vdupq_n_f32(0.0f);
   for (ptrdiff_t i = 0; i < 4; ++i) {
     const float32x4_t value_r0 = vld1q_f32(x + 4 * i);
     largest[0] = vmaxq_f32(vabsq_f32(value_r0), largest[0]);
@@ -313,8 +303,7 @@ static __attribute__((noinline)) void quantize_rows_1x17(const float *x, int8_wo
     const float32x4_t inverse_row = vdupq_n_f32(scales[0]);
     {
       float32x4_t scaled[4];
-#pragma GCC unroll 4
-      for (ptrdiff_t j = 0; j < 4; ++j) {
+      UNROLL(4) for (ptrdiff_t j = 0; j < 4; ++j) {
         const float32x4_t value = vld1q_f32(x + 4 * j);
         scaled[j] = vmulq_f32(value, inverse_row);
       }
@@ -329,15 +318,14 @@ static __attribute__((noinline)) void quantize_rows_1x17(const float *x, int8_wo
       vst1q_f32(words + 4, high);
     }
     {
-      const float32x4_t value_0 = vld1q_lane_f32(x + 16, vdupq_n_f32(0.0f), 0);
-      const float32x4_t scaled_0 = vmulq_f32(value_0, inverse_row);
-      const float32x4_t value_1 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_1 = vmulq_f32(value_1, inverse_row);
-      const float32x4_t value_2 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_2 = vmulq_f32(value_2, inverse_row);
-      const float32x4_t value_3 = vdupq_n_f32(0.0f);
-      const float32x4_t scaled_3 = vmulq_f32(value_3, inverse_row);
-      const int32x4_t integers = words_4(scaled_0, scaled_1, scaled_2, scaled_3);
+      float32x4_t value[4], scaled[3];
+      value[0] = vld1q_lane_f32(x + 16, vdupq_n_f32(0.0f), 0);
+      UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
+        scaled[j] = vmulq_f32(value[j], inverse_row);
+        value[j + 1] = vdupq_n_f32(0.0f);
+      }
+      const float32x4_t scaled_3 = vmulq_f32(value[3], inverse_row);
+      const int32x4_t integers = words_4(scaled[0], scaled[1], scaled[2], scaled_3);
       const float32x4_t other = vdupq_n_f32(0.0f);
       const float32x4_t one = vreinterpretq_f32_s32(integers);
       const float32x4_t low = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(one),
@@ -352,19 +340,16 @@ static __attribute__((noinline)) void quantize_rows_1x17(const float *x, int8_wo
 }
 
 /* 1 rows of 17 numbers in int8. */
-static __attribute__((noinline)) void quantize_1x17(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_1x17(const float *x, int8_word *words, float *scales) {
   quantize_rows_1x17(x, words, scales);
 }
 
 /* A tile of 4 rows and 2 columns, 6 K steps. */
-static __attribute__((noinline)) void values_4x2_k6(const int8_word *a, const int8_word *b,
-    const float *row_scales, const float *scales, const float *bias, bf16_pair *c) {
+static NOINLINE void values_4x2_k6(const int8_word *a, const int8_word *b, const float *row_scales,
+    const float *scales, const float *bias, bf16_pair *c) {
   int32x4_t acc_c0[4], integers_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = vdupq_n_s32(0);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = vdupq_n_s32(0);
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     /* k = 2 * i */
     const int32x4_t b_k0_c0 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i));
     const int32x4_t b_k0_c1 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i + 4));
@@ -375,8 +360,7 @@ static __attribute__((noinline)) void values_4x2_k6(const int8_word *a, const in
     acc_c0[2] = block_bytes_4(a_r2_k0, b_k0_c0, acc_c0[2]);
     acc_c0[3] = block_bytes_4(a_r2_k0, b_k0_c1, acc_c0[3]);
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t j = 0; j < 2; ++j) {
+  UNROLL(2) for (ptrdiff_t j = 0; j < 2; ++j) {
     const float32x4_t low_c0 = vreinterpretq_f32_s32(acc_c0[2 * j]);
     const float32x4_t high_c0 = vreinterpretq_f32_s32(acc_c0[2 * j + 1]);
     const float32x4_t row_c0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(low_c0),
@@ -413,12 +397,11 @@ static __attribute__((noinline)) void values_4x2_k6(const int8_word *a, const in
 }
 
 /* A tile of 1 rows and 2 columns, 6 K steps. */
-static __attribute__((noinline)) void values_1x2_k6(const int8_word *a, const int8_word *b,
-    const float *row_scales, const float *scales, const float *bias, bf16_pair *c) {
+static NOINLINE void values_1x2_k6(const int8_word *a, const int8_word *b, const float *row_scales,
+    const float *scales, const float *bias, bf16_pair *c) {
   int32x4_t acc_r0_c0 = vdupq_n_s32(0);
   int32x4_t acc_r1_c0 = vdupq_n_s32(0);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     /* k = 2 * i */
     const int32x4_t b_k0_c0 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i));
     const int32x4_t b_k0_c1 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i + 4));
@@ -443,14 +426,14 @@ static __attribute__((noinline)) void values_1x2_k6(const int8_word *a, const in
 }
 
 /* Projects values of 1 head. */
-static __attribute__((noinline)) void project_values(const int8_word *x, const int8_word *w,
-    bf16_pair *out, const float *bias, const float *row_scales) {
+static NOINLINE void project_values(const int8_word *x, const int8_word *w, bf16_pair *out,
+    const float *bias, const float *row_scales) {
   values_4x2_k6(x, w, row_scales, w + 24, bias, out);
   values_1x2_k6(x + 32, w, row_scales + 4, w + 24, bias, out + 8);
 }
 
 /* Copies the keys of 1 head. */
-static __attribute__((noinline)) void copy_keys(const float *x, float *out) {
+static NOINLINE void copy_keys(const float *x, float *out) {
   for (ptrdiff_t row = 0; row < 5; ++row) {
     const float32x4_t given = vcombine_f32(vld1_f32(x + 2 * row), vdup_n_f32(0.0f));
     vst1_f32(out + 4 * row, vget_low_f32(given));
@@ -462,16 +445,15 @@ static __attribute__((noinline)) void copy_keys(const float *x, float *out) {
 }
 
 /* XT[2][4] from 1 rows of X[..][2]. */
-static __attribute__((noinline)) void queries_lanes_1of4(const float *x, float *xt) {
+static NOINLINE void queries_lanes_1of4(const float *x, float *xt) {
   {
+    float32x4_t x_r[4];
     const float32x4_t x_r0 = vcombine_f32(vld1_f32(x), vdup_n_f32(0.0f));
-    const float32x4_t x_r1 = vdupq_n_f32(0.0f);
-    const float32x4_t x_r2 = vdupq_n_f32(0.0f);
-    const float32x4_t x_r3 = vdupq_n_f32(0.0f);
-    const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
-    const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
-    const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
-    const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
+    UNROLL(3) for (ptrdiff_t r = 1; r < 4; ++r) x_r[r] = vdupq_n_f32(0.0f);
+    const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r[1]);
+    const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r[1]);
+    const float32x4_t t2_2 = vtrn1q_f32(x_r[2], x_r[3]);
+    const float32x4_t t2_3 = vtrn2q_f32(x_r[2], x_r[3]);
     const float32x4_t t4_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
         vreinterpretq_f64_f32(t2_2)));
     const float32x4_t t4_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1),
@@ -482,7 +464,7 @@ static __attribute__((noinline)) void queries_lanes_1of4(const float *x, float *
 }
 
 /* 2 rows for a group of queries, scaled, in pairs. */
-static __attribute__((noinline)) void scaled_queries_2x1of4(float *x) {
+static NOINLINE void scaled_queries_2x1of4(float *x) {
   {
     const float32x4_t scale_c0 = vdupq_n_f32(1.02013945f);
     const float32x4_t value0_c0 = vld1q_f32(x);
@@ -526,14 +508,12 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p) {
+static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
   float32x4_t acc_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
   const float32x4_t b_c0 = vld1q_f32(q);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const float32x4_t a = vdupq_n_f32(k[4 * r]);
     acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
   }
@@ -583,12 +563,11 @@ static __attribute__((noinline)) void scores_first_5x1of4(const bf16_pair *k, co
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x1of4_k5_final(const bf16_pair *v,
-    const bf16_pair *p, float *stats, float *o) {
+static NOINLINE void context_2x1of4_k5_final(const bf16_pair *v, const bf16_pair *p, float *stats,
+    float *o) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
   float32x4_t acc_r1_c0 = vdupq_n_f32(0.0f);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const float32x4_t b_c0 = vld1q_f32(p + 4 * i);
     const float32x4_t a_r0 = vdupq_n_f32(v[4 * i]);
     acc_r0_c0 = dot_odd_4(a_r0, b_c0, acc_r0_c0);
@@ -608,8 +587,7 @@ static __attribute__((noinline)) void context_2x1of4_k5_final(const bf16_pair *v
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *q, float *stats) {
   float32x4_t acc_r0_c0 = vdupq_n_f32(0.0f);
   const float32x4_t b_c0 = vld1q_f32(q);
   const float32x4_t a_r0 = vdupq_n_f32(k[0]);
@@ -630,14 +608,12 @@ static __attribute__((noinline)) void scores_maximum_1x1of4(const bf16_pair *k, 
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p) {
+static NOINLINE void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
   float32x4_t acc_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
   const float32x4_t b_c0 = vld1q_f32(q);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const float32x4_t a = vdupq_n_f32(k[4 * r]);
     acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
   }
@@ -676,8 +652,8 @@ static __attribute__((noinline)) void scores_again_5x1of4(const bf16_pair *k, co
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_1of4(const bf16_pair *q, const bf16_pair *k,
-    const bf16_pair *v, bf16_pair *p, float *stats, float *o) {
+static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+    bf16_pair *p, float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
     const float32x4_t kept_c0 = vld1q_f32(stats);
@@ -709,7 +685,7 @@ static __attribute__((noinline)) void again_1of4(const bf16_pair *q, const bf16_
 }
 
 /* 1 rows of X[..][2] from XT[2][4]. */
-static __attribute__((noinline)) void y_rows_1of4(const float *xt, float *x) {
+static NOINLINE void y_rows_1of4(const float *xt, float *x) {
   {
     const float32x4_t x_r0_c0 = vld1q_f32(xt);
     const float32x4_t x_r1_c0 = vld1q_f32(xt + 4);
@@ -724,8 +700,8 @@ static __attribute__((noinline)) void y_rows_1of4(const float *xt, float *x) {
 }
 
 /* Attention of 1 queries, 1 head. */
-static __attribute__((noinline)) void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
-    float *scratch, const float *queries, float *y) {
+static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values, float *scratch,
+    const float *queries, float *y) {
   queries_lanes_1of4(queries, scratch);
   scaled_queries_2x1of4(scratch);
   scores_first_5x1of4(keys, scratch, scratch + 32, scratch + 16);
@@ -809,107 +785,49 @@ static void task_attend(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  float32x4_t given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = vdupq_n_f32(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const float32x4_t in_4 = vdupq_n_f32(in[4]);
-    const float32x4_t mul_of = vmulq_f32(in_4, in_4);
-    const float32x4_t in_5 = vdupq_n_f32(in[5]);
-    const float32x4_t add_of = vaddq_f32(mul_of, in_5);
-    vst1q_f32(out, add_of);
-  }
+  const float32x4_t square = vmulq_f32(given[4], given[4]);
+  const float32x4_t rounded = vaddq_f32(square, given[5]);
+  vst1q_f32(out, rounded);
   /* but not here */
-  {
-    const float32x4_t in_4 = vdupq_n_f32(in[4]);
-    const float32x4_t in_5 = vdupq_n_f32(in[5]);
-    const float32x4_t fma_of = vfmaq_f32(in_5, in_4, in_4);
-    vst1q_f32(out + 4, fma_of);
-  }
+  const float32x4_t fused = vfmaq_f32(given[5], given[4], given[4]);
+  vst1q_f32(out + 4, fused);
   /* sums are in this order, and in float32 */
-  {
-    const float32x4_t set_of = vdupq_n_f32(12582912.0f);
-    const float32x4_t in_3 = vdupq_n_f32(in[3]);
-    const float32x4_t add_of = vaddq_f32(in_3, set_of);
-    const float32x4_t sub_of = vsubq_f32(add_of, set_of);
-    vst1q_f32(out + 8, sub_of);
-  }
-  {
-    const float32x4_t in_0 = vdupq_n_f32(in[0]);
-    const float32x4_t in_6 = vdupq_n_f32(in[6]);
-    const float32x4_t first = vaddq_f32(in_0, in_6);
-    const float32x4_t in_7 = vdupq_n_f32(in[7]);
-    const float32x4_t second = vaddq_f32(first, in_7);
-    const float32x4_t add_of = vaddq_f32(second, in_0);
-    vst1q_f32(out + 12, add_of);
-  }
+  const float32x4_t magic = vdupq_n_f32(12582912.0f);
+  const float32x4_t nearest = vaddq_f32(given[3], magic);
+  const float32x4_t none = vsubq_f32(nearest, magic);
+  vst1q_f32(out + 8, none);
+  const float32x4_t large = vaddq_f32(given[0], given[6]);
+  const float32x4_t lost = vaddq_f32(large, given[7]);
+  const float32x4_t one = vaddq_f32(lost, given[0]);
+  vst1q_f32(out + 12, one);
   /* quotients are rounded once */
-  {
-    const float32x4_t in_0 = vdupq_n_f32(in[0]);
-    const float32x4_t in_1 = vdupq_n_f32(in[1]);
-    const float32x4_t div_of = vdivq_f32(in_0, in_1);
-    vst1q_f32(out + 16, div_of);
-  }
-  {
-    const float32x4_t in_2 = vdupq_n_f32(in[2]);
-    const float32x4_t in_1 = vdupq_n_f32(in[1]);
-    const float32x4_t div_of = vdivq_f32(in_2, in_1);
-    vst1q_f32(out + 20, div_of);
-  }
+  const float32x4_t quotient_1 = vdivq_f32(given[0], given[1]);
+  vst1q_f32(out + 16, quotient_1);
+  const float32x4_t quotient_2 = vdivq_f32(given[2], given[1]);
+  vst1q_f32(out + 20, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t fma_of = vfmaq_f32(zero_of, in_8, zero_of);
-    vst1q_f32(out + 24, fma_of);
-  }
-  {
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
-    const float32x4_t fma_of = vfmaq_f32(zero_of, sub_of, zero_of);
-    vst1q_f32(out + 28, fma_of);
-  }
-  {
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
-    const uint32x4_t lt_of = vcltq_f32(sub_of, in_8);
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t sel_of = vbslq_f32(lt_of, in_8, zero_of);
-    vst1q_f32(out + 32, sel_of);
-  }
-  {
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
-    const float32x4_t power = exp2_4(sub_of);
-    vst1q_f32(out + 36, power);
-  }
-  {
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t sub_of = vsubq_f32(zero_of, in_8);
-    const float32x4_t power = exp2_4(sub_of);
-    vst1q_f32(out + 40, power);
-  }
+  const float32x4_t zero = vdupq_n_f32(0.0f);
+  const float32x4_t undefined = vsubq_f32(given[8], given[8]);
+  const float32x4_t no_product = vfmaq_f32(zero, given[8], zero);
+  vst1q_f32(out + 24, no_product);
+  const float32x4_t no_number = vfmaq_f32(zero, undefined, zero);
+  vst1q_f32(out + 28, no_number);
+  const uint32x4_t below = vcltq_f32(undefined, given[8]);
+  const float32x4_t chosen = vbslq_f32(below, given[8], zero);
+  vst1q_f32(out + 32, chosen);
+  const float32x4_t no_power = exp2_4(undefined);
+  vst1q_f32(out + 36, no_power);
+  const float32x4_t least = vsubq_f32(zero, given[8]);
+  const float32x4_t hidden = exp2_4(least);
+  vst1q_f32(out + 40, hidden);
   /* powers of two */
-  {
-    const float32x4_t in_9 = vdupq_n_f32(in[9]);
-    const float32x4_t power = exp2_4(in_9);
-    vst1q_f32(out + 44, power);
-  }
-  {
-    const float32x4_t in_10 = vdupq_n_f32(in[10]);
-    const float32x4_t power = exp2_4(in_10);
-    vst1q_f32(out + 48, power);
-  }
-  {
-    const float32x4_t in_11 = vdupq_n_f32(in[11]);
-    const float32x4_t power = exp2_4(in_11);
-    vst1q_f32(out + 52, power);
-  }
-  {
-    const float32x4_t in_12 = vdupq_n_f32(in[12]);
-    const float32x4_t power = exp2_4(in_12);
-    vst1q_f32(out + 56, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const float32x4_t power = exp2_4(given[i]);
+    vst1q_f32(out + 4 * i + 8, power);
   }
 }
 

@@ -124,6 +124,10 @@ mhagen_status tiny_int4_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-ter")
@@ -156,7 +160,7 @@ static inline int32_t word_at(const float *p) {
 }
 
 /* XT[1][1] from 1 rows of X[..][1], scaled. */
-static __attribute__((noinline)) void queries_lanes_1(const float *x, float *xt) {
+static NOINLINE void queries_lanes_1(const float *x, float *xt) {
   {
     const float scale = 1.44269504f;
     const float x_r0 = x[0];
@@ -194,8 +198,7 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_1x1(const float *k, const float *q, float *stats,
-    float *p) {
+static NOINLINE void scores_first_1x1(const float *k, const float *q, float *stats, float *p) {
   float acc_r0_c0 = 0.0f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
@@ -210,22 +213,18 @@ static __attribute__((noinline)) void scores_first_1x1(const float *k, const flo
 }
 
 /* 9 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_9x1_k1_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_9x1_k1_final(const float *v, const float *p, float *stats, float *o) {
   float acc_c0[9];
-#pragma GCC unroll 9
-  for (ptrdiff_t r = 0; r < 9; ++r) acc_c0[r] = 0.0f;
+  UNROLL(9) for (ptrdiff_t r = 0; r < 9; ++r) acc_c0[r] = 0.0f;
   const float b_c0 = p[0];
-#pragma GCC unroll 9
-  for (ptrdiff_t r = 0; r < 9; ++r) {
+  UNROLL(9) for (ptrdiff_t r = 0; r < 9; ++r) {
     const float a = v[r];
     acc_c0[r] = a * b_c0 + acc_c0[r];
   }
   const float inverse_c0 = stats[3];
   float test_c0 = stats[2];
   const float zero_c0 = 0.0f;
-#pragma GCC unroll 9
-  for (ptrdiff_t r = 0; r < 9; ++r) {
+  UNROLL(9) for (ptrdiff_t r = 0; r < 9; ++r) {
     const float o_c0 = acc_c0[r] * inverse_c0;
     o[r] = o_c0;
     test_c0 = o_c0 * zero_c0 + test_c0;
@@ -234,8 +233,7 @@ static __attribute__((noinline)) void context_9x1_k1_final(const float *v, const
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x1(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *stats) {
   float acc_r0_c0 = 0.0f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
@@ -249,8 +247,7 @@ static __attribute__((noinline)) void scores_maximum_1x1(const float *k, const f
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_1x1(const float *k, const float *q, float *stats,
-    float *p) {
+static NOINLINE void scores_again_1x1(const float *k, const float *q, float *stats, float *p) {
   float acc_r0_c0 = 0.0f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
@@ -265,8 +262,8 @@ static __attribute__((noinline)) void scores_again_1x1(const float *k, const flo
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_1(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_1(const float *q, const float *k, const float *v, float *p, float *stats,
+    float *o) {
   {
     const float none_c0 = INFINITY;
     const float kept_c0 = stats[0];
@@ -298,8 +295,8 @@ static __attribute__((noinline)) void again_1(const float *q, const float *k, co
 }
 
 /* Attention of 1 queries, 1 head. */
-static __attribute__((noinline)) void attend_1(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_1(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_1(queries, scratch);
   scores_first_1x1(keys, scratch, scratch + 32, scratch + 16);
   {
@@ -328,77 +325,77 @@ static __attribute__((noinline)) void attend_1(const float *keys, const float *v
 }
 
 /* A tile of 1 rows and 2 columns, 8 K steps. */
-static __attribute__((noinline)) void output_1_1x2_k8(const float *a, const float *b,
-    const float *scales, const float *bias, float *c) {
-  float acc_r0_c0 = 0.0f;
-  float acc_r0_c1 = 0.0f;
-  float acc_r0_c0_2 = 0.0f;
-  float acc_r0_c1_2 = 0.0f;
+static NOINLINE void output_1_1x2_k8(const float *a, const float *b, const float *scales,
+    const float *bias, float *c) {
+  float acc_r0_c0_s0 = 0.0f;
+  float acc_r0_c1_s0 = 0.0f;
+  float acc_r0_c0_s1 = 0.0f;
+  float acc_r0_c1_s1 = 0.0f;
   /* k = 0 */
   const int32_t words_k0_c0 = word_at(b);
   const float b_k0_c0 = (float)(((uint32_t)words_k0_c0 & 15u) ^ 8u) - 8.0f;
   const int32_t words_k0_c1 = word_at(b + 1);
   const float b_k0_c1 = (float)(((uint32_t)words_k0_c1 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k0 = a[0];
-  acc_r0_c0 = a_r0_k0 * b_k0_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k0 * b_k0_c1 + acc_r0_c1;
+  acc_r0_c0_s0 = a_r0_k0 * b_k0_c0 + acc_r0_c0_s0;
+  acc_r0_c1_s0 = a_r0_k0 * b_k0_c1 + acc_r0_c1_s0;
   /* k = 1 */
   const float b_k1_c0 = (float)(((uint32_t)words_k0_c0 >> 4 & 15u) ^ 8u) - 8.0f;
   const float b_k1_c1 = (float)(((uint32_t)words_k0_c1 >> 4 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k1 = a[1];
-  acc_r0_c0_2 = a_r0_k1 * b_k1_c0 + acc_r0_c0_2;
-  acc_r0_c1_2 = a_r0_k1 * b_k1_c1 + acc_r0_c1_2;
+  acc_r0_c0_s1 = a_r0_k1 * b_k1_c0 + acc_r0_c0_s1;
+  acc_r0_c1_s1 = a_r0_k1 * b_k1_c1 + acc_r0_c1_s1;
   /* k = 2 */
   const float b_k2_c0 = (float)(((uint32_t)words_k0_c0 >> 8 & 15u) ^ 8u) - 8.0f;
   const float b_k2_c1 = (float)(((uint32_t)words_k0_c1 >> 8 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k2 = a[2];
-  acc_r0_c0 = a_r0_k2 * b_k2_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k2 * b_k2_c1 + acc_r0_c1;
+  acc_r0_c0_s0 = a_r0_k2 * b_k2_c0 + acc_r0_c0_s0;
+  acc_r0_c1_s0 = a_r0_k2 * b_k2_c1 + acc_r0_c1_s0;
   /* k = 3 */
   const float b_k3_c0 = (float)(((uint32_t)words_k0_c0 >> 12 & 15u) ^ 8u) - 8.0f;
   const float b_k3_c1 = (float)(((uint32_t)words_k0_c1 >> 12 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k3 = a[3];
-  acc_r0_c0_2 = a_r0_k3 * b_k3_c0 + acc_r0_c0_2;
-  acc_r0_c1_2 = a_r0_k3 * b_k3_c1 + acc_r0_c1_2;
+  acc_r0_c0_s1 = a_r0_k3 * b_k3_c0 + acc_r0_c0_s1;
+  acc_r0_c1_s1 = a_r0_k3 * b_k3_c1 + acc_r0_c1_s1;
   /* k = 4 */
   const float b_k4_c0 = (float)(((uint32_t)words_k0_c0 >> 16 & 15u) ^ 8u) - 8.0f;
   const float b_k4_c1 = (float)(((uint32_t)words_k0_c1 >> 16 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k4 = a[4];
-  acc_r0_c0 = a_r0_k4 * b_k4_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k4 * b_k4_c1 + acc_r0_c1;
+  acc_r0_c0_s0 = a_r0_k4 * b_k4_c0 + acc_r0_c0_s0;
+  acc_r0_c1_s0 = a_r0_k4 * b_k4_c1 + acc_r0_c1_s0;
   /* k = 5 */
   const float b_k5_c0 = (float)(((uint32_t)words_k0_c0 >> 20 & 15u) ^ 8u) - 8.0f;
   const float b_k5_c1 = (float)(((uint32_t)words_k0_c1 >> 20 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k5 = a[5];
-  acc_r0_c0_2 = a_r0_k5 * b_k5_c0 + acc_r0_c0_2;
-  acc_r0_c1_2 = a_r0_k5 * b_k5_c1 + acc_r0_c1_2;
+  acc_r0_c0_s1 = a_r0_k5 * b_k5_c0 + acc_r0_c0_s1;
+  acc_r0_c1_s1 = a_r0_k5 * b_k5_c1 + acc_r0_c1_s1;
   /* k = 6 */
   const float b_k6_c0 = (float)(((uint32_t)words_k0_c0 >> 24 & 15u) ^ 8u) - 8.0f;
   const float b_k6_c1 = (float)(((uint32_t)words_k0_c1 >> 24 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k6 = a[6];
-  acc_r0_c0 = a_r0_k6 * b_k6_c0 + acc_r0_c0;
-  acc_r0_c1 = a_r0_k6 * b_k6_c1 + acc_r0_c1;
+  acc_r0_c0_s0 = a_r0_k6 * b_k6_c0 + acc_r0_c0_s0;
+  acc_r0_c1_s0 = a_r0_k6 * b_k6_c1 + acc_r0_c1_s0;
   /* k = 7 */
   const float b_k7_c0 = (float)(((uint32_t)words_k0_c0 >> 28 & 15u) ^ 8u) - 8.0f;
   const float b_k7_c1 = (float)(((uint32_t)words_k0_c1 >> 28 & 15u) ^ 8u) - 8.0f;
   const float a_r0_k7 = a[7];
-  acc_r0_c0_2 = a_r0_k7 * b_k7_c0 + acc_r0_c0_2;
-  acc_r0_c1_2 = a_r0_k7 * b_k7_c1 + acc_r0_c1_2;
-  acc_r0_c0 = acc_r0_c0 + acc_r0_c0_2;
-  acc_r0_c1 = acc_r0_c1 + acc_r0_c1_2;
+  acc_r0_c0_s1 = a_r0_k7 * b_k7_c0 + acc_r0_c0_s1;
+  acc_r0_c1_s1 = a_r0_k7 * b_k7_c1 + acc_r0_c1_s1;
+  acc_r0_c0_s0 = acc_r0_c0_s0 + acc_r0_c0_s1;
+  acc_r0_c1_s0 = acc_r0_c1_s0 + acc_r0_c1_s1;
   const float scale_c0 = scales[0];
   const float old_r0_c0 = bias[0];
-  const float sum_r0_c0 = acc_r0_c0 * scale_c0 + old_r0_c0;
+  const float sum_r0_c0 = acc_r0_c0_s0 * scale_c0 + old_r0_c0;
   c[0] = sum_r0_c0;
   const float scale_c1 = scales[1];
   const float old_r0_c1 = bias[1];
-  const float sum_r0_c1 = acc_r0_c1 * scale_c1 + old_r0_c1;
+  const float sum_r0_c1 = acc_r0_c1_s0 * scale_c1 + old_r0_c1;
   c[1] = sum_r0_c1;
 }
 
 /* A tile of 1 rows and 2 columns, 1 K steps, added to what is there. */
-static __attribute__((noinline)) void output_1_1x2_k1_add(const float *a, const float *b,
-    const float *scales, float *c) {
+static NOINLINE void output_1_1x2_k1_add(const float *a, const float *b, const float *scales,
+    float *c) {
   float acc_r0_c0 = 0.0f;
   float acc_r0_c1 = 0.0f;
   const int32_t words_c0 = word_at(b);
@@ -419,8 +416,8 @@ static __attribute__((noinline)) void output_1_1x2_k1_add(const float *a, const 
 }
 
 /* 2 columns of Y for 1 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x1_2(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x1_2(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_1_1x2_k8(o1, panel, panel + 4, bias, y1);
   output_1_1x2_k1_add(o1 + 8, panel + 2, panel + 6, y1);
 }
@@ -457,107 +454,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  float given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = in[i];
   /* a product and a sum are rounded each */
-  {
-    const float in_4 = in[4];
-    const float mul_of = in_4 * in_4;
-    const float in_5 = in[5];
-    const float add_of = mul_of + in_5;
-    out[0] = add_of;
-  }
+  const float square = given[4] * given[4];
+  const float rounded = square + given[5];
+  out[0] = rounded;
   /* here too */
-  {
-    const float in_4 = in[4];
-    const float in_5 = in[5];
-    const float fma_of = in_4 * in_4 + in_5;
-    out[1] = fma_of;
-  }
+  const float fused = given[4] * given[4] + given[5];
+  out[1] = fused;
   /* sums are in this order, and in float32 */
-  {
-    const float set_of = 12582912.0f;
-    const float in_3 = in[3];
-    const float add_of = in_3 + set_of;
-    const float sub_of = add_of - set_of;
-    out[2] = sub_of;
-  }
-  {
-    const float in_0 = in[0];
-    const float in_6 = in[6];
-    const float first = in_0 + in_6;
-    const float in_7 = in[7];
-    const float second = first + in_7;
-    const float add_of = second + in_0;
-    out[3] = add_of;
-  }
+  const float magic = 12582912.0f;
+  const float nearest = given[3] + magic;
+  const float none = nearest - magic;
+  out[2] = none;
+  const float large = given[0] + given[6];
+  const float lost = large + given[7];
+  const float one = lost + given[0];
+  out[3] = one;
   /* quotients are rounded once */
-  {
-    const float in_0 = in[0];
-    const float in_1 = in[1];
-    const float div_of = in_0 / in_1;
-    out[4] = div_of;
-  }
-  {
-    const float in_2 = in[2];
-    const float in_1 = in[1];
-    const float div_of = in_2 / in_1;
-    out[5] = div_of;
-  }
+  const float quotient_1 = given[0] / given[1];
+  out[4] = quotient_1;
+  const float quotient_2 = given[2] / given[1];
+  out[5] = quotient_2;
   /* infinity and NaN are numbers too */
-  {
-    const float zero_of = 0.0f;
-    const float in_8 = in[8];
-    const float fma_of = in_8 * zero_of + zero_of;
-    out[6] = fma_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float zero_of = 0.0f;
-    const float sub_of = in_8 - in_8;
-    const float fma_of = sub_of * zero_of + zero_of;
-    out[7] = fma_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float sub_of = in_8 - in_8;
-    const int lt_of = sub_of < in_8;
-    const float zero_of = 0.0f;
-    const float sel_of = lt_of ? in_8 : zero_of;
-    out[8] = sel_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float sub_of = in_8 - in_8;
-    const float power = exp2_1(sub_of);
-    out[9] = power;
-  }
-  {
-    const float zero_of = 0.0f;
-    const float in_8 = in[8];
-    const float sub_of = zero_of - in_8;
-    const float power = exp2_1(sub_of);
-    out[10] = power;
-  }
+  const float zero = 0.0f;
+  const float undefined = given[8] - given[8];
+  const float no_product = given[8] * zero + zero;
+  out[6] = no_product;
+  const float no_number = undefined * zero + zero;
+  out[7] = no_number;
+  const int below = undefined < given[8];
+  const float chosen = below ? given[8] : zero;
+  out[8] = chosen;
+  const float no_power = exp2_1(undefined);
+  out[9] = no_power;
+  const float least = zero - given[8];
+  const float hidden = exp2_1(least);
+  out[10] = hidden;
   /* powers of two */
-  {
-    const float in_9 = in[9];
-    const float power = exp2_1(in_9);
-    out[11] = power;
-  }
-  {
-    const float in_10 = in[10];
-    const float power = exp2_1(in_10);
-    out[12] = power;
-  }
-  {
-    const float in_11 = in[11];
-    const float power = exp2_1(in_11);
-    out[13] = power;
-  }
-  {
-    const float in_12 = in[12];
-    const float power = exp2_1(in_12);
-    out[14] = power;
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const float power = exp2_1(given[i]);
+    out[i + 2] = power;
   }
 }
 

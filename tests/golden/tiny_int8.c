@@ -134,6 +134,10 @@ mhagen_status tiny_int8_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -185,29 +189,19 @@ static inline __m256i lane_short_words_8(__m256 a, __m256 b) {
 }
 
 /* 3 rows of 9 numbers in int8. */
-static __attribute__((noinline)) void quantize_rows_3x9(const float *x, int8_pair *words,
-    float *scales) {
+static NOINLINE void quantize_rows_3x9(const float *x, int8_pair *words, float *scales) {
   __m256 largest[8], largest_2[4];
-#pragma GCC unroll 8
-  for (ptrdiff_t r = 0; r < 8; ++r) largest[r] = _mm256_setzero_ps();
-  {
-    const __m256 value_r0 = _mm256_loadu_ps(x);
-    largest[0] = larger_size_8(value_r0, largest[0]);
-    const __m256 value_r1 = _mm256_loadu_ps(x + 9);
-    largest[1] = larger_size_8(value_r1, largest[1]);
-    const __m256 value_r2 = _mm256_loadu_ps(x + 18);
-    largest[2] = larger_size_8(value_r2, largest[2]);
+  UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) largest[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 value = _mm256_loadu_ps(x + 9 * r);
+    largest[r] = larger_size_8(value, largest[r]);
   }
-  {
-    const __m256 value_r0 = _mm256_maskload_ps(x + 8, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0));
-    largest[0] = larger_size_8(value_r0, largest[0]);
-    const __m256 value_r1 = _mm256_maskload_ps(x + 17, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0));
-    largest[1] = larger_size_8(value_r1, largest[1]);
-    const __m256 value_r2 = _mm256_maskload_ps(x + 26, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0));
-    largest[2] = larger_size_8(value_r2, largest[2]);
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 value = _mm256_maskload_ps(x + 9 * r + 8, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0,
+        0));
+    largest[r] = larger_size_8(value, largest[r]);
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 even_2 = _mm256_blend_ps(largest[2 * i], _mm256_moveldup_ps(largest[2 * i + 1]),
         0xAA);
     const __m256 odd_2 = _mm256_blend_ps(largest[2 * i + 1], _mm256_movehdup_ps(largest[2 * i]),
@@ -251,41 +245,32 @@ static __attribute__((noinline)) void quantize_rows_3x9(const float *x, int8_pai
 }
 
 /* 3 rows of 9 numbers in int8. */
-static __attribute__((noinline)) void quantize_3x9(const float *x, int8_pair *words,
-    float *scales) {
+static NOINLINE void quantize_3x9(const float *x, int8_pair *words, float *scales) {
   quantize_rows_3x9(x, words, scales);
 }
 
 /* A tile of 3 rows and 2 columns, 6 K steps. */
-static __attribute__((noinline)) void rows_3x2_k6(const int8_pair *a, const int8_word *b,
-    const float *row_scales, const float *scales, float *c) {
+static NOINLINE void rows_3x2_k6(const int8_pair *a, const int8_word *b, const float *row_scales,
+    const float *scales, float *c) {
   __m256i acc_c0[3];
-  acc_c0[0] = _mm256_setzero_si256();
-  acc_c0[1] = _mm256_setzero_si256();
-  acc_c0[2] = _mm256_setzero_si256();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     /* k = 2 * i */
     const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
     const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
-    const __m256i a_r0_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i]));
-    acc_c0[0] = dot_shorts_8(a_r0_k0, b_k0_c0, acc_c0[0]);
-    const __m256i a_r1_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8]));
-    acc_c0[1] = dot_shorts_8(a_r1_k0, b_k0_c0, acc_c0[1]);
-    const __m256i a_r2_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 16]));
-    acc_c0[2] = dot_shorts_8(a_r2_k0, b_k0_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r]));
+      acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
+    }
     /* k = 2 * i + 1 */
     const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
-    const __m256i a_r0_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 1]));
-    acc_c0[0] = dot_shorts_8(a_r0_k1, b_k1_c0, acc_c0[0]);
-    const __m256i a_r1_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 9]));
-    acc_c0[1] = dot_shorts_8(a_r1_k1, b_k1_c0, acc_c0[1]);
-    const __m256i a_r2_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 17]));
-    acc_c0[2] = dot_shorts_8(a_r2_k1, b_k1_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r + 1]));
+      acc_c0[r] = dot_shorts_8(a_k1, b_k1_c0, acc_c0[r]);
+    }
   }
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 row_scale_c0 = _mm256_set1_ps(row_scales[r]);
     const __m256 scale_r_c0 = _mm256_mul_ps(row_scale_c0, scale_c0);
     const __m256 sum_c0 = _mm256_cvtepi32_ps(acc_c0[r]);
@@ -295,42 +280,34 @@ static __attribute__((noinline)) void rows_3x2_k6(const int8_pair *a, const int8
 }
 
 /* Projects rows of 1 head. */
-static __attribute__((noinline)) void project_rows(const int8_pair *x, const int8_word *w,
-    float *out, const float *row_scales) {
+static NOINLINE void project_rows(const int8_pair *x, const int8_word *w, float *out,
+    const float *row_scales) {
   rows_3x2_k6(x, w, row_scales, w + 24, out);
 }
 
 /* A tile of 3 rows and 2 columns, 6 K steps. */
-static __attribute__((noinline)) void queries_3x2_k6(const int8_pair *a, const int8_word *b,
-    const float *row_scales, const float *scales, const float *bias, float *c) {
+static NOINLINE void queries_3x2_k6(const int8_pair *a, const int8_word *b, const float *row_scales,
+    const float *scales, const float *bias, float *c) {
   __m256i acc_c0[3];
-  acc_c0[0] = _mm256_setzero_si256();
-  acc_c0[1] = _mm256_setzero_si256();
-  acc_c0[2] = _mm256_setzero_si256();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     /* k = 2 * i */
     const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
     const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
-    const __m256i a_r0_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i]));
-    acc_c0[0] = dot_shorts_8(a_r0_k0, b_k0_c0, acc_c0[0]);
-    const __m256i a_r1_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8]));
-    acc_c0[1] = dot_shorts_8(a_r1_k0, b_k0_c0, acc_c0[1]);
-    const __m256i a_r2_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 16]));
-    acc_c0[2] = dot_shorts_8(a_r2_k0, b_k0_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r]));
+      acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
+    }
     /* k = 2 * i + 1 */
     const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
-    const __m256i a_r0_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 1]));
-    acc_c0[0] = dot_shorts_8(a_r0_k1, b_k1_c0, acc_c0[0]);
-    const __m256i a_r1_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 9]));
-    acc_c0[1] = dot_shorts_8(a_r1_k1, b_k1_c0, acc_c0[1]);
-    const __m256i a_r2_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 17]));
-    acc_c0[2] = dot_shorts_8(a_r2_k1, b_k1_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r + 1]));
+      acc_c0[r] = dot_shorts_8(a_k1, b_k1_c0, acc_c0[r]);
+    }
   }
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
   const __m256 bias_c0 = _mm256_loadu_ps(bias);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 row_scale_c0 = _mm256_set1_ps(row_scales[r]);
     const __m256 scale_r_c0 = _mm256_mul_ps(row_scale_c0, scale_c0);
     const __m256 sum_c0 = _mm256_cvtepi32_ps(acc_c0[r]);
@@ -340,22 +317,20 @@ static __attribute__((noinline)) void queries_3x2_k6(const int8_pair *a, const i
 }
 
 /* Projects queries of 1 head. */
-static __attribute__((noinline)) void project_queries(const int8_pair *x, const int8_word *w,
-    float *out, const float *bias, const float *row_scales) {
+static NOINLINE void project_queries(const int8_pair *x, const int8_word *w, float *out,
+    const float *bias, const float *row_scales) {
   queries_3x2_k6(x, w, row_scales, w + 24, bias, out);
 }
 
 /* XT[2][8] from 3 rows of X[..][8]. */
-static __attribute__((noinline)) void queries_lanes_3of8(const float *x, float *xt) {
+static NOINLINE void queries_lanes_3of8(const float *x, float *xt) {
   {
     __m256 x_r[8], t2[8];
-    x_r[0] = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
-    x_r[1] = _mm256_maskload_ps(x + 8, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
-    x_r[2] = _mm256_maskload_ps(x + 16, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 3; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      x_r[r] = _mm256_maskload_ps(x + 8 * r, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
+    }
+    UNROLL(5) for (ptrdiff_t r = 3; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
       t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
     }
@@ -375,7 +350,7 @@ static __attribute__((noinline)) void queries_lanes_3of8(const float *x, float *
 }
 
 /* 2 rows for a group of queries, scaled. */
-static __attribute__((noinline)) void scaled_queries_2x3of8(float *x) {
+static NOINLINE void scaled_queries_2x3of8(float *x) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
     const __m256 value_c0 = _mm256_loadu_ps(x + 8 * row);
@@ -416,29 +391,22 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_3x3of8(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_first_3x3of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 8]);
-    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 16]);
-    acc_c0[2] = _mm256_fmadd_ps(a_r2, b_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a = _mm256_set1_ps(k[i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 max_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
   const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_c0[2]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], max_c0_4_0);
     sum_c0[r] = exp2_8(x_c0);
     _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
@@ -449,12 +417,11 @@ static __attribute__((noinline)) void scores_first_3x3of8(const float *k, const 
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x3of8_k3_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_2x3of8_k3_final(const float *v, const float *p, float *stats,
+    float *o) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[8 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -474,8 +441,7 @@ static __attribute__((noinline)) void context_2x3of8_k3_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x3of8(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x3of8(const float *k, const float *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -493,28 +459,22 @@ static __attribute__((noinline)) void scores_maximum_1x3of8(const float *k, cons
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_3x3of8(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_again_3x3of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
-    const __m256 a_r1 = _mm256_set1_ps(k[8]);
-    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
-    const __m256 a_r2 = _mm256_set1_ps(k[16]);
-    acc_c0[2] = _mm256_fmadd_ps(a_r2, b_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a = _mm256_set1_ps(k[8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
     k += 1;
     q += 8;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
     sum_c0[r] = exp2_8(x_c0);
     _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
@@ -525,8 +485,8 @@ static __attribute__((noinline)) void scores_again_3x3of8(const float *k, const 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_3of8(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_3of8(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -558,8 +518,8 @@ static __attribute__((noinline)) void again_3of8(const float *q, const float *k,
 }
 
 /* Attention of 3 queries, 1 head. */
-static __attribute__((noinline)) void attend_3of8(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_3of8(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_3of8(queries, scratch);
   scaled_queries_2x3of8(scratch);
   scores_first_3x3of8(keys, scratch, scratch + 48, scratch + 16);
@@ -589,12 +549,12 @@ static __attribute__((noinline)) void attend_3of8(const float *keys, const float
 }
 
 /* 2 rows for a group of queries in int8. */
-static __attribute__((noinline)) void quantize_lanes_2x3of8(const float *x, int8_pair *words,
-    float *scales) {
+static NOINLINE void quantize_lanes_2x3of8(const float *x, int8_pair *words, float *scales) {
   {
     __m256 largest_c0[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t largest = 0; largest < 4; ++largest) largest_c0[largest] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t largest = 0; largest < 4; ++largest) {
+      largest_c0[largest] = _mm256_setzero_ps();
+    }
     {
       const __m256 value0_c0 = _mm256_loadu_ps(x);
       largest_c0[0] = larger_size_8(value0_c0, largest_c0[0]);
@@ -612,37 +572,28 @@ static __attribute__((noinline)) void quantize_lanes_2x3of8(const float *x, int8
     const __m256 scale_c0 = _mm256_add_ps(step_c0, none_c0);
     const __m256 inverse_c0 = _mm256_div_ps(steps_c0, size_c0);
     _mm256_storeu_ps(scales, scale_c0);
-    {
-#pragma GCC unroll 2
-      for (ptrdiff_t value = 0; value < 2; ++value) {
-        const __m256 value_c0 = _mm256_loadu_ps(x + 8 * value);
-        const __m256 scaled_c0 = _mm256_mul_ps(value_c0, inverse_c0);
-        const __m256 none_c0_2 = _mm256_setzero_ps();
-        const __m256 scaled_c0_2 = _mm256_mul_ps(none_c0_2, inverse_c0);
-        const __m256i integers_c0 = lane_short_words_8(scaled_c0, scaled_c0_2);
-        _mm256_storeu_ps(words + 8 * value, _mm256_castsi256_ps(integers_c0));
-      }
+    UNROLL(2) for (ptrdiff_t value = 0; value < 2; ++value) {
+      const __m256 value_c0 = _mm256_loadu_ps(x + 8 * value);
+      const __m256 scaled_c0 = _mm256_mul_ps(value_c0, inverse_c0);
+      const __m256 none_c0_2 = _mm256_setzero_ps();
+      const __m256 scaled_c0_2 = _mm256_mul_ps(none_c0_2, inverse_c0);
+      const __m256i integers_c0 = lane_short_words_8(scaled_c0, scaled_c0_2);
+      _mm256_storeu_ps(words + 8 * value, _mm256_castsi256_ps(integers_c0));
     }
   }
 }
 
 /* A tile of 3 rows and 9 columns, 2 K steps. */
-static __attribute__((noinline)) void output_3of8_3x9_k2(const int8_pair *a, const int8_word *b,
+static NOINLINE void output_3of8_3x9_k2(const int8_pair *a, const int8_word *b,
     const float *row_scales, const float *scales, const float *bias, float *c) {
   __m256i acc_c0[3], acc_c1[3];
-  acc_c0[0] = _mm256_setzero_si256();
-  acc_c1[0] = _mm256_setzero_si256();
-  acc_c0[1] = _mm256_setzero_si256();
-  acc_c1[1] = _mm256_setzero_si256();
-  acc_c0[2] = _mm256_setzero_si256();
-  acc_c1[2] = _mm256_setzero_si256();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = acc_c1[r] = _mm256_setzero_si256();
   /* k = 0 */
   const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b));
   const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
   const __m256i words_k0_c1 = _mm256_castps_si256(_mm256_loadu_ps(b + 8));
   const __m256i b_k0_c1 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c1, 8), 8);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[r]));
     acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
     acc_c1[r] = dot_shorts_8(a_k0, b_k0_c1, acc_c1[r]);
@@ -650,8 +601,7 @@ static __attribute__((noinline)) void output_3of8_3x9_k2(const int8_pair *a, con
   /* k = 1 */
   const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
   const __m256i b_k1_c1 = _mm256_srai_epi16(words_k0_c1, 8);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[r + 8]));
     acc_c0[r] = dot_shorts_8(a_k1, b_k1_c0, acc_c0[r]);
     acc_c1[r] = dot_shorts_8(a_k1, b_k1_c1, acc_c1[r]);
@@ -660,8 +610,7 @@ static __attribute__((noinline)) void output_3of8_3x9_k2(const int8_pair *a, con
   const __m256 bias_c0 = _mm256_loadu_ps(bias);
   const __m256 scale_c1 = _mm256_loadu_ps(scales + 8);
   const __m256 bias_c1 = _mm256_loadu_ps(bias + 8);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 row_scale_c0 = _mm256_set1_ps(row_scales[r]);
     const __m256 scale_r_c0 = _mm256_mul_ps(row_scale_c0, scale_c0);
     const __m256 sum_c0 = _mm256_cvtepi32_ps(acc_c0[r]);
@@ -675,8 +624,8 @@ static __attribute__((noinline)) void output_3of8_3x9_k2(const int8_pair *a, con
 }
 
 /* 9 columns of Y for 3 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x3of8_9(const int8_word *panel, const float *bias,
-    const int8_pair *o1, const float *scales1, float *y1) {
+static NOINLINE void output_1x3of8_9(const int8_word *panel, const float *bias, const int8_pair *o1,
+    const float *scales1, float *y1) {
   output_3of8_3x9_k2(o1, panel, scales1, panel + 16, bias, y1);
 }
 
@@ -763,107 +712,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m256 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 mul_of = _mm256_mul_ps(in_4, in_4);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 add_of = _mm256_add_ps(mul_of, in_5);
-    _mm256_storeu_ps(out, add_of);
-  }
+  const __m256 square = _mm256_mul_ps(given[4], given[4]);
+  const __m256 rounded = _mm256_add_ps(square, given[5]);
+  _mm256_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_4, in_4, in_5);
-    _mm256_storeu_ps(out + 8, fma_of);
-  }
+  const __m256 fused = _mm256_fmadd_ps(given[4], given[4], given[5]);
+  _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m256 set_of = _mm256_set1_ps(12582912.0f);
-    const __m256 in_3 = _mm256_set1_ps(in[3]);
-    const __m256 add_of = _mm256_add_ps(in_3, set_of);
-    const __m256 sub_of = _mm256_sub_ps(add_of, set_of);
-    _mm256_storeu_ps(out + 16, sub_of);
-  }
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_6 = _mm256_set1_ps(in[6]);
-    const __m256 first = _mm256_add_ps(in_0, in_6);
-    const __m256 in_7 = _mm256_set1_ps(in[7]);
-    const __m256 second = _mm256_add_ps(first, in_7);
-    const __m256 add_of = _mm256_add_ps(second, in_0);
-    _mm256_storeu_ps(out + 24, add_of);
-  }
+  const __m256 magic = _mm256_set1_ps(12582912.0f);
+  const __m256 nearest = _mm256_add_ps(given[3], magic);
+  const __m256 none = _mm256_sub_ps(nearest, magic);
+  _mm256_storeu_ps(out + 16, none);
+  const __m256 large = _mm256_add_ps(given[0], given[6]);
+  const __m256 lost = _mm256_add_ps(large, given[7]);
+  const __m256 one = _mm256_add_ps(lost, given[0]);
+  _mm256_storeu_ps(out + 24, one);
   /* quotients are rounded once */
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_0, in_1);
-    _mm256_storeu_ps(out + 32, div_of);
-  }
-  {
-    const __m256 in_2 = _mm256_set1_ps(in[2]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_2, in_1);
-    _mm256_storeu_ps(out + 40, div_of);
-  }
+  const __m256 quotient_1 = _mm256_div_ps(given[0], given[1]);
+  _mm256_storeu_ps(out + 32, quotient_1);
+  const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
+  _mm256_storeu_ps(out + 40, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_8, zero_of, zero_of);
-    _mm256_storeu_ps(out + 48, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 fma_of = _mm256_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm256_storeu_ps(out + 56, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 lt_of = _mm256_cmp_ps(sub_of, in_8, _CMP_LT_OQ);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sel_of = _mm256_blendv_ps(zero_of, in_8, lt_of);
-    _mm256_storeu_ps(out + 64, sel_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 72, power);
-  }
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(zero_of, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 80, power);
-  }
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
+  const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
+  _mm256_storeu_ps(out + 48, no_product);
+  const __m256 no_number = _mm256_fmadd_ps(undefined, zero, zero);
+  _mm256_storeu_ps(out + 56, no_number);
+  const __m256 below = _mm256_cmp_ps(undefined, given[8], _CMP_LT_OQ);
+  const __m256 chosen = _mm256_blendv_ps(zero, given[8], below);
+  _mm256_storeu_ps(out + 64, chosen);
+  const __m256 no_power = exp2_8(undefined);
+  _mm256_storeu_ps(out + 72, no_power);
+  const __m256 least = _mm256_sub_ps(zero, given[8]);
+  const __m256 hidden = exp2_8(least);
+  _mm256_storeu_ps(out + 80, hidden);
   /* powers of two */
-  {
-    const __m256 in_9 = _mm256_set1_ps(in[9]);
-    const __m256 power = exp2_8(in_9);
-    _mm256_storeu_ps(out + 88, power);
-  }
-  {
-    const __m256 in_10 = _mm256_set1_ps(in[10]);
-    const __m256 power = exp2_8(in_10);
-    _mm256_storeu_ps(out + 96, power);
-  }
-  {
-    const __m256 in_11 = _mm256_set1_ps(in[11]);
-    const __m256 power = exp2_8(in_11);
-    _mm256_storeu_ps(out + 104, power);
-  }
-  {
-    const __m256 in_12 = _mm256_set1_ps(in[12]);
-    const __m256 power = exp2_8(in_12);
-    _mm256_storeu_ps(out + 112, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m256 power = exp2_8(given[i]);
+    _mm256_storeu_ps(out + 8 * i + 16, power);
   }
 }
 

@@ -120,6 +120,10 @@ mhagen_status tiny_io_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -150,7 +154,7 @@ static inline void put_f16(uint16_t *p, __m256 a, size_t n) {
 }
 
 /* 6 numbers in float32. */
-static __attribute__((noinline)) void widen_6(const uint16_t *x, float *wide) {
+static NOINLINE void widen_6(const uint16_t *x, float *wide) {
   {
     const __m256 number_tail = some_f16(x, 6);
     _mm256_maskstore_ps(wide, _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0), number_tail);
@@ -158,20 +162,17 @@ static __attribute__((noinline)) void widen_6(const uint16_t *x, float *wide) {
 }
 
 /* XT[3][8] from 2 rows of X[..][3]. */
-static __attribute__((noinline)) void transpose_2of8(const float *x, float *xt) {
+static NOINLINE void transpose_2of8(const float *x, float *xt) {
   {
-    __m256 x_r[8], t2[8], t4[7];
+    __m256 x_r[8], t2[8], t4[7], t8[3];
     x_r[0] = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
     x_r[1] = _mm256_maskload_ps(x + 3, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
-#pragma GCC unroll 6
-    for (ptrdiff_t r = 2; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(6) for (ptrdiff_t r = 2; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
       t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
     }
-#pragma GCC unroll 2
-    for (ptrdiff_t i = 0; i < 2; ++i) {
+    UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
       t4[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i]),
           _mm256_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i]),
@@ -179,34 +180,26 @@ static __attribute__((noinline)) void transpose_2of8(const float *x, float *xt) 
       t4[4 * i + 1] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i + 1]),
           _mm256_castps_pd(t2[4 * i + 3])));
     }
-    const __m256 t8_0 = _mm256_permute2f128_ps(t4[0], t4[4], 0x20);
-    const __m256 t8_1 = _mm256_permute2f128_ps(t4[1], t4[5], 0x20);
-    const __m256 t8_2 = _mm256_permute2f128_ps(t4[2], t4[6], 0x20);
-    _mm256_storeu_ps(xt, t8_0);
-    _mm256_storeu_ps(xt + 8, t8_1);
-    _mm256_storeu_ps(xt + 16, t8_2);
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+      t8[i] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x20);
+    }
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) _mm256_storeu_ps(xt + 8 * i, t8[i]);
   }
 }
 
 /* 3 rows for a group of queries, 3 K steps. */
-static __attribute__((noinline)) void key_query_3x2of8_k3(const float *a, const float *b,
-    const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  __m256 acc_r2_c0 = _mm256_set1_ps(bias[2]);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+static NOINLINE void key_query_3x2of8_k3(const float *a, const float *b, const float *bias,
+    float *c) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
-    const __m256 a_r0 = _mm256_set1_ps(a[3 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[3 * i + 1]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[3 * i + 2]);
-    acc_r2_c0 = _mm256_fmadd_ps(a_r2, b_c0, acc_r2_c0);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[3 * i + r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+    }
   }
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 8, acc_r1_c0);
-  _mm256_storeu_ps(c + 16, acc_r2_c0);
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
@@ -241,12 +234,10 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_2x2of8(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_first_2x2of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -268,27 +259,21 @@ static __attribute__((noinline)) void scores_first_2x2of8(const float *k, const 
 }
 
 /* 3 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_3x2of8_k2_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_3x2of8_k2_final(const float *v, const float *p, float *stats,
+    float *o) {
   __m256 acc_c0[3];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
-  acc_c0[2] = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 8 * i));
-    const __m256 a_r0 = _mm256_set1_ps(v[3 * i]);
-    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
-    const __m256 a_r1 = _mm256_set1_ps(v[3 * i + 1]);
-    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
-    const __m256 a_r2 = _mm256_set1_ps(v[3 * i + 2]);
-    acc_c0[2] = _mm256_fmadd_ps(a_r2, b_c0, acc_c0[2]);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a = _mm256_set1_ps(v[3 * i + r]);
+      acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
+    }
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 24);
   __m256 test_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 zero_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 o_c0 = _mm256_mul_ps(acc_c0[r], inverse_c0);
     _mm256_storeu_ps(o + 8 * r, o_c0);
     test_c0 = _mm256_fmadd_ps(o_c0, zero_c0, test_c0);
@@ -297,8 +282,7 @@ static __attribute__((noinline)) void context_3x2of8_k2_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x2of8(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x2of8(const float *k, const float *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -316,8 +300,7 @@ static __attribute__((noinline)) void scores_maximum_1x2of8(const float *k, cons
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_2x2of8(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 3; ++step) {
@@ -343,8 +326,8 @@ static __attribute__((noinline)) void scores_again_2x2of8(const float *k, const 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_2of8(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_2of8(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -376,8 +359,8 @@ static __attribute__((noinline)) void again_2of8(const float *q, const float *k,
 }
 
 /* Attention of 2 queries, 1 head. */
-static __attribute__((noinline)) void attend_2of8(const float *xt, const float *packed,
-    const float *keys, const float *values, float *scratch, float *o) {
+static NOINLINE void attend_2of8(const float *xt, const float *packed, const float *keys,
+    const float *values, float *scratch, float *o) {
   key_query_3x2of8_k3(packed, xt, packed + 16, scratch);
   scores_first_2x2of8(keys, scratch, scratch + 48, scratch + 32);
   {
@@ -406,12 +389,11 @@ static __attribute__((noinline)) void attend_2of8(const float *xt, const float *
 }
 
 /* A tile of 2 rows and 3 columns, 3 K steps. */
-static __attribute__((noinline)) void output_2of8_2x3_k3(const float *a, const float *b,
-    const float *bias, uint16_t *c) {
+static NOINLINE void output_2of8_2x3_k3(const float *a, const float *b, const float *bias,
+    uint16_t *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[8 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -423,8 +405,8 @@ static __attribute__((noinline)) void output_2of8_2x3_k3(const float *a, const f
 }
 
 /* 3 columns of Y for 2 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x2of8_3(const float *panel, const float *bias,
-    const float *o1, uint16_t *y1) {
+static NOINLINE void output_1x2of8_3(const float *panel, const float *bias, const float *o1,
+    uint16_t *y1) {
   output_2of8_2x3_k3(o1, panel, bias, y1);
 }
 
@@ -482,107 +464,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m256 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 mul_of = _mm256_mul_ps(in_4, in_4);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 add_of = _mm256_add_ps(mul_of, in_5);
-    _mm256_storeu_ps(out, add_of);
-  }
+  const __m256 square = _mm256_mul_ps(given[4], given[4]);
+  const __m256 rounded = _mm256_add_ps(square, given[5]);
+  _mm256_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_4, in_4, in_5);
-    _mm256_storeu_ps(out + 8, fma_of);
-  }
+  const __m256 fused = _mm256_fmadd_ps(given[4], given[4], given[5]);
+  _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m256 set_of = _mm256_set1_ps(12582912.0f);
-    const __m256 in_3 = _mm256_set1_ps(in[3]);
-    const __m256 add_of = _mm256_add_ps(in_3, set_of);
-    const __m256 sub_of = _mm256_sub_ps(add_of, set_of);
-    _mm256_storeu_ps(out + 16, sub_of);
-  }
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_6 = _mm256_set1_ps(in[6]);
-    const __m256 first = _mm256_add_ps(in_0, in_6);
-    const __m256 in_7 = _mm256_set1_ps(in[7]);
-    const __m256 second = _mm256_add_ps(first, in_7);
-    const __m256 add_of = _mm256_add_ps(second, in_0);
-    _mm256_storeu_ps(out + 24, add_of);
-  }
+  const __m256 magic = _mm256_set1_ps(12582912.0f);
+  const __m256 nearest = _mm256_add_ps(given[3], magic);
+  const __m256 none = _mm256_sub_ps(nearest, magic);
+  _mm256_storeu_ps(out + 16, none);
+  const __m256 large = _mm256_add_ps(given[0], given[6]);
+  const __m256 lost = _mm256_add_ps(large, given[7]);
+  const __m256 one = _mm256_add_ps(lost, given[0]);
+  _mm256_storeu_ps(out + 24, one);
   /* quotients are rounded once */
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_0, in_1);
-    _mm256_storeu_ps(out + 32, div_of);
-  }
-  {
-    const __m256 in_2 = _mm256_set1_ps(in[2]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_2, in_1);
-    _mm256_storeu_ps(out + 40, div_of);
-  }
+  const __m256 quotient_1 = _mm256_div_ps(given[0], given[1]);
+  _mm256_storeu_ps(out + 32, quotient_1);
+  const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
+  _mm256_storeu_ps(out + 40, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_8, zero_of, zero_of);
-    _mm256_storeu_ps(out + 48, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 fma_of = _mm256_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm256_storeu_ps(out + 56, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 lt_of = _mm256_cmp_ps(sub_of, in_8, _CMP_LT_OQ);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sel_of = _mm256_blendv_ps(zero_of, in_8, lt_of);
-    _mm256_storeu_ps(out + 64, sel_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 72, power);
-  }
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(zero_of, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 80, power);
-  }
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
+  const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
+  _mm256_storeu_ps(out + 48, no_product);
+  const __m256 no_number = _mm256_fmadd_ps(undefined, zero, zero);
+  _mm256_storeu_ps(out + 56, no_number);
+  const __m256 below = _mm256_cmp_ps(undefined, given[8], _CMP_LT_OQ);
+  const __m256 chosen = _mm256_blendv_ps(zero, given[8], below);
+  _mm256_storeu_ps(out + 64, chosen);
+  const __m256 no_power = exp2_8(undefined);
+  _mm256_storeu_ps(out + 72, no_power);
+  const __m256 least = _mm256_sub_ps(zero, given[8]);
+  const __m256 hidden = exp2_8(least);
+  _mm256_storeu_ps(out + 80, hidden);
   /* powers of two */
-  {
-    const __m256 in_9 = _mm256_set1_ps(in[9]);
-    const __m256 power = exp2_8(in_9);
-    _mm256_storeu_ps(out + 88, power);
-  }
-  {
-    const __m256 in_10 = _mm256_set1_ps(in[10]);
-    const __m256 power = exp2_8(in_10);
-    _mm256_storeu_ps(out + 96, power);
-  }
-  {
-    const __m256 in_11 = _mm256_set1_ps(in[11]);
-    const __m256 power = exp2_8(in_11);
-    _mm256_storeu_ps(out + 104, power);
-  }
-  {
-    const __m256 in_12 = _mm256_set1_ps(in[12]);
-    const __m256 power = exp2_8(in_12);
-    _mm256_storeu_ps(out + 112, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m256 power = exp2_8(given[i]);
+    _mm256_storeu_ps(out + 8 * i + 16, power);
   }
 }
 

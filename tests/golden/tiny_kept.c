@@ -128,6 +128,10 @@ mhagen_status tiny_kept_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -161,19 +165,16 @@ static inline __m256 some_int8(const int8_t *p, size_t n) {
 }
 
 /* XT[3][8] from 1 rows of X[..][3]. */
-static __attribute__((noinline)) void transpose_1of8(const float *x, float *xt) {
+static NOINLINE void transpose_1of8(const float *x, float *xt) {
   {
-    __m256 x_r[8], t2[8], t4[7];
+    __m256 x_r[8], t2[8], t4[7], t8[3];
     x_r[0] = _mm256_maskload_ps(x, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0));
-#pragma GCC unroll 7
-    for (ptrdiff_t r = 1; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(7) for (ptrdiff_t r = 1; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
       t2[2 * i + 1] = _mm256_blend_ps(x_r[2 * i + 1], _mm256_movehdup_ps(x_r[2 * i]), 0x55);
     }
-#pragma GCC unroll 2
-    for (ptrdiff_t i = 0; i < 2; ++i) {
+    UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
       t4[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i]),
           _mm256_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 2] = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t2[4 * i]),
@@ -181,21 +182,17 @@ static __attribute__((noinline)) void transpose_1of8(const float *x, float *xt) 
       t4[4 * i + 1] = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t2[4 * i + 1]),
           _mm256_castps_pd(t2[4 * i + 3])));
     }
-    const __m256 t8_0 = _mm256_permute2f128_ps(t4[0], t4[4], 0x20);
-    const __m256 t8_1 = _mm256_permute2f128_ps(t4[1], t4[5], 0x20);
-    const __m256 t8_2 = _mm256_permute2f128_ps(t4[2], t4[6], 0x20);
-    _mm256_storeu_ps(xt, t8_0);
-    _mm256_storeu_ps(xt + 8, t8_1);
-    _mm256_storeu_ps(xt + 16, t8_2);
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+      t8[i] = _mm256_permute2f128_ps(t4[i], t4[i + 4], 0x20);
+    }
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) _mm256_storeu_ps(xt + 8 * i, t8[i]);
   }
 }
 
 /* A tile of 1 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void rows_1x2_k3(const float *a, const float *b, const float *bias,
-    float *c) {
+static NOINLINE void rows_1x2_k3(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 8 * i);
     const __m256 a_r0 = _mm256_set1_ps(a[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -204,13 +201,12 @@ static __attribute__((noinline)) void rows_1x2_k3(const float *a, const float *b
 }
 
 /* Projects rows of 1 head. */
-static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out,
-    const float *bias) {
+static NOINLINE void project_rows(const float *x, const float *w, float *out, const float *bias) {
   rows_1x2_k3(x, w, bias, out);
 }
 
 /* Keeps the keys of 1 head. */
-static __attribute__((noinline)) void keep_keys(const float *x, int8_t *out, float *scales) {
+static NOINLINE void keep_keys(const float *x, int8_t *out, float *scales) {
   {
     __m256 most = _mm256_setzero_ps();
     __m256 test = _mm256_setzero_ps();
@@ -263,12 +259,10 @@ static __attribute__((noinline)) void keep_keys(const float *x, int8_t *out, flo
 }
 
 /* 2 rows for a group of queries, 3 K steps. */
-static __attribute__((noinline)) void query_2x1of8_k3(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void query_2x1of8_k3(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
   __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[2 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -280,15 +274,13 @@ static __attribute__((noinline)) void query_2x1of8_k3(const float *a, const floa
 }
 
 /* 1 rows of X[..][2] from XT[2][8]. */
-static __attribute__((noinline)) void queries_rows_1of8(const float *xt, float *x) {
+static NOINLINE void queries_rows_1of8(const float *xt, float *x) {
   {
     __m256 x_c0[8], t_c0_2[7];
     x_c0[0] = _mm256_loadu_ps(xt);
     x_c0[1] = _mm256_loadu_ps(xt + 8);
-#pragma GCC unroll 6
-    for (ptrdiff_t r = 2; r < 8; ++r) x_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(6) for (ptrdiff_t r = 2; r < 8; ++r) x_c0[r] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t_c0_2[2 * i] = _mm256_blend_ps(x_c0[2 * i], _mm256_moveldup_ps(x_c0[2 * i + 1]), 0xAA);
     }
     const __m256 t_c0_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t_c0_2[0]),
@@ -301,8 +293,8 @@ static __attribute__((noinline)) void queries_rows_1of8(const float *xt, float *
 }
 
 /* Rows of 2 numbers of the cache, in float32. */
-static __attribute__((noinline)) void widen_keys(const int8_t *x, float *wide, const float *scales,
-    ptrdiff_t rows, ptrdiff_t last) {
+static NOINLINE void widen_keys(const int8_t *x, float *wide, const float *scales, ptrdiff_t rows,
+    ptrdiff_t last) {
   for (ptrdiff_t row = 0; row < rows; ++row) {
     const ptrdiff_t next = row + 8 < last ? row + 8 : last;
     _mm_prefetch((const char *)(x + 2 * next), _MM_HINT_T0);
@@ -316,8 +308,8 @@ static __attribute__((noinline)) void widen_keys(const int8_t *x, float *wide, c
 }
 
 /* Scores of the keys that a query sees, of the heads that share these. */
-static __attribute__((noinline)) void step_scores(const float *q, const int8_t *k, float *p,
-    ptrdiff_t first, ptrdiff_t stop, float *wide, const float *scales) {
+static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrdiff_t first,
+    ptrdiff_t stop, float *wide, const float *scales) {
   for (ptrdiff_t block = 0; block < ((stop - first + 7) / 8); ++block) {
     const ptrdiff_t block_key = first + 8 * block < 1 ? first + 8 * block : 1;
     const ptrdiff_t block_rows = 8 < stop - block_key ? 8 : stop - block_key;
@@ -326,12 +318,10 @@ static __attribute__((noinline)) void step_scores(const float *q, const int8_t *
       const ptrdiff_t key = block_key + 8 * tile;
       {
         __m256 acc[8];
-#pragma GCC unroll 8
-        for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
+        UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
         {
           const __m256 query = _mm256_maskload_ps(q, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
-#pragma GCC unroll 8
-          for (ptrdiff_t r = 0; r < 8; ++r) {
+          UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
             const __m256 key_r = _mm256_maskload_ps(wide + 64 * tile + 8 * r, _mm256_setr_epi32(-1,
                 -1, 0, 0, 0, 0, 0, 0));
             acc[r] = _mm256_fmadd_ps(key_r, query, acc[r]);
@@ -339,8 +329,7 @@ static __attribute__((noinline)) void step_scores(const float *q, const int8_t *
         }
         {
           __m256 sums_2[4];
-#pragma GCC unroll 4
-          for (ptrdiff_t i = 0; i < 4; ++i) {
+          UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
             const __m256 even_2 = _mm256_blend_ps(acc[2 * i], _mm256_moveldup_ps(acc[2 * i + 1]),
                 0xAA);
             const __m256 odd_2 = _mm256_blend_ps(acc[2 * i + 1], _mm256_movehdup_ps(acc[2 * i]),
@@ -399,16 +388,15 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Weights of one query and their sum. */
-static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdiff_t first,
-    ptrdiff_t stop) {
+static NOINLINE void step_weights(float *p, float *sums, ptrdiff_t first, ptrdiff_t stop) {
   const __m256 none = _mm256_set1_ps(-INFINITY);
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
   __m256 most = _mm256_set1_ps(-INFINITY);
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
     __m256 score[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) score[i] = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      score[i] = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+    }
     const __m256 max2_0 = _mm256_max_ps(score[0], score[1]);
     const __m256 max2_2 = _mm256_max_ps(score[2], score[3]);
     const __m256 max4_0 = _mm256_max_ps(max2_0, max2_2);
@@ -428,8 +416,7 @@ static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdif
   __m256 sum = _mm256_setzero_ps();
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
     __m256 weight[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       const __m256 score = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
       const __m256 less = _mm256_sub_ps(score, most_1);
       weight[i] = exp2_8(less);
@@ -455,8 +442,8 @@ static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdif
 }
 
 /* Rows of 2 numbers of the cache, in float32. */
-static __attribute__((noinline)) void widen_values(const int8_t *x, float *wide,
-    const float *scales, ptrdiff_t rows, ptrdiff_t last) {
+static NOINLINE void widen_values(const int8_t *x, float *wide, const float *scales, ptrdiff_t rows,
+    ptrdiff_t last) {
   for (ptrdiff_t row = 0; row < rows; ++row) {
     const ptrdiff_t next = row + 64 < last ? row + 64 : last;
     _mm_prefetch((const char *)(x + 2 * next), _MM_HINT_T0);
@@ -470,8 +457,7 @@ static __attribute__((noinline)) void widen_values(const int8_t *x, float *wide,
 }
 
 /* 1 row of the context of 2 columns, added to what is there. */
-static __attribute__((noinline)) void step_context_1x2(const float *p, const float *v, float *o,
-    ptrdiff_t keys) {
+static NOINLINE void step_context_1x2(const float *p, const float *v, float *o, ptrdiff_t keys) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < keys; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(v);
@@ -486,9 +472,8 @@ static __attribute__((noinline)) void step_context_1x2(const float *p, const flo
 }
 
 /* The context of a query, of the heads that share values. */
-static __attribute__((noinline)) void step_context(const int8_t *v, const float *p,
-    const float *sums, float *o, float *out, ptrdiff_t first, ptrdiff_t stop, float *wide,
-    const float *scales) {
+static NOINLINE void step_context(const int8_t *v, const float *p, const float *sums, float *o,
+    float *out, ptrdiff_t first, ptrdiff_t stop, float *wide, const float *scales) {
   {
     const __m256 zero = _mm256_setzero_ps();
     _mm256_storeu_ps(o, zero);
@@ -509,9 +494,9 @@ static __attribute__((noinline)) void step_context(const int8_t *v, const float 
 }
 
 /* Attention of 1 queries, 1 head. */
-static __attribute__((noinline)) void attend_1of8(const float *xt, const float *packed,
-    const int8_t *keys, const int8_t *values, float *scratch, const float *k_scales,
-    const float *v_scales, float *y, ptrdiff_t past) {
+static NOINLINE void attend_1of8(const float *xt, const float *packed, const int8_t *keys,
+    const int8_t *values, float *scratch, const float *k_scales, const float *v_scales, float *y,
+    ptrdiff_t past) {
   query_2x1of8_k3(packed, xt, packed + 16, scratch);
   queries_rows_1of8(scratch, scratch + 16);
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
@@ -522,11 +507,10 @@ static __attribute__((noinline)) void attend_1of8(const float *xt, const float *
 }
 
 /* A tile of 1 rows and 3 columns, 2 K steps. */
-static __attribute__((noinline)) void output_1of8_1x3_k2(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void output_1of8_1x3_k2(const float *a, const float *b, const float *bias,
+    float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 8 * i);
     const __m256 a_r0 = _mm256_set1_ps(a[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -535,8 +519,8 @@ static __attribute__((noinline)) void output_1of8_1x3_k2(const float *a, const f
 }
 
 /* 3 columns of Y for 1 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x1of8_3(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x1of8_3(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_1of8_1x3_k2(o1, panel, bias, y1);
 }
 
@@ -630,107 +614,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m256 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 mul_of = _mm256_mul_ps(in_4, in_4);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 add_of = _mm256_add_ps(mul_of, in_5);
-    _mm256_storeu_ps(out, add_of);
-  }
+  const __m256 square = _mm256_mul_ps(given[4], given[4]);
+  const __m256 rounded = _mm256_add_ps(square, given[5]);
+  _mm256_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_4, in_4, in_5);
-    _mm256_storeu_ps(out + 8, fma_of);
-  }
+  const __m256 fused = _mm256_fmadd_ps(given[4], given[4], given[5]);
+  _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m256 set_of = _mm256_set1_ps(12582912.0f);
-    const __m256 in_3 = _mm256_set1_ps(in[3]);
-    const __m256 add_of = _mm256_add_ps(in_3, set_of);
-    const __m256 sub_of = _mm256_sub_ps(add_of, set_of);
-    _mm256_storeu_ps(out + 16, sub_of);
-  }
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_6 = _mm256_set1_ps(in[6]);
-    const __m256 first = _mm256_add_ps(in_0, in_6);
-    const __m256 in_7 = _mm256_set1_ps(in[7]);
-    const __m256 second = _mm256_add_ps(first, in_7);
-    const __m256 add_of = _mm256_add_ps(second, in_0);
-    _mm256_storeu_ps(out + 24, add_of);
-  }
+  const __m256 magic = _mm256_set1_ps(12582912.0f);
+  const __m256 nearest = _mm256_add_ps(given[3], magic);
+  const __m256 none = _mm256_sub_ps(nearest, magic);
+  _mm256_storeu_ps(out + 16, none);
+  const __m256 large = _mm256_add_ps(given[0], given[6]);
+  const __m256 lost = _mm256_add_ps(large, given[7]);
+  const __m256 one = _mm256_add_ps(lost, given[0]);
+  _mm256_storeu_ps(out + 24, one);
   /* quotients are rounded once */
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_0, in_1);
-    _mm256_storeu_ps(out + 32, div_of);
-  }
-  {
-    const __m256 in_2 = _mm256_set1_ps(in[2]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_2, in_1);
-    _mm256_storeu_ps(out + 40, div_of);
-  }
+  const __m256 quotient_1 = _mm256_div_ps(given[0], given[1]);
+  _mm256_storeu_ps(out + 32, quotient_1);
+  const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
+  _mm256_storeu_ps(out + 40, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_8, zero_of, zero_of);
-    _mm256_storeu_ps(out + 48, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 fma_of = _mm256_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm256_storeu_ps(out + 56, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 lt_of = _mm256_cmp_ps(sub_of, in_8, _CMP_LT_OQ);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sel_of = _mm256_blendv_ps(zero_of, in_8, lt_of);
-    _mm256_storeu_ps(out + 64, sel_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 72, power);
-  }
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(zero_of, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 80, power);
-  }
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
+  const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
+  _mm256_storeu_ps(out + 48, no_product);
+  const __m256 no_number = _mm256_fmadd_ps(undefined, zero, zero);
+  _mm256_storeu_ps(out + 56, no_number);
+  const __m256 below = _mm256_cmp_ps(undefined, given[8], _CMP_LT_OQ);
+  const __m256 chosen = _mm256_blendv_ps(zero, given[8], below);
+  _mm256_storeu_ps(out + 64, chosen);
+  const __m256 no_power = exp2_8(undefined);
+  _mm256_storeu_ps(out + 72, no_power);
+  const __m256 least = _mm256_sub_ps(zero, given[8]);
+  const __m256 hidden = exp2_8(least);
+  _mm256_storeu_ps(out + 80, hidden);
   /* powers of two */
-  {
-    const __m256 in_9 = _mm256_set1_ps(in[9]);
-    const __m256 power = exp2_8(in_9);
-    _mm256_storeu_ps(out + 88, power);
-  }
-  {
-    const __m256 in_10 = _mm256_set1_ps(in[10]);
-    const __m256 power = exp2_8(in_10);
-    _mm256_storeu_ps(out + 96, power);
-  }
-  {
-    const __m256 in_11 = _mm256_set1_ps(in[11]);
-    const __m256 power = exp2_8(in_11);
-    _mm256_storeu_ps(out + 104, power);
-  }
-  {
-    const __m256 in_12 = _mm256_set1_ps(in[12]);
-    const __m256 power = exp2_8(in_12);
-    _mm256_storeu_ps(out + 112, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m256 power = exp2_8(given[i]);
+    _mm256_storeu_ps(out + 8 * i + 16, power);
   }
 }
 

@@ -122,136 +122,95 @@ mhagen_status tiny_neon_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-schedule-insns")
 #endif
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void rows_5x8_k8(const float *a, const float *b, float *c) {
+static NOINLINE void rows_5x8_k8(const float *a, const float *b, float *c) {
   float32x4_t acc_c0[5], acc_c1[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r] = vdupq_n_f32(0.0f);
-    acc_c1[r] = vdupq_n_f32(0.0f);
-  }
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = acc_c1[r] = vdupq_n_f32(0.0f);
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float32x4_t a_k0[5];
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
     /* k = 4 * i */
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
-    const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
-    const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k0_c0, a_k0[r], 0);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k0_c1, a_k0[r], 0);
+    UNROLL(3) for (ptrdiff_t k = 0; k < 3; ++k) {
+      const float32x4_t b_c0 = vld1q_f32(b + 32 * i + 8 * k);
+      const float32x4_t b_c1 = vld1q_f32(b + 32 * i + 8 * k + 4);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_k0[r][k]);
+        acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_k0[r][k]);
+      }
+      /* k = 4 * i + k + 1 */
     }
-    /* k = 4 * i + 1 */
-    const float32x4_t b_k1_c0 = vld1q_f32(b + 32 * i + 8);
-    const float32x4_t b_k1_c1 = vld1q_f32(b + 32 * i + 12);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k1_c0, a_k0[r], 1);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k1_c1, a_k0[r], 1);
-    }
-    /* k = 4 * i + 2 */
-    const float32x4_t b_k2_c0 = vld1q_f32(b + 32 * i + 16);
-    const float32x4_t b_k2_c1 = vld1q_f32(b + 32 * i + 20);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k2_c0, a_k0[r], 2);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k2_c1, a_k0[r], 2);
-    }
-    /* k = 4 * i + 3 */
     const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
     const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k3_c0, a_k0[r], 3);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k3_c1, a_k0[r], 3);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_k3_c0, a_k0[r][3]);
+      acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_k3_c1, a_k0[r][3]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     vst1q_f32(c + 8 * r, acc_c0[r]);
     vst1q_f32(c + 8 * r + 4, acc_c1[r]);
   }
 }
 
 /* Projects rows of 2 heads. */
-static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out) {
+static NOINLINE void project_rows(const float *x, const float *w, float *out) {
   rows_5x8_k8(x, w, out);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void queries_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void queries_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
   float32x4_t acc_c0[5], acc_c1[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc_c0[r] = vld1q_f32(bias);
     acc_c1[r] = vld1q_f32(bias + 4);
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float32x4_t a_k0[5];
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
     /* k = 4 * i */
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
-    const float32x4_t b_k0_c0 = vld1q_f32(b + 32 * i);
-    const float32x4_t b_k0_c1 = vld1q_f32(b + 32 * i + 4);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k0_c0, a_k0[r], 0);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k0_c1, a_k0[r], 0);
+    UNROLL(3) for (ptrdiff_t k = 0; k < 3; ++k) {
+      const float32x4_t b_c0 = vld1q_f32(b + 32 * i + 8 * k);
+      const float32x4_t b_c1 = vld1q_f32(b + 32 * i + 8 * k + 4);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_k0[r][k]);
+        acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_k0[r][k]);
+      }
+      /* k = 4 * i + k + 1 */
     }
-    /* k = 4 * i + 1 */
-    const float32x4_t b_k1_c0 = vld1q_f32(b + 32 * i + 8);
-    const float32x4_t b_k1_c1 = vld1q_f32(b + 32 * i + 12);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k1_c0, a_k0[r], 1);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k1_c1, a_k0[r], 1);
-    }
-    /* k = 4 * i + 2 */
-    const float32x4_t b_k2_c0 = vld1q_f32(b + 32 * i + 16);
-    const float32x4_t b_k2_c1 = vld1q_f32(b + 32 * i + 20);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k2_c0, a_k0[r], 2);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k2_c1, a_k0[r], 2);
-    }
-    /* k = 4 * i + 3 */
     const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
     const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k3_c0, a_k0[r], 3);
-      acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k3_c1, a_k0[r], 3);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_k3_c0, a_k0[r][3]);
+      acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_k3_c1, a_k0[r][3]);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     vst1q_f32(c + 8 * r, acc_c0[r]);
     vst1q_f32(c + 8 * r + 4, acc_c1[r]);
   }
 }
 
 /* Projects queries of 2 heads. */
-static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
+static NOINLINE void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   queries_5x8_k8(x, w, bias, out);
 }
 
 /* XT[8][8] from 5 rows of X[..][8]. */
-static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *xt) {
+static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
     {
       float32x4_t x_r[4], t4[4];
-#pragma GCC unroll 4
-      for (ptrdiff_t r = 0; r < 4; ++r) x_r[r] = vld1q_f32(x + 4 * block + 8 * r);
+      UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) x_r[r] = vld1q_f32(x + 4 * block + 8 * r);
       const float32x4_t t2_0 = vtrn1q_f32(x_r[0], x_r[1]);
       const float32x4_t t2_1 = vtrn2q_f32(x_r[0], x_r[1]);
       const float32x4_t t2_2 = vtrn1q_f32(x_r[2], x_r[3]);
@@ -264,19 +223,16 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
           vreinterpretq_f64_f32(t2_3)));
       t4[3] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-#pragma GCC unroll 4
-      for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i, t4[i]);
+      UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i, t4[i]);
     }
     {
-      float32x4_t t4[4];
+      float32x4_t x_r[4], t4[4];
       const float32x4_t x_r0 = vld1q_f32(x + 4 * block + 32);
-      const float32x4_t x_r1 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r2 = vdupq_n_f32(0.0f);
-      const float32x4_t x_r3 = vdupq_n_f32(0.0f);
-      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r1);
-      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r1);
-      const float32x4_t t2_2 = vtrn1q_f32(x_r2, x_r3);
-      const float32x4_t t2_3 = vtrn2q_f32(x_r2, x_r3);
+      UNROLL(3) for (ptrdiff_t r = 1; r < 4; ++r) x_r[r] = vdupq_n_f32(0.0f);
+      const float32x4_t t2_0 = vtrn1q_f32(x_r0, x_r[1]);
+      const float32x4_t t2_1 = vtrn2q_f32(x_r0, x_r[1]);
+      const float32x4_t t2_2 = vtrn1q_f32(x_r[2], x_r[3]);
+      const float32x4_t t2_3 = vtrn2q_f32(x_r[2], x_r[3]);
       t4[0] = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_0),
           vreinterpretq_f64_f32(t2_2)));
       t4[2] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_0),
@@ -285,8 +241,7 @@ static __attribute__((noinline)) void queries_lanes_5of8(const float *x, float *
           vreinterpretq_f64_f32(t2_3)));
       t4[3] = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1),
           vreinterpretq_f64_f32(t2_3)));
-#pragma GCC unroll 4
-      for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i + 4, t4[i]);
+      UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) vst1q_f32(xt + 32 * block + 8 * i + 4, t4[i]);
     }
   }
 }
@@ -323,122 +278,63 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_5x5of8(const float *k, const float *q,
-    float *stats, float *p) {
-  float32x4_t acc_c0[5], acc_c1[5], a_k0[5], sum_c0[4], sum_c1[4];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r] = vdupq_n_f32(0.0f);
-    acc_c1[r] = vdupq_n_f32(0.0f);
+static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
+  float32x4_t acc[5][2], a_k0[5], max_8_0[2], sum[4][2];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc[r][0] = acc[r][1] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(k + 8 * r);
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+    const float32x4_t b_c0 = vld1q_f32(q + 8 * i);
+    const float32x4_t b_c1 = vld1q_f32(q + 8 * i + 4);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+      acc[r][0] = vfmaq_n_f32(acc[r][0], b_c0, a_k0[r][i]);
+      acc[r][1] = vfmaq_n_f32(acc[r][1], b_c1, a_k0[r][i]);
+    }
   }
-  /* k = 0 */
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(k + 8 * r);
-  const float32x4_t b_k0_c0 = vld1q_f32(q);
-  const float32x4_t b_k0_c1 = vld1q_f32(q + 4);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k0_c0, a_k0[r], 0);
-    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k0_c1, a_k0[r], 0);
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    const float32x4_t max_2_0 = vmaxq_f32(acc[0][c], acc[1][c]);
+    const float32x4_t max_2_1 = vmaxq_f32(acc[2][c], acc[3][c]);
+    const float32x4_t max_4_0 = vmaxq_f32(max_2_0, max_2_1);
+    max_8_0[c] = vmaxq_f32(max_4_0, acc[4][c]);
+    const float32x4_t minus_m = vsubq_f32(zero, max_8_0[c]);
+    vst1q_f32(stats + 4 * c, minus_m);
   }
-  /* k = 1 */
-  const float32x4_t b_k1_c0 = vld1q_f32(q + 8);
-  const float32x4_t b_k1_c1 = vld1q_f32(q + 12);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k1_c0, a_k0[r], 1);
-    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k1_c1, a_k0[r], 1);
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float32x4_t x = vsubq_f32(acc[r][c], max_8_0[c]);
+      sum[r][c] = exp2_4(x);
+      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
+    }
+    const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0[c]);
+    const float32x4_t p_r4 = exp2_4(x_r4);
+    vst1q_f32(p + 4 * c + 32, p_r4);
+    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
+    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
+    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
+    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+    vst1q_f32(stats + 4 * c + 8, sum_4_0);
   }
-  /* k = 2 */
-  const float32x4_t b_k2_c0 = vld1q_f32(q + 16);
-  const float32x4_t b_k2_c1 = vld1q_f32(q + 20);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k2_c0, a_k0[r], 2);
-    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k2_c1, a_k0[r], 2);
-  }
-  /* k = 3 */
-  const float32x4_t b_k3_c0 = vld1q_f32(q + 24);
-  const float32x4_t b_k3_c1 = vld1q_f32(q + 28);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r] = vfmaq_laneq_f32(acc_c0[r], b_k3_c0, a_k0[r], 3);
-    acc_c1[r] = vfmaq_laneq_f32(acc_c1[r], b_k3_c1, a_k0[r], 3);
-  }
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
-  const float32x4_t max_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
-  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_1);
-  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_c0[4]);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, max_c0_8_0);
-  vst1q_f32(stats, minus_m_c0);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
-    const float32x4_t x_c0 = vsubq_f32(acc_c0[r], max_c0_8_0);
-    sum_c0[r] = exp2_4(x_c0);
-    vst1q_f32(p + 8 * r, sum_c0[r]);
-  }
-  const float32x4_t x_r4_c0 = vsubq_f32(acc_c0[4], max_c0_8_0);
-  const float32x4_t p_r4_c0 = exp2_4(x_r4_c0);
-  vst1q_f32(p + 32, p_r4_c0);
-  const float32x4_t sum_r4_c0 = vaddq_f32(sum_c0[0], p_r4_c0);
-  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r4_c0, sum_c0[1]);
-  const float32x4_t sum_c0_2_1 = vaddq_f32(sum_c0[2], sum_c0[3]);
-  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_c0_2_1);
-  vst1q_f32(stats + 8, sum_c0_4_0);
-  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
-  const float32x4_t max_c1_2_0 = vmaxq_f32(acc_c1[0], acc_c1[1]);
-  const float32x4_t max_c1_2_1 = vmaxq_f32(acc_c1[2], acc_c1[3]);
-  const float32x4_t max_c1_4_0 = vmaxq_f32(max_c1_2_0, max_c1_2_1);
-  const float32x4_t max_c1_8_0 = vmaxq_f32(max_c1_4_0, acc_c1[4]);
-  const float32x4_t minus_m_c1 = vsubq_f32(zero_c1, max_c1_8_0);
-  vst1q_f32(stats + 4, minus_m_c1);
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
-    const float32x4_t x_c1 = vsubq_f32(acc_c1[r], max_c1_8_0);
-    sum_c1[r] = exp2_4(x_c1);
-    vst1q_f32(p + 8 * r + 4, sum_c1[r]);
-  }
-  const float32x4_t x_r4_c1 = vsubq_f32(acc_c1[4], max_c1_8_0);
-  const float32x4_t p_r4_c1 = exp2_4(x_r4_c1);
-  vst1q_f32(p + 36, p_r4_c1);
-  const float32x4_t sum_r4_c1 = vaddq_f32(sum_c1[0], p_r4_c1);
-  const float32x4_t sum_c1_2_0 = vaddq_f32(sum_r4_c1, sum_c1[1]);
-  const float32x4_t sum_c1_2_1 = vaddq_f32(sum_c1[2], sum_c1[3]);
-  const float32x4_t sum_c1_4_0 = vaddq_f32(sum_c1_2_0, sum_c1_2_1);
-  vst1q_f32(stats + 12, sum_c1_4_0);
 }
 
 /* 4 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, float *stats,
+    float *o) {
   float32x4_t acc[4][2];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
-    acc[r][0] = vdupq_n_f32(0.0f);
-    acc[r][1] = vdupq_n_f32(0.0f);
-  }
-#pragma GCC unroll 5
-  for (ptrdiff_t i = 0; i < 5; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc[r][0] = acc[r][1] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t i = 0; i < 5; ++i) {
     const float32x4_t b_c0 = vld1q_f32(p + 8 * i);
     const float32x4_t b_c1 = vld1q_f32(p + 8 * i + 4);
     const float32x4_t a_r0 = vld1q_f32(v + 8 * i);
-    acc[0][0] = vfmaq_laneq_f32(acc[0][0], b_c0, a_r0, 0);
-    acc[0][1] = vfmaq_laneq_f32(acc[0][1], b_c1, a_r0, 0);
-    acc[1][0] = vfmaq_laneq_f32(acc[1][0], b_c0, a_r0, 1);
-    acc[1][1] = vfmaq_laneq_f32(acc[1][1], b_c1, a_r0, 1);
-    acc[2][0] = vfmaq_laneq_f32(acc[2][0], b_c0, a_r0, 2);
-    acc[2][1] = vfmaq_laneq_f32(acc[2][1], b_c1, a_r0, 2);
-    acc[3][0] = vfmaq_laneq_f32(acc[3][0], b_c0, a_r0, 3);
-    acc[3][1] = vfmaq_laneq_f32(acc[3][1], b_c1, a_r0, 3);
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+      acc[r][0] = vfmaq_n_f32(acc[r][0], b_c0, a_r0[r]);
+      acc[r][1] = vfmaq_n_f32(acc[r][1], b_c1, a_r0[r]);
+    }
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t inverse = vld1q_f32(stats + 4 * c + 24);
     float32x4_t test = vld1q_f32(stats + 4 * c + 16);
     const float32x4_t zero = vdupq_n_f32(0.0f);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const float32x4_t o_r_c = vmulq_f32(acc[r][c], inverse);
       vst1q_f32(o + 4 * c + 8 * r, o_r_c);
       test = vfmaq_f32(test, o_r_c, zero);
@@ -448,11 +344,9 @@ static __attribute__((noinline)) void context_4x5of8_k5_final(const float *v, co
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float *stats) {
   float32x4_t acc_r0[2];
-  acc_r0[0] = vdupq_n_f32(0.0f);
-  acc_r0[1] = vdupq_n_f32(0.0f);
+  acc_r0[0] = acc_r0[1] = vdupq_n_f32(0.0f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const float32x4_t b_c0 = vld1q_f32(q);
     const float32x4_t b_c1 = vld1q_f32(q + 4);
@@ -462,8 +356,7 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
     k += 1;
     q += 8;
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t zero = vdupq_n_f32(0.0f);
     const float32x4_t negmax = vld1q_f32(stats + 4 * c);
     const float32x4_t m = vsubq_f32(zero, negmax);
@@ -474,19 +367,13 @@ static __attribute__((noinline)) void scores_maximum_1x5of8(const float *k, cons
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const float *q,
-    float *stats, float *p) {
-  float32x4_t acc[5][2], sum[4][2];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc[r][0] = vdupq_n_f32(0.0f);
-    acc[r][1] = vdupq_n_f32(0.0f);
-  }
+static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
+  float32x4_t acc[5][2], m[2], sum[4][2];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc[r][0] = acc[r][1] = vdupq_n_f32(0.0f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const float32x4_t b_c0 = vld1q_f32(q);
     const float32x4_t b_c1 = vld1q_f32(q + 4);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const float32x4_t a = vdupq_n_f32(k[8 * r]);
       acc[r][0] = vfmaq_f32(acc[r][0], a, b_c0);
       acc[r][1] = vfmaq_f32(acc[r][1], a, b_c1);
@@ -494,18 +381,19 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
     k += 1;
     q += 8;
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t zero = vdupq_n_f32(0.0f);
-    const float32x4_t negmax = vld1q_f32(stats + 4 * c);
-    const float32x4_t m = vsubq_f32(zero, negmax);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
-      const float32x4_t x = vsubq_f32(acc[r][c], m);
+  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t negmax_c0 = vld1q_f32(stats);
+  m[0] = vsubq_f32(zero_c0, negmax_c0);
+  const float32x4_t zero_c1 = vdupq_n_f32(0.0f);
+  const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
+  m[1] = vsubq_f32(zero_c1, negmax_c1);
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+      const float32x4_t x = vsubq_f32(acc[r][c], m[c]);
       sum[r][c] = exp2_4(x);
       vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
     }
-    const float32x4_t x_r4 = vsubq_f32(acc[4][c], m);
+    const float32x4_t x_r4 = vsubq_f32(acc[4][c], m[c]);
     const float32x4_t p_r4 = exp2_4(x_r4);
     vst1q_f32(p + 4 * c + 32, p_r4);
     const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
@@ -517,8 +405,8 @@ static __attribute__((noinline)) void scores_again_5x5of8(const float *k, const 
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_5of8(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_5of8(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
     const float32x4_t kept_c0 = vld1q_f32(stats);
@@ -530,65 +418,49 @@ static __attribute__((noinline)) void again_5of8(const float *q, const float *k,
     vst1q_f32(stats + 4, none_c1);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 8 * key, q, stats);
-  {
-#pragma GCC unroll 2
-    for (ptrdiff_t c = 0; c < 2; ++c) {
-      const float32x4_t most = vdupq_n_f32(4.2949673e+09f);
-      const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
-      const uint32x4_t good = vcltq_f32(sum, most);
-      const float32x4_t kept = vld1q_f32(stats + 4 * c + 40);
-      const float32x4_t negmax = vld1q_f32(stats + 4 * c);
-      const float32x4_t m = vbslq_f32(good, kept, negmax);
-      vst1q_f32(stats + 4 * c, m);
-      const float32x4_t late = vbslq_f32(good, vdupq_n_f32(0.0f), m);
-      vst1q_f32(stats + 4 * c + 48, late);
-    }
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t most = vdupq_n_f32(4.2949673e+09f);
+    const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
+    const uint32x4_t good = vcltq_f32(sum, most);
+    const float32x4_t kept = vld1q_f32(stats + 4 * c + 40);
+    const float32x4_t negmax = vld1q_f32(stats + 4 * c);
+    const float32x4_t m = vbslq_f32(good, kept, negmax);
+    vst1q_f32(stats + 4 * c, m);
+    const float32x4_t late = vbslq_f32(good, vdupq_n_f32(0.0f), m);
+    vst1q_f32(stats + 4 * c + 48, late);
   }
   scores_again_5x5of8(k, q, stats, p);
-  {
-    const float32x4_t one_c0 = vdupq_n_f32(1.0f);
-    const float32x4_t sum_c0 = vld1q_f32(stats + 8);
-    const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
-    vst1q_f32(stats + 24, inverse_c0);
-    const float32x4_t one_c1 = vdupq_n_f32(1.0f);
-    const float32x4_t sum_c1 = vld1q_f32(stats + 12);
-    const float32x4_t inverse_c1 = vdivq_f32(one_c1, sum_c1);
-    vst1q_f32(stats + 28, inverse_c1);
-    const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
-    vst1q_f32(stats + 16, test_zero_c0);
-    const float32x4_t test_zero_c1 = vdupq_n_f32(0.0f);
-    vst1q_f32(stats + 20, test_zero_c1);
+  UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+    const float32x4_t one = vdupq_n_f32(1.0f);
+    const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
+    const float32x4_t inverse = vdivq_f32(one, sum);
+    vst1q_f32(stats + 4 * c + 24, inverse);
+    const float32x4_t test_zero = vdupq_n_f32(0.0f);
+    vst1q_f32(stats + 4 * c + 16, test_zero);
   }
   context_4x5of8_k5_final(v, p, stats, o);
 }
 
 /* Attention of 5 queries, 2 heads. */
-static __attribute__((noinline)) void attend_5of8(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_5of8(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_5of8(queries, scratch);
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
-    {
-      const float32x4_t one_c0 = vdupq_n_f32(1.0f);
-      const float32x4_t sum_c0 = vld1q_f32(scratch + 120);
-      const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
-      vst1q_f32(scratch + 136, inverse_c0);
-      const float32x4_t one_c1 = vdupq_n_f32(1.0f);
-      const float32x4_t sum_c1 = vld1q_f32(scratch + 124);
-      const float32x4_t inverse_c1 = vdivq_f32(one_c1, sum_c1);
-      vst1q_f32(scratch + 140, inverse_c1);
-      const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
-      vst1q_f32(scratch + 128, test_zero_c0);
-      const float32x4_t test_zero_c1 = vdupq_n_f32(0.0f);
-      vst1q_f32(scratch + 132, test_zero_c1);
+    UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
+      const float32x4_t one = vdupq_n_f32(1.0f);
+      const float32x4_t sum = vld1q_f32(scratch + 4 * c + 120);
+      const float32x4_t inverse = vdivq_f32(one, sum);
+      vst1q_f32(scratch + 4 * c + 136, inverse);
+      const float32x4_t test_zero = vdupq_n_f32(0.0f);
+      vst1q_f32(scratch + 4 * c + 128, test_zero);
     }
     context_4x5of8_k5_final(values + 4 * head, scratch + 64, scratch + 112, o + 32 * head);
     {
       float32x4_t both1[2];
       uint32x4_t below1[2];
       int good1[2];
-#pragma GCC unroll 2
-      for (ptrdiff_t c = 0; c < 2; ++c) {
+      UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
         const float32x4_t sum1 = vld1q_f32(scratch + 4 * c + 120);
         const float32x4_t test1 = vld1q_f32(scratch + 4 * c + 128);
         both1[c] = vaddq_f32(sum1, test1);
@@ -611,41 +483,34 @@ static __attribute__((noinline)) void attend_5of8(const float *keys, const float
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static __attribute__((noinline)) void output_5of8_5x8_k8(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void output_5of8_5x8_k8(const float *a, const float *b, const float *bias,
+    float *c) {
   float32x4_t acc_c0[5], acc_c1[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc_c0[r] = vld1q_f32(bias);
     acc_c1[r] = vld1q_f32(bias + 4);
   }
-#pragma GCC unroll 8
-  for (ptrdiff_t i = 0; i < 8; ++i) {
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
     const float32x4_t b_c0 = vld1q_f32(b + 8 * i);
     const float32x4_t b_c1 = vld1q_f32(b + 8 * i + 4);
     const float32x4_t a_r0 = vld1q_f32(a + 8 * i);
-    acc_c0[0] = vfmaq_laneq_f32(acc_c0[0], b_c0, a_r0, 0);
-    acc_c1[0] = vfmaq_laneq_f32(acc_c1[0], b_c1, a_r0, 0);
-    acc_c0[1] = vfmaq_laneq_f32(acc_c0[1], b_c0, a_r0, 1);
-    acc_c1[1] = vfmaq_laneq_f32(acc_c1[1], b_c1, a_r0, 1);
-    acc_c0[2] = vfmaq_laneq_f32(acc_c0[2], b_c0, a_r0, 2);
-    acc_c1[2] = vfmaq_laneq_f32(acc_c1[2], b_c1, a_r0, 2);
-    acc_c0[3] = vfmaq_laneq_f32(acc_c0[3], b_c0, a_r0, 3);
-    acc_c1[3] = vfmaq_laneq_f32(acc_c1[3], b_c1, a_r0, 3);
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+      acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_r0[r]);
+      acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_r0[r]);
+    }
     const float32x4_t a_r4 = vdupq_n_f32(a[8 * i + 4]);
     acc_c0[4] = vfmaq_f32(acc_c0[4], a_r4, b_c0);
     acc_c1[4] = vfmaq_f32(acc_c1[4], a_r4, b_c1);
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     vst1q_f32(c + 8 * r, acc_c0[r]);
     vst1q_f32(c + 8 * r + 4, acc_c1[r]);
   }
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x5of8_8(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x5of8_8(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_5of8_5x8_k8(o1, panel, bias, y1);
 }
 
@@ -706,107 +571,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  float32x4_t given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = vdupq_n_f32(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const float32x4_t in_4 = vdupq_n_f32(in[4]);
-    const float32x4_t mul_of = vmulq_f32(in_4, in_4);
-    const float32x4_t in_5 = vdupq_n_f32(in[5]);
-    const float32x4_t add_of = vaddq_f32(mul_of, in_5);
-    vst1q_f32(out, add_of);
-  }
+  const float32x4_t square = vmulq_f32(given[4], given[4]);
+  const float32x4_t rounded = vaddq_f32(square, given[5]);
+  vst1q_f32(out, rounded);
   /* but not here */
-  {
-    const float32x4_t in_4 = vdupq_n_f32(in[4]);
-    const float32x4_t in_5 = vdupq_n_f32(in[5]);
-    const float32x4_t fma_of = vfmaq_f32(in_5, in_4, in_4);
-    vst1q_f32(out + 4, fma_of);
-  }
+  const float32x4_t fused = vfmaq_f32(given[5], given[4], given[4]);
+  vst1q_f32(out + 4, fused);
   /* sums are in this order, and in float32 */
-  {
-    const float32x4_t set_of = vdupq_n_f32(12582912.0f);
-    const float32x4_t in_3 = vdupq_n_f32(in[3]);
-    const float32x4_t add_of = vaddq_f32(in_3, set_of);
-    const float32x4_t sub_of = vsubq_f32(add_of, set_of);
-    vst1q_f32(out + 8, sub_of);
-  }
-  {
-    const float32x4_t in_0 = vdupq_n_f32(in[0]);
-    const float32x4_t in_6 = vdupq_n_f32(in[6]);
-    const float32x4_t first = vaddq_f32(in_0, in_6);
-    const float32x4_t in_7 = vdupq_n_f32(in[7]);
-    const float32x4_t second = vaddq_f32(first, in_7);
-    const float32x4_t add_of = vaddq_f32(second, in_0);
-    vst1q_f32(out + 12, add_of);
-  }
+  const float32x4_t magic = vdupq_n_f32(12582912.0f);
+  const float32x4_t nearest = vaddq_f32(given[3], magic);
+  const float32x4_t none = vsubq_f32(nearest, magic);
+  vst1q_f32(out + 8, none);
+  const float32x4_t large = vaddq_f32(given[0], given[6]);
+  const float32x4_t lost = vaddq_f32(large, given[7]);
+  const float32x4_t one = vaddq_f32(lost, given[0]);
+  vst1q_f32(out + 12, one);
   /* quotients are rounded once */
-  {
-    const float32x4_t in_0 = vdupq_n_f32(in[0]);
-    const float32x4_t in_1 = vdupq_n_f32(in[1]);
-    const float32x4_t div_of = vdivq_f32(in_0, in_1);
-    vst1q_f32(out + 16, div_of);
-  }
-  {
-    const float32x4_t in_2 = vdupq_n_f32(in[2]);
-    const float32x4_t in_1 = vdupq_n_f32(in[1]);
-    const float32x4_t div_of = vdivq_f32(in_2, in_1);
-    vst1q_f32(out + 20, div_of);
-  }
+  const float32x4_t quotient_1 = vdivq_f32(given[0], given[1]);
+  vst1q_f32(out + 16, quotient_1);
+  const float32x4_t quotient_2 = vdivq_f32(given[2], given[1]);
+  vst1q_f32(out + 20, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t fma_of = vfmaq_f32(zero_of, in_8, zero_of);
-    vst1q_f32(out + 24, fma_of);
-  }
-  {
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
-    const float32x4_t fma_of = vfmaq_f32(zero_of, sub_of, zero_of);
-    vst1q_f32(out + 28, fma_of);
-  }
-  {
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
-    const uint32x4_t lt_of = vcltq_f32(sub_of, in_8);
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t sel_of = vbslq_f32(lt_of, in_8, zero_of);
-    vst1q_f32(out + 32, sel_of);
-  }
-  {
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t sub_of = vsubq_f32(in_8, in_8);
-    const float32x4_t power = exp2_4(sub_of);
-    vst1q_f32(out + 36, power);
-  }
-  {
-    const float32x4_t zero_of = vdupq_n_f32(0.0f);
-    const float32x4_t in_8 = vdupq_n_f32(in[8]);
-    const float32x4_t sub_of = vsubq_f32(zero_of, in_8);
-    const float32x4_t power = exp2_4(sub_of);
-    vst1q_f32(out + 40, power);
-  }
+  const float32x4_t zero = vdupq_n_f32(0.0f);
+  const float32x4_t undefined = vsubq_f32(given[8], given[8]);
+  const float32x4_t no_product = vfmaq_f32(zero, given[8], zero);
+  vst1q_f32(out + 24, no_product);
+  const float32x4_t no_number = vfmaq_f32(zero, undefined, zero);
+  vst1q_f32(out + 28, no_number);
+  const uint32x4_t below = vcltq_f32(undefined, given[8]);
+  const float32x4_t chosen = vbslq_f32(below, given[8], zero);
+  vst1q_f32(out + 32, chosen);
+  const float32x4_t no_power = exp2_4(undefined);
+  vst1q_f32(out + 36, no_power);
+  const float32x4_t least = vsubq_f32(zero, given[8]);
+  const float32x4_t hidden = exp2_4(least);
+  vst1q_f32(out + 40, hidden);
   /* powers of two */
-  {
-    const float32x4_t in_9 = vdupq_n_f32(in[9]);
-    const float32x4_t power = exp2_4(in_9);
-    vst1q_f32(out + 44, power);
-  }
-  {
-    const float32x4_t in_10 = vdupq_n_f32(in[10]);
-    const float32x4_t power = exp2_4(in_10);
-    vst1q_f32(out + 48, power);
-  }
-  {
-    const float32x4_t in_11 = vdupq_n_f32(in[11]);
-    const float32x4_t power = exp2_4(in_11);
-    vst1q_f32(out + 52, power);
-  }
-  {
-    const float32x4_t in_12 = vdupq_n_f32(in[12]);
-    const float32x4_t power = exp2_4(in_12);
-    vst1q_f32(out + 56, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const float32x4_t power = exp2_4(given[i]);
+    vst1q_f32(out + 4 * i + 8, power);
   }
 }
 

@@ -131,6 +131,10 @@ mhagen_status tiny_pairs_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -167,7 +171,7 @@ static inline __m256 kept8(__m256 a) {
 }
 
 /* 3 rows of 5 numbers in pairs. */
-static __attribute__((noinline)) void narrow_3x5(const float *x, bf16_pair *pairs) {
+static NOINLINE void narrow_3x5(const float *x, bf16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     const __m512 numbers = _mm512_maskz_loadu_ps(0x1F, x + 5 * row);
     _mm256_storeu_ps(pairs + 8 * row, (__m256)_mm512_cvtneps_pbh(numbers));
@@ -175,7 +179,7 @@ static __attribute__((noinline)) void narrow_3x5(const float *x, bf16_pair *pair
 }
 
 /* 5 rows of 5 numbers in pairs. */
-static __attribute__((noinline)) void narrow_5x5(const float *x, bf16_pair *pairs) {
+static NOINLINE void narrow_5x5(const float *x, bf16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 5; ++row) {
     const __m512 numbers = _mm512_maskz_loadu_ps(0x1F, x + 5 * row);
     _mm256_storeu_ps(pairs + 8 * row, (__m256)_mm512_cvtneps_pbh(numbers));
@@ -183,21 +187,16 @@ static __attribute__((noinline)) void narrow_5x5(const float *x, bf16_pair *pair
 }
 
 /* XT[3][16] from 3 rows of X[..][8]. */
-static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
+static NOINLINE void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
   {
-    __m512 x_r[16], t2[16], t4[15];
-    x_r[0] = _mm512_maskz_loadu_ps(0x7, x);
-    x_r[1] = _mm512_maskz_loadu_ps(0x7, x + 8);
-    x_r[2] = _mm512_maskz_loadu_ps(0x7, x + 16);
-#pragma GCC unroll 13
-    for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    __m512 x_r[16], t2[16], t4[15], t8[11], t16[3];
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) x_r[r] = _mm512_maskz_loadu_ps(0x7, x + 8 * r);
+    UNROLL(13) for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
       t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 2] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i]),
@@ -205,57 +204,47 @@ static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_p
       t4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i + 1]),
           _mm512_castps_pd(t2[4 * i + 3])));
     }
-    const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4[0], 0xF0F0, t4[4], t4[4], 0xA0);
-    const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4[1], 0xF0F0, t4[5], t4[5], 0xA0);
-    const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4[2], 0xF0F0, t4[6], t4[6], 0xA0);
-    const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4[8], 0xF0F0, t4[12], t4[12], 0xA0);
-    const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4[9], 0xF0F0, t4[13], t4[13], 0xA0);
-    const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4[10], 0xF0F0, t4[14], t4[14], 0xA0);
-    const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
-    const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
-    const __m512 t16_2 = _mm512_shuffle_f32x4(t8_2, t8_10, 0x44);
-    _mm512_storeu_ps(xt, t16_0);
-    _mm512_storeu_ps(xt + 16, t16_1);
-    _mm512_storeu_ps(xt + 32, t16_2);
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+      t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
+    }
+    UNROLL(3) for (ptrdiff_t i = 8; i < 11; ++i) {
+      t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
+    }
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+      t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
+    }
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
   }
 }
 
 /* A tile of 5 rows and 4 columns, 3 K steps. */
-static __attribute__((noinline)) void keys_5x4_k3(const bf16_pair *a, const bf16_pair *b,
-    bf16_pair *c) {
+static NOINLINE void keys_5x4_k3(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   __m256 acc_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 5
-    for (ptrdiff_t r = 0; r < 5; ++r) {
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
     }
   }
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) _mm_storeu_ps(c + 8 * r, (__m128)_mm256_cvtneps_pbh(acc_c0[r]));
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    _mm_storeu_ps(c + 8 * r, (__m128)_mm256_cvtneps_pbh(acc_c0[r]));
+  }
 }
 
 /* Projects keys of 2 heads. */
-static __attribute__((noinline)) void project_keys(const bf16_pair *x, const bf16_pair *w,
-    bf16_pair *out) {
+static NOINLINE void project_keys(const bf16_pair *x, const bf16_pair *w, bf16_pair *out) {
   keys_5x4_k3(x, w, out);
 }
 
 /* A tile of 4 rows and 8 columns, 3 K steps. */
-static __attribute__((noinline)) void values_4x8_k3(const bf16_pair *a, const bf16_pair *b,
-    bf16_pair *c) {
+static NOINLINE void values_4x8_k3(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   __m256 acc_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
     }
@@ -267,11 +256,9 @@ static __attribute__((noinline)) void values_4x8_k3(const bf16_pair *a, const bf
 }
 
 /* A tile of 1 rows and 8 columns, 3 K steps. */
-static __attribute__((noinline)) void values_1x8_k3(const bf16_pair *a, const bf16_pair *b,
-    bf16_pair *c) {
+static NOINLINE void values_1x8_k3(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
     const __m256 a_r0 = _mm256_set1_ps(a[i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
@@ -282,33 +269,28 @@ static __attribute__((noinline)) void values_1x8_k3(const bf16_pair *a, const bf
 }
 
 /* Projects values of 2 heads. */
-static __attribute__((noinline)) void project_values(const bf16_pair *x, const bf16_pair *w,
-    bf16_pair *out) {
+static NOINLINE void project_values(const bf16_pair *x, const bf16_pair *w, bf16_pair *out) {
   values_4x8_k3(x, w, out);
   values_1x8_k3(x + 32, w, out + 32);
 }
 
 /* 4 rows for a group of queries, 3 K steps. */
-static __attribute__((noinline)) void query_4x3of16_k3(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
+static NOINLINE void query_4x3of16_k3(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
   __m256 acc_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[4 * i + r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
     }
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* 2 rows for a group of queries, scaled, in pairs. */
-static __attribute__((noinline)) void scaled_queries_2x3of16(float *x) {
+static NOINLINE void scaled_queries_2x3of16(float *x) {
   {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
     const __m256 value0_c0 = _mm256_loadu_ps(x);
@@ -343,21 +325,18 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pair *k,
-    const bf16_pair *q, float *stats, bf16_pair *p, ptrdiff_t key) {
+static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
+    float *stats, bf16_pair *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
     const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
@@ -412,16 +391,13 @@ static __attribute__((noinline)) void scores_first_masked_5x3of16(const bf16_pai
 }
 
 /* 4 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_4x3of16_k5_final(const bf16_pair *v,
-    const bf16_pair *p, float *stats, bf16_pair *context) {
+static NOINLINE void context_4x3of16_k5_final(const bf16_pair *v, const bf16_pair *p, float *stats,
+    bf16_pair *context) {
   __m256 acc_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
-#pragma GCC unroll 3
-  for (ptrdiff_t i = 0; i < 3; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(p + 16 * i);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const __m256 a = _mm256_set1_ps(v[16 * i + r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
     }
@@ -445,8 +421,8 @@ static __attribute__((noinline)) void context_4x3of16_k5_final(const bf16_pair *
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_masked_1x3of16(const bf16_pair *k,
-    const bf16_pair *q, float *stats, ptrdiff_t key) {
+static NOINLINE void scores_maximum_masked_1x3of16(const bf16_pair *k, const bf16_pair *q,
+    float *stats, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -473,21 +449,18 @@ static __attribute__((noinline)) void scores_maximum_masked_1x3of16(const bf16_p
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pair *k,
-    const bf16_pair *q, float *stats, bf16_pair *p, ptrdiff_t key) {
+static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
+    float *stats, bf16_pair *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 a = _mm256_set1_ps(k[8 * r]);
     acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-#pragma GCC unroll 5
-  for (ptrdiff_t r = 0; r < 5; ++r) {
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     const __m256 key_c0 = _mm256_set1_ps((float)(key + r));
     const __mmask8 hide_c0 = _mm256_cmp_ps_mask(last_c0, key_c0, _CMP_LT_OQ);
     s_c0[r] = _mm256_mask_blend_ps(hide_c0, acc_c0[r], hidden_c0);
@@ -530,15 +503,13 @@ static __attribute__((noinline)) void scores_again_masked_5x3of16(const bf16_pai
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x3of16_k5_final_masked(const bf16_pair *v,
-    const bf16_pair *p, float *stats, bf16_pair *context, ptrdiff_t key) {
+static NOINLINE void context_2x3of16_k5_final_masked(const bf16_pair *v, const bf16_pair *p,
+    float *stats, bf16_pair *context, ptrdiff_t key) {
   __m256 acc_c0[2];
-  acc_c0[0] = _mm256_setzero_ps();
-  acc_c0[1] = _mm256_setzero_ps();
+  acc_c0[0] = acc_c0[1] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p));
-#pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < 2; ++r) {
+    UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
       const __m256 a = _mm256_set1_ps(v[r]);
       const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
       const __m256 key_c0_key0 = _mm256_set1_ps((float)(key + 2 * step));
@@ -567,8 +538,8 @@ static __attribute__((noinline)) void context_2x3of16_k5_final_masked(const bf16
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_3of16(const bf16_pair *q, const bf16_pair *k,
-    const bf16_pair *v, bf16_pair *p, float *stats, bf16_pair *context) {
+static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+    bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -603,8 +574,8 @@ static __attribute__((noinline)) void again_3of16(const bf16_pair *q, const bf16
 }
 
 /* Attention of 3 queries, 2 heads. */
-static __attribute__((noinline)) void attend_3of16(const bf16_pair *xt, const float *packed,
-    const bf16_pair *keys, const bf16_pair *values, float *scratch, bf16_pair *o) {
+static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
+    const bf16_pair *values, float *scratch, bf16_pair *o) {
   query_4x3of16_k3(packed, xt, packed + 16, scratch);
   {
     const __m256 last_of0_c0 = _mm256_set1_ps((float)(0));
@@ -661,28 +632,22 @@ static __attribute__((noinline)) void attend_3of16(const bf16_pair *xt, const fl
 }
 
 /* A tile of 3 rows and 5 columns, 4 K steps. */
-static __attribute__((noinline)) void output_3of16_3x5_k4(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r2_c0 = _mm256_loadu_ps(bias);
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+static NOINLINE void output_3of16_3x5_k4(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_loadu_ps(bias);
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 16 * i));
-    const __m256 a_r0 = _mm256_set1_ps(a[16 * i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(a[16 * i + 1]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(a[16 * i + 2]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[16 * i + r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
+    }
   }
-  _mm256_mask_storeu_ps(c, 0x1F, acc_r0_c0);
-  _mm256_mask_storeu_ps(c + 5, 0x1F, acc_r1_c0);
-  _mm256_mask_storeu_ps(c + 10, 0x1F, acc_r2_c0);
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) _mm256_mask_storeu_ps(c + 5 * r, 0x1F, acc_c0[r]);
 }
 
 /* 5 columns of Y for 3 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x3of16_5(const bf16_pair *panel, const float *bias,
+static NOINLINE void output_1x3of16_5(const bf16_pair *panel, const float *bias,
     const bf16_pair *o1, float *y1) {
   output_3of16_3x5_k4(o1, panel, bias, y1);
 }
@@ -794,107 +759,49 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m512 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
-    _mm512_storeu_ps(out, add_of);
-  }
+  const __m512 square = _mm512_mul_ps(given[4], given[4]);
+  const __m512 rounded = _mm512_add_ps(square, given[5]);
+  _mm512_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
-    _mm512_storeu_ps(out + 16, fma_of);
-  }
+  const __m512 fused = _mm512_fmadd_ps(given[4], given[4], given[5]);
+  _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m512 set_of = _mm512_set1_ps(12582912.0f);
-    const __m512 in_3 = _mm512_set1_ps(in[3]);
-    const __m512 add_of = _mm512_add_ps(in_3, set_of);
-    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
-    _mm512_storeu_ps(out + 32, sub_of);
-  }
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_6 = _mm512_set1_ps(in[6]);
-    const __m512 first = _mm512_add_ps(in_0, in_6);
-    const __m512 in_7 = _mm512_set1_ps(in[7]);
-    const __m512 second = _mm512_add_ps(first, in_7);
-    const __m512 add_of = _mm512_add_ps(second, in_0);
-    _mm512_storeu_ps(out + 48, add_of);
-  }
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 nearest = _mm512_add_ps(given[3], magic);
+  const __m512 none = _mm512_sub_ps(nearest, magic);
+  _mm512_storeu_ps(out + 32, none);
+  const __m512 large = _mm512_add_ps(given[0], given[6]);
+  const __m512 lost = _mm512_add_ps(large, given[7]);
+  const __m512 one = _mm512_add_ps(lost, given[0]);
+  _mm512_storeu_ps(out + 48, one);
   /* quotients are rounded once */
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_0, in_1);
-    _mm512_storeu_ps(out + 64, div_of);
-  }
-  {
-    const __m512 in_2 = _mm512_set1_ps(in[2]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_2, in_1);
-    _mm512_storeu_ps(out + 80, div_of);
-  }
+  const __m512 quotient_1 = _mm512_div_ps(given[0], given[1]);
+  _mm512_storeu_ps(out + 64, quotient_1);
+  const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
+  _mm512_storeu_ps(out + 80, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
-    _mm512_storeu_ps(out + 96, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm512_storeu_ps(out + 112, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
-    _mm512_storeu_ps(out + 128, sel_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 144, power);
-  }
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 160, power);
-  }
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
+  const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
+  _mm512_storeu_ps(out + 96, no_product);
+  const __m512 no_number = _mm512_fmadd_ps(undefined, zero, zero);
+  _mm512_storeu_ps(out + 112, no_number);
+  const __mmask16 below = _mm512_cmp_ps_mask(undefined, given[8], _CMP_LT_OQ);
+  const __m512 chosen = _mm512_mask_blend_ps(below, zero, given[8]);
+  _mm512_storeu_ps(out + 128, chosen);
+  const __m512 no_power = exp2_16(undefined);
+  _mm512_storeu_ps(out + 144, no_power);
+  const __m512 least = _mm512_sub_ps(zero, given[8]);
+  const __m512 hidden = exp2_16(least);
+  _mm512_storeu_ps(out + 160, hidden);
   /* powers of two */
-  {
-    const __m512 in_9 = _mm512_set1_ps(in[9]);
-    const __m512 power = exp2_16(in_9);
-    _mm512_storeu_ps(out + 176, power);
-  }
-  {
-    const __m512 in_10 = _mm512_set1_ps(in[10]);
-    const __m512 power = exp2_16(in_10);
-    _mm512_storeu_ps(out + 192, power);
-  }
-  {
-    const __m512 in_11 = _mm512_set1_ps(in[11]);
-    const __m512 power = exp2_16(in_11);
-    _mm512_storeu_ps(out + 208, power);
-  }
-  {
-    const __m512 in_12 = _mm512_set1_ps(in[12]);
-    const __m512 power = exp2_16(in_12);
-    _mm512_storeu_ps(out + 224, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m512 power = exp2_16(given[i]);
+    _mm512_storeu_ps(out + 16 * i + 32, power);
   }
 }
 

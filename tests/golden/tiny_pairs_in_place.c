@@ -136,6 +136,10 @@ mhagen_status tiny_pairs_in_place_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -181,7 +185,7 @@ static inline __m256 kept8(__m256 a) {
 }
 
 /* 2 rows of 4 numbers in pairs. */
-static __attribute__((noinline)) void narrow_2x4(const float *x, bf16_pair *pairs) {
+static NOINLINE void narrow_2x4(const float *x, bf16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     const __m512 numbers = _mm512_maskz_loadu_ps(0xF, x + 4 * row);
     _mm256_storeu_ps(pairs + 8 * row, (__m256)_mm512_cvtneps_pbh(numbers));
@@ -189,20 +193,17 @@ static __attribute__((noinline)) void narrow_2x4(const float *x, bf16_pair *pair
 }
 
 /* XT[2][16] from 2 rows of X[..][8]. */
-static __attribute__((noinline)) void transpose_2of16(const bf16_pair *x, bf16_pair *xt) {
+static NOINLINE void transpose_2of16(const bf16_pair *x, bf16_pair *xt) {
   {
     __m512 x_r[16], t2[16], t4[14];
     x_r[0] = _mm512_maskz_loadu_ps(0x3, x);
     x_r[1] = _mm512_maskz_loadu_ps(0x3, x + 8);
-#pragma GCC unroll 14
-    for (ptrdiff_t r = 2; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(14) for (ptrdiff_t r = 2; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
       t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i + 1]),
@@ -220,7 +221,7 @@ static __attribute__((noinline)) void transpose_2of16(const bf16_pair *x, bf16_p
 }
 
 /* Turns one key, 1 head. */
-static __attribute__((noinline)) void turn_keys(float *x, const float *k_cos, const float *k_sin) {
+static NOINLINE void turn_keys(float *x, const float *k_cos, const float *k_sin) {
   {
     const __m512 first = _mm512_maskz_loadu_ps(0x3, x);
     const __m512 second = _mm512_maskz_loadu_ps(0x3, x + 2);
@@ -237,8 +238,7 @@ static __attribute__((noinline)) void turn_keys(float *x, const float *k_cos, co
 }
 
 /* Copies the keys of 1 head. */
-static __attribute__((noinline)) void copy_keys(const float *x, float *out, const float *k_cos,
-    const float *k_sin) {
+static NOINLINE void copy_keys(const float *x, float *out, const float *k_cos, const float *k_sin) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     const __m256 given = _mm256_maskz_loadu_ps(0xF, x + 4 * row);
     _mm256_mask_storeu_ps(out + 16 * row, 0xF, given);
@@ -253,7 +253,7 @@ static __attribute__((noinline)) void copy_keys(const float *x, float *out, cons
 }
 
 /* Copies the values of 1 head. */
-static __attribute__((noinline)) void copy_values(const float *x, float *out) {
+static NOINLINE void copy_values(const float *x, float *out) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     const __m256 given = _mm256_maskz_loadu_ps(0x3, x + 2 * row);
     _mm256_mask_storeu_ps(out + 16 * row, 0x3, given);
@@ -273,27 +273,22 @@ static __attribute__((noinline)) void copy_values(const float *x, float *out) {
 }
 
 /* 4 rows for a group of queries, 2 K steps. */
-static __attribute__((noinline)) void query_4x2of16_k2(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
+static NOINLINE void query_4x2of16_k2(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
   __m256 acc_c0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = _mm256_set1_ps(bias[r]);
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const __m256 a_r = _mm256_set1_ps(a[4 * i + r]);
       acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a_r, (__m256bh)b_c0);
     }
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
 /* Turns the queries of one head. */
-static __attribute__((noinline)) void turn_queries_2of16(float *q, const float *cosines,
-    const float *sines) {
+static NOINLINE void turn_queries_2of16(float *q, const float *cosines, const float *sines) {
   for (ptrdiff_t pair = 0; pair < 2; ++pair) {
     const __m256 first_c0 = _mm256_loadu_ps(q + 16 * pair);
     const __m256 second_c0 = _mm256_loadu_ps(q + 16 * pair + 32);
@@ -310,7 +305,7 @@ static __attribute__((noinline)) void turn_queries_2of16(float *q, const float *
 }
 
 /* 4 rows for a group of queries, scaled, in pairs. */
-static __attribute__((noinline)) void scaled_queries_4x2of16(float *x) {
+static NOINLINE void scaled_queries_4x2of16(float *x) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     const __m256 scale_c0 = _mm256_set1_ps(0.72134752f);
     const __m256 value0_c0 = _mm256_loadu_ps(x + 32 * row);
@@ -345,24 +340,20 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[i + 32]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a = _mm256_set1_ps(k[i + 16 * r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+    }
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_r2_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_c0[2]);
   const __m256 none_top_c0 = _mm256_setzero_ps();
   const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_4_0);
   const __m256 size_top_c0 = _mm256_max_ps(max_c0_4_0, minus_top_c0);
@@ -373,9 +364,9 @@ static __attribute__((noinline)) void scores_first_3x2of16(const bf16_pair *k, c
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, whole_top_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_c0[0], whole_top_c0);
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, whole_top_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_c0[1], whole_top_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
   const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
@@ -383,7 +374,7 @@ static __attribute__((noinline)) void scores_first_3x2of16(const bf16_pair *k, c
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, whole_top_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_c0[2], whole_top_c0);
   const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
   const __m256 none_r2_c0 = _mm256_setzero_ps();
   const __m256 pair_r1_c0 = pair_8(exact_r2_c0, none_r2_c0);
@@ -397,12 +388,11 @@ static __attribute__((noinline)) void scores_first_3x2of16(const bf16_pair *k, c
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x2of16_k3_final(const bf16_pair *v,
-    const bf16_pair *p, float *stats, bf16_pair *context) {
+static NOINLINE void context_2x2of16_k3_final(const bf16_pair *v, const bf16_pair *p, float *stats,
+    bf16_pair *context) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
@@ -422,8 +412,7 @@ static __attribute__((noinline)) void context_2x2of16_k3_final(const bf16_pair *
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -449,28 +438,25 @@ static __attribute__((noinline)) void scores_maximum_1x2of16(const bf16_pair *k,
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
+static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[16]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-    const __m256 a_r2 = _mm256_set1_ps(k[32]);
-    acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      const __m256 a = _mm256_set1_ps(k[16 * r]);
+      acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+    }
     k += 1;
     q += 16;
   }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_c0[1], m_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
   const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
@@ -478,7 +464,7 @@ static __attribute__((noinline)) void scores_again_3x2of16(const bf16_pair *k, c
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
   const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
   const __m256 none_r2_c0 = _mm256_setzero_ps();
   const __m256 pair_r1_c0 = pair_8(exact_r2_c0, none_r2_c0);
@@ -492,8 +478,8 @@ static __attribute__((noinline)) void scores_again_3x2of16(const bf16_pair *k, c
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_2of16(const bf16_pair *q, const bf16_pair *k,
-    const bf16_pair *v, bf16_pair *p, float *stats, bf16_pair *context) {
+static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+    bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -525,9 +511,9 @@ static __attribute__((noinline)) void again_2of16(const bf16_pair *q, const bf16
 }
 
 /* Attention of 2 queries, 1 head. */
-static __attribute__((noinline)) void attend_2of16(const bf16_pair *xt, const float *packed,
-    const bf16_pair *keys, const bf16_pair *values, float *scratch, bf16_pair *o,
-    const float *cosines, const float *sines) {
+static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
+    const bf16_pair *values, float *scratch, bf16_pair *o, const float *cosines,
+    const float *sines) {
   query_4x2of16_k2(packed, xt, packed + 16, scratch);
   turn_queries_2of16(scratch, cosines, sines);
   scaled_queries_4x2of16(scratch);
@@ -558,8 +544,8 @@ static __attribute__((noinline)) void attend_2of16(const bf16_pair *xt, const fl
 }
 
 /* A tile of 2 rows and 4 columns, 1 K steps. */
-static __attribute__((noinline)) void output_2of16_2x4_k1(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
+static NOINLINE void output_2of16_2x4_k1(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
   const __m256 b_c0 = kept8(_mm256_loadu_ps(b));
@@ -572,7 +558,7 @@ static __attribute__((noinline)) void output_2of16_2x4_k1(const bf16_pair *a, co
 }
 
 /* 4 columns of Y for 2 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x2of16_4(const bf16_pair *panel, const float *bias,
+static NOINLINE void output_1x2of16_4(const bf16_pair *panel, const float *bias,
     const bf16_pair *o1, float *y1) {
   output_2of16_2x4_k1(o1, panel, bias, y1);
 }
@@ -678,107 +664,49 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m512 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
-    _mm512_storeu_ps(out, add_of);
-  }
+  const __m512 square = _mm512_mul_ps(given[4], given[4]);
+  const __m512 rounded = _mm512_add_ps(square, given[5]);
+  _mm512_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
-    _mm512_storeu_ps(out + 16, fma_of);
-  }
+  const __m512 fused = _mm512_fmadd_ps(given[4], given[4], given[5]);
+  _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m512 set_of = _mm512_set1_ps(12582912.0f);
-    const __m512 in_3 = _mm512_set1_ps(in[3]);
-    const __m512 add_of = _mm512_add_ps(in_3, set_of);
-    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
-    _mm512_storeu_ps(out + 32, sub_of);
-  }
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_6 = _mm512_set1_ps(in[6]);
-    const __m512 first = _mm512_add_ps(in_0, in_6);
-    const __m512 in_7 = _mm512_set1_ps(in[7]);
-    const __m512 second = _mm512_add_ps(first, in_7);
-    const __m512 add_of = _mm512_add_ps(second, in_0);
-    _mm512_storeu_ps(out + 48, add_of);
-  }
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 nearest = _mm512_add_ps(given[3], magic);
+  const __m512 none = _mm512_sub_ps(nearest, magic);
+  _mm512_storeu_ps(out + 32, none);
+  const __m512 large = _mm512_add_ps(given[0], given[6]);
+  const __m512 lost = _mm512_add_ps(large, given[7]);
+  const __m512 one = _mm512_add_ps(lost, given[0]);
+  _mm512_storeu_ps(out + 48, one);
   /* quotients are rounded once */
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_0, in_1);
-    _mm512_storeu_ps(out + 64, div_of);
-  }
-  {
-    const __m512 in_2 = _mm512_set1_ps(in[2]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_2, in_1);
-    _mm512_storeu_ps(out + 80, div_of);
-  }
+  const __m512 quotient_1 = _mm512_div_ps(given[0], given[1]);
+  _mm512_storeu_ps(out + 64, quotient_1);
+  const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
+  _mm512_storeu_ps(out + 80, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
-    _mm512_storeu_ps(out + 96, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm512_storeu_ps(out + 112, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
-    _mm512_storeu_ps(out + 128, sel_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 144, power);
-  }
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 160, power);
-  }
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
+  const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
+  _mm512_storeu_ps(out + 96, no_product);
+  const __m512 no_number = _mm512_fmadd_ps(undefined, zero, zero);
+  _mm512_storeu_ps(out + 112, no_number);
+  const __mmask16 below = _mm512_cmp_ps_mask(undefined, given[8], _CMP_LT_OQ);
+  const __m512 chosen = _mm512_mask_blend_ps(below, zero, given[8]);
+  _mm512_storeu_ps(out + 128, chosen);
+  const __m512 no_power = exp2_16(undefined);
+  _mm512_storeu_ps(out + 144, no_power);
+  const __m512 least = _mm512_sub_ps(zero, given[8]);
+  const __m512 hidden = exp2_16(least);
+  _mm512_storeu_ps(out + 160, hidden);
   /* powers of two */
-  {
-    const __m512 in_9 = _mm512_set1_ps(in[9]);
-    const __m512 power = exp2_16(in_9);
-    _mm512_storeu_ps(out + 176, power);
-  }
-  {
-    const __m512 in_10 = _mm512_set1_ps(in[10]);
-    const __m512 power = exp2_16(in_10);
-    _mm512_storeu_ps(out + 192, power);
-  }
-  {
-    const __m512 in_11 = _mm512_set1_ps(in[11]);
-    const __m512 power = exp2_16(in_11);
-    _mm512_storeu_ps(out + 208, power);
-  }
-  {
-    const __m512 in_12 = _mm512_set1_ps(in[12]);
-    const __m512 power = exp2_16(in_12);
-    _mm512_storeu_ps(out + 224, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m512 power = exp2_16(given[i]);
+    _mm512_storeu_ps(out + 16 * i + 32, power);
   }
 }
 

@@ -123,6 +123,10 @@ mhagen_status tiny_step_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -140,51 +144,46 @@ static inline __m256 kept8(__m256 a) {
 }
 
 /* A tile of 1 rows and 4 columns, 8 K steps. */
-static __attribute__((noinline)) void rows_1x8_k8(const float *a, const float *b, const float *bias,
-    float *c) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
-  __m256 acc_r0_c0_2 = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+static NOINLINE void rows_1x8_k8(const float *a, const float *b, const float *bias, float *c) {
+  __m256 acc_r0_c0_s0 = _mm256_loadu_ps(bias);
+  __m256 acc_r0_c0_s1 = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
     const __m256 a_r0_k0 = _mm256_set1_ps(a[2 * i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
+    acc_r0_c0_s0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0_s0);
     /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
     const __m256 a_r0_k1 = _mm256_set1_ps(a[2 * i + 1]);
-    acc_r0_c0_2 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_2);
+    acc_r0_c0_s1 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_s1);
   }
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_2);
-  _mm256_storeu_ps(c, acc_r0_c0);
+  acc_r0_c0_s0 = _mm256_add_ps(acc_r0_c0_s0, acc_r0_c0_s1);
+  _mm256_storeu_ps(c, acc_r0_c0_s0);
 }
 
 /* Projects rows of 1 head. */
-static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out,
-    const float *bias) {
+static NOINLINE void project_rows(const float *x, const float *w, float *out, const float *bias) {
   rows_1x8_k8(x, w, bias, out);
 }
 
 /* Projects queries of 2 heads. */
-static __attribute__((noinline)) void project_queries(const float *x, const float *w, float *out,
+static NOINLINE void project_queries(const float *x, const float *w, float *out,
     const float *bias) {
   rows_1x8_k8(x, w, bias, out);
 }
 
 /* Scores of the keys that a query sees, of the heads that share these. */
-static __attribute__((noinline)) void step_scores(const float *q, const float *k, float *p,
-    ptrdiff_t first, ptrdiff_t stop) {
+static NOINLINE void step_scores(const float *q, const float *k, float *p, ptrdiff_t first,
+    ptrdiff_t stop) {
   for (ptrdiff_t tile = 0; tile < ((stop - first + 7) / 8); ++tile) {
     const ptrdiff_t key = first + 8 * tile < 1 ? first + 8 * tile : 1;
     for (ptrdiff_t head = 0; head < 2; ++head) {
       __m256 acc[8];
-#pragma GCC unroll 8
-      for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
+      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
       {
         const __m256 query = _mm256_maskload_ps(q + 4 * head, _mm256_setr_epi32(-1, -1, -1, -1, 0,
             0, 0, 0));
-#pragma GCC unroll 8
-        for (ptrdiff_t r = 0; r < 8; ++r) {
+        UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
           const __m256 key_r = _mm256_maskload_ps(k + 8 * key + 8 * r, _mm256_setr_epi32(-1, -1, -1,
               -1, 0, 0, 0, 0));
           acc[r] = _mm256_fmadd_ps(key_r, query, acc[r]);
@@ -192,8 +191,7 @@ static __attribute__((noinline)) void step_scores(const float *q, const float *k
       }
       {
         __m256 sums_2[4];
-#pragma GCC unroll 4
-        for (ptrdiff_t i = 0; i < 4; ++i) {
+        UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
           const __m256 even_2 = _mm256_blend_ps(acc[2 * i], _mm256_moveldup_ps(acc[2 * i + 1]),
               0xAA);
           const __m256 odd_2 = _mm256_blend_ps(acc[2 * i + 1], _mm256_movehdup_ps(acc[2 * i]),
@@ -251,16 +249,15 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Weights of one query and their sum. */
-static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdiff_t first,
-    ptrdiff_t stop) {
+static NOINLINE void step_weights(float *p, float *sums, ptrdiff_t first, ptrdiff_t stop) {
   const __m256 none = _mm256_set1_ps(-INFINITY);
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) _mm256_storeu_ps(p + stop + 8 * i, none);
   __m256 most = _mm256_set1_ps(-INFINITY);
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
     __m256 score[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) score[i] = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+      score[i] = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
+    }
     const __m256 max2_0 = _mm256_max_ps(score[0], score[1]);
     const __m256 max2_2 = _mm256_max_ps(score[2], score[3]);
     const __m256 max4_0 = _mm256_max_ps(max2_0, max2_2);
@@ -280,8 +277,7 @@ static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdif
   __m256 sum = _mm256_setzero_ps();
   for (ptrdiff_t block = 0; block < ((stop - first + 31) / 32); ++block) {
     __m256 weight[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       const __m256 score = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
       const __m256 less = _mm256_sub_ps(score, most_1);
       weight[i] = exp2_8(less);
@@ -307,8 +303,7 @@ static __attribute__((noinline)) void step_weights(float *p, float *sums, ptrdif
 }
 
 /* 2 rows of the context of 4 columns, added to what is there. */
-static __attribute__((noinline)) void step_context_2x4(const float *p, const float *v, float *o,
-    ptrdiff_t keys) {
+static NOINLINE void step_context_2x4(const float *p, const float *v, float *o, ptrdiff_t keys) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < keys; ++step) {
@@ -329,8 +324,8 @@ static __attribute__((noinline)) void step_context_2x4(const float *p, const flo
 }
 
 /* The context of a query, of the heads that share values. */
-static __attribute__((noinline)) void step_context(const float *v, const float *p,
-    const float *sums, float *o, float *out, ptrdiff_t first, ptrdiff_t stop) {
+static NOINLINE void step_context(const float *v, const float *p, const float *sums, float *o,
+    float *out, ptrdiff_t first, ptrdiff_t stop) {
   for (ptrdiff_t head = 0; head < 2; ++head) {
     const __m256 zero = _mm256_setzero_ps();
     _mm256_storeu_ps(o + 8 * head, zero);
@@ -350,8 +345,8 @@ static __attribute__((noinline)) void step_context(const float *v, const float *
 }
 
 /* Attention of 1 queries, 2 heads. */
-static __attribute__((noinline)) void attend_1of8(const float *keys, const float *values,
-    float *scratch, const float *queries, float *y, ptrdiff_t past) {
+static NOINLINE void attend_1of8(const float *keys, const float *values, float *scratch,
+    const float *queries, float *y, ptrdiff_t past) {
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
   step_scores(queries, keys, scratch, 0, stop);
   for (ptrdiff_t head = 0; head < 2; ++head) {
@@ -361,8 +356,8 @@ static __attribute__((noinline)) void attend_1of8(const float *keys, const float
 }
 
 /* 8 columns of Y for 1 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x1of8_8(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x1of8_8(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   rows_1x8_k8(o1, panel, bias, y1);
 }
 
@@ -426,107 +421,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m256 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 mul_of = _mm256_mul_ps(in_4, in_4);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 add_of = _mm256_add_ps(mul_of, in_5);
-    _mm256_storeu_ps(out, add_of);
-  }
+  const __m256 square = _mm256_mul_ps(given[4], given[4]);
+  const __m256 rounded = _mm256_add_ps(square, given[5]);
+  _mm256_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m256 in_4 = _mm256_set1_ps(in[4]);
-    const __m256 in_5 = _mm256_set1_ps(in[5]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_4, in_4, in_5);
-    _mm256_storeu_ps(out + 8, fma_of);
-  }
+  const __m256 fused = _mm256_fmadd_ps(given[4], given[4], given[5]);
+  _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m256 set_of = _mm256_set1_ps(12582912.0f);
-    const __m256 in_3 = _mm256_set1_ps(in[3]);
-    const __m256 add_of = _mm256_add_ps(in_3, set_of);
-    const __m256 sub_of = _mm256_sub_ps(add_of, set_of);
-    _mm256_storeu_ps(out + 16, sub_of);
-  }
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_6 = _mm256_set1_ps(in[6]);
-    const __m256 first = _mm256_add_ps(in_0, in_6);
-    const __m256 in_7 = _mm256_set1_ps(in[7]);
-    const __m256 second = _mm256_add_ps(first, in_7);
-    const __m256 add_of = _mm256_add_ps(second, in_0);
-    _mm256_storeu_ps(out + 24, add_of);
-  }
+  const __m256 magic = _mm256_set1_ps(12582912.0f);
+  const __m256 nearest = _mm256_add_ps(given[3], magic);
+  const __m256 none = _mm256_sub_ps(nearest, magic);
+  _mm256_storeu_ps(out + 16, none);
+  const __m256 large = _mm256_add_ps(given[0], given[6]);
+  const __m256 lost = _mm256_add_ps(large, given[7]);
+  const __m256 one = _mm256_add_ps(lost, given[0]);
+  _mm256_storeu_ps(out + 24, one);
   /* quotients are rounded once */
-  {
-    const __m256 in_0 = _mm256_set1_ps(in[0]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_0, in_1);
-    _mm256_storeu_ps(out + 32, div_of);
-  }
-  {
-    const __m256 in_2 = _mm256_set1_ps(in[2]);
-    const __m256 in_1 = _mm256_set1_ps(in[1]);
-    const __m256 div_of = _mm256_div_ps(in_2, in_1);
-    _mm256_storeu_ps(out + 40, div_of);
-  }
+  const __m256 quotient_1 = _mm256_div_ps(given[0], given[1]);
+  _mm256_storeu_ps(out + 32, quotient_1);
+  const __m256 quotient_2 = _mm256_div_ps(given[2], given[1]);
+  _mm256_storeu_ps(out + 40, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 fma_of = _mm256_fmadd_ps(in_8, zero_of, zero_of);
-    _mm256_storeu_ps(out + 48, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 fma_of = _mm256_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm256_storeu_ps(out + 56, fma_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 lt_of = _mm256_cmp_ps(sub_of, in_8, _CMP_LT_OQ);
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 sel_of = _mm256_blendv_ps(zero_of, in_8, lt_of);
-    _mm256_storeu_ps(out + 64, sel_of);
-  }
-  {
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(in_8, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 72, power);
-  }
-  {
-    const __m256 zero_of = _mm256_setzero_ps();
-    const __m256 in_8 = _mm256_set1_ps(in[8]);
-    const __m256 sub_of = _mm256_sub_ps(zero_of, in_8);
-    const __m256 power = exp2_8(sub_of);
-    _mm256_storeu_ps(out + 80, power);
-  }
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 undefined = _mm256_sub_ps(given[8], given[8]);
+  const __m256 no_product = _mm256_fmadd_ps(given[8], zero, zero);
+  _mm256_storeu_ps(out + 48, no_product);
+  const __m256 no_number = _mm256_fmadd_ps(undefined, zero, zero);
+  _mm256_storeu_ps(out + 56, no_number);
+  const __m256 below = _mm256_cmp_ps(undefined, given[8], _CMP_LT_OQ);
+  const __m256 chosen = _mm256_blendv_ps(zero, given[8], below);
+  _mm256_storeu_ps(out + 64, chosen);
+  const __m256 no_power = exp2_8(undefined);
+  _mm256_storeu_ps(out + 72, no_power);
+  const __m256 least = _mm256_sub_ps(zero, given[8]);
+  const __m256 hidden = exp2_8(least);
+  _mm256_storeu_ps(out + 80, hidden);
   /* powers of two */
-  {
-    const __m256 in_9 = _mm256_set1_ps(in[9]);
-    const __m256 power = exp2_8(in_9);
-    _mm256_storeu_ps(out + 88, power);
-  }
-  {
-    const __m256 in_10 = _mm256_set1_ps(in[10]);
-    const __m256 power = exp2_8(in_10);
-    _mm256_storeu_ps(out + 96, power);
-  }
-  {
-    const __m256 in_11 = _mm256_set1_ps(in[11]);
-    const __m256 power = exp2_8(in_11);
-    _mm256_storeu_ps(out + 104, power);
-  }
-  {
-    const __m256 in_12 = _mm256_set1_ps(in[12]);
-    const __m256 power = exp2_8(in_12);
-    _mm256_storeu_ps(out + 112, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m256 power = exp2_8(given[i]);
+    _mm256_storeu_ps(out + 8 * i + 16, power);
   }
 }
 

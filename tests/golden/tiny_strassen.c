@@ -186,6 +186,10 @@ mhagen_status tiny_strassen_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-ter")
@@ -211,7 +215,7 @@ static inline float scale2(float a, float b) {
 }
 
 /* Sums of X's quadrants, 2 rows of each: S1 S2 above S3 S4. */
-static __attribute__((noinline)) void sums_2_of_4x10(const float *x, float *s) {
+static NOINLINE void sums_2_of_4x10(const float *x, float *s) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     for (ptrdiff_t i = 0; i < 5; ++i) {
       const float a11 = x[10 * row + i];
@@ -231,11 +235,10 @@ static __attribute__((noinline)) void sums_2_of_4x10(const float *x, float *s) {
 }
 
 /* A tile of 2 rows and 1 columns, 5 K steps. */
-static __attribute__((noinline)) void rows_2x1_k5(const float *a, const float *b, float *c) {
+static NOINLINE void rows_2x1_k5(const float *a, const float *b, float *c) {
   float acc_r0_c0 = 0.0f;
   float acc_r1_c0 = 0.0f;
-#pragma GCC unroll 5
-  for (ptrdiff_t i = 0; i < 5; ++i) {
+  UNROLL(5) for (ptrdiff_t i = 0; i < 5; ++i) {
     const float b_c0 = b[i];
     const float a_r0 = a[i];
     acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
@@ -247,17 +250,15 @@ static __attribute__((noinline)) void rows_2x1_k5(const float *a, const float *b
 }
 
 /* 2 rows and 1 columns of a product of quadrants. */
-static __attribute__((noinline)) void rows_quadrant_2x1(const float *a, const float *b, float *c) {
+static NOINLINE void rows_quadrant_2x1(const float *a, const float *b, float *c) {
   rows_2x1_k5(a, b, c);
 }
 
 /* 2 rows and 1 columns of each quadrant from the seven products. */
-static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out,
-    const float *bias) {
+static NOINLINE void rows_joined_2x1(const float *m, float *out, const float *bias) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     float m_2[8];
-#pragma GCC unroll 7
-    for (ptrdiff_t i = 1; i < 8; ++i) m_2[i] = m[row + 2 * i - 2];
+    UNROLL(7) for (ptrdiff_t i = 1; i < 8; ++i) m_2[i] = m[row + 2 * i - 2];
     const float u2 = m_2[1] + m_2[6];
     const float u3 = u2 + m_2[7];
     const float u4 = u2 + m_2[5];
@@ -281,8 +282,8 @@ static __attribute__((noinline)) void rows_joined_2x1(const float *m, float *out
 }
 
 /* Projects rows of 1 head. */
-static __attribute__((noinline)) void project_rows(const float *x, const float *w, float *out,
-    const float *bias, const float *s, float *m) {
+static NOINLINE void project_rows(const float *x, const float *w, float *out, const float *bias,
+    const float *s, float *m) {
   rows_quadrant_2x1(x, w, m);
   rows_quadrant_2x1(x + 5, w + 5, m + 2);
   rows_quadrant_2x1(s + 25, w + 10, m + 4);
@@ -294,7 +295,7 @@ static __attribute__((noinline)) void project_rows(const float *x, const float *
 }
 
 /* XT[2][4] from 4 rows of X[..][2]. */
-static __attribute__((noinline)) void queries_lanes_4(const float *x, float *xt) {
+static NOINLINE void queries_lanes_4(const float *x, float *xt) {
   for (ptrdiff_t block = 0; block < 2; ++block) {
     for (ptrdiff_t c = 0; c < 4; ++c) {
       const float x_r0 = x[2 * c + block];
@@ -332,35 +333,29 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_2x4(const float *k, const float *q, float *stats,
-    float *p) {
-  float acc_r0[4], acc_r1[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+static NOINLINE void scores_first_2x4(const float *k, const float *q, float *stats, float *p) {
+  float acc_r0[4], acc_r1[4], max_2_0[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float b[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
     const float a_r0 = k[i];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = k[i + 2];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float zero = 0.0f;
-    const float max_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
-    const float minus_m = zero - max_2_0;
+    max_2_0[c] = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
+    const float minus_m = zero - max_2_0[c];
     stats[c] = minus_m;
-    const float x_r0 = acc_r0[c] - max_2_0;
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float x_r0 = acc_r0[c] - max_2_0[c];
     const float sum_r0 = exp2_1(x_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - max_2_0;
+    const float x_r1 = acc_r1[c] - max_2_0[c];
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
@@ -369,27 +364,19 @@ static __attribute__((noinline)) void scores_first_2x4(const float *k, const flo
 }
 
 /* Weights exp2(score - maximum) of some keys, added to the sum. */
-static __attribute__((noinline)) void scores_2x4(const float *k, const float *q, float *stats,
-    float *p) {
+static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[4], acc_r1[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float b[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
     const float a_r0 = k[i];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = k[i + 2];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float sum_r0 = exp2_1(acc_r0[c]);
     p[c] = sum_r0;
     const float sum_r1 = exp2_1(acc_r1[c]);
@@ -402,27 +389,19 @@ static __attribute__((noinline)) void scores_2x4(const float *k, const float *q,
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float *stats, float *o) {
   float acc_r0[4], acc_r1[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     float b[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = p[4 * i + c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = p[4 * i + c];
     const float a_r0 = v[2 * i];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = v[2 * i + 1];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float inverse = stats[c + 12];
     float test = stats[c + 8];
     const float zero = 0.0f;
@@ -437,23 +416,18 @@ static __attribute__((noinline)) void context_2x4_k4_final(const float *v, const
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x4(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *stats) {
   float acc_r0[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
     const float a_r0 = k[0];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     k += 1;
     q += 4;
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float zero = 0.0f;
     const float negmax = stats[c];
     const float m = zero - negmax;
@@ -464,35 +438,30 @@ static __attribute__((noinline)) void scores_maximum_1x4(const float *k, const f
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_2x4(const float *k, const float *q, float *stats,
-    float *p) {
-  float acc_r0[4], acc_r1[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+static NOINLINE void scores_again_2x4(const float *k, const float *q, float *stats, float *p) {
+  float acc_r0[4], acc_r1[4], m[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
     const float a_r0 = k[0];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = k[2];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
     k += 1;
     q += 4;
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float zero = 0.0f;
     const float negmax = stats[c];
-    const float m = zero - negmax;
-    const float x_r0 = acc_r0[c] - m;
+    m[c] = zero - negmax;
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float x_r0 = acc_r0[c] - m[c];
     const float sum_r0 = exp2_1(x_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - m;
+    const float x_r1 = acc_r1[c] - m[c];
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
@@ -501,13 +470,10 @@ static __attribute__((noinline)) void scores_again_2x4(const float *k, const flo
 }
 
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
-static __attribute__((noinline)) void scores_next_again_2x4(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float *stats, float *p) {
   float acc[2][4];
-#pragma GCC unroll 2
-  for (ptrdiff_t r = 0; r < 2; ++r) {
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
       const float whole_acc = stats[c];
       const float late_acc = stats[c + 24];
       acc[r][c] = whole_acc - late_acc;
@@ -515,19 +481,15 @@ static __attribute__((noinline)) void scores_next_again_2x4(const float *k, cons
   }
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
     const float a_r0 = k[0];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc[0][c] = a_r0 * b[c] + acc[0][c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc[0][c] = a_r0 * b[c] + acc[0][c];
     const float a_r1 = k[2];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) acc[1][c] = a_r1 * b[c] + acc[1][c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc[1][c] = a_r1 * b[c] + acc[1][c];
     k += 1;
     q += 4;
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t c = 0; c < 4; ++c) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float late = stats[c + 24];
     const float x_r0 = acc[0][c] + late;
     const float sum_r0 = exp2_1(x_r0);
@@ -543,78 +505,59 @@ static __attribute__((noinline)) void scores_next_again_2x4(const float *k, cons
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_4(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
-  {
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float none = INFINITY;
-      const float kept = stats[c];
-      stats[c + 20] = kept;
-      stats[c] = none;
-    }
+static NOINLINE void again_4(const float *q, const float *k, const float *v, float *p, float *stats,
+    float *o) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float none = INFINITY;
+    const float kept = stats[c];
+    stats[c + 20] = kept;
+    stats[c] = none;
   }
   for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
-  {
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float most = 4.2949673e+09f;
-      const float sum = stats[c + 4];
-      const int good = sum < most;
-      const float kept = stats[c + 20];
-      const float negmax = stats[c];
-      const float m = good ? kept : negmax;
-      stats[c] = m;
-      const float late = good ? 0.0f : m;
-      stats[c + 24] = late;
-    }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float most = 4.2949673e+09f;
+    const float sum = stats[c + 4];
+    const int good = sum < most;
+    const float kept = stats[c + 20];
+    const float negmax = stats[c];
+    const float m = good ? kept : negmax;
+    stats[c] = m;
+    const float late = good ? 0.0f : m;
+    stats[c + 24] = late;
   }
   scores_again_2x4(k, q, stats, p);
   scores_next_again_2x4(k + 4, q, stats, p + 8);
-  {
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float one = 1.0f;
-      const float sum = stats[c + 4];
-      const float inverse = one / sum;
-      stats[c + 12] = inverse;
-    }
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float test_zero = 0.0f;
-      stats[c + 8] = test_zero;
-    }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float one = 1.0f;
+    const float sum = stats[c + 4];
+    const float inverse = one / sum;
+    stats[c + 12] = inverse;
+    const float test_zero = 0.0f;
+    stats[c + 8] = test_zero;
   }
   context_2x4_k4_final(v, p, stats, o);
 }
 
 /* Attention of 4 queries, 1 head. */
-static __attribute__((noinline)) void attend_4(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_4(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_4(queries, scratch);
   scores_first_2x4(keys, scratch, scratch + 32, scratch + 16);
   scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
-  {
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float one = 1.0f;
-      const float sum = scratch[c + 36];
-      const float inverse = one / sum;
-      scratch[c + 44] = inverse;
-    }
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float test_zero = 0.0f;
-      scratch[c + 40] = test_zero;
-    }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float one = 1.0f;
+    const float sum = scratch[c + 36];
+    const float inverse = one / sum;
+    scratch[c + 44] = inverse;
+    const float test_zero = 0.0f;
+    scratch[c + 40] = test_zero;
   }
   context_2x4_k4_final(values, scratch + 16, scratch + 32, o);
   {
     float both1[4];
     int below1[4];
     int good1[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t c = 0; c < 4; ++c) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
       const float sum1 = scratch[c + 36];
       const float test1 = scratch[c + 40];
       both1[c] = sum1 + test1;
@@ -623,8 +566,7 @@ static __attribute__((noinline)) void attend_4(const float *keys, const float *v
       good1[c] = below1[c];
     }
     if (!(good1[0] & good1[1] & good1[2] & good1[3])) {
-#pragma GCC unroll 4
-      for (ptrdiff_t c = 0; c < 4; ++c) {
+      UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
         const float none = INFINITY;
         const float mark = below1[c] ? both1[c] : none;
         scratch[c + 36] = mark;
@@ -635,35 +577,30 @@ static __attribute__((noinline)) void attend_4(const float *keys, const float *v
 }
 
 /* A tile of 4 rows and 2 columns, 2 K steps. */
-static __attribute__((noinline)) void output_4_4x2_k2(const float *a, const float *b,
-    const float *bias, float *c) {
+static NOINLINE void output_4_4x2_k2(const float *a, const float *b, const float *bias, float *c) {
   float acc_c0[4], acc_c1[4];
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     acc_c0[r] = bias[0];
     acc_c1[r] = bias[1];
   }
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const float b_c0 = b[2 * i];
     const float b_c1 = b[2 * i + 1];
-#pragma GCC unroll 4
-    for (ptrdiff_t r = 0; r < 4; ++r) {
+    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
       const float a_r = a[4 * i + r];
       acc_c0[r] = a_r * b_c0 + acc_c0[r];
       acc_c1[r] = a_r * b_c1 + acc_c1[r];
     }
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t r = 0; r < 4; ++r) {
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     c[10 * r] = acc_c0[r];
     c[10 * r + 1] = acc_c1[r];
   }
 }
 
 /* 2 columns of Y for 4 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x4_2(const float *panel, const float *bias,
-    const float *o1, float *y1) {
+static NOINLINE void output_1x4_2(const float *panel, const float *bias, const float *o1,
+    float *y1) {
   output_4_4x2_k2(o1, panel, bias, y1);
 }
 
@@ -740,107 +677,49 @@ static void task_output(const mhagen_args *args, int index) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  float given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = in[i];
   /* a product and a sum are rounded each */
-  {
-    const float in_4 = in[4];
-    const float mul_of = in_4 * in_4;
-    const float in_5 = in[5];
-    const float add_of = mul_of + in_5;
-    out[0] = add_of;
-  }
+  const float square = given[4] * given[4];
+  const float rounded = square + given[5];
+  out[0] = rounded;
   /* here too */
-  {
-    const float in_4 = in[4];
-    const float in_5 = in[5];
-    const float fma_of = in_4 * in_4 + in_5;
-    out[1] = fma_of;
-  }
+  const float fused = given[4] * given[4] + given[5];
+  out[1] = fused;
   /* sums are in this order, and in float32 */
-  {
-    const float set_of = 12582912.0f;
-    const float in_3 = in[3];
-    const float add_of = in_3 + set_of;
-    const float sub_of = add_of - set_of;
-    out[2] = sub_of;
-  }
-  {
-    const float in_0 = in[0];
-    const float in_6 = in[6];
-    const float first = in_0 + in_6;
-    const float in_7 = in[7];
-    const float second = first + in_7;
-    const float add_of = second + in_0;
-    out[3] = add_of;
-  }
+  const float magic = 12582912.0f;
+  const float nearest = given[3] + magic;
+  const float none = nearest - magic;
+  out[2] = none;
+  const float large = given[0] + given[6];
+  const float lost = large + given[7];
+  const float one = lost + given[0];
+  out[3] = one;
   /* quotients are rounded once */
-  {
-    const float in_0 = in[0];
-    const float in_1 = in[1];
-    const float div_of = in_0 / in_1;
-    out[4] = div_of;
-  }
-  {
-    const float in_2 = in[2];
-    const float in_1 = in[1];
-    const float div_of = in_2 / in_1;
-    out[5] = div_of;
-  }
+  const float quotient_1 = given[0] / given[1];
+  out[4] = quotient_1;
+  const float quotient_2 = given[2] / given[1];
+  out[5] = quotient_2;
   /* infinity and NaN are numbers too */
-  {
-    const float zero_of = 0.0f;
-    const float in_8 = in[8];
-    const float fma_of = in_8 * zero_of + zero_of;
-    out[6] = fma_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float zero_of = 0.0f;
-    const float sub_of = in_8 - in_8;
-    const float fma_of = sub_of * zero_of + zero_of;
-    out[7] = fma_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float sub_of = in_8 - in_8;
-    const int lt_of = sub_of < in_8;
-    const float zero_of = 0.0f;
-    const float sel_of = lt_of ? in_8 : zero_of;
-    out[8] = sel_of;
-  }
-  {
-    const float in_8 = in[8];
-    const float sub_of = in_8 - in_8;
-    const float power = exp2_1(sub_of);
-    out[9] = power;
-  }
-  {
-    const float zero_of = 0.0f;
-    const float in_8 = in[8];
-    const float sub_of = zero_of - in_8;
-    const float power = exp2_1(sub_of);
-    out[10] = power;
-  }
+  const float zero = 0.0f;
+  const float undefined = given[8] - given[8];
+  const float no_product = given[8] * zero + zero;
+  out[6] = no_product;
+  const float no_number = undefined * zero + zero;
+  out[7] = no_number;
+  const int below = undefined < given[8];
+  const float chosen = below ? given[8] : zero;
+  out[8] = chosen;
+  const float no_power = exp2_1(undefined);
+  out[9] = no_power;
+  const float least = zero - given[8];
+  const float hidden = exp2_1(least);
+  out[10] = hidden;
   /* powers of two */
-  {
-    const float in_9 = in[9];
-    const float power = exp2_1(in_9);
-    out[11] = power;
-  }
-  {
-    const float in_10 = in[10];
-    const float power = exp2_1(in_10);
-    out[12] = power;
-  }
-  {
-    const float in_11 = in[11];
-    const float power = exp2_1(in_11);
-    out[13] = power;
-  }
-  {
-    const float in_12 = in[12];
-    const float power = exp2_1(in_12);
-    out[14] = power;
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const float power = exp2_1(given[i]);
+    out[i + 2] = power;
   }
 }
 

@@ -133,6 +133,10 @@ mhagen_status tiny_tiles_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -205,7 +209,7 @@ static inline void tiles_on(void) {
   } while (0)
 
 /* 3 rows of 34 numbers in pairs. */
-static __attribute__((noinline)) void narrow_3x34(const float *x, bf16_pair *pairs) {
+static NOINLINE void narrow_3x34(const float *x, bf16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     for (ptrdiff_t block = 0; block < 2; ++block) {
       const __m512 numbers = _mm512_loadu_ps(x + 34 * row + 16 * block);
@@ -223,21 +227,16 @@ static __attribute__((noinline)) void narrow_3x34(const float *x, bf16_pair *pai
 }
 
 /* XT[17][16] from 3 rows of X[..][32]. */
-static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
+static NOINLINE void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
   {
     __m512 x_r[16], t2[16], t4[16], t8[16], t16[16];
-    x_r[0] = _mm512_loadu_ps(x);
-    x_r[1] = _mm512_loadu_ps(x + 32);
-    x_r[2] = _mm512_loadu_ps(x + 64);
-#pragma GCC unroll 13
-    for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) x_r[r] = _mm512_loadu_ps(x + 32 * r);
+    UNROLL(13) for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
       t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 2] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i]),
@@ -247,37 +246,30 @@ static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_p
       t4[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2[4 * i + 1]),
           _mm512_castps_pd(t2[4 * i + 3])));
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
       t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 8; i < 12; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 8; i < 12; ++i) {
       t8[i] = _mm512_mask_shuffle_f32x4(t4[i], 0xF0F0, t4[i + 4], t4[i + 4], 0xA0);
       t8[i + 4] = _mm512_mask_shuffle_f32x4(t4[i + 4], 0x0F0F, t4[i], t4[i], 0xF5);
     }
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t16[i] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0x44);
       t16[i + 8] = _mm512_shuffle_f32x4(t8[i], t8[i + 8], 0xEE);
     }
-#pragma GCC unroll 16
-    for (ptrdiff_t i = 0; i < 16; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
+    UNROLL(16) for (ptrdiff_t i = 0; i < 16; ++i) _mm512_storeu_ps(xt + 16 * i, t16[i]);
   }
   {
     __m512 x_r[16], t2[15], t4[13];
-    x_r[0] = _mm512_maskz_loadu_ps(0x1, x + 16);
-    x_r[1] = _mm512_maskz_loadu_ps(0x1, x + 48);
-    x_r[2] = _mm512_maskz_loadu_ps(0x1, x + 80);
-#pragma GCC unroll 13
-    for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+      x_r[r] = _mm512_maskz_loadu_ps(0x1, x + 32 * r + 16);
+    }
+    UNROLL(13) for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
     }
@@ -289,8 +281,7 @@ static __attribute__((noinline)) void transpose_3of16(const bf16_pair *x, bf16_p
 }
 
 /* A tile of 3 rows and 2 columns, 17 K steps. */
-static __attribute__((noinline)) void keys_3x2_k17(const bf16_pair *a, const bf16_pair *b,
-    bf16_pair *c) {
+static NOINLINE void keys_3x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 3 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -301,23 +292,19 @@ static __attribute__((noinline)) void keys_3x2_k17(const bf16_pair *a, const bf1
   tile_load(B0, b + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-  const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
-  _mm_storeu_ps(c, (__m128)_mm256_cvtneps_pbh(acc_r0_c0));
-  const __m256 acc_r1_c0 = _mm256_loadu_ps(sums + 16);
-  _mm_storeu_ps(c + 8, (__m128)_mm256_cvtneps_pbh(acc_r1_c0));
-  const __m256 acc_r2_c0 = _mm256_loadu_ps(sums + 32);
-  _mm_storeu_ps(c + 16, (__m128)_mm256_cvtneps_pbh(acc_r2_c0));
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 acc_c0 = _mm256_loadu_ps(sums + 16 * r);
+    _mm_storeu_ps(c + 8 * r, (__m128)_mm256_cvtneps_pbh(acc_c0));
+  }
 }
 
 /* Projects keys of 1 head. */
-static __attribute__((noinline)) void project_keys(const bf16_pair *x, const bf16_pair *w,
-    bf16_pair *out) {
+static NOINLINE void project_keys(const bf16_pair *x, const bf16_pair *w, bf16_pair *out) {
   keys_3x2_k17(x, w, out);
 }
 
 /* A tile of 2 rows and 2 columns, 17 K steps. */
-static __attribute__((noinline)) void values_2x2_k17(const bf16_pair *a, const bf16_pair *b,
-    bf16_pair *c) {
+static NOINLINE void values_2x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -335,8 +322,7 @@ static __attribute__((noinline)) void values_2x2_k17(const bf16_pair *a, const b
 }
 
 /* A tile of 1 rows and 2 columns, 17 K steps. */
-static __attribute__((noinline)) void values_1x2_k17(const bf16_pair *a, const bf16_pair *b,
-    bf16_pair *c) {
+static NOINLINE void values_1x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 1 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -354,59 +340,51 @@ static __attribute__((noinline)) void values_1x2_k17(const bf16_pair *a, const b
 }
 
 /* Projects values of 1 head. */
-static __attribute__((noinline)) void project_values(const bf16_pair *x, const bf16_pair *w,
-    bf16_pair *out) {
+static NOINLINE void project_values(const bf16_pair *x, const bf16_pair *w, bf16_pair *out) {
   values_2x2_k17(x, w, out);
   values_1x2_k17(x + 64, w, out + 16);
 }
 
 /* 2 rows for a group of queries, 17 K steps. */
-static __attribute__((noinline)) void query_2x3of16_k17(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
-  __m256 acc_r0_c0_[5], acc_r1_c0_[5];
-  __m256 acc_r0_c0 = _mm256_set1_ps(bias[0]);
-  __m256 acc_r1_c0 = _mm256_set1_ps(bias[1]);
-  acc_r0_c0_[2] = _mm256_setzero_ps();
-  acc_r1_c0_[2] = _mm256_setzero_ps();
-  acc_r0_c0_[3] = _mm256_setzero_ps();
-  acc_r1_c0_[3] = _mm256_setzero_ps();
-  acc_r0_c0_[4] = _mm256_setzero_ps();
-  acc_r1_c0_[4] = _mm256_setzero_ps();
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+static NOINLINE void query_2x3of16_k17(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
+  __m256 acc_r0_c0[4], acc_r1_c0[4];
+  acc_r0_c0[0] = _mm256_set1_ps(bias[0]);
+  acc_r1_c0[0] = _mm256_set1_ps(bias[1]);
+  UNROLL(3) for (ptrdiff_t s = 1; s < 4; ++s) acc_r0_c0[s] = acc_r1_c0[s] = _mm256_setzero_ps();
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     /* k = 4 * i */
-    const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(b + 64 * i));
-    const __m256 a_r0_k0 = _mm256_set1_ps(a[8 * i]);
-    acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0_k0, (__m256bh)b_k0_c0);
-    const __m256 a_r1_k0 = _mm256_set1_ps(a[8 * i + 1]);
-    acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1_k0, (__m256bh)b_k0_c0);
-#pragma GCC unroll 3
-    for (ptrdiff_t k = 1; k < 4; ++k) {
-      /* k = 4 * i + k */
+    UNROLL(3) for (ptrdiff_t k = 0; k < 3; ++k) {
       const __m256 b_k_c0 = kept8(_mm256_loadu_ps(b + 64 * i + 16 * k));
       const __m256 a_r0_k = _mm256_set1_ps(a[8 * i + 2 * k]);
-      acc_r0_c0_[k + 1] = _mm256_dpbf16_ps(acc_r0_c0_[k + 1], (__m256bh)a_r0_k, (__m256bh)b_k_c0);
+      acc_r0_c0[k] = _mm256_dpbf16_ps(acc_r0_c0[k], (__m256bh)a_r0_k, (__m256bh)b_k_c0);
       const __m256 a_r1_k = _mm256_set1_ps(a[8 * i + 2 * k + 1]);
-      acc_r1_c0_[k + 1] = _mm256_dpbf16_ps(acc_r1_c0_[k + 1], (__m256bh)a_r1_k, (__m256bh)b_k_c0);
+      acc_r1_c0[k] = _mm256_dpbf16_ps(acc_r1_c0[k], (__m256bh)a_r1_k, (__m256bh)b_k_c0);
+      /* k = 4 * i + k + 1 */
     }
+    const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(b + 64 * i + 48));
+    const __m256 a_r0_k3 = _mm256_set1_ps(a[8 * i + 6]);
+    acc_r0_c0[3] = _mm256_dpbf16_ps(acc_r0_c0[3], (__m256bh)a_r0_k3, (__m256bh)b_k3_c0);
+    const __m256 a_r1_k3 = _mm256_set1_ps(a[8 * i + 7]);
+    acc_r1_c0[3] = _mm256_dpbf16_ps(acc_r1_c0[3], (__m256bh)a_r1_k3, (__m256bh)b_k3_c0);
   }
   const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 256));
   const __m256 a_r0 = _mm256_set1_ps(a[32]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
+  acc_r0_c0[0] = _mm256_dpbf16_ps(acc_r0_c0[0], (__m256bh)a_r0, (__m256bh)b_c0);
   const __m256 a_r1 = _mm256_set1_ps(a[33]);
-  acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_[2]);
-  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_[2]);
-  acc_r0_c0_[3] = _mm256_add_ps(acc_r0_c0_[3], acc_r0_c0_[4]);
-  acc_r1_c0_[3] = _mm256_add_ps(acc_r1_c0_[3], acc_r1_c0_[4]);
-  acc_r0_c0 = _mm256_add_ps(acc_r0_c0, acc_r0_c0_[3]);
-  acc_r1_c0 = _mm256_add_ps(acc_r1_c0, acc_r1_c0_[3]);
-  _mm256_storeu_ps(c, acc_r0_c0);
-  _mm256_storeu_ps(c + 16, acc_r1_c0);
+  acc_r1_c0[0] = _mm256_dpbf16_ps(acc_r1_c0[0], (__m256bh)a_r1, (__m256bh)b_c0);
+  acc_r0_c0[0] = _mm256_add_ps(acc_r0_c0[0], acc_r0_c0[1]);
+  acc_r1_c0[0] = _mm256_add_ps(acc_r1_c0[0], acc_r1_c0[1]);
+  acc_r0_c0[2] = _mm256_add_ps(acc_r0_c0[2], acc_r0_c0[3]);
+  acc_r1_c0[2] = _mm256_add_ps(acc_r1_c0[2], acc_r1_c0[3]);
+  acc_r0_c0[0] = _mm256_add_ps(acc_r0_c0[0], acc_r0_c0[2]);
+  acc_r1_c0[0] = _mm256_add_ps(acc_r1_c0[0], acc_r1_c0[2]);
+  _mm256_storeu_ps(c, acc_r0_c0[0]);
+  _mm256_storeu_ps(c + 16, acc_r1_c0[0]);
 }
 
 /* 2 rows for a group of queries, scaled, in pairs. */
-static __attribute__((noinline)) void scaled_queries_2x3of16(float *x) {
+static NOINLINE void scaled_queries_2x3of16(float *x) {
   {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
     const __m256 value0_c0 = _mm256_loadu_ps(x);
@@ -441,21 +419,18 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_3x3of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
+static NOINLINE void scores_first_3x3of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 a_r1 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-  const __m256 a_r2 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 a = _mm256_set1_ps(k[8 * r]);
+    acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_r2_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(acc_c0[0], acc_c0[1]);
+  const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_c0[2]);
   const __m256 none_top_c0 = _mm256_setzero_ps();
   const __m256 minus_top_c0 = _mm256_sub_ps(none_top_c0, max_c0_4_0);
   const __m256 size_top_c0 = _mm256_max_ps(max_c0_4_0, minus_top_c0);
@@ -466,9 +441,9 @@ static __attribute__((noinline)) void scores_first_3x3of16(const bf16_pair *k, c
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, whole_top_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_c0[0], whole_top_c0);
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, whole_top_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_c0[1], whole_top_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
   const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
@@ -476,7 +451,7 @@ static __attribute__((noinline)) void scores_first_3x3of16(const bf16_pair *k, c
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, whole_top_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_c0[2], whole_top_c0);
   const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
   const __m256 none_r2_c0 = _mm256_setzero_ps();
   const __m256 pair_r1_c0 = pair_8(exact_r2_c0, none_r2_c0);
@@ -490,12 +465,11 @@ static __attribute__((noinline)) void scores_first_3x3of16(const bf16_pair *k, c
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x3of16_k3_final(const bf16_pair *v,
-    const bf16_pair *p, float *stats, bf16_pair *context) {
+static NOINLINE void context_2x3of16_k3_final(const bf16_pair *v, const bf16_pair *p, float *stats,
+    bf16_pair *context) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
@@ -515,8 +489,7 @@ static __attribute__((noinline)) void context_2x3of16_k3_final(const bf16_pair *
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x3of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x3of16(const bf16_pair *k, const bf16_pair *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   const __m256 b_c0 = _mm256_loadu_ps(q);
   const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -538,24 +511,21 @@ static __attribute__((noinline)) void scores_maximum_1x3of16(const bf16_pair *k,
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q,
-    float *stats, bf16_pair *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
+static NOINLINE void scores_again_3x3of16(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
+  __m256 acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
   const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
-  const __m256 a_r0 = _mm256_set1_ps(k[0]);
-  acc_r0_c0 = _mm256_dpbf16_ps(acc_r0_c0, (__m256bh)a_r0, (__m256bh)b_c0);
-  const __m256 a_r1 = _mm256_set1_ps(k[8]);
-  acc_r1_c0 = _mm256_dpbf16_ps(acc_r1_c0, (__m256bh)a_r1, (__m256bh)b_c0);
-  const __m256 a_r2 = _mm256_set1_ps(k[16]);
-  acc_r2_c0 = _mm256_dpbf16_ps(acc_r2_c0, (__m256bh)a_r2, (__m256bh)b_c0);
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
+    const __m256 a = _mm256_set1_ps(k[8 * r]);
+    acc_c0[r] = _mm256_dpbf16_ps(acc_c0[r], (__m256bh)a, (__m256bh)b_c0);
+  }
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, m_c0);
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
   const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, m_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_c0[1], m_c0);
   const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
   const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
@@ -563,7 +533,7 @@ static __attribute__((noinline)) void scores_again_3x3of16(const bf16_pair *k, c
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, m_c0);
+  const __m256 x_r2_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
   const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
   const __m256 none_r2_c0 = _mm256_setzero_ps();
   const __m256 pair_r1_c0 = pair_8(exact_r2_c0, none_r2_c0);
@@ -577,8 +547,8 @@ static __attribute__((noinline)) void scores_again_3x3of16(const bf16_pair *k, c
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_3of16(const bf16_pair *q, const bf16_pair *k,
-    const bf16_pair *v, bf16_pair *p, float *stats, bf16_pair *context) {
+static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
+    bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -610,8 +580,8 @@ static __attribute__((noinline)) void again_3of16(const bf16_pair *q, const bf16
 }
 
 /* Attention of 3 queries, 1 head. */
-static __attribute__((noinline)) void attend_3of16(const bf16_pair *xt, const float *packed,
-    const bf16_pair *keys, const bf16_pair *values, float *scratch, bf16_pair *o) {
+static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, const bf16_pair *keys,
+    const bf16_pair *values, float *scratch, bf16_pair *o) {
   query_2x3of16_k17(packed, xt, packed + 48, scratch);
   scaled_queries_2x3of16(scratch);
   scores_first_3x3of16(keys, scratch, scratch + 64, scratch + 32);
@@ -641,19 +611,16 @@ static __attribute__((noinline)) void attend_3of16(const bf16_pair *xt, const fl
 }
 
 /* 3 rows of X[..][16] from XT[1][16]. */
-static __attribute__((noinline)) void context_rows_3of16(const bf16_pair *xt, bf16_pair *x) {
+static NOINLINE void context_rows_3of16(const bf16_pair *xt, bf16_pair *x) {
   {
-    __m512 x_c0[16], t_c0_2[16], t_c0_4[15];
+    __m512 x_c0[16], t_c0_2[16], t_c0_4[15], t_c0_8[11], t_c0_16[3];
     x_c0[0] = _mm512_loadu_ps(xt);
-#pragma GCC unroll 15
-    for (ptrdiff_t r = 1; r < 16; ++r) x_c0[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(15) for (ptrdiff_t r = 1; r < 16; ++r) x_c0[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t_c0_2[2 * i] = _mm512_mask_moveldup_ps(x_c0[2 * i], 0xAAAA, x_c0[2 * i + 1]);
       t_c0_2[2 * i + 1] = _mm512_mask_movehdup_ps(x_c0[2 * i + 1], 0x5555, x_c0[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t_c0_4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2[4 * i]),
           _mm512_castps_pd(t_c0_2[4 * i + 2])));
       t_c0_4[4 * i + 2] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t_c0_2[4 * i]),
@@ -661,30 +628,22 @@ static __attribute__((noinline)) void context_rows_3of16(const bf16_pair *xt, bf
       t_c0_4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2[4 * i + 1]),
           _mm512_castps_pd(t_c0_2[4 * i + 3])));
     }
-    const __m512 t_c0_8_0 = _mm512_mask_shuffle_f32x4(t_c0_4[0], 0xF0F0, t_c0_4[4], t_c0_4[4],
-        0xA0);
-    const __m512 t_c0_8_1 = _mm512_mask_shuffle_f32x4(t_c0_4[1], 0xF0F0, t_c0_4[5], t_c0_4[5],
-        0xA0);
-    const __m512 t_c0_8_2 = _mm512_mask_shuffle_f32x4(t_c0_4[2], 0xF0F0, t_c0_4[6], t_c0_4[6],
-        0xA0);
-    const __m512 t_c0_8_8 = _mm512_mask_shuffle_f32x4(t_c0_4[8], 0xF0F0, t_c0_4[12], t_c0_4[12],
-        0xA0);
-    const __m512 t_c0_8_9 = _mm512_mask_shuffle_f32x4(t_c0_4[9], 0xF0F0, t_c0_4[13], t_c0_4[13],
-        0xA0);
-    const __m512 t_c0_8_10 = _mm512_mask_shuffle_f32x4(t_c0_4[10], 0xF0F0, t_c0_4[14], t_c0_4[14],
-        0xA0);
-    const __m512 t_c0_16_0 = _mm512_shuffle_f32x4(t_c0_8_0, t_c0_8_8, 0x44);
-    const __m512 t_c0_16_1 = _mm512_shuffle_f32x4(t_c0_8_1, t_c0_8_9, 0x44);
-    const __m512 t_c0_16_2 = _mm512_shuffle_f32x4(t_c0_8_2, t_c0_8_10, 0x44);
-    _mm512_storeu_ps(x, t_c0_16_0);
-    _mm512_storeu_ps(x + 16, t_c0_16_1);
-    _mm512_storeu_ps(x + 32, t_c0_16_2);
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+      t_c0_8[i] = _mm512_mask_shuffle_f32x4(t_c0_4[i], 0xF0F0, t_c0_4[i + 4], t_c0_4[i + 4], 0xA0);
+    }
+    UNROLL(3) for (ptrdiff_t i = 8; i < 11; ++i) {
+      t_c0_8[i] = _mm512_mask_shuffle_f32x4(t_c0_4[i], 0xF0F0, t_c0_4[i + 4], t_c0_4[i + 4], 0xA0);
+    }
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+      t_c0_16[i] = _mm512_shuffle_f32x4(t_c0_8[i], t_c0_8[i + 8], 0x44);
+    }
+    UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) _mm512_storeu_ps(x + 16 * i, t_c0_16[i]);
   }
 }
 
 /* A tile of 3 rows and 32 columns, 1 K steps. */
-static __attribute__((noinline)) void output_3of16_3x32_k1(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
+static NOINLINE void output_3of16_3x32_k1(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
   float sums[512] __attribute__((aligned(64)));
   /* 3 rows and 32 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -696,8 +655,7 @@ static __attribute__((noinline)) void output_3of16_3x32_k1(const bf16_pair *a, c
   _tile_dpbf16ps(C01, A0, B1);
   tile_store(C00, sums, 32);
   tile_store(C01, sums + 16, 32);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m512 tile_c0 = _mm512_loadu_ps(sums + 32 * r);
     __m512 from_c0 = _mm512_loadu_ps(bias);
     const __m512 acc_c0 = _mm512_add_ps(from_c0, tile_c0);
@@ -710,14 +668,14 @@ static __attribute__((noinline)) void output_3of16_3x32_k1(const bf16_pair *a, c
 }
 
 /* 32 columns of Y for 3 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x3of16_32(const bf16_pair *panel, const float *bias,
+static NOINLINE void output_1x3of16_32(const bf16_pair *panel, const float *bias,
     const bf16_pair *o1, float *y1) {
   output_3of16_3x32_k1(o1, panel, bias, y1);
 }
 
 /* A tile of 3 rows and 2 columns, 1 K steps. */
-static __attribute__((noinline)) void output_3of16_3x2_k1(const bf16_pair *a, const bf16_pair *b,
-    const float *bias, float *c) {
+static NOINLINE void output_3of16_3x2_k1(const bf16_pair *a, const bf16_pair *b, const float *bias,
+    float *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 3 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -725,8 +683,7 @@ static __attribute__((noinline)) void output_3of16_3x2_k1(const bf16_pair *a, co
   tile_load(B0, b, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-#pragma GCC unroll 3
-  for (ptrdiff_t r = 0; r < 3; ++r) {
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 tile_c0 = _mm256_loadu_ps(sums + 16 * r);
     __m256 from_c0 = _mm256_loadu_ps(bias);
     const __m256 acc_c0 = _mm256_add_ps(from_c0, tile_c0);
@@ -735,7 +692,7 @@ static __attribute__((noinline)) void output_3of16_3x2_k1(const bf16_pair *a, co
 }
 
 /* 2 columns of Y for 3 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x3of16_2(const bf16_pair *panel, const float *bias,
+static NOINLINE void output_1x3of16_2(const bf16_pair *panel, const float *bias,
     const bf16_pair *o1, float *y1) {
   output_3of16_3x2_k1(o1, panel, bias, y1);
 }
@@ -863,107 +820,49 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m512 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
-    _mm512_storeu_ps(out, add_of);
-  }
+  const __m512 square = _mm512_mul_ps(given[4], given[4]);
+  const __m512 rounded = _mm512_add_ps(square, given[5]);
+  _mm512_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
-    _mm512_storeu_ps(out + 16, fma_of);
-  }
+  const __m512 fused = _mm512_fmadd_ps(given[4], given[4], given[5]);
+  _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m512 set_of = _mm512_set1_ps(12582912.0f);
-    const __m512 in_3 = _mm512_set1_ps(in[3]);
-    const __m512 add_of = _mm512_add_ps(in_3, set_of);
-    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
-    _mm512_storeu_ps(out + 32, sub_of);
-  }
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_6 = _mm512_set1_ps(in[6]);
-    const __m512 first = _mm512_add_ps(in_0, in_6);
-    const __m512 in_7 = _mm512_set1_ps(in[7]);
-    const __m512 second = _mm512_add_ps(first, in_7);
-    const __m512 add_of = _mm512_add_ps(second, in_0);
-    _mm512_storeu_ps(out + 48, add_of);
-  }
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 nearest = _mm512_add_ps(given[3], magic);
+  const __m512 none = _mm512_sub_ps(nearest, magic);
+  _mm512_storeu_ps(out + 32, none);
+  const __m512 large = _mm512_add_ps(given[0], given[6]);
+  const __m512 lost = _mm512_add_ps(large, given[7]);
+  const __m512 one = _mm512_add_ps(lost, given[0]);
+  _mm512_storeu_ps(out + 48, one);
   /* quotients are rounded once */
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_0, in_1);
-    _mm512_storeu_ps(out + 64, div_of);
-  }
-  {
-    const __m512 in_2 = _mm512_set1_ps(in[2]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_2, in_1);
-    _mm512_storeu_ps(out + 80, div_of);
-  }
+  const __m512 quotient_1 = _mm512_div_ps(given[0], given[1]);
+  _mm512_storeu_ps(out + 64, quotient_1);
+  const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
+  _mm512_storeu_ps(out + 80, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
-    _mm512_storeu_ps(out + 96, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm512_storeu_ps(out + 112, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
-    _mm512_storeu_ps(out + 128, sel_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 144, power);
-  }
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 160, power);
-  }
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
+  const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
+  _mm512_storeu_ps(out + 96, no_product);
+  const __m512 no_number = _mm512_fmadd_ps(undefined, zero, zero);
+  _mm512_storeu_ps(out + 112, no_number);
+  const __mmask16 below = _mm512_cmp_ps_mask(undefined, given[8], _CMP_LT_OQ);
+  const __m512 chosen = _mm512_mask_blend_ps(below, zero, given[8]);
+  _mm512_storeu_ps(out + 128, chosen);
+  const __m512 no_power = exp2_16(undefined);
+  _mm512_storeu_ps(out + 144, no_power);
+  const __m512 least = _mm512_sub_ps(zero, given[8]);
+  const __m512 hidden = exp2_16(least);
+  _mm512_storeu_ps(out + 160, hidden);
   /* powers of two */
-  {
-    const __m512 in_9 = _mm512_set1_ps(in[9]);
-    const __m512 power = exp2_16(in_9);
-    _mm512_storeu_ps(out + 176, power);
-  }
-  {
-    const __m512 in_10 = _mm512_set1_ps(in[10]);
-    const __m512 power = exp2_16(in_10);
-    _mm512_storeu_ps(out + 192, power);
-  }
-  {
-    const __m512 in_11 = _mm512_set1_ps(in[11]);
-    const __m512 power = exp2_16(in_11);
-    _mm512_storeu_ps(out + 208, power);
-  }
-  {
-    const __m512 in_12 = _mm512_set1_ps(in[12]);
-    const __m512 power = exp2_16(in_12);
-    _mm512_storeu_ps(out + 224, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m512 power = exp2_16(given[i]);
+    _mm512_storeu_ps(out + 16 * i + 32, power);
   }
 }
 

@@ -135,6 +135,10 @@ mhagen_status tiny_tiles_int8_packed_check(const void *bytes, size_t size) {
 
 /* ---- kernels ---- */
 
+#define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
@@ -233,25 +237,21 @@ static inline void tiles_on(void) {
   } while (0)
 
 /* 2 rows of 9 numbers in int8. */
-static __attribute__((noinline)) void quantize_rows_2x9(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_rows_2x9(const float *x, int8_word *words, float *scales) {
   __m512 largest[16], largest_2[8], largest_4[4];
-#pragma GCC unroll 16
-  for (ptrdiff_t r = 0; r < 16; ++r) largest[r] = _mm512_setzero_ps();
+  UNROLL(16) for (ptrdiff_t r = 0; r < 16; ++r) largest[r] = _mm512_setzero_ps();
   {
     const __m512 value_r0 = _mm512_maskz_loadu_ps(0x1FF, x);
     largest[0] = larger_size_16(value_r0, largest[0]);
     const __m512 value_r1 = _mm512_maskz_loadu_ps(0x1FF, x + 9);
     largest[1] = larger_size_16(value_r1, largest[1]);
   }
-#pragma GCC unroll 8
-  for (ptrdiff_t i = 0; i < 8; ++i) {
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
     const __m512 even_2 = _mm512_mask_moveldup_ps(largest[2 * i], 0xAAAA, largest[2 * i + 1]);
     const __m512 odd_2 = _mm512_mask_movehdup_ps(largest[2 * i + 1], 0x5555, largest[2 * i]);
     largest_2[i] = larger_size_16(even_2, odd_2);
   }
-#pragma GCC unroll 4
-  for (ptrdiff_t i = 0; i < 4; ++i) {
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m512 even_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(largest_2[2 * i]),
         _mm512_castps_pd(largest_2[2 * i + 1])));
     const __m512 odd_4 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(largest_2[2 * i]),
@@ -282,15 +282,14 @@ static __attribute__((noinline)) void quantize_rows_2x9(const float *x, int8_wor
   for (ptrdiff_t row = 0; row < 2; ++row) {
     const __m512 inverse_row = _mm512_set1_ps(scales[row]);
     {
-      const __m512 value_0 = _mm512_maskz_loadu_ps(0x1FF, x + 9 * row);
-      const __m512 scaled_0 = _mm512_mul_ps(value_0, inverse_row);
-      const __m512 value_1 = _mm512_setzero_ps();
-      const __m512 scaled_1 = _mm512_mul_ps(value_1, inverse_row);
-      const __m512 value_2 = _mm512_setzero_ps();
-      const __m512 scaled_2 = _mm512_mul_ps(value_2, inverse_row);
-      const __m512 value_3 = _mm512_setzero_ps();
-      const __m512 scaled_3 = _mm512_mul_ps(value_3, inverse_row);
-      const __m512i integers = words_16(scaled_0, scaled_1, scaled_2, scaled_3);
+      __m512 value[4], scaled[3];
+      value[0] = _mm512_maskz_loadu_ps(0x1FF, x + 9 * row);
+      UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+        scaled[i] = _mm512_mul_ps(value[i], inverse_row);
+        value[i + 1] = _mm512_setzero_ps();
+      }
+      const __m512 scaled_3 = _mm512_mul_ps(value[3], inverse_row);
+      const __m512i integers = words_16(scaled[0], scaled[1], scaled[2], scaled_3);
       _mm512_storeu_ps(words + 16 * row, _mm512_castsi512_ps(integers));
     }
   }
@@ -298,14 +297,13 @@ static __attribute__((noinline)) void quantize_rows_2x9(const float *x, int8_wor
 }
 
 /* 2 rows of 9 numbers in int8. */
-static __attribute__((noinline)) void quantize_2x9(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_2x9(const float *x, int8_word *words, float *scales) {
   quantize_rows_2x9(x, words, scales);
 }
 
 /* A tile of 2 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void rows_2x2_k3(const int8_word *a, const int8_word *b,
-    const float *row_scales, const float *scales, float *c) {
+static NOINLINE void rows_2x2_k3(const int8_word *a, const int8_word *b, const float *row_scales,
+    const float *scales, float *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -314,8 +312,7 @@ static __attribute__((noinline)) void rows_2x2_k3(const int8_word *a, const int8
   _tile_dpbssd(C00, A0, B0);
   tile_store(C00, sums, 16);
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
-#pragma GCC unroll 2
-  for (ptrdiff_t r = 0; r < 2; ++r) {
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     const __m256i acc_c0 = _mm256_castps_si256(_mm256_loadu_ps(sums + 16 * r));
     const __m256 row_scale_c0 = _mm256_set1_ps(row_scales[r]);
     const __m256 scale_r_c0 = _mm256_mul_ps(row_scale_c0, scale_c0);
@@ -326,14 +323,14 @@ static __attribute__((noinline)) void rows_2x2_k3(const int8_word *a, const int8
 }
 
 /* Projects rows of 1 head. */
-static __attribute__((noinline)) void project_rows(const int8_word *x, const int8_word *w,
-    float *out, const float *row_scales) {
+static NOINLINE void project_rows(const int8_word *x, const int8_word *w, float *out,
+    const float *row_scales) {
   rows_2x2_k3(x, w, row_scales, w + 48, out);
 }
 
 /* A tile of 2 rows and 2 columns, 3 K steps. */
-static __attribute__((noinline)) void queries_2x2_k3(const int8_word *a, const int8_word *b,
-    const float *row_scales, const float *scales, const float *bias, float *c) {
+static NOINLINE void queries_2x2_k3(const int8_word *a, const int8_word *b, const float *row_scales,
+    const float *scales, const float *bias, float *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -343,8 +340,7 @@ static __attribute__((noinline)) void queries_2x2_k3(const int8_word *a, const i
   tile_store(C00, sums, 16);
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
   const __m256 bias_c0 = _mm256_loadu_ps(bias);
-#pragma GCC unroll 2
-  for (ptrdiff_t r = 0; r < 2; ++r) {
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     const __m256i acc_c0 = _mm256_castps_si256(_mm256_loadu_ps(sums + 16 * r));
     const __m256 row_scale_c0 = _mm256_set1_ps(row_scales[r]);
     const __m256 scale_r_c0 = _mm256_mul_ps(row_scale_c0, scale_c0);
@@ -355,26 +351,23 @@ static __attribute__((noinline)) void queries_2x2_k3(const int8_word *a, const i
 }
 
 /* Projects queries of 1 head. */
-static __attribute__((noinline)) void project_queries(const int8_word *x, const int8_word *w,
-    float *out, const float *bias, const float *row_scales) {
+static NOINLINE void project_queries(const int8_word *x, const int8_word *w, float *out,
+    const float *bias, const float *row_scales) {
   queries_2x2_k3(x, w, row_scales, w + 48, bias, out);
 }
 
 /* XT[2][16] from 2 rows of X[..][16]. */
-static __attribute__((noinline)) void queries_lanes_2of16(const float *x, float *xt) {
+static NOINLINE void queries_lanes_2of16(const float *x, float *xt) {
   {
     __m512 x_r[16], t2[16], t4[14];
     x_r[0] = _mm512_maskz_loadu_ps(0x3, x);
     x_r[1] = _mm512_maskz_loadu_ps(0x3, x + 16);
-#pragma GCC unroll 14
-    for (ptrdiff_t r = 2; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(14) for (ptrdiff_t r = 2; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
       t2[2 * i + 1] = _mm512_mask_movehdup_ps(x_r[2 * i + 1], 0x5555, x_r[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i]),
           _mm512_castps_pd(t2[4 * i + 2])));
       t4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2[4 * i + 1]),
@@ -392,7 +385,7 @@ static __attribute__((noinline)) void queries_lanes_2of16(const float *x, float 
 }
 
 /* 2 rows for a group of queries, scaled. */
-static __attribute__((noinline)) void scaled_queries_2x2of16(float *x) {
+static NOINLINE void scaled_queries_2x2of16(float *x) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     const __m256 scale_c0 = _mm256_set1_ps(1.02013945f);
     const __m256 value_c0 = _mm256_loadu_ps(x + 16 * row);
@@ -424,12 +417,10 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
-static __attribute__((noinline)) void scores_first_2x2of16(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_first_2x2of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -451,12 +442,11 @@ static __attribute__((noinline)) void scores_first_2x2of16(const float *k, const
 }
 
 /* 2 rows of O^T, divided by the sum. */
-static __attribute__((noinline)) void context_2x2of16_k2_final(const float *v, const float *p,
-    float *stats, float *o) {
+static NOINLINE void context_2x2of16_k2_final(const float *v, const float *p, float *stats,
+    float *o) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
-#pragma GCC unroll 2
-  for (ptrdiff_t i = 0; i < 2; ++i) {
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
@@ -476,8 +466,7 @@ static __attribute__((noinline)) void context_2x2of16_k2_final(const float *v, c
 }
 
 /* Raises the maximum by the scores of some keys. */
-static __attribute__((noinline)) void scores_maximum_1x2of16(const float *k, const float *q,
-    float *stats) {
+static NOINLINE void scores_maximum_1x2of16(const float *k, const float *q, float *stats) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -495,8 +484,7 @@ static __attribute__((noinline)) void scores_maximum_1x2of16(const float *k, con
 }
 
 /* Weights of the first keys with a known maximum. */
-static __attribute__((noinline)) void scores_again_2x2of16(const float *k, const float *q,
-    float *stats, float *p) {
+static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -522,8 +510,8 @@ static __attribute__((noinline)) void scores_again_2x2of16(const float *k, const
 }
 
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
-static __attribute__((noinline)) void again_2of16(const float *q, const float *k, const float *v,
-    float *p, float *stats, float *o) {
+static NOINLINE void again_2of16(const float *q, const float *k, const float *v, float *p,
+    float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
     const __m256 kept_c0 = _mm256_loadu_ps(stats);
@@ -555,8 +543,8 @@ static __attribute__((noinline)) void again_2of16(const float *q, const float *k
 }
 
 /* Attention of 2 queries, 1 head. */
-static __attribute__((noinline)) void attend_2of16(const float *keys, const float *values,
-    float *scratch, float *o, const float *queries) {
+static NOINLINE void attend_2of16(const float *keys, const float *values, float *scratch, float *o,
+    const float *queries) {
   queries_lanes_2of16(queries, scratch);
   scaled_queries_2x2of16(scratch);
   scores_first_2x2of16(keys, scratch, scratch + 64, scratch + 32);
@@ -586,12 +574,12 @@ static __attribute__((noinline)) void attend_2of16(const float *keys, const floa
 }
 
 /* 2 rows for a group of queries in int8. */
-static __attribute__((noinline)) void quantize_lanes_2x2of16(const float *x, int8_word *words,
-    float *scales) {
+static NOINLINE void quantize_lanes_2x2of16(const float *x, int8_word *words, float *scales) {
   {
     __m256 largest_c0[4];
-#pragma GCC unroll 4
-    for (ptrdiff_t largest = 0; largest < 4; ++largest) largest_c0[largest] = _mm256_setzero_ps();
+    UNROLL(4) for (ptrdiff_t largest = 0; largest < 4; ++largest) {
+      largest_c0[largest] = _mm256_setzero_ps();
+    }
     {
       const __m256 value0_c0 = _mm256_loadu_ps(x);
       largest_c0[0] = larger_size_8(value0_c0, largest_c0[0]);
@@ -625,19 +613,16 @@ static __attribute__((noinline)) void quantize_lanes_2x2of16(const float *x, int
 }
 
 /* 2 rows of X[..][16] from XT[1][16]. */
-static __attribute__((noinline)) void context_rows_2of16(const int8_word *xt, int8_word *x) {
+static NOINLINE void context_rows_2of16(const int8_word *xt, int8_word *x) {
   {
     __m512 x_c0[16], t_c0_2[16], t_c0_4[14];
     x_c0[0] = _mm512_loadu_ps(xt);
-#pragma GCC unroll 15
-    for (ptrdiff_t r = 1; r < 16; ++r) x_c0[r] = _mm512_setzero_ps();
-#pragma GCC unroll 8
-    for (ptrdiff_t i = 0; i < 8; ++i) {
+    UNROLL(15) for (ptrdiff_t r = 1; r < 16; ++r) x_c0[r] = _mm512_setzero_ps();
+    UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t_c0_2[2 * i] = _mm512_mask_moveldup_ps(x_c0[2 * i], 0xAAAA, x_c0[2 * i + 1]);
       t_c0_2[2 * i + 1] = _mm512_mask_movehdup_ps(x_c0[2 * i + 1], 0x5555, x_c0[2 * i]);
     }
-#pragma GCC unroll 4
-    for (ptrdiff_t i = 0; i < 4; ++i) {
+    UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t_c0_4[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2[4 * i]),
           _mm512_castps_pd(t_c0_2[4 * i + 2])));
       t_c0_4[4 * i + 1] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t_c0_2[4 * i + 1]),
@@ -659,7 +644,7 @@ static __attribute__((noinline)) void context_rows_2of16(const int8_word *xt, in
 }
 
 /* A tile of 2 rows and 9 columns, 1 K steps. */
-static __attribute__((noinline)) void output_2of16_2x9_k1(const int8_word *a, const int8_word *b,
+static NOINLINE void output_2of16_2x9_k1(const int8_word *a, const int8_word *b,
     const float *row_scales, const float *scales, const float *bias, float *c) {
   float sums[256] __attribute__((aligned(64)));
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
@@ -670,8 +655,7 @@ static __attribute__((noinline)) void output_2of16_2x9_k1(const int8_word *a, co
   tile_store(C00, sums, 16);
   const __m512 scale_c0 = _mm512_loadu_ps(scales);
   const __m512 bias_c0 = _mm512_loadu_ps(bias);
-#pragma GCC unroll 2
-  for (ptrdiff_t r = 0; r < 2; ++r) {
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     const __m512i acc_c0 = _mm512_castps_si512(_mm512_loadu_ps(sums + 16 * r));
     const __m512 row_scale_c0 = _mm512_set1_ps(row_scales[r]);
     const __m512 scale_r_c0 = _mm512_mul_ps(row_scale_c0, scale_c0);
@@ -682,7 +666,7 @@ static __attribute__((noinline)) void output_2of16_2x9_k1(const int8_word *a, co
 }
 
 /* 9 columns of Y for 2 queries, from the context of all heads. */
-static __attribute__((noinline)) void output_1x2of16_9(const int8_word *panel, const float *bias,
+static NOINLINE void output_1x2of16_9(const int8_word *panel, const float *bias,
     const int8_word *o1, const float *scales1, float *y1) {
   output_2of16_2x9_k1(o1, panel, scales1, panel + 16, bias, y1);
 }
@@ -816,107 +800,49 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
 }
 
 /* What flags that change arithmetic change first. */
-static __attribute__((noinline)) void self_test(const float *in, float *out) {
+static NOINLINE void self_test(const float *in, float *out) {
+  __m512 given[13];
+  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm512_set1_ps(in[i]);
   /* a product and a sum are rounded each */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 mul_of = _mm512_mul_ps(in_4, in_4);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 add_of = _mm512_add_ps(mul_of, in_5);
-    _mm512_storeu_ps(out, add_of);
-  }
+  const __m512 square = _mm512_mul_ps(given[4], given[4]);
+  const __m512 rounded = _mm512_add_ps(square, given[5]);
+  _mm512_storeu_ps(out, rounded);
   /* but not here */
-  {
-    const __m512 in_4 = _mm512_set1_ps(in[4]);
-    const __m512 in_5 = _mm512_set1_ps(in[5]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_4, in_4, in_5);
-    _mm512_storeu_ps(out + 16, fma_of);
-  }
+  const __m512 fused = _mm512_fmadd_ps(given[4], given[4], given[5]);
+  _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
-  {
-    const __m512 set_of = _mm512_set1_ps(12582912.0f);
-    const __m512 in_3 = _mm512_set1_ps(in[3]);
-    const __m512 add_of = _mm512_add_ps(in_3, set_of);
-    const __m512 sub_of = _mm512_sub_ps(add_of, set_of);
-    _mm512_storeu_ps(out + 32, sub_of);
-  }
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_6 = _mm512_set1_ps(in[6]);
-    const __m512 first = _mm512_add_ps(in_0, in_6);
-    const __m512 in_7 = _mm512_set1_ps(in[7]);
-    const __m512 second = _mm512_add_ps(first, in_7);
-    const __m512 add_of = _mm512_add_ps(second, in_0);
-    _mm512_storeu_ps(out + 48, add_of);
-  }
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 nearest = _mm512_add_ps(given[3], magic);
+  const __m512 none = _mm512_sub_ps(nearest, magic);
+  _mm512_storeu_ps(out + 32, none);
+  const __m512 large = _mm512_add_ps(given[0], given[6]);
+  const __m512 lost = _mm512_add_ps(large, given[7]);
+  const __m512 one = _mm512_add_ps(lost, given[0]);
+  _mm512_storeu_ps(out + 48, one);
   /* quotients are rounded once */
-  {
-    const __m512 in_0 = _mm512_set1_ps(in[0]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_0, in_1);
-    _mm512_storeu_ps(out + 64, div_of);
-  }
-  {
-    const __m512 in_2 = _mm512_set1_ps(in[2]);
-    const __m512 in_1 = _mm512_set1_ps(in[1]);
-    const __m512 div_of = _mm512_div_ps(in_2, in_1);
-    _mm512_storeu_ps(out + 80, div_of);
-  }
+  const __m512 quotient_1 = _mm512_div_ps(given[0], given[1]);
+  _mm512_storeu_ps(out + 64, quotient_1);
+  const __m512 quotient_2 = _mm512_div_ps(given[2], given[1]);
+  _mm512_storeu_ps(out + 80, quotient_2);
   /* infinity and NaN are numbers too */
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 fma_of = _mm512_fmadd_ps(in_8, zero_of, zero_of);
-    _mm512_storeu_ps(out + 96, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 fma_of = _mm512_fmadd_ps(sub_of, zero_of, zero_of);
-    _mm512_storeu_ps(out + 112, fma_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __mmask16 lt_of = _mm512_cmp_ps_mask(sub_of, in_8, _CMP_LT_OQ);
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 sel_of = _mm512_mask_blend_ps(lt_of, zero_of, in_8);
-    _mm512_storeu_ps(out + 128, sel_of);
-  }
-  {
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(in_8, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 144, power);
-  }
-  {
-    const __m512 zero_of = _mm512_setzero_ps();
-    const __m512 in_8 = _mm512_set1_ps(in[8]);
-    const __m512 sub_of = _mm512_sub_ps(zero_of, in_8);
-    const __m512 power = exp2_16(sub_of);
-    _mm512_storeu_ps(out + 160, power);
-  }
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 undefined = _mm512_sub_ps(given[8], given[8]);
+  const __m512 no_product = _mm512_fmadd_ps(given[8], zero, zero);
+  _mm512_storeu_ps(out + 96, no_product);
+  const __m512 no_number = _mm512_fmadd_ps(undefined, zero, zero);
+  _mm512_storeu_ps(out + 112, no_number);
+  const __mmask16 below = _mm512_cmp_ps_mask(undefined, given[8], _CMP_LT_OQ);
+  const __m512 chosen = _mm512_mask_blend_ps(below, zero, given[8]);
+  _mm512_storeu_ps(out + 128, chosen);
+  const __m512 no_power = exp2_16(undefined);
+  _mm512_storeu_ps(out + 144, no_power);
+  const __m512 least = _mm512_sub_ps(zero, given[8]);
+  const __m512 hidden = exp2_16(least);
+  _mm512_storeu_ps(out + 160, hidden);
   /* powers of two */
-  {
-    const __m512 in_9 = _mm512_set1_ps(in[9]);
-    const __m512 power = exp2_16(in_9);
-    _mm512_storeu_ps(out + 176, power);
-  }
-  {
-    const __m512 in_10 = _mm512_set1_ps(in[10]);
-    const __m512 power = exp2_16(in_10);
-    _mm512_storeu_ps(out + 192, power);
-  }
-  {
-    const __m512 in_11 = _mm512_set1_ps(in[11]);
-    const __m512 power = exp2_16(in_11);
-    _mm512_storeu_ps(out + 208, power);
-  }
-  {
-    const __m512 in_12 = _mm512_set1_ps(in[12]);
-    const __m512 power = exp2_16(in_12);
-    _mm512_storeu_ps(out + 224, power);
+  UNROLL(4) for (ptrdiff_t i = 9; i < 13; ++i) {
+    const __m512 power = exp2_16(given[i]);
+    _mm512_storeu_ps(out + 16 * i + 32, power);
   }
 }
 
