@@ -129,15 +129,20 @@ def test_fma_loops_are_found(tmp_path):
 
 @pytest.mark.parametrize("config", [COVER[1], COVER[3], COVER[8], SUITE[2][1],
                                     f"{SUITE[2][1]} dtype=bf16".replace("dk=20", "dk=32")])
-def test_foreign_scheduler(config, tmp_path):
-    """OpenMP runs the tasks in a random order."""
+def test_foreign_schedulers(config, tmp_path):
+    """OpenMP and oneTBB run the tasks in a random order."""
     for isa in filter(runs, ISAS):
         source = generate(tmp_path, config, isa)
-        run(*compiler_for(isa, "gcc"), *emulation(isa), "-std=c11", "-O2", *WARNINGS, "-fopenmp",
-            '-DHEADER="kernel.h"', "-DKERNEL=kernel_kernel", "-I", tmp_path,
-            ROOT / "tests/openmp_test.c", source, tmp_path / "mhagen.c", "-o", tmp_path / "test")
-        output = run(tmp_path / "test")
-        assert re.match("same bits|skipped", output), output
+        compiler = [*compiler_for(isa, "gcc"), *emulation(isa), "-O2", *WARNINGS, "-I", tmp_path]
+        run(*compiler, "-std=c11", '-DHEADER="kernel.h"', "-DKERNEL=kernel_kernel", "-r", "-nostdlib",
+            ROOT / "tests/schedulers_test.c", source, tmp_path / "mhagen.c", "-o", tmp_path / "kernel.o")
+        run(*compiler, "-std=c11", "-fopenmp", ROOT / "tests/scheduler_openmp.c", tmp_path / "kernel.o",
+            "-o", tmp_path / "openmp")
+        run("g++", "-std=c++17", "-O2", *WARNINGS, "-I", tmp_path, ROOT / "tests/scheduler_tbb.cpp",
+            tmp_path / "kernel.o", "-ltbb", "-pthread", "-o", tmp_path / "tbb")
+        for program in "openmp", "tbb":
+            output = run(tmp_path / program)
+            assert re.match("same bits|skipped", output), (program, output)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

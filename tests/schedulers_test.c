@@ -1,7 +1,8 @@
-/* openmp_test.c: a kernel under another scheduler. OpenMP runs the phases of the table, the tasks of each
- * phase in a random order, and y must have the bits of the kernel's own run.
- * Compile with -DHEADER='"<name>.h"' -DKERNEL=<name>_kernel -fopenmp. */
+/* schedulers_test.c: a kernel under another scheduler, which runs the phases of the table, the tasks of
+ * each phase in a random order; y must have the bits of the kernel's own run. Compile with
+ * -DHEADER='"<name>.h"' -DKERNEL=<name>_kernel, and link with scheduler_openmp.c or scheduler_tbb.cpp. */
 #include HEADER
+#include "scheduler.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static float *numbers(size_t n) {
   return x;
 }
 
-static void run_with_openmp(const mhagen_kernel *kernel, const mhagen_args *args) {
+static void run_phases(const mhagen_kernel *kernel, const mhagen_args *args) {
   for (int p = 0; p < kernel->phase_count; p++) {
     const mhagen_phase *phase = &kernel->phases[p];
     int *order = malloc((size_t)phase->tasks * sizeof *order);
@@ -22,8 +23,7 @@ static void run_with_openmp(const mhagen_kernel *kernel, const mhagen_args *args
       order[i] = order[j];
       order[j] = phase->first + i;
     }
-#pragma omp parallel for schedule(dynamic) num_threads(4)
-    for (int i = 0; i < phase->tasks; i++) phase->task(args, order[i]);
+    run_tasks(phase, args, order);
     free(order);
   }
 }
@@ -52,7 +52,7 @@ int main(void) {
     memset(y, 0xFF, rows * d * sizeof *y);
     memset(args.workspace, 0xFF, kernel->workspace_bytes);
     if (mhagen_check_args(kernel, &args) != MHAGEN_OK) return 2;
-    run_with_openmp(kernel, &args);
+    run_phases(kernel, &args);
     if (memcmp(y, expected, rows * d * sizeof *y) != 0) return printf("run %d differs\n", i), 3;
   }
   return puts("same bits"), 0;
