@@ -80,7 +80,8 @@ local function target(node)
   return ("%s%s %s = "):format(node.mutable and "" or "const ", ctype(v), v.name)
 end
 
-local function print_op(isa, node, indent, out)
+-- before: what stands before the statement.
+local function print_op(isa, node, indent, out, before)
   local op, args, elements, n = node.op, {}, {}, nil
   for i, letter in ipairs(op.args) do
     args[i] = operand(letter, node.args[i])
@@ -88,7 +89,7 @@ local function print_op(isa, node, indent, out)
     if letter == "n" then n = node.args[i] end
   end
   local text = isas.text(isa, op, node.w, args, elements, n)
-  if node.dst then text = target(node) .. text end
+  if node.dst then text = (before or "") .. target(node) .. text end
   for statement in (text .. ";"):gmatch("[^\n]+") do
     out[#out + 1] = wrap(indent .. statement, indent)
   end
@@ -98,7 +99,7 @@ local print_body
 
 local printers = {}
 
-function printers.op(isa, node, indent, out) print_op(isa, node, indent, out) end
+printers.op = print_op
 
 function printers.note(_, node, indent, out)
   local text = "/* " .. node.text .. " */"
@@ -115,10 +116,17 @@ end
 
 local SIMPLE = { op = true, apply = true, call = true } -- statements that may stand behind a loop's head
 
+-- What a loop that the compiler writes out needs of the preprocessor.
+M.unroll = [[
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(count) PRAGMA(GCC unroll count)
+]]
+
 function printers.loop(isa, node, indent, out)
   local first = node.first or 0
+  local unrolled = node.unrolled and ("UNROLL(%d) "):format(node.count) or ""
   local head = ("%s%sfor (ptrdiff_t %s = %d; %s < %s; ++%s) "):format(
-    indent, node.unrolled and ("UNROLL(%d) "):format(node.count) or "", node.var, first, node.var, expr.text(first + node.count), node.var)
+    indent, unrolled, node.var, first, node.var, expr.text(first + node.count), node.var)
   local body, only = node.body, node.body[1]
   if only and not body[2] and only.kind == "block" then body = only.body end
   local inside = {}
@@ -223,7 +231,7 @@ function print_body(isa, body, indent, out)
     if resets(node) and resets(next_node) and next_node.op == node.op and next_node.w == node.w then
       before = before .. target(node)
     else
-      printers[node.kind](isa, node, indent .. before, out)
+      printers[node.kind](isa, node, indent, out, before)
       before = ""
     end
     i = i + 1

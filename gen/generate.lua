@@ -22,12 +22,6 @@ local version = require "version"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
 local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
--- What stands before a loop that the compiler writes out.
-local UNROLL = [[
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL(count) PRAGMA(GCC unroll count)
-]]
-
 local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
 
 -- Rounds of at most `resident` batch entries, each with all phases.
@@ -284,8 +278,9 @@ function M.kernel(cfg)
     packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
     headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
     pack_rope = rope .. quant, fingerprint = recorded.fingerprint,
-    macros = recorded.tape.rolled and UNROLL or "", functions = recorded.functions, test = cprint.functions(testing), test_inputs = test_inputs,
-    test_bits = test_bits, lanes = tostring(isa.lanes), finish = isa.finish or "",
+    macros = recorded.tape.rolled and cprint.unroll or "", functions = recorded.functions,
+    test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
+    lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
     fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts,
   })

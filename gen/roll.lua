@@ -115,14 +115,15 @@ local function lines_of_op(node)
   return #(type(row) == "table" and row[node.args[#node.args]] or row) > LONG and 2 or 1
 end
 
--- The operations that it is, as gcc counts them: constants are none.
-local CONSTANT = { set = 0, zero = 0 }
-local function size_of_op(node) return CONSTANT[node.op.name] or 1 end
+local NO_CODE = { set = true, zero = true } -- ops that give constants
 
-local function size_of_fn(fn)
+-- The operations that a node is, but for its bodies.
+local function size_of(node)
+  if node.kind == "note" or node.kind == "op" and NO_CODE[node.op.name] then return 0 end
+  if node.kind ~= "apply" then return 1 end
   local size = 0
-  for _, node in ipairs(fn.body) do size = size + (node.kind == "op" and size_of_op(node) or 1) end
-  return size
+  for _, inner in ipairs(node.fn.body) do size = size + size_of(inner) end
+  return size * (node.w.lanes == 1 and 2 or 1) -- numbers take branches
 end
 
 -- By how much the constants of two items of one shape differ.
@@ -256,7 +257,8 @@ local function items_of(fn, values)
   local number, fixed, list_of = numbers(), 0, nil
 
   local function item_of(node)
-    local item, said = { node = node, fields = {}, letters = {}, height = 0, lines = 1, size = 1 }, { node.kind }
+    local item, said = { node = node, fields = {}, letters = {}, height = 0, lines = 1,
+                         size = size_of(node) }, { node.kind }
     local function say(what) said[#said + 1] = what end
     local function field(e, letter)
       item.fields[#item.fields + 1], item.letters[#item.fields + 1] = e, letter or false
@@ -294,9 +296,6 @@ local function items_of(fn, values)
       fixed = fixed + 1
       say(fixed)
     end
-    if node.kind == "op" then item.size = size_of_op(node) end
-    if node.kind == "apply" then item.size = size_of_fn(node.fn) * (node.w.lanes == 1 and 2 or 1) end -- numbers take branches
-    if node.kind == "note" then item.size = 0 end
     if node.body then
       item.items, item.otherwise = list_of(node.body), node.otherwise and list_of(node.otherwise)
       item.lines, item.size = 2 + sum_of(item.items, "lines"), sum_of(item.items, "size")

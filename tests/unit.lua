@@ -307,7 +307,7 @@ end
 
 return function()
   local ok, e = xpcall(run, errors.on_error)
-  if not ok then failures[#failures + 1] = errors.one_line(e) end
+  if not ok then failures[#failures + 1] = e.internal or errors.one_line(e) end
   if #failures > 0 then return 1, "unit tests:\n  " .. table.concat(failures, "\n  ") end
   return 0
 end

@@ -181,35 +181,27 @@ function M.whole(t, w, name, m)
   return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
 end
 
-local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
-
--- Stores the weights of each two rows in pairs, and adds them as they are rounded. row: r, c, v, name, p, last, and
--- to(r), where rows of pairs go.
-local function add_pair(t, op, pair_up, sums, row)
-  local pair, r, name = pair_up(row, row.p, row.last)
-  if not pair then return end
-  local w, chain = row.v.w, r % 4 + 1
-  t:op("store", w, nil, row.to(r), pair)
-  local sum = sums[chain] or t:op("zero", w, "start_" .. name)
-  sums[chain] = t:op(op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
-end
-
--- Where weights of vector c go; r: of words.
-local function weights_at(tile, r, c) return tile.out:at(r * tile.group.width + (c - 1) * tile.group.lanes) end
-
--- The m of each vector, raised by these scores where the pass asks for it. old: whether there is one; least: what it
--- starts at otherwise, as `hide` has it.
-local function maxima(t, tile, acc, old, least)
-  local group, stats, scores, out = tile.group, tile.stats, tile.scores, {}
-  for c, v in ipairs(group.vecs) do
-    local w, name, m = v.w, "c" .. c - 1, nil
-    local negmax_at, zero = stat(group, stats, "negmax", c), t:op("zero", w, "zero_" .. name)
-    if old then m = t:op("sub", w, "m_" .. name, zero, t:op("load", w, "negmax_" .. name, negmax_at)) end
-    if tile.pass.new_m then
-      local list = { m }
+-- The step that finds the m of each vector in its scores, from the old one on, if there is `old`, or from least[c], if
+-- that is there; out[c]: m. What of rows of gen/score raises it is added.
+local function maximum(t, tile, old, least, out)
+  local scores, list, zero = tile.scores, nil, nil
+  local function negmax_at(c) return stat(tile.group, tile.stats, "negmax", c) end
+  return {
+    start = function(c, v)
+      local name = "c" .. c - 1
+      zero = t:op("zero", v.w, "zero_" .. name)
+      if old then out[c] = t:op("sub", v.w, "m_" .. name, zero, t:op("load", v.w, "negmax_" .. name, negmax_at(c))) end
+      list = { out[c] }
       if scores.keyless and #scores.hides == 0 and not old then list[1] = least[c] end
-      for r = 0, tile.rows - 1 do list[#list + 1] = acc[r][c] end
-      m = reduce(t, w, "max", list, ("max_%s_"):format(name))
+    end,
+    apply = function(value)
+      list[#list + 1] = value
+      return value
+    end,
+    finish = function(c, v)
+      if not tile.pass.new_m then return end
+      local w, name = v.w, "c" .. c - 1
+      local m = reduce(t, w, "max", list, ("max_%s_"):format(name))
       for i, row in ipairs(not old and scores.rises or {}) do
         local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
         m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
@@ -220,44 +212,92 @@ local function maxima(t, tile, acc, old, least)
       end
       if not old then m = M.with_extras(t, w, name, tile, m) end
       if tile.product.b.round then m = M.whole(t, w, "top_" .. name, m) end
-      t:op("store", w, nil, negmax_at, t:op("sub", w, "minus_m_" .. name, zero, m))
-    end
-    out[c] = m
-  end
-  return out
+      t:op("store", w, nil, negmax_at(c), t:op("sub", w, "minus_m_" .. name, zero, m))
+      out[c] = m
+    end,
+  }
 end
 
--- Makes and stores the weights of vector c, and adds them; less(r, name): a score less the maximum.
-local function weigh(t, tile, acc, c, less)
-  local group, v, rounds, in_pairs = tile.group, tile.vecs[c], tile.product.b.round, tile.product.group > 1
-  local pair_up, sums = epilogue.pairs_of_rows(t, tile.product), {} -- of this tile first: one chain of all rounds often
-  for r = 0, tile.rows - 1 do
-    local name, chain = ("r%d_c%d"):format(r, c - 1), r % 4 + 1
-    local starts = not sums[chain] and "sum_" -- the weight is the first sum of its chain
-    local weight = (not tile.test and starts or "p_") .. name
-    local p = exp.exp2(t, rounds and "exact_" .. name or weight, less(r, name))
-    if in_pairs then
-      add_pair(t, tile.product.op, pair_up, sums, { r = r, c = c, v = v, last = r + 1 == tile.rows, name = name, p = p,
-                                                    to = function(word) return weights_at(tile, word, c) end })
-    else
-      if rounds then p = rounds(t, v.w, weight, p) end
-      t:op("store", v.w, nil, weights_at(tile, r, c), p)
+-- Subtracts m[c], or adds what of -m is to come late, if there is any.
+local function less(t, tile, m)
+  local late = {}
+  return {
+    start = function(c, v)
+      if m[c] or not tile.pass.late then return end
+      late[c] = t:op("load", v.w, ("late_c%d"):format(c - 1), stat(tile.group, tile.stats, "late", c))
+    end,
+    apply = function(value, at)
+      if m[at.c] then return t:op("sub", at.v.w, "x_" .. at.name, value, m[at.c]) end
+      return late[at.c] and t:op("add", at.v.w, "x_" .. at.name, value, late[at.c]) or value
+    end,
+  }
+end
+
+-- Sums of weights go to so many chains in turn; of this tile first, for one chain of all would round too often.
+local CHAINS = 4
+
+-- Makes weights; the first one of a chain is its first sum, and called so, but where it is tested.
+local function weight(t, tile)
+  local round = tile.product.b.round
+  return { apply = function(value, at)
+    local name = (at.r < CHAINS and not tile.test and "sum_" or "p_") .. at.name
+    local p = exp.exp2(t, round and "exact_" .. at.name or name, value)
+    return round and tile.product.group == 1 and round(t, at.v.w, name, p) or p
+  end }
+end
+
+-- Where the sum of the chains goes.
+local function put_sum(t, tile, c, v, chains)
+  local name, at = ("c%d"):format(c - 1), stat(tile.group, tile.stats, "sum", c)
+  local sum = reduce(t, v.w, "add", chains, ("sum_%s_"):format(name))
+  if tile.pass.adds then sum = t:op("add", v.w, "sum_" .. name, t:op("load", v.w, "old_sum_" .. name, at), sum) end
+  t:op("store", v.w, nil, at, sum)
+end
+
+-- Adds weights; acc: the scores, of which an infinite one makes the sum NaN where that is asked for.
+local function add(t, tile, acc)
+  local chains
+  return {
+    start = function() chains = {} end,
+    apply = function(value, at)
+      local w, chain = at.v.w, at.r % CHAINS + 1
       if tile.test then
-        local zero = t:op("zero", v.w, "zero_" .. name)
-        p = t:op("fma", v.w, (starts or "tested_") .. name, acc[r][c], zero, p) -- 0 * inf is NaN
+        local zero = t:op("zero", w, "zero_" .. at.name)
+        local name = (chains[chain] and "tested_" or "sum_") .. at.name
+        value = t:op("fma", w, name, acc[at.r][at.c], zero, value) -- 0 * inf is NaN
       end
-      sums[chain] = starts and p or t:op("add", v.w, "sum_" .. name, sums[chain], p)
-    end
-  end
-  for word = tiles.words(tile.product, tile.rows), tiles.padded(tile.product, 1) - 1 do
-    t:op("store", v.w, nil, weights_at(tile, word, c), t:op("zero", v.w, ("none%d_c%d"):format(word, c - 1)))
-  end
-  local sum = reduce(t, v.w, "add", sums, ("sum_c%d_"):format(c - 1))
-  if tile.pass.adds then
-    local old = t:op("load", v.w, ("old_sum_c%d"):format(c - 1), stat(group, tile.stats, "sum", c))
-    sum = t:op("add", v.w, ("sum_c%d"):format(c - 1), old, sum)
-  end
-  t:op("store", v.w, nil, stat(group, tile.stats, "sum", c), sum)
+      chains[chain] = chains[chain] and t:op("add", w, "sum_" .. at.name, chains[chain], value) or value
+      return value
+    end,
+    finish = function(c, v) put_sum(t, tile, c, v, chains) end,
+  }
+end
+
+local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
+
+-- Stores the weights of each two rows in pairs, zeros behind them as far as tiles reach, and adds them as they are
+-- rounded.
+local function store_and_add_pairs(t, tile, target)
+  local product, pair_up, chains = tile.product, epilogue.pairs_of_rows(t, tile.product), nil
+  local function place(row, c) return target.p:at(row * target.row + (c - 1) * tile.group.lanes) end
+  return {
+    start = function() chains = {} end,
+    apply = function(value, at)
+      local pair, row, name = pair_up(at, value, at.r + 1 == tile.rows)
+      if not pair then return value end
+      local w, chain = at.v.w, row % CHAINS + 1
+      t:op("store", w, nil, place(row, at.c), pair)
+      local sum = chains[chain] or t:op("zero", w, "start_" .. name)
+      chains[chain] = t:op(product.op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
+      return value
+    end,
+    finish = function(c, v)
+      for row = tiles.words(product, tile.rows), tiles.padded(product, 1) - 1 do
+        t:op("store", v.w, nil, place(row, c), t:op("zero", v.w, ("none%d_c%d"):format(row, c - 1)))
+      end
+      put_sum(t, tile, c, v, chains)
+    end,
+  }
 end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
@@ -285,19 +325,17 @@ function M.tile(t, tile)
   local least = {}
   if tile.edge or #scores.hides > 0 then acc, least = hide(t, tile, acc) end
 
-  if pass.shows then
-    for r = 0, tile.rows - 1 do
-      for c, v in ipairs(group.vecs) do t:op("store", v.w, nil, weights_at(tile, r, c), acc[r][c]) end
-    end
+  local target, m = { p = tile.out, row = group.width }, {}
+  if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, target) }) end
+  if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m) }) end
+  if not pass.weighs then return end
+  local steps = { less(t, tile, m), weight(t, tile) }
+  if tile.product.group > 1 then
+    steps[3] = store_and_add_pairs(t, tile, target)
+  else
+    steps[3], steps[4] = epilogue.store(t, target), add(t, tile, acc)
   end
-  local m = (old_m or pass.new_m) and maxima(t, tile, acc, old_m, least) or {}
-  for c, v in ipairs(pass.weighs and group.vecs or {}) do
-    local late = from_m and pass.late and t:op("load", v.w, ("late_c%d"):format(c - 1), stat(group, stats, "late", c))
-    weigh(t, tile, acc, c, function(r, name)
-      return m[c] and t:op("sub", v.w, "x_" .. name, acc[r][c], m[c])
-        or late and t:op("add", v.w, "x_" .. name, acc[r][c], late) or acc[r][c]
-    end)
-  end
+  epilogue.run(tile, acc, steps)
 end
 
 return M
