@@ -3,8 +3,8 @@
     python3 bench/mca.py [--shapes micro,minilm] [--cc "clang-19 --target=aarch64-linux-gnu"]
                          [--isa neon_i8mm] [--cpu neoverse-n1,apple-m1] [key=value ...]
 
-With --isa neon_i8mm and dtype=bf16 or int8, or neon_fp16 and f16, these are products of small numbers as well, which
-the models start as many of as FMAs.
+With --isa neon_i8mm and dtype=bf16 or int8, or neon_fp16 and dtype=f16 sum_dtype=f16, these are products of small
+numbers as well, which the models start as many of as FMAs.
 
 No Arm hardware is measured. A kernel is compiled with -O2 and run once under QEMU, which counts how often
 each instruction runs. For the innermost loops and the straight-line blocks that are products, llvm-mca

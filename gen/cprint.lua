@@ -1,4 +1,5 @@
--- Prints a tape as C text: one statement per op, two spaces, at most 100 columns where it can.
+-- Prints a tape as C text: one statement per op, but one for the same constant of several values; two spaces, at most
+-- 100 columns where it can.
 
 local expr = require "expr"
 local isas = require "isa.init"

@@ -7,16 +7,29 @@ local plan_of = require "plan"
 
 local M = {}
 
-local KEYS = { "dtype", "attend_dtype", "weight_dtype", "io_dtype", "cache_dtype" }
+local KEYS = { "dtype", "attend_dtype", "sum_dtype", "weight_dtype", "io_dtype", "cache_dtype" }
 
--- The plan with one word of a config changed, or nil where that is refused.
+-- Whether an option is about another one, without which it has no effect.
+local function is_beside(key, other)
+  for _, beside in ipairs(options.list[key].beside or {}) do
+    if beside == other then return true end
+  end
+  return false
+end
+
+-- The plan with one word of a config changed, without those that are about it, or nil where that is refused or the
+-- plan cannot do it.
 local function changed(words, key, value)
   local all = { ("%s=%s"):format(key, value) }
   for _, word in ipairs(words) do
-    if word:match("^[^=]*") ~= key then all[#all + 1] = word end
+    local other = word:match("^[^=]*")
+    if other ~= key and not is_beside(other, key) then all[#all + 1] = word end
   end
   local ok, plan = pcall(function() return plan_of.build(config.load(nil, all)) end)
   if not ok and not (type(plan) == "table" and plan.rule) then error(plan, 0) end
+  for _, idle in ipairs(ok and options.idle(plan) or {}) do
+    if idle[1].key == key then return nil end
+  end
   return ok and plan or nil
 end
 

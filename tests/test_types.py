@@ -209,6 +209,7 @@ def types_told(*words):
 
 @pytest.mark.parametrize("config, smaller", [
     ("h=2 d_model=24 dk=8 seq=9 isa=scalar batch=20", "weight_dtype=int8 weight_dtype=int4 dtype=int8"),
+    ("h=2 d_model=40 dk=8 seq=5 isa=neon_fp16 dtype=f16", "sum_dtype=f16 weight_dtype=int8"),
     ("h=2 d_model=64 dk=16 seq=20 isa=avx512_bf16 kv_rows=4", "dtype=bf16 weight_dtype=int8 dtype=int8"),
     ("h=4 h_kv=2 d_model=32 dk=8 seq=1 seq_kv=40 cache=append isa=avx2 dtype=bf16 cache_dtype=int8", "")])
 def test_what_types_cost(config, smaller):

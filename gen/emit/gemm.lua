@@ -70,7 +70,7 @@ local function steps(t, tile, sums, k0, n, base)
     local k = k0 + i
     local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
     way.begin(step)
-    if n > 1 then t:note("k = " .. expr.text(k)) end
+    if n > 1 and expr.is_const(k) then t:note("k = " .. expr.text(k)) end
     local b, acc = read(step), sums[i // deep % #sums + 1]
     for r = 0, rows_of_sums(tile) - 1 do way.multiply(r, step, b, acc[r]) end
   end

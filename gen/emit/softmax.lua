@@ -181,8 +181,8 @@ function M.whole(t, w, name, m)
   return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
 end
 
--- The step that finds the m of each vector in its scores, from the old one on, if there is `old`, or from least[c], if
--- that is there; out[c]: m. What of rows of gen/score raises it is added.
+-- The step that takes the old m of each vector, if there is `old`, and raises it by these scores where the pass asks
+-- for a new one; else that is from least[c] on, if it is there, with what rows of gen/score add. out[c]: m.
 local function maximum(t, tile, old, least, out)
   local scores, list, zero = tile.scores, nil, nil
   local function negmax_at(c) return stat(tile.group, tile.stats, "negmax", c) end
@@ -198,8 +198,7 @@ local function maximum(t, tile, old, least, out)
       list[#list + 1] = value
       return value
     end,
-    finish = function(c, v)
-      if not tile.pass.new_m then return end
+    finish = tile.pass.new_m and function(c, v)
       local w, name = v.w, "c" .. c - 1
       local m = reduce(t, w, "max", list, ("max_%s_"):format(name))
       for i, row in ipairs(not old and scores.rises or {}) do

@@ -310,8 +310,8 @@ M.options = {
       return own and own.coarse and "not here: projections have no pairs" or
         ("not here: %s does not add it"):format(plan.isa.name)
     end,
-    doc = "f16: sums of the projections of dtype = f16 are partly f16 where the ISA adds it; twice as fast, with " ..
-      "twice the error",
+    doc = "f16: sums of the projections of dtype = f16 are partly f16 where the ISA adds it, in fewer instructions " ..
+      "and with twice the error",
     draw = { chance = 0.5 } },
   { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, default = "dtype",
     name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,

@@ -138,27 +138,22 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static NOINLINE void rows_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_c0_s0[5], acc_c0_s1[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s0[r] = _mm256_setzero_ps();
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s1[r] = _mm256_setzero_ps();
+  __m256 acc_c0[5][2];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][0] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][1] = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    /* k = 2 * i */
-    const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_k0 = _mm256_set1_ps(a[2 * i + 8 * r]);
-      acc_c0_s0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0_s0[r]);
-    }
-    /* k = 2 * i + 1 */
-    const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_k1 = _mm256_set1_ps(a[2 * i + 8 * r + 1]);
-      acc_c0_s1[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_s1[r]);
+    UNROLL(2) for (ptrdiff_t k = 0; k < 2; ++k) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i + 8 * k);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a_r_k = _mm256_set1_ps(a[2 * i + k + 8 * r]);
+        acc_c0[r][k] = _mm256_fmadd_ps(a_r_k, b_c0, acc_c0[r][k]);
+      }
     }
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0_s0[r] = _mm256_add_ps(acc_c0_s0[r], acc_c0_s1[r]);
+    acc_c0[r][0] = _mm256_add_ps(acc_c0[r][0], acc_c0[r][1]);
   }
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0_s0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r][0]);
 }
 
 /* Projects rows of 2 heads. */
@@ -168,27 +163,22 @@ static NOINLINE void project_rows(const float *x, const float *w, float *out) {
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static NOINLINE void queries_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
-  __m256 acc_c0_s0[5], acc_c0_s1[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s0[r] = _mm256_loadu_ps(bias);
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s1[r] = _mm256_setzero_ps();
+  __m256 acc_c0[5][2];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][0] = _mm256_loadu_ps(bias);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][1] = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    /* k = 2 * i */
-    const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_k0 = _mm256_set1_ps(a[2 * i + 8 * r]);
-      acc_c0_s0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0_s0[r]);
-    }
-    /* k = 2 * i + 1 */
-    const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_k1 = _mm256_set1_ps(a[2 * i + 8 * r + 1]);
-      acc_c0_s1[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_s1[r]);
+    UNROLL(2) for (ptrdiff_t k = 0; k < 2; ++k) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i + 8 * k);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a_r_k = _mm256_set1_ps(a[2 * i + k + 8 * r]);
+        acc_c0[r][k] = _mm256_fmadd_ps(a_r_k, b_c0, acc_c0[r][k]);
+      }
     }
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0_s0[r] = _mm256_add_ps(acc_c0_s0[r], acc_c0_s1[r]);
+    acc_c0[r][0] = _mm256_add_ps(acc_c0[r][0], acc_c0[r][1]);
   }
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0_s0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r][0]);
 }
 
 /* Projects queries of 2 heads. */
@@ -430,27 +420,22 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
 /* A tile of 5 rows and 8 columns, 8 K steps. */
 static NOINLINE void output_5of8_5x8_k8(const float *a, const float *b, const float *bias,
     float *c) {
-  __m256 acc_c0_s0[5], acc_c0_s1[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s0[r] = _mm256_loadu_ps(bias);
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0_s1[r] = _mm256_setzero_ps();
+  __m256 acc_c0[5][2];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][0] = _mm256_loadu_ps(bias);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][1] = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    /* k = 2 * i */
-    const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_k0 = _mm256_set1_ps(a[16 * i + r]);
-      acc_c0_s0[r] = _mm256_fmadd_ps(a_k0, b_k0_c0, acc_c0_s0[r]);
-    }
-    /* k = 2 * i + 1 */
-    const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a_k1 = _mm256_set1_ps(a[16 * i + r + 8]);
-      acc_c0_s1[r] = _mm256_fmadd_ps(a_k1, b_k1_c0, acc_c0_s1[r]);
+    UNROLL(2) for (ptrdiff_t k = 0; k < 2; ++k) {
+      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i + 8 * k);
+      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+        const __m256 a_r_k = _mm256_set1_ps(a[16 * i + 8 * k + r]);
+        acc_c0[r][k] = _mm256_fmadd_ps(a_r_k, b_c0, acc_c0[r][k]);
+      }
     }
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0_s0[r] = _mm256_add_ps(acc_c0_s0[r], acc_c0_s1[r]);
+    acc_c0[r][0] = _mm256_add_ps(acc_c0[r][0], acc_c0[r][1]);
   }
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0_s0[r]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r][0]);
 }
 
 /* 8 columns of Y for 5 queries, from the context of all heads. */

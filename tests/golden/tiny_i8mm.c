@@ -350,7 +350,6 @@ static NOINLINE void values_4x2_k6(const int8_word *a, const int8_word *b, const
   int32x4_t acc_c0[4], integers_c0[4];
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) acc_c0[r] = vdupq_n_s32(0);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    /* k = 2 * i */
     const int32x4_t b_k0_c0 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i));
     const int32x4_t b_k0_c1 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i + 4));
     const int32x4_t a_r0_k0 = vreinterpretq_s32_f32(vld1q_f32(a + 4 * i));
@@ -402,7 +401,6 @@ static NOINLINE void values_1x2_k6(const int8_word *a, const int8_word *b, const
   int32x4_t acc_r0_c0 = vdupq_n_s32(0);
   int32x4_t acc_r1_c0 = vdupq_n_s32(0);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    /* k = 2 * i */
     const int32x4_t b_k0_c0 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i));
     const int32x4_t b_k0_c1 = vreinterpretq_s32_f32(vld1q_f32(b + 8 * i + 4));
     const int32x4_t a_r0_k0 = vreinterpretq_s32_f32(vld1q_f32(a + 4 * i));

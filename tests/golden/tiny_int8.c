@@ -255,14 +255,12 @@ static NOINLINE void rows_3x2_k6(const int8_pair *a, const int8_word *b, const f
   __m256i acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    /* k = 2 * i */
     const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
     const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r]));
       acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
     }
-    /* k = 2 * i + 1 */
     const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r + 1]));
@@ -291,14 +289,12 @@ static NOINLINE void queries_3x2_k6(const int8_pair *a, const int8_word *b, cons
   __m256i acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    /* k = 2 * i */
     const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
     const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r]));
       acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
     }
-    /* k = 2 * i + 1 */
     const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r + 1]));

@@ -138,21 +138,13 @@ static NOINLINE void rows_5x8_k8(const float *a, const float *b, float *c) {
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float32x4_t a_k0[5];
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
-    /* k = 4 * i */
-    UNROLL(3) for (ptrdiff_t k = 0; k < 3; ++k) {
+    UNROLL(4) for (ptrdiff_t k = 0; k < 4; ++k) {
       const float32x4_t b_c0 = vld1q_f32(b + 32 * i + 8 * k);
       const float32x4_t b_c1 = vld1q_f32(b + 32 * i + 8 * k + 4);
       UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
         acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_k0[r][k]);
         acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_k0[r][k]);
       }
-      /* k = 4 * i + k + 1 */
-    }
-    const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
-    const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_k3_c0, a_k0[r][3]);
-      acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_k3_c1, a_k0[r][3]);
     }
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -176,21 +168,13 @@ static NOINLINE void queries_5x8_k8(const float *a, const float *b, const float 
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float32x4_t a_k0[5];
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(a + 4 * i + 8 * r);
-    /* k = 4 * i */
-    UNROLL(3) for (ptrdiff_t k = 0; k < 3; ++k) {
+    UNROLL(4) for (ptrdiff_t k = 0; k < 4; ++k) {
       const float32x4_t b_c0 = vld1q_f32(b + 32 * i + 8 * k);
       const float32x4_t b_c1 = vld1q_f32(b + 32 * i + 8 * k + 4);
       UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
         acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_c0, a_k0[r][k]);
         acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_c1, a_k0[r][k]);
       }
-      /* k = 4 * i + k + 1 */
-    }
-    const float32x4_t b_k3_c0 = vld1q_f32(b + 32 * i + 24);
-    const float32x4_t b_k3_c1 = vld1q_f32(b + 32 * i + 28);
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      acc_c0[r] = vfmaq_n_f32(acc_c0[r], b_k3_c0, a_k0[r][3]);
-      acc_c1[r] = vfmaq_n_f32(acc_c1[r], b_k3_c1, a_k0[r][3]);
     }
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {

@@ -148,11 +148,9 @@ static NOINLINE void rows_1x8_k8(const float *a, const float *b, const float *bi
   __m256 acc_r0_c0_s0 = _mm256_loadu_ps(bias);
   __m256 acc_r0_c0_s1 = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    /* k = 2 * i */
     const __m256 b_k0_c0 = _mm256_loadu_ps(b + 16 * i);
     const __m256 a_r0_k0 = _mm256_set1_ps(a[2 * i]);
     acc_r0_c0_s0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0_s0);
-    /* k = 2 * i + 1 */
     const __m256 b_k1_c0 = _mm256_loadu_ps(b + 16 * i + 8);
     const __m256 a_r0_k1 = _mm256_set1_ps(a[2 * i + 1]);
     acc_r0_c0_s1 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0_s1);

@@ -353,20 +353,13 @@ static NOINLINE void query_2x3of16_k17(const bf16_pair *a, const bf16_pair *b, c
   acc_r1_c0[0] = _mm256_set1_ps(bias[1]);
   UNROLL(3) for (ptrdiff_t s = 1; s < 4; ++s) acc_r0_c0[s] = acc_r1_c0[s] = _mm256_setzero_ps();
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    /* k = 4 * i */
-    UNROLL(3) for (ptrdiff_t k = 0; k < 3; ++k) {
+    UNROLL(4) for (ptrdiff_t k = 0; k < 4; ++k) {
       const __m256 b_k_c0 = kept8(_mm256_loadu_ps(b + 64 * i + 16 * k));
       const __m256 a_r0_k = _mm256_set1_ps(a[8 * i + 2 * k]);
       acc_r0_c0[k] = _mm256_dpbf16_ps(acc_r0_c0[k], (__m256bh)a_r0_k, (__m256bh)b_k_c0);
       const __m256 a_r1_k = _mm256_set1_ps(a[8 * i + 2 * k + 1]);
       acc_r1_c0[k] = _mm256_dpbf16_ps(acc_r1_c0[k], (__m256bh)a_r1_k, (__m256bh)b_k_c0);
-      /* k = 4 * i + k + 1 */
     }
-    const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(b + 64 * i + 48));
-    const __m256 a_r0_k3 = _mm256_set1_ps(a[8 * i + 6]);
-    acc_r0_c0[3] = _mm256_dpbf16_ps(acc_r0_c0[3], (__m256bh)a_r0_k3, (__m256bh)b_k3_c0);
-    const __m256 a_r1_k3 = _mm256_set1_ps(a[8 * i + 7]);
-    acc_r1_c0[3] = _mm256_dpbf16_ps(acc_r1_c0[3], (__m256bh)a_r1_k3, (__m256bh)b_k3_c0);
   }
   const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 256));
   const __m256 a_r0 = _mm256_set1_ps(a[32]);
