@@ -646,6 +646,7 @@ int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *we
         at.key = j, at.mask = mhagen_mask(shape, args, b, i, r, j);
         const int sees = masked ? j >= e.first && j < e.end && at.mask != -INFINITY : is_valid(shape, args, b, j);
         *bounds = score_steps(shape, 0) * shape->unit * (masked ? changed_size(&at, s_size) : s_size);
+        if (isnan(*bounds)) *bounds = INFINITY; /* sizes that overflow say nothing */
         if (r >= rows_asked(shape, args, b)) *scores = NAN;
         else if (!sees) *scores = -INFINITY;
         else if (masked) *scores = changed(&at, s);
