@@ -132,21 +132,23 @@ def test_fma_loops_are_found(tmp_path):
                                     f"{SUITE[2][1]} dtype=bf16".replace("dk=20", "dk=32")])
 def test_foreign_schedulers(config, tmp_path):
     """OpenMP and, where it is installed, oneTBB run the tasks in a random order."""
-    programs = ["openmp", "tbb"] if Path("/usr/include/tbb/parallel_for.h").exists() else ["openmp"]
+    schedulers = {"openmp": ["gcc", "-std=c11", "-fopenmp", ROOT / "tests/scheduler_openmp.c"],
+                  "tbb": ["g++", "-std=c++17", ROOT / "tests/scheduler_tbb.cpp"]}
+    libraries = {"openmp": ["-fopenmp"], "tbb": ["-ltbb", "-pthread"]}
+    if not Path("/usr/include/tbb/parallel_for.h").exists():
+        del schedulers["tbb"]
+    for name, compiler in schedulers.items():  # once for the kernels of all ISAs
+        run(*compiler, "-O2", *WARNINGS, "-I", ROOT / "runtime", "-c", "-o", tmp_path / f"{name}.o")
     for isa in filter(runs, ISAS):
         source = generate(tmp_path, config, isa)
-        compiler = [*compiler_for(isa, "gcc"), *emulation(isa), "-O2", *WARNINGS, "-I", tmp_path]
-        run(*compiler, "-std=c11", '-DHEADER="kernel.h"', "-DKERNEL=kernel_kernel", "-r", "-nostdlib",
+        run(*compiler_for(isa, "gcc"), *emulation(isa), "-std=c11", "-O2", *WARNINGS, "-I", tmp_path,
+            '-DHEADER="kernel.h"', "-DKERNEL=kernel_kernel", "-r", "-nostdlib",
             ROOT / "tests/schedulers_test.c", source, tmp_path / "mhagen.c", "-o", tmp_path / "kernel.o")
-        run(*compiler, "-std=c11", "-fopenmp", ROOT / "tests/scheduler_openmp.c", tmp_path / "kernel.o",
-            "-o", tmp_path / "openmp")
-        if "tbb" in programs:
-            run("g++", "-std=c++17", "-O2", *WARNINGS, "-I", tmp_path, ROOT / "tests/scheduler_tbb.cpp",
-                tmp_path / "kernel.o", "-ltbb", "-pthread", "-o", tmp_path / "tbb")
-        for program in programs:
-            output = run(tmp_path / program)
-            assert re.match("same bits|skipped", output), (program, output)
-    if "tbb" not in programs:
+        for name in schedulers:
+            run("g++", tmp_path / "kernel.o", tmp_path / f"{name}.o", *libraries[name], "-o", tmp_path / name)
+            output = run(tmp_path / name)
+            assert re.match("same bits|skipped", output), (name, output)
+    if "tbb" not in schedulers:
         pytest.skip("same bits under OpenMP; libtbb-dev is not installed")
 
 

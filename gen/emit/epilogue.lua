@@ -6,7 +6,8 @@
 
 local M = {}
 
-local function place(target, lanes, at) return target.p:at(at.r * target.row + (at.c - 1) * lanes) end
+-- Where vector c of row r goes.
+function M.place(target, lanes, at) return target.p:at(at.r * target.row + (at.c - 1) * lanes) end
 
 -- The floats of a vector that are touched: only those that it uses, where the target asks for it.
 local function touched(target, v) return target.exact and v.used or v.w.lanes end
@@ -17,7 +18,7 @@ local function touched(target, v) return target.exact and v.used or v.w.lanes en
 -- Adds what is there: the partial sum of earlier K steps.
 function M.add(t, target)
   return { apply = function(value, at)
-    local w, p, name = at.v.w, place(target, t.isa.lanes, at), "old_" .. at.name
+    local w, p, name = at.v.w, M.place(target, t.isa.lanes, at), "old_" .. at.name
     local old = t:read("load", w, name, p, touched(target, at.v))
     return t:op("add", w, "sum_" .. at.name, old, value)
   end }
@@ -33,7 +34,7 @@ function M.scaled(t, scales, target)
     apply = function(value, at)
       local w = at.v.w
       if not target then return t:op("mul", w, "scaled_" .. at.name, value, factors[at.c]) end
-      local old = t:read("load", w, "old_" .. at.name, place(target, t.isa.lanes, at), touched(target, at.v))
+      local old = t:read("load", w, "old_" .. at.name, M.place(target, t.isa.lanes, at), touched(target, at.v))
       return t:op("fma", w, "sum_" .. at.name, value, factors[at.c], old)
     end,
   }
@@ -41,7 +42,7 @@ end
 
 function M.store(t, target)
   return { apply = function(value, at)
-    t:write(at.v.w, place(target, t.isa.lanes, at), value, touched(target, at.v))
+    t:write(at.v.w, M.place(target, t.isa.lanes, at), value, touched(target, at.v))
     return value
   end }
 end

@@ -278,7 +278,7 @@ local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 -- rounded.
 local function store_and_add_pairs(t, tile, target)
   local product, pair_up, chains = tile.product, epilogue.pairs_of_rows(t, tile.product), nil
-  local function place(row, c) return target.p:at(row * target.row + (c - 1) * tile.group.lanes) end
+  local function place(row, c) return epilogue.place(target, tile.group.lanes, { r = row, c = c }) end
   return {
     start = function() chains = {} end,
     apply = function(value, at)
