@@ -162,6 +162,7 @@ def test_toy_isa_is_small():
 @pytest.mark.parametrize("config", [
     "h=3 d_model=37 dk=5 seq=37",
     "h=2 d_model=9 dk=4 seq=7 dv=3 batch=2 attention=cross seq_kv=5 kv_len=true probs=true",
+    "h=2 d_model=9 dk=4 seq=7 cache=append causal=true",
 ])
 def test_toy_type(config, isa):
     """Its error is above what float32 may have, and below what it states itself."""

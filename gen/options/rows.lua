@@ -73,6 +73,12 @@ local function attention_beside_int8(values)
   return isa and isas.paired(isa, types.by_name.bf16) and "bf16" or "f32"
 end
 
+-- What a cache has where attention is of a type that has no form in memory.
+local function cache_of_float32(values)
+  local cached = (values.cache or "none") ~= "none" and values.attend_dtype
+  return cached and not types.of_cache[cached] and types.f32.name or nil
+end
+
 local M = {}
 
 -- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
@@ -332,7 +338,7 @@ M.options = {
     doc = "number type of q, k, v and y in memory: bf16 and f16 are uint16_t; other arrays are float32",
     draw = { chance = 0.2 } },
   { key = "cache_dtype", kind = "choice", choices = types.cache_names, same_as = "attend_dtype", beside = { "cache" },
-    name = "_cached_", word = "cache in %s", bit = "MHAGEN_CACHE_DTYPE", number = true,
+    implied = cache_of_float32, name = "_cached_", word = "cache in %s", bit = "MHAGEN_CACHE_DTYPE", number = true,
     also = { "kv_cache_dtype", "cache_type_k", "cache_type_v" },
     doc = "number type of the rows in a cache; int8 has a scale for each row and head",
     draw = { chance = 0.3, of = { table.unpack(types.cache_names, 2) } } },
