@@ -10,6 +10,8 @@ local M = {}
 
 M.VECTORS = 4 -- of scores that become weights together; a row of weights has a margin of so many
 
+local HEADS = 4 -- of those that share a row of keys, which are multiplied together: by queries in registers
+
 local KEY_BLOCK = 64 -- keys of one chain of sums in the context, as groups.key_block
 
 -- Keys of a tile of scores: whole vectors of them, whose sums are about enough to wait for no FMA.
@@ -19,6 +21,13 @@ end
 
 -- Whether there are so few that lanes over them would be idle for the most part.
 function M.few_queries(plan) return plan.cfg.seq * 4 <= plan.isa.lanes end
+
+-- Heads of those that share keys which are multiplied together, a power of two.
+local function together(plan, attend)
+  local heads = 1
+  while heads < math.min(HEADS, plan.isa.lanes) and attend.share % (2 * heads) == 0 do heads = 2 * heads end
+  return heads
+end
 
 local function about_queries(key)
   return { function(plan) return plan.cfg[key] end, key .. " is given, which is about lanes over queries" }
@@ -51,7 +60,7 @@ function M.choose(plan, attend)
   if plan.cfg.cache == "none" then return end
   local found = choices.against(against, plan, attend)
   if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
-  local step = { keys = tile_keys(plan), block = plan.cfg.key_block or KEY_BLOCK }
+  local step = { keys = tile_keys(plan), heads = together(plan, attend), block = plan.cfg.key_block or KEY_BLOCK }
   plan.step = step
   choices.add(plan.why, "key_lanes")
   if plan.cache == types.f32 then return end

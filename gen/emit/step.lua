@@ -71,25 +71,65 @@ local function behind_rows(t, scores, sum, c, at)
   return value
 end
 
--- The scores of a tile of keys for one head, q[dk]: each is the sum of the lanes of a vector of products.
-local function score_tile(K, p, at)
+-- The products of a tile, of q[dk] of each of `heads` heads and some keys, as vectors of the sums: of a head after the
+-- other, each with as many keys as there is place for. row(i): the i-th of these keys.
+local function sums(K, at, heads, row)
   local t, plan = K.t, K.plan
-  local w, lanes, attend = t.isa.full, t.isa.lanes, plan.attend
+  local w, keys = t.isa.full, plan.step.keys // heads
   local acc = {}
-  for r = 0, plan.step.keys - 1 do acc[r] = t:start("zero", w, "acc_r" .. r) end
-  K:vectors("i", attend.depth, function(column, used)
+  for r = 0, keys - 1 do
+    for h = 0, heads - 1 do acc[r * heads + h] = t:start("zero", w, ("acc_r%d_h%d"):format(r, h)) end
+  end
+  K:vectors("i", plan.attend.depth, function(column, used)
     t:block(function()
-      local q = t:read("load", w, "query", at.q:at(column), used)
-      for r = 0, plan.step.keys - 1 do
-        local row = at.k:at(r * at.row + column)
-        t:update(acc[r], "fma", t:read("load", w, "key_r" .. r, row, used), q, acc[r])
+      local queries = {}
+      for h = 0, heads - 1 do
+        queries[h] = t:read("load", w, "query_h" .. h, at.q:at(h * at.q_head + column), used)
+      end
+      for r = 0, keys - 1 do
+        local key = t:read("load", w, "key_r" .. r, at.k:at(row(r) * at.row + column), used)
+        for h = 0, heads - 1 do t:update(acc[r * heads + h], "fma", key, queries[h], acc[r * heads + h]) end
       end
     end)
   end)
-  for c = 0, plan.step.keys // lanes - 1 do
+  local own, vectors = w.lanes // heads, {} -- keys of a head in a vector
+  for c = 0, keys // own - 1 do
     t:block(function()
-      local list = table.move(acc, c * lanes, (c + 1) * lanes - 1, 0, {})
-      t:op("store", w, nil, at.to:at(at.key + c * lanes), behind_rows(t, plan.scores, transpose.sums(t, list), c, at))
+      local list = {}
+      for i = 0, w.lanes - 1 do list[i] = acc[(c * own + i % own) * heads + i // own] end
+      at.store(c, transpose.sums(t, list))
+    end)
+  end
+end
+
+-- The scores of a tile of keys for the heads that are multiplied together. Parts of the keys are multiplied one after
+-- the other by all of these heads, so that a row of the cache is read once, by all; a vector of such sums waits in the
+-- place of scores, until there are those of whole vectors of keys.
+local function score_tile(K, p, at)
+  local t, plan = K.t, K.plan
+  local w, step, heads = t.isa.full, plan.step, plan.step.heads
+  local own = w.lanes // heads
+  local function place(h, c) return at.to:at(h * step.p_row + at.key + c * w.lanes) end
+  local function finish(h, c, sum)
+    local of = setmetatable({ reads = of_head(K, p, at.head + h) }, { __index = at })
+    t:op("store", w, nil, place(h, c), behind_rows(t, plan.scores, sum, c, of))
+  end
+  if heads == 1 then
+    at.store = function(c, sum) finish(0, c, sum) end
+    return sums(K, at, heads, function(r) return r end)
+  end
+  K:each("part", heads, function(part)
+    t:block(function()
+      at.store = function(c, sum) t:op("store", w, nil, place(part, c), sum) end
+      sums(K, at, heads, function(r) return r // own * w.lanes + part * own + r % own end)
+    end)
+  end)
+  for c = 0, step.keys // w.lanes - 1 do
+    t:block(function()
+      local parts = {}
+      for h = 0, heads - 1 do parts[h] = t:op("load", w, "part_r" .. h, place(h, c)) end
+      parts = transpose.blocks(t, parts, "t", own)
+      for h = 0, heads - 1 do t:block(function() finish(h, c, parts[h]) end) end
     end)
   end
 end
@@ -111,12 +151,12 @@ local function scores_of(K, step, ptrs)
   add_wide(params, ptrs, ptrs.k_scales)
   K:part("step_scores", "Scores of the keys that a query sees, of the heads that share these.", params, function(p)
     local function tile(key, k, row)
-      K:each("head", plan.attend.share, function(h)
+      K:each("head", plan.attend.share // step.heads, function(i)
         t:block(function()
-          local origin = #plan.scores.rises > 0
-            and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1)
-          score_tile(K, p, { key = key, k = k, row = row, q = p.q:at(h * ptrs.q_head), to = p.p:at(h * step.p_row),
-                             origin = origin, reads = of_head(K, p, h) })
+          local origin, h = #plan.scores.rises > 0
+            and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1), i * step.heads
+          score_tile(K, p, { key = key, k = k, row = row, q = p.q:at(h * ptrs.q_head), q_head = ptrs.q_head,
+                             to = p.p:at(h * step.p_row), head = h, origin = origin })
         end)
       end)
     end

@@ -5,20 +5,21 @@
 local M = {}
 
 -- rows[i], i from 0, are vectors of the full width; the result's vector j holds column j.
-function M.square(t, rows, prefix)
-  local isa = t.isa
-  local block = 1
-  while block < isa.lanes do
+function M.square(t, rows, prefix) return M.blocks(t, rows, prefix, 1) end
+
+-- The same of L / size vectors, as a square of blocks of `size` lanes.
+function M.blocks(t, rows, prefix, size)
+  local isa, apart = t.isa, 1
+  while apart * size < isa.lanes do
     local out = {}
-    for i = 0, isa.lanes - 1 do
-      if i // block % 2 == 0 then
-        local a, b = rows[i], rows[i + block]
+    for i = 0, isa.lanes // size - 1 do
+      if i // apart % 2 == 0 then
+        local a, b, block = rows[i], rows[i + apart], apart * size
         out[i] = t:op("trn_lo", isa.full, ("%s%d_%d"):format(prefix, block * 2, i), a, b, block)
-        out[i + block] =
-          t:op("trn_hi", isa.full, ("%s%d_%d"):format(prefix, block * 2, i + block), a, b, block)
+        out[i + apart] = t:op("trn_hi", isa.full, ("%s%d_%d"):format(prefix, block * 2, i + apart), a, b, block)
       end
     end
-    rows, block = out, block * 2
+    rows, apart = out, 2 * apart
   end
   return rows
 end
