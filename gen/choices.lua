@@ -14,11 +14,20 @@ M.rows = {
     "few queries read a long cache: its rows are vectors, which the heads that share them find in the nearest cache",
     rejected = { { "lanes are queries", "Skylake-SP type, one query of 12 heads of 64: 49, 62 and 58 % slower with " ..
                    "256, 1024 and 2048 keys; of 32 heads that share 8 (d_model 2048): 8, 31 and 61 %" } } },
-  { "wide_rows", "rows of a small type are widened in blocks of 64, while the next block is fetched",
-    "all heads that share them read float32 in the nearest cache",
-    rejected = { { "blocks of 16, 128 or 256 keys", "Zen 5, int8, one query of 32 heads that share 8, 4096 keys " ..
-                   "in no near cache: attention takes 26, 49 and 74 % more time" },
-                 { "no prefetch of the next block", "15 % more time with int8, 45 % with bf16" } } },
+  { "widened", "rows of a small type are widened where they are multiplied",
+    "by operations that take no place of FMAs, once for up to four heads",
+    rejected = { { "in blocks of 64 keys, into the nearest cache", "Zen 5, one query of 32 heads that share 8, 4096 " ..
+                   "keys: attention takes 1.31 times the time with bf16, 1.13 with int8; of 12 heads, 2048 keys: " ..
+                   "1.34, 1.44" },
+                 { "scales on scores in place of keys", "products of huge queries and tiny keys would overflow" } } },
+  { "fetched", "rows of a small type are fetched 16 KB ahead",
+    "few bytes wait for no long burst, and the hardware's own fetching comes too late for them",
+    rejected = { { "no fetching", "Zen 5, 32 heads that share 8, 4096 keys in no cache: attention takes 1.7 times " ..
+                   "the time with bf16, 1.35 with int8" },
+                 { "4 KB ahead with bf16", "1.25 to 1.35 times the time" },
+                 { "float32 as well", "8 % less time with 4096 keys in no cache, but 7 % more in the third-level " ..
+                   "cache, and 27 to 45 % more with 256 keys of heads that three share" },
+                 { "a tile's rows at its start", "16 % more time with bf16, 4096 keys in no cache" } } },
   { "one_pass", "one pass over the keys",
     "the first tile's maximum serves all; sums are checked at the end, a bad one takes the safe way",
     rejected = { { "a score buffer and a second pass", "prototype: the whole kernel 1 to 3 % slower" },

@@ -107,6 +107,16 @@ def programs(tmp_path, isa, weights, configs):
 
 
 @pytest.mark.parametrize("dtype, isa", [
+    (dtype, isa) for dtype in ("bf16", "int8") for isa in in_turn(ISAS_HERE, "rows that are fetched", dtype)])
+@pytest.mark.parametrize("heads", ["h=4 h_kv=1", "h=6 h_kv=2", "h=2"])
+def test_long_cache(heads, dtype, isa):
+    """Rows are fetched while others are multiplied by as many of the heads as they are together: 4, 1 of 3, 1."""
+    config = [*heads.split(), *f"d_model=20 dk=64 seq=1 seq_kv=300 cache=append cache_dtype={dtype} isa={isa}".split()]
+    assert ("fetched 16 KB ahead" in run(MHAGEN, "explain", *config)) == (isa != "scalar")
+    assert "ok: " in run(MHAGEN, "check", *config, "causal=true", "mask=add", "mask_dims=hk")
+
+
+@pytest.mark.parametrize("dtype, isa", [
     (dtype, isa) for dtype in ERRORS for isa in in_turn(ISAS_HERE, "kernels that share a cache", dtype)])
 def test_prefill_and_decode(isa, dtype, tmp_path, weights, reference):
     """Chunks of 9 rows by one kernel, then rows one by one by another, then 5 at once; a batch whose entries have other

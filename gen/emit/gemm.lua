@@ -35,9 +35,10 @@ local function numbers(t, tile)
   end
   return function(step)
     local vectors = {}
+    if b.fetch then b.fetch(step.k) end
     for c, v in ipairs(tile.vecs) do
-      local at = b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
-      vectors[c] = t:operand(tile.product.b, load, v.w, ("b%s_c%d"):format(step.tag, c - 1), at)
+      local name, at = ("b%s_c%d"):format(step.tag, c - 1), b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
+      vectors[c] = b.value and b.value(v, name, at, step.k) or t:operand(tile.product.b, load, v.w, name, at)
     end
     return vectors
   end
@@ -122,9 +123,10 @@ end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
--- b { p, step }, init(r, c, w, name) starts one accumulator, if not from zero; filter(c, w, k, factor, name), if given,
--- returns what to use for the broadcast element of A in step k and column c. Returns acc[r][c], r from
--- 0, c from 1.
+-- b { p, step; value(v, name, at, k), a vector of it, if it is not read as it lies; fetch(k), what is done ahead of a
+-- step; beside, { p, step } of what these two read }, init(r, c, w, name) starts one accumulator, if not from zero;
+-- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
+-- Returns acc[r][c], r from 0, c from 1.
 function M.tile(t, tile)
   if way_of(tile) == "tile" then return tiled(t, tile) end
   local sums, zero = {}, M.from_zero(t, tile.product)
@@ -150,6 +152,7 @@ function M.tile(t, tile)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
     t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.product) * tile.b.step)
+    for _, beside in ipairs(tile.b.beside or {}) do t:bump(beside.p, tile.unroll * beside.step) end
   end)
   if not tile.blocks then
     block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)

@@ -80,6 +80,9 @@ local function sums(K, at, heads, row)
   for r = 0, keys - 1 do
     for h = 0, heads - 1 do acc[r * heads + h] = t:start("zero", w, ("acc_r%d_h%d"):format(r, h)) end
   end
+  for r = 0, plan.step.ahead and keys - 1 or -1 do
+    widening.fetch(K, plan.attend.keys, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row))
+  end
   K:vectors("i", plan.attend.depth, function(column, used)
     t:block(function()
       local queries = {}
@@ -87,12 +90,13 @@ local function sums(K, at, heads, row)
         queries[h] = t:read("load", w, "query_h" .. h, at.q:at(h * at.q_head + column), used)
       end
       for r = 0, keys - 1 do
-        local key = t:read("load", w, "key_r" .. r, at.k:at(row(r) * at.row + column), used)
+        local key = widening.value(K, plan.attend.keys, { w = w, used = used }, "key_r" .. r,
+          at.k:at(row(r) * plan.attend.keys.row + column), at.scales and at.scales:at(row(r)))
         for h = 0, heads - 1 do t:update(acc[r * heads + h], "fma", key, queries[h], acc[r * heads + h]) end
       end
     end)
   end)
-  local own, vectors = w.lanes // heads, {} -- keys of a head in a vector
+  local own = w.lanes // heads -- keys of a head in a vector
   for c = 0, keys // own - 1 do
     t:block(function()
       local list = {}
@@ -134,12 +138,6 @@ local function score_tile(K, p, at)
   end
 end
 
--- The parameters of what widens rows of a cache.
-local function add_wide(params, ptrs, scales)
-  if ptrs.wide then params[#params + 1] = { "wide", "out", ptrs.wide } end
-  if scales then params[#params + 1] = { "scales", "in", scales } end
-end
-
 -- Scores of all heads. The last tile ends with the last key that is seen, or has others behind it, but none behind
 -- those of the cache: it starts earlier where there are not enough.
 local function scores_of(K, step, ptrs)
@@ -148,33 +146,23 @@ local function scores_of(K, step, ptrs)
                    { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
   if plan.scores.places then params[#params + 1] = { "place", "int", ptrs.reads.place } end
   score.add_head_params(plan.scores, params, ptrs.reads)
-  add_wide(params, ptrs, ptrs.k_scales)
+  if ptrs.k_scales then params[#params + 1] = { "scales", "in", ptrs.k_scales } end
   K:part("step_scores", "Scores of the keys that a query sees, of the heads that share these.", params, function(p)
-    local function tile(key, k, row)
-      K:each("head", plan.attend.share // step.heads, function(i)
+    local keys = plan.attend.keys
+    local function first_of(i) return expr.min(p.first + i * step.keys, plan.cfg.seq_kv - step.keys) end
+    local tiles = t:int("tiles", expr.ceil_div(p.stop - p.first, step.keys))
+    K:each("tile", tiles, function(i)
+      local key = t:int("key", first_of(i))
+      local later = step.ahead and t:int("later", expr.min(i + step.ahead.tiles, tiles - 1))
+      local next = later and t:int("next", first_of(later))
+      K:each("head", plan.attend.share // step.heads, function(g)
         t:block(function()
           local origin, h = #plan.scores.rises > 0
-            and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1), i * step.heads
-          score_tile(K, p, { key = key, k = k, row = row, q = p.q:at(h * ptrs.q_head), q_head = ptrs.q_head,
+            and t:op("index", t.isa.full, "origin", plan.scores.places and p.place or p.stop - 1), g * step.heads
+          score_tile(K, p, { key = key, k = p.k:at(key * keys.row), next = next and p.k:at(next * keys.row),
+                             scales = p.scales and p.scales:at(key), q = p.q:at(h * ptrs.q_head), q_head = ptrs.q_head,
                              to = p.p:at(h * step.p_row), head = h, origin = origin })
         end)
-      end)
-    end
-    local last, wide, row = plan.cfg.seq_kv, step.wide, plan.attend.keys.row
-    if not wide then
-      return K:each("tile", expr.ceil_div(p.stop - p.first, step.keys), function(i)
-        local key = t:int("key", expr.min(p.first + i * step.keys, last - step.keys))
-        tile(key, p.k:at(key * row), row)
-      end)
-    end
-    K:each("block", expr.ceil_div(p.stop - p.first, wide.keys), function(b)
-      local key = t:int("block_key", expr.min(p.first + b * wide.keys, last - wide.keys))
-      local rows = t:int("block_rows", expr.min(wide.keys, p.stop - key))
-      widening.rows(K, "keys", plan.attend.keys, plan.attend.depth, { x = p.k:at(key * row), wide = p.wide,
-        row = wide.key_row, rows = rows, last = p.stop - key - 1, ahead = wide.keys,
-        scales = p.scales and p.scales:at(key) })
-      K:each("tile", expr.ceil_div(rows, step.keys), function(i)
-        tile(t:int("key", key + i * step.keys), p.wide:at(i * (step.keys * wide.key_row)), wide.key_row)
       end)
     end)
   end)
@@ -269,16 +257,16 @@ end
 
 -- ---- context ----
 
--- Numbers from a row of values to the next, as products read them.
-local function value_row(K) return (K.plan.step.wide and K.plan.step.wide.value_row) or K.plan.attend.values.row end
-
--- Some rows of O += P V, over a literal number of keys or a run-time `count` of them.
+-- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of, or
+-- {} for operands as they lie; next: rows that are fetched meanwhile.
 local function context_tile(K, step, tile)
   local t, block, run = K.t, tile.block, tile.run
   local literal = expr.is_const(tile.keys)
   local params = { { "p", "in", tile.p }, { "v", "in", tile.v }, { "o", "out", tile.o } }
-  if not literal then params[4] = { "keys", "int", tile.keys } end
-  K:part(("step_context_%dx%d%s"):format(run.size, block.used, literal and "_k" .. tile.keys or ""),
+  if not literal then params[#params + 1] = { "keys", "int", tile.keys } end
+  if tile.scales then params[#params + 1] = { "scales", "in", tile.scales } end
+  if tile.next then params[#params + 1] = { "next", "in", tile.next } end
+  K:part(("step_context_%dx%d%s"):format(run.size, block.used, literal and "_k" .. tile.keys or "") .. tile.name,
     ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
       block.used), params, function(p)
     local unroll, chains = 1, 1
@@ -287,8 +275,18 @@ local function context_tile(K, step, tile)
       product = K.plan.attend_product, rows = run.size, vecs = block.vecs,
       steps = literal and tile.keys, blocks = p.keys,
       unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
-      b = { p = p.v, step = value_row(K) }, init = gemm.from_zero(t),
+      b = { p = p.v, step = tile.row, beside = {} }, init = gemm.from_zero(t),
     }
+    if p.scales then inner.b.beside[1] = { p = p.scales, step = 1 } end
+    if p.next then table.insert(inner.b.beside, { p = p.next, step = tile.row }) end
+    if tile.of.type then
+      function inner.b.value(v, name, at, k)
+        return widening.value(K, tile.of, v, name, at, p.scales and p.scales:at(k))
+      end
+    end
+    if p.next then
+      function inner.b.fetch(k) widening.fetch(K, tile.of, block.used, p.next:at(k * tile.row)) end
+    end
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
   end)
@@ -298,15 +296,18 @@ end
 local function seen_values(K, ptrs)
   local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
                    { "keys", "int", ptrs.keys } }
+  if ptrs.scales then params[#params + 1] = { "scales", "in", ptrs.scales } end
   K:part("step_values", "Values, but zeros in the place of those that a mask hides.", params, function(p)
-    local t, w = K.t, K.plan.isa.full
+    local t, w, values = K.t, K.plan.isa.full, K.plan.attend.values
     K:each("key", p.keys, function(i)
       t:block(function()
         local out = hidden(t, w, p.mask:at(i))
         K:vectors("i", K.plan.attend.breadth, function(at, used)
           t:block(function()
-            local value = t:read("load", w, "value", p.v:at(i * value_row(K) + at), used)
-            t:op("store", w, nil, p.seen:at(i * value_row(K) + at), t:op("zero_if", w, "seen_value", out, value))
+            local value = widening.value(K, values, { w = w, used = used }, "value", p.v:at(i * values.row + at),
+              p.scales and p.scales:at(i))
+            local seen = t:op("zero_if", w, "seen_value", out, value)
+            t:op("store", w, nil, p.seen:at(i * K.plan.step.seen_row + at), seen)
           end)
         end)
       end)
@@ -314,29 +315,25 @@ local function seen_values(K, ptrs)
   end, "cold")
 end
 
--- The weights of keys from `from` on times their values, for all heads.
-local function context_block(K, step, ptrs, from, keys)
-  local wide, values = step.wide, K.plan.attend.values
-  local v = wide and ptrs.wide or ptrs.v:at(from * values.row)
-  if wide then
-    widening.rows(K, "values", values, K.plan.attend.breadth, { x = ptrs.v:at(from * values.row), wide = v,
-      row = wide.value_row, rows = keys, last = ptrs.stop - from - 1, ahead = step.block,
-      scales = ptrs.scales and ptrs.scales:at(from) })
-  end
+-- The weights of keys from `from` on times their values, for all heads; next: the key from which on values are fetched.
+local function context_block(K, step, ptrs, from, keys, next)
+  local values = K.plan.attend.values
+  local tile = { v = ptrs.v:at(from * values.row), row = values.row, scales = ptrs.scales and ptrs.scales:at(from),
+                 of = values, next = next and ptrs.v:at(next * values.row), name = "" }
   if ptrs.mask then
-    local seen = wide and v or ptrs.seen
-    seen_values(K, { v = v, seen = seen, mask = ptrs.mask:at(from), keys = keys })
-    v = seen
+    seen_values(K, { v = tile.v, seen = ptrs.seen, mask = ptrs.mask:at(from), keys = keys, scales = tile.scales })
+    tile = { v = ptrs.seen, row = step.seen_row, of = {}, name = values.type and "_seen" or "" }
   end
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       product_of.each_panel(K, step.product, function(block, j)
         local column = j * block.width + block.at
-        context_tile(K, step, {
+        context_tile(K, step, setmetatable({
           run = run, block = block, keys = keys, p = ptrs.p:at(row * step.p_row + from),
-          v = v:at(column), o = ptrs.o:at(row * step.product.ld + column),
-        })
+          v = tile.v:at(column), next = tile.next and tile.next:at(column),
+          o = ptrs.o:at(row * step.product.ld + column),
+        }, { __index = tile }))
       end)
     end)
   end
@@ -376,7 +373,7 @@ local function context_of(K, step, ptrs)
   local t = K.t
   local params = { { "v", "in", ptrs.v }, { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
                    { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
-  add_wide(params, ptrs, ptrs.v_scales)
+  if ptrs.v_scales then params[#params + 1] = { "scales", "in", ptrs.v_scales } end
   for _, name in ipairs { "seen", "test" } do
     if ptrs[name] then params[#params + 1] = { name, "out", ptrs[name] } end
   end
@@ -391,7 +388,11 @@ local function context_of(K, step, ptrs)
       t:op("store", w, nil, p.o:at(h * step.product.ld + at), t:op("zero", w, "zero"))
     end)
     local blocks = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
-    K:each("block", blocks, function(b) context_block(K, step, p, p.first + b * step.block, step.block) end)
+    K:each("block", blocks, function(b)
+      local next = step.ahead
+        and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block)
+      context_block(K, step, p, p.first + b * step.block, step.block, next)
+    end)
     local from = t:int("from", p.first + blocks * step.block)
     t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)
     local test = p.test and t:start("zero", K.plan.isa.full, "tested")

@@ -14,7 +14,6 @@ local rounding = require "emit.rounding"
 local memory = require "memory"
 local score = require "score.init"
 local step_code = require "emit.step"
-local step = require "step"
 local statistics = require "emit.stats"
 local tiles = require "tiles"
 local transpose = require "emit.transpose"
@@ -73,13 +72,13 @@ local function steps(K, group, own)
         end)
         step_code.heads(K, {
           q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head,
-          k = k, v = v, wide = plan.step.wide and scratch "wide",
+          k = k, v = v,
           k_scales = own.scales_of("k_scales", kv), v_scales = own.scales_of("v_scales", kv),
           p = scratch "p", sums = scratch "sums", o = scratch "o_sums",
           out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
           reads = score.of_query(reads, own.seen.query + r),
           probs = p.probs and p.probs:at(kv * (share * cfg.seq * cfg.seq_kv) + r * cfg.seq_kv),
-          test = biases and scratch "test", seen = biases and not plan.step.wide and scratch "seen_values",
+          test = biases and scratch "test", seen = biases and scratch "seen_values",
         })
       end)
     end)
@@ -305,17 +304,13 @@ function M.sections(plan, stage, add)
   if plan.step then
     local function add_rows(name, doc, count) add("task", { name = name, doc = doc, count = count }) end
     if in_lanes then add_rows("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth) end
-    if plan.step.wide then
-      add("task", { name = "wide", doc = "rows of the cache", count = step.wide_count(plan.step), type = scored })
-    end
     add("task", { name = "p", doc = "weights of scores", count = stage.share * plan.step.p_row, type = scored })
     add_rows("sums", "sums of weights", stage.share * plan.isa.lanes)
     add_rows("o_sums", "sums of the context", stage.share * plan.step.product.ld)
     if #plan.scores.hides > 0 then
       add_rows("test", "whether a context is finite", plan.isa.lanes)
-      if not plan.step.wide then
-        add_rows("seen_values", "values that are not hidden", plan.step.block * stage.values.row + plan.isa.lanes)
-      end
+      add("task", { name = "seen_values", doc = "values that are not hidden", type = scored,
+                    count = plan.step.block * plan.step.seen_row + plan.isa.lanes })
     end
   else
     add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })

@@ -89,7 +89,7 @@ function M.emit(K, place, stage)
         local x, out = p.x:at(head * input.head + row * input.row), p.out:at(head * columns + row * copy.row)
         if_there(K, stage, bounds, row, function()
           K:covered(columns, function(v, at)
-            t:write(v.w, out:at(at), widening.value(K, input, v, x:at(at),
+            t:write(v.w, out:at(at), widening.value(K, input, v, "given", x:at(at),
               p.scales and p.scales:at(head * plan.cfg.seq_kv + row)), v.used)
           end)
         end, function() project.clear_row(K, p.out, row) end)

@@ -13,7 +13,7 @@
  *   numbers   rows of the cache in int8;
  *             sums in float32;
  *             error at most 0.03 for scores up to 16
- *   cost      120 flops; 640 bytes packed, 1,088 bytes of workspace
+ *   cost      120 flops; 640 bytes packed, 768 bytes of workspace
  *             256 bytes of cache for each batch entry
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
@@ -292,65 +292,47 @@ static NOINLINE void queries_rows_1of8(const float *xt, float *x) {
   }
 }
 
-/* Rows of 2 numbers of the cache, in float32. */
-static NOINLINE void widen_keys(const int8_t *x, float *wide, const float *scales, ptrdiff_t rows,
-    ptrdiff_t last) {
-  for (ptrdiff_t row = 0; row < rows; ++row) {
-    const ptrdiff_t next = row + 8 < last ? row + 8 : last;
-    _mm_prefetch((const char *)(x + 2 * next), _MM_HINT_T0);
-    {
-      const __m256 kept = some_int8(x + 2 * row, 2);
-      const __m256 scale = _mm256_set1_ps(scales[row]);
-      const __m256 unscaled = _mm256_mul_ps(kept, scale);
-      _mm256_storeu_ps(wide + 8 * row, unscaled);
-    }
-  }
-}
-
 /* Scores of the keys that a query sees, of the heads that share these. */
 static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrdiff_t first,
-    ptrdiff_t stop, float *wide, const float *scales) {
-  for (ptrdiff_t block = 0; block < ((stop - first + 7) / 8); ++block) {
-    const ptrdiff_t block_key = first + 8 * block < 1 ? first + 8 * block : 1;
-    const ptrdiff_t block_rows = 8 < stop - block_key ? 8 : stop - block_key;
-    widen_keys(k + 2 * block_key, wide, scales + block_key, block_rows, stop - block_key - 1);
-    for (ptrdiff_t tile = 0; tile < ((block_rows + 7) / 8); ++tile) {
-      const ptrdiff_t key = block_key + 8 * tile;
+    ptrdiff_t stop, const float *scales) {
+  const ptrdiff_t tiles = (stop - first + 7) / 8;
+  for (ptrdiff_t tile = 0; tile < tiles; ++tile) {
+    const ptrdiff_t key = first + 8 * tile < 1 ? first + 8 * tile : 1;
+    {
+      __m256 acc_h0[8];
+      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_h0[r] = _mm256_setzero_ps();
       {
-        __m256 acc[8];
-        UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
-        {
-          const __m256 query = _mm256_maskload_ps(q, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
-          UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
-            const __m256 key_r = _mm256_maskload_ps(wide + 64 * tile + 8 * r, _mm256_setr_epi32(-1,
-                -1, 0, 0, 0, 0, 0, 0));
-            acc[r] = _mm256_fmadd_ps(key_r, query, acc[r]);
-          }
+        const __m256 query_h0 = _mm256_maskload_ps(q, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
+        UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
+          const __m256 kept_key = some_int8(k + 2 * key + 2 * r, 2);
+          const __m256 scale_key = _mm256_set1_ps(scales[key + r]);
+          const __m256 key_r = _mm256_mul_ps(kept_key, scale_key);
+          acc_h0[r] = _mm256_fmadd_ps(key_r, query_h0, acc_h0[r]);
         }
-        {
-          __m256 sums_2[4];
-          UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-            const __m256 even_2 = _mm256_blend_ps(acc[2 * i], _mm256_moveldup_ps(acc[2 * i + 1]),
-                0xAA);
-            const __m256 odd_2 = _mm256_blend_ps(acc[2 * i + 1], _mm256_movehdup_ps(acc[2 * i]),
-                0x55);
-            sums_2[i] = _mm256_add_ps(even_2, odd_2);
-          }
-          const __m256 even_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2[0]),
-              _mm256_castps_pd(sums_2[1])));
-          const __m256 odd_4_0 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2[0]),
-              _mm256_castps_pd(sums_2[1])));
-          const __m256 sums_4_0 = _mm256_add_ps(even_4_0, odd_4_0);
-          const __m256 even_4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2[2]),
-              _mm256_castps_pd(sums_2[3])));
-          const __m256 odd_4_1 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2[2]),
-              _mm256_castps_pd(sums_2[3])));
-          const __m256 sums_4_1 = _mm256_add_ps(even_4_1, odd_4_1);
-          const __m256 even_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x20);
-          const __m256 odd_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x31);
-          const __m256 sums_8_0 = _mm256_add_ps(even_8_0, odd_8_0);
-          _mm256_storeu_ps(p + key, sums_8_0);
+      }
+      {
+        __m256 sums_2[4];
+        UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+          const __m256 even_2 = _mm256_blend_ps(acc_h0[2 * i],
+              _mm256_moveldup_ps(acc_h0[2 * i + 1]), 0xAA);
+          const __m256 odd_2 = _mm256_blend_ps(acc_h0[2 * i + 1], _mm256_movehdup_ps(acc_h0[2 * i]),
+              0x55);
+          sums_2[i] = _mm256_add_ps(even_2, odd_2);
         }
+        const __m256 even_4_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2[0]),
+            _mm256_castps_pd(sums_2[1])));
+        const __m256 odd_4_0 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2[0]),
+            _mm256_castps_pd(sums_2[1])));
+        const __m256 sums_4_0 = _mm256_add_ps(even_4_0, odd_4_0);
+        const __m256 even_4_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(sums_2[2]),
+            _mm256_castps_pd(sums_2[3])));
+        const __m256 odd_4_1 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(sums_2[2]),
+            _mm256_castps_pd(sums_2[3])));
+        const __m256 sums_4_1 = _mm256_add_ps(even_4_1, odd_4_1);
+        const __m256 even_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x20);
+        const __m256 odd_8_0 = _mm256_permute2f128_ps(sums_4_0, sums_4_1, 0x31);
+        const __m256 sums_8_0 = _mm256_add_ps(even_8_0, odd_8_0);
+        _mm256_storeu_ps(p + key, sums_8_0);
       }
     }
   }
@@ -441,30 +423,19 @@ static NOINLINE void step_weights(float *p, float *sums, ptrdiff_t first, ptrdif
   _mm256_storeu_ps(sums, all_1);
 }
 
-/* Rows of 2 numbers of the cache, in float32. */
-static NOINLINE void widen_values(const int8_t *x, float *wide, const float *scales, ptrdiff_t rows,
-    ptrdiff_t last) {
-  for (ptrdiff_t row = 0; row < rows; ++row) {
-    const ptrdiff_t next = row + 64 < last ? row + 64 : last;
-    _mm_prefetch((const char *)(x + 2 * next), _MM_HINT_T0);
-    {
-      const __m256 kept = some_int8(x + 2 * row, 2);
-      const __m256 scale = _mm256_set1_ps(scales[row]);
-      const __m256 unscaled = _mm256_mul_ps(kept, scale);
-      _mm256_storeu_ps(wide + 8 * row, unscaled);
-    }
-  }
-}
-
 /* 1 row of the context of 2 columns, added to what is there. */
-static NOINLINE void step_context_1x2(const float *p, const float *v, float *o, ptrdiff_t keys) {
+static NOINLINE void step_context_1x2(const float *p, const int8_t *v, float *o, ptrdiff_t keys,
+    const float *scales) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   for (ptrdiff_t step = 0; step < keys; ++step) {
-    const __m256 b_c0 = _mm256_loadu_ps(v);
+    const __m256 kept_b_c0 = some_int8(v, 2);
+    const __m256 scale_b_c0 = _mm256_set1_ps(scales[0]);
+    const __m256 b_c0 = _mm256_mul_ps(kept_b_c0, scale_b_c0);
     const __m256 a_r0 = _mm256_set1_ps(p[0]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     p += 1;
-    v += 8;
+    v += 2;
+    scales += 1;
   }
   const __m256 old_r0_c0 = _mm256_loadu_ps(o);
   const __m256 sum_r0_c0 = _mm256_add_ps(old_r0_c0, acc_r0_c0);
@@ -473,15 +444,14 @@ static NOINLINE void step_context_1x2(const float *p, const float *v, float *o, 
 
 /* The context of a query, of the heads that share values. */
 static NOINLINE void step_context(const int8_t *v, const float *p, const float *sums, float *o,
-    float *out, ptrdiff_t first, ptrdiff_t stop, float *wide, const float *scales) {
+    float *out, ptrdiff_t first, ptrdiff_t stop, const float *scales) {
   {
     const __m256 zero = _mm256_setzero_ps();
     _mm256_storeu_ps(o, zero);
   }
   if (first < stop) {
     const ptrdiff_t keys = stop - first;
-    widen_values(v + 2 * first, wide, scales + first, keys, stop - first - 1);
-    step_context_1x2(p + first, wide, o, keys);
+    step_context_1x2(p + first, v + 2 * first, o, keys, scales + first);
   }
   {
     const __m256 sum = _mm256_loadu_ps(sums);
@@ -500,10 +470,9 @@ static NOINLINE void attend_1of8(const float *xt, const float *packed, const int
   query_2x1of8_k3(packed, xt, packed + 16, scratch);
   queries_rows_1of8(scratch, scratch + 16);
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
-  step_scores(scratch + 16, keys, scratch + 112, 0, stop, scratch + 32, k_scales);
-  step_weights(scratch + 112, scratch + 160, 0, stop);
-  step_context(values, scratch + 112, scratch + 160, scratch + 176, y, 0, stop, scratch + 32,
-      v_scales);
+  step_scores(scratch + 16, keys, scratch + 32, 0, stop, k_scales);
+  step_weights(scratch + 32, scratch + 80, 0, stop);
+  step_context(values, scratch + 32, scratch + 80, scratch + 96, y, 0, stop, v_scales);
 }
 
 /* A tile of 1 rows and 3 columns, 2 K steps. */
@@ -601,7 +570,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values_scales = (float *)args->cache + 48; /* [1][1][9] */
   const ptrdiff_t past = args->past[0];
   attend_1of8(xt, head + 128 * index, cached_keys + 18 * index, cached_values + 18 * index,
-      task + 192 * index, keys_scales + 9 * index, values_scales + 9 * index, context + 2 * index,
+      task + 112 * index, keys_scales + 9 * index, values_scales + 9 * index, context + 2 * index,
       past);
 }
 

@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_KEPT_PACKED_BYTES 640
-#define TINY_KEPT_WORKSPACE_BYTES 1088
+#define TINY_KEPT_WORKSPACE_BYTES 768
 
 /* The same of args->cache, for each batch entry: entry b begins so many bytes times b from there.
  * How keys and values lie in it depends on h_kv, dk, dv, seq_kv,

@@ -201,26 +201,27 @@ static NOINLINE void mask_row(const unsigned char *mask, float *biases) {
 /* Scores of the keys that a query sees, of the heads that share these. */
 static NOINLINE void step_scores(const float *q, const float *k, float *p, ptrdiff_t first,
     ptrdiff_t stop, const float *mask) {
-  for (ptrdiff_t tile = 0; tile < ((stop - first + 7) / 8); ++tile) {
+  const ptrdiff_t tiles = (stop - first + 7) / 8;
+  for (ptrdiff_t tile = 0; tile < tiles; ++tile) {
     const ptrdiff_t key = first + 8 * tile < 1 ? first + 8 * tile : 1;
     for (ptrdiff_t head = 0; head < 2; ++head) {
-      __m256 acc[8];
-      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc[r] = _mm256_setzero_ps();
+      __m256 acc_h0[8];
+      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_h0[r] = _mm256_setzero_ps();
       {
-        const __m256 query = _mm256_maskload_ps(q + 4 * head, _mm256_setr_epi32(-1, -1, -1, -1, 0,
-            0, 0, 0));
+        const __m256 query_h0 = _mm256_maskload_ps(q + 4 * head, _mm256_setr_epi32(-1, -1, -1, -1,
+            0, 0, 0, 0));
         UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
           const __m256 key_r = _mm256_maskload_ps(k + 8 * key + 8 * r, _mm256_setr_epi32(-1, -1, -1,
               -1, 0, 0, 0, 0));
-          acc[r] = _mm256_fmadd_ps(key_r, query, acc[r]);
+          acc_h0[r] = _mm256_fmadd_ps(key_r, query_h0, acc_h0[r]);
         }
       }
       {
         __m256 sums_2[4];
         UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-          const __m256 even_2 = _mm256_blend_ps(acc[2 * i], _mm256_moveldup_ps(acc[2 * i + 1]),
-              0xAA);
-          const __m256 odd_2 = _mm256_blend_ps(acc[2 * i + 1], _mm256_movehdup_ps(acc[2 * i]),
+          const __m256 even_2 = _mm256_blend_ps(acc_h0[2 * i],
+              _mm256_moveldup_ps(acc_h0[2 * i + 1]), 0xAA);
+          const __m256 odd_2 = _mm256_blend_ps(acc_h0[2 * i + 1], _mm256_movehdup_ps(acc_h0[2 * i]),
               0x55);
           sums_2[i] = _mm256_add_ps(even_2, odd_2);
         }
