@@ -353,6 +353,7 @@ WRONG = [
     (graph(b"\x0a\x05"), "GraphProto.node: the file ends at byte 4"),
     (graph(b"\x0a\x05") + bytes(9), "GraphProto.node: what it is in ends at byte 4"),
     (graph(field(5, field(8, b"\xff"))), "TensorProto.name: ? is no UTF-8"),
+    (graph(field(5, field(8, b"\xff" + 7 * b"\x80"))), "is no UTF-8"),
     (graph(field(5, field(8, b"\xed\xa0\x80"))), "is no UTF-8"),
     (graph(field(5, field(8, bytes(65537)))), "a text of 65537 bytes"),
     (graph(field(5, field(1, 1) * 17 + field(8, "w"))), "tensor w: 17 axes"),

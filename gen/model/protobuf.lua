@@ -43,7 +43,8 @@ local function read_text(at, what)
   local bytes = length(at, what)
   if bytes > LONGEST then at:fail("%s: a text of %d bytes", what, bytes) end
   local text = at:bytes(bytes, what)
-  if not utf8.len(text) then at:fail("%s: %s is no UTF-8", what, words.short(text)) end
+  -- Lua's own decoder takes what follows a 255 for one more bit than a shift has; no UTF-8 has such a byte.
+  if text:find("\xff", 1, true) or not utf8.len(text) then at:fail("%s: %s is no UTF-8", what, words.short(text)) end
   return text
 end
 
