@@ -71,10 +71,10 @@ local function behind_rows(t, scores, sum, c, at)
   return value
 end
 
--- The products of a tile, of q[dk] of each of `heads` heads and some keys, as vectors of the sums: of a head after the
--- other, each with as many keys as there is place for. row(i): the i-th of these keys.
-local function sums(K, at, heads, row)
-  local t, plan = K.t, K.plan
+-- The products of a tile, of q[dk] of each head and some keys; store(c, sums) gets vectors of the sums: of a head after
+-- the other, each with as many keys as there is place for. row(i): the i-th of these keys.
+local function products(K, at, row, store)
+  local t, plan, heads = K.t, K.plan, K.plan.step.heads
   local w, keys = t.isa.full, plan.step.keys // heads
   local acc = {}
   for r = 0, keys - 1 do
@@ -101,7 +101,7 @@ local function sums(K, at, heads, row)
     t:block(function()
       local list = {}
       for i = 0, w.lanes - 1 do list[i] = acc[(c * own + i % own) * heads + i // own] end
-      at.store(c, transpose.sums(t, list))
+      store(c, transpose.sums(t, list))
     end)
   end
 end
@@ -119,13 +119,12 @@ local function score_tile(K, p, at)
     t:op("store", w, nil, place(h, c), behind_rows(t, plan.scores, sum, c, of))
   end
   if heads == 1 then
-    at.store = function(c, sum) finish(0, c, sum) end
-    return sums(K, at, heads, function(r) return r end)
+    return products(K, at, function(r) return r end, function(c, sum) finish(0, c, sum) end)
   end
   K:each("part", heads, function(part)
     t:block(function()
-      at.store = function(c, sum) t:op("store", w, nil, place(part, c), sum) end
-      sums(K, at, heads, function(r) return r // own * w.lanes + part * own + r % own end)
+      products(K, at, function(r) return r // own * w.lanes + part * own + r % own end,
+        function(c, sum) t:op("store", w, nil, place(part, c), sum) end)
     end)
   end)
   for c = 0, step.keys // w.lanes - 1 do
@@ -257,8 +256,8 @@ end
 
 -- ---- context ----
 
--- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of, or
--- {} for operands as they lie; next: rows that are fetched meanwhile.
+-- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of,
+-- where it is no operand as it lies; next: rows that are fetched meanwhile.
 local function context_tile(K, step, tile)
   local t, block, run = K.t, tile.block, tile.run
   local literal = expr.is_const(tile.keys)
@@ -279,7 +278,7 @@ local function context_tile(K, step, tile)
     }
     if p.scales then inner.b.beside[1] = { p = p.scales, step = 1 } end
     if p.next then table.insert(inner.b.beside, { p = p.next, step = tile.row }) end
-    if tile.of.type then
+    if tile.of then
       function inner.b.value(v, name, at, k)
         return widening.value(K, tile.of, v, name, at, p.scales and p.scales:at(k))
       end
@@ -319,10 +318,10 @@ end
 local function context_block(K, step, ptrs, from, keys, next)
   local values = K.plan.attend.values
   local tile = { v = ptrs.v:at(from * values.row), row = values.row, scales = ptrs.scales and ptrs.scales:at(from),
-                 of = values, next = next and ptrs.v:at(next * values.row), name = "" }
+                 of = values.type and values, next = next and ptrs.v:at(next * values.row), name = "" }
   if ptrs.mask then
     seen_values(K, { v = tile.v, seen = ptrs.seen, mask = ptrs.mask:at(from), keys = keys, scales = tile.scales })
-    tile = { v = ptrs.seen, row = step.seen_row, of = {}, name = values.type and "_seen" or "" }
+    tile = { v = ptrs.seen, row = step.seen_row, name = values.type and "_seen" or "" }
   end
   for _, run in ipairs(step.product.runs[1]) do
     K:each("tile", run.count, function(i)
