@@ -49,6 +49,8 @@ local function rounding(plan)
   if quant then
     told[#told + 1] = ("weights are integers of %d bits, with a scale for %s"):format(quant.bits,
       quant.group and ("%d rows of a column"):format(quant.group) or "each column")
+    local of_values = plan.value_weights.quant
+    if of_values ~= quant then told[#told] = told[#told] .. (", those of values of %d bits"):format(of_values.bits) end
   end
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end

@@ -109,7 +109,7 @@ local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() en
 
 -- The tables of a list of fills, as initializers.
 local function pack_text(list, h)
-  local terms, fills, in_pairs, quants, sizes, instead = {}, {}, {}, {}, {}, {}
+  local terms, fills, in_pairs, quants, of_values, sizes, instead = {}, {}, {}, {}, {}, {}, {}
   for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
   for _, matrix in ipairs(list.more) do
     sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
@@ -141,7 +141,8 @@ local function pack_text(list, h)
   for _, fill in ipairs(list.fills) do add(fills, fill) end
   for _, fill in ipairs(list.pairs) do add(in_pairs, fill) end
   for _, fill in ipairs(list.quants) do add(quants, fill) end
-  return { terms, fills, in_pairs, quants }, cprint.list(sizes, "    "),
+  for _, fill in ipairs(list.value_quants) do add(of_values, fill) end
+  return { terms, fills, in_pairs, quants, of_values }, cprint.list(sizes, "    "),
     #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
 end
 
@@ -155,6 +156,8 @@ local packing_tables = {
     count = "pair_count" },
   { doc = "the same of quants", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
     count = "quant_count" },
+  { doc = "the same of quants of values", type = "mhagen_pack_fill", name = "pack_value_quants",
+    pointer = "value_quants", count = "value_quant_count" },
   { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
     count = "need_count" },
 }
@@ -267,9 +270,11 @@ function M.kernel(cfg)
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
   local quant = quant_text(plan.weights.quant) .. pair_text(plan) .. deep_text(tiles.deep(plan.product))
+  local small = table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })
+  table.move(rows[5], 1, #rows[5], #small + 1, small)
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
-    rope .. quant, table.unpack(table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })))
-  rows[5] = weight_needs
+    rope .. quant, table.unpack(small))
+  rows[6] = weight_needs
   local tables, fields = packing_text(rows)
   local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan))
   local test_inputs, test_bits = test_values(test_rows)

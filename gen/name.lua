@@ -6,7 +6,8 @@
 --          [_mask_<mask>][_<mask_dims>][_cap<softcap>][_sink][_scores_<scores>][_qk<qk_norm>][_span<norm_span>]
 --          [_eps<norm_eps>][_rope_<rope>][_th<rope_theta>][_append|_fixed][_p<project>][_<layout>]
 --          [_cache_<cache_layout>][_sc<scale>][_attend_<attend_dtype>][_sums_<sum_dtype>]
---          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>][_u<unroll>]_<isa>
+--          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>]
+--          [_wv_<value_weight_dtype>][_u<unroll>]_<isa>
 --
 -- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
 -- in brackets is there when its key differs from its default. The schedule keys are not part of a name:

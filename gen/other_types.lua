@@ -7,7 +7,7 @@ local plan_of = require "plan"
 
 local M = {}
 
-local KEYS = { "dtype", "attend_dtype", "sum_dtype", "weight_dtype", "io_dtype", "cache_dtype" }
+local KEYS = { "dtype", "attend_dtype", "sum_dtype", "weight_dtype", "value_weight_dtype", "io_dtype", "cache_dtype" }
 
 -- Whether an option is about another one, without which it has no effect.
 local function is_beside(key, other)

@@ -50,7 +50,8 @@ function Pack:add(text, fill)
     if round and round.count > 1 then rounds[#rounds + 1] = round end
   end
   fill.text, fill.rounds = text, rounds
-  table.insert(fill.quants and self.quants or fill.pairs and self.pairs or self.fills, fill)
+  local quants = fill.quant and (fill.quant == self.plan.weights.quant and self.quants or self.value_quants)
+  table.insert(quants or fill.pairs and self.pairs or self.fills, fill)
 end
 
 -- Adds one of the weights of blocks of heads.
@@ -77,20 +78,20 @@ function Pack:rows(product, to, build)
   end
 end
 
--- A fill of weights, in pairs or as quants where a plan has them so.
+-- A fill of weights, in pairs where a plan has them so, or as quants of a kind.
 function Pack:of_weights(fill)
-  fill.pairs, fill.quants = self.plan.product.group > 1, self.plan.weights.quant ~= nil
+  fill.pairs = self.plan.product.group > 1
   return fill
 end
 
--- { matrices, rows, more, fills, pairs, quants, deep }; rows: what gen/score has of a number for each head; more:
--- matrices of some configs; pairs: fills of pairs; quants: of quants; deep: so many of their words of a column lie side
--- by side.
+-- { matrices, rows, more, fills, pairs, quants, value_quants, deep }; rows: what gen/score has of a number for each
+-- head; more: matrices of some configs; pairs: fills of pairs; quants: of quants; value_quants: of those of Wv where
+-- they are others; deep: so many of their words of a column lie side by side.
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
 -- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
 -- begins, and for a product the first of its `inner` columns of a.
 function M.list(plan)
-  local pack = setmetatable({ plan = plan, fills = {}, pairs = {}, quants = {} }, Pack)
+  local pack = setmetatable({ plan = plan, fills = {}, pairs = {}, quants = {}, value_quants = {} }, Pack)
   for _, letter in ipairs { "q", "k", "v", "o" } do
     for _, stage in ipairs(plan.stages) do
       if stage.letter == letter then kinds.of(stage).fills(pack, stage) end
@@ -98,7 +99,8 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           fills = pack.fills, pairs = pack.pairs, quants = pack.quants, deep = tiles.deep(plan.product) }
+           fills = pack.fills, pairs = pack.pairs, quants = pack.quants, value_quants = pack.value_quants,
+           deep = tiles.deep(plan.product) }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -121,8 +123,8 @@ function M.packing(plan)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
   return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, pair_f16 = M.pair_f16(plan),
-           deep = list.deep,
-           quants = list.quants, quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
+           deep = list.deep, quants = list.quants, value_quants = list.value_quants, quant = plan.weights.quant,
+           sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 

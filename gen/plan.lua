@@ -325,9 +325,9 @@ function M.product(cfg, key)
   return (type.quantized and isas.integers or isas.product)(isa, type)
 end
 
--- The plan as a target of tiles whose operand B is weights, which may be quants.
-local function of_weights(plan)
-  local quant, own = types.quants[plan.cfg.weight_dtype], plan.product.quant
+-- The plan as a target of tiles whose operand B is weights, which may be quants of a kind.
+local function of_weights(plan, kind)
+  local quant, own = types.quants[kind], plan.product.quant
   if own then return setmetatable({ quant = own }, { __index = plan }) end
   if not quant then return plan end
   local product = isas.quantized(plan.isa, plan.product, quant, not quant.columns and plan.cfg.group or nil)
@@ -356,7 +356,8 @@ function M.build(cfg)
                  per_cycle = 2.0 * isa.lanes } -- flops at one FMA of a full vector a cycle
   plan.whole_p = #graph.sheets(cfg) > 0 -- the weights of all keys are kept, not of a block
   if not plan.cpu then refuse("cpu", cfg.cpu, ("has no isa = %s"):format(isa.name)) end
-  plan.weights = of_weights(plan)
+  plan.weights = of_weights(plan, cfg.weight_dtype)
+  plan.value_weights = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.weights
   check_inputs(cfg)
   local formula = graph.of(cfg, plan.scores)
   paired.choose(plan, formula)

@@ -612,8 +612,8 @@ static int host_pack(lua_State *L) {
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
 
-  enum { KINDS = 3 };
-  static const char *const kinds[KINDS] = {"fills", "pairs", "quants"};
+  enum { KINDS = 4 };
+  static const char *const kinds[KINDS] = {"fills", "pairs", "quants", "value_quants"};
   size_t counts[KINDS], count = 0;
   for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, 1, kinds[kind]);
   const int lists = lua_gettop(L) - KINDS + 1;
@@ -631,6 +631,7 @@ static int host_pack(lua_State *L) {
   packing.fills = list, packing.fill_count = (int)counts[0];
   packing.pairs = packing.fills + counts[0], packing.pair_count = (int)counts[1];
   packing.quants = packing.pairs + counts[1], packing.quant_count = (int)counts[2];
+  packing.value_quants = packing.quants + counts[2], packing.value_quant_count = (int)counts[3];
   lua_pushvalue(L, 1);
   packing.pair_f16 = flag_in(L, "pair_f16");
   lua_pop(L, 1);

@@ -97,7 +97,9 @@ function M.k_chunks(target, steps)
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
   local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
   while quant.group % size > 0 do size = size - quant.in_word end
-  return M.pieces(steps, math.min(steps, size))
+  local chunks = M.pieces(steps, math.min(steps, size))
+  chunks.group = quant.group
+  return chunks
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
@@ -244,9 +246,10 @@ function M.choose_rows(target, key, n, vectors, a_order, cost, even)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, stored two and two if they are `even`, the runs of its tiles; ld = numbers from row to row, steps and
--- their chunks; of the panels of B, each as wide as a block and of `depth` rows: panels = their number, floats = their
--- size, and where a block's begin, first and panel. keys: the schedule's for rows and vectors.
+-- `rows` rows, stored two and two if they are `even`, the runs of its tiles; multiply = the target's product, ld =
+-- numbers from row to row, steps and their chunks; of the panels of B, each as wide as a block and of `depth` rows:
+-- panels = their number, floats = their size, and where a block's begin, first and panel. keys: the schedule's for rows
+-- and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
@@ -270,7 +273,7 @@ function M.columns(target, keys, sets, columns, steps, a_order)
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
   best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps), M.depth(target.product, steps)
-  best.quant, best.in_step, best.scales = target.product.quant, M.in_step(target.product), target.product.scales
+  best.multiply = target.product
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do
     block.first, block.panel = best.panels, best.floats

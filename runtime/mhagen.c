@@ -367,7 +367,8 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
   place to = {fill->scale, panel + (row - behind) * fill->width + behind, deep,
               (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0};
   if (bits > 8) return to;
-  const ptrdiff_t group = packing->quant_group ? packing->quant_group : fill->steps;
+  const ptrdiff_t given = bits == packing->quant_bits ? packing->quant_group : 0;
+  const ptrdiff_t group = given ? given : fill->steps;
   const ptrdiff_t scales = (fill->steps + group - 1) / group;
   to.scales = panel + (words + step / group) * fill->width;
   if (packing->quant_sums) to.sums = panel + (words + scales) * fill->width;
@@ -487,6 +488,8 @@ void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *p
               packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scale, packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quant, packed);
+  write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scale, packed);
+  write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_quant, packed);
 }
 
 mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {

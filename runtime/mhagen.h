@@ -191,7 +191,8 @@ enum {
   MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
   MHAGEN_WEIGHT_DTYPE = 67108864, /* wq, wk, wv and wo are integers times scales, weight_dtype */
   MHAGEN_IO_DTYPE = 134217728, /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
-  MHAGEN_CACHE_DTYPE = 268435456 /* rows of the cache are of mhagen_kernel.cache_dtype */
+  MHAGEN_CACHE_DTYPE = 268435456, /* rows of the cache are of mhagen_kernel.cache_dtype */
+  MHAGEN_VALUE_WEIGHT_DTYPE = 536870912 /* wv is of mhagen_kernel.value_weight_dtype */
 };
 
 enum { /* what args->scores are */
@@ -294,6 +295,7 @@ typedef struct mhagen_kernel {
   unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
   const char *weight_dtype; /* where the options say so: "int8", "int4" */
   int group; /* of int4: rows of a column that share a scale */
+  const char *value_weight_dtype; /* of wv, where the options say so: "int8" */
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
   const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is attention's */
   const char *sum_dtype; /* of sums of the projections' products: "f16"; null is float32 or int32 */
@@ -453,6 +455,8 @@ typedef struct mhagen_packing {
   int quant_sums;        /* whether there are the sums */
   int pair_f16;          /* whether pairs are of half precision */
   ptrdiff_t deep;        /* words of pairs and quants side by side; 0 is 1 */
+  const mhagen_pack_fill *value_quants; /* fills of quants of 8 bits beside those of fewer bits, */
+  int value_quant_count;                /* with a scale for all of a panel's column */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */

@@ -179,6 +179,7 @@ def grid(rows):
     types = [choice for row in rows if row["key"] in TYPES for choice in row["choices"] if choice != "f32"]
     configs += [base(**everything, dtype=dtype) for dtype in dict.fromkeys(types)]
     configs += [base(**everything, weight_dtype=kind) for kind in ("int8", "int4")]
+    configs.append(base(**everything, weight_dtype="int4", value_weight_dtype="int8"))
     configs += [base(d_model=n, dk=5, seq=3, weight_dtype=kind) for n in (3, 7, 8, 9, 31, 33, 64, 65)  # whole words
                 for kind in ("int8", "int4")]
     configs += [dict(h=3, d_model=7, dk=5, dv=11, seq=13),

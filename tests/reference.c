@@ -383,14 +383,19 @@ static const char *quants_of(const mhagen_kernel *shape) {
   return has_integers(shape) ? "int8" : shape->options & MHAGEN_WEIGHT_DTYPE ? shape->weight_dtype : NULL;
 }
 
-/* Rows of a column of weights that share a scale. */
-static size_t rows_of_scale(const mhagen_kernel *shape, size_t in) {
-  return strcmp(quants_of(shape), "int4") ? in : (size_t)shape->group;
+/* Those of Wv. */
+static const char *quants_of_values(const mhagen_kernel *shape) {
+  return shape->options & MHAGEN_VALUE_WEIGHT_DTYPE ? shape->value_weight_dtype : quants_of(shape);
+}
+
+/* Rows of a column of such weights that share a scale. */
+static size_t rows_of_scale(const mhagen_kernel *shape, const char *quants, size_t in) {
+  return strcmp(quants, "int4") ? in : (size_t)shape->group;
 }
 
 /* Each magnitude of a matrix becomes the largest that shares its scale; NaN stays. */
-static void largest_of_scales(const mhagen_kernel *shape, mhagen_layout layout, size_t in, size_t out, float *w) {
-  const size_t group = rows_of_scale(shape, in), row = layout == MHAGEN_OUT_IN ? 1 : out,
+static void largest_of_scales(size_t group, mhagen_layout layout, size_t in, size_t out, float *w) {
+  const size_t row = layout == MHAGEN_OUT_IN ? 1 : out,
                column = layout == MHAGEN_OUT_IN ? in : 1;
   for (size_t first = 0; first < in; first += group) {
     const size_t end = first + group < in ? first + group : in;
@@ -405,11 +410,11 @@ static void largest_of_scales(const mhagen_kernel *shape, mhagen_layout layout, 
   }
 }
 
-static const float *weight_magnitudes(const mhagen_kernel *shape, mhagen_layout layout, const float *w, size_t in,
-                                      size_t out, int largest, float **room) {
+static const float *weight_magnitudes(const mhagen_kernel *shape, const char *quants, mhagen_layout layout,
+                                      const float *w, size_t in, size_t out, int largest, float **room) {
   float *const to = *room;
   const float *const made = magnitudes(w, in * out, largest, room);
-  if (made && quants_of(shape)) largest_of_scales(shape, layout, in, out, to);
+  if (made && quants) largest_of_scales(rows_of_scale(shape, quants, in), layout, in, out, to);
   return made;
 }
 
@@ -430,6 +435,7 @@ static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const num
                vx = batch * e->m * e->v_width, hq = e->h * e->dk,
                hk = e->h_kv * e->dk, hv = e->h_kv * e->dv, ho = e->h * e->dv;
   const mhagen_weights *w = &from->weights;
+  const char *quants = quants_of(shape);
   const size_t of_weights = (e->d + 1) * hq + (e->k_width + 1) * hk + (e->v_width + 1) * hv +
                             (ho + 1) * e->y_width;
   float *room = malloc((qx + kx + vx + of_weights) * sizeof *room), *at = room;
@@ -439,19 +445,20 @@ static float *make_magnitudes(const mhagen_kernel *shape, numbers *to, const num
   to->vx = magnitudes(from->vx, vx, largest, &at);
   to->weights = (mhagen_weights){.layout = w->layout};
   if (projects(e, MHAGEN_PROJECT_Q)) {
-    to->weights.wq = weight_magnitudes(shape, w->layout, w->wq, e->d, hq, largest, &at);
+    to->weights.wq = weight_magnitudes(shape, quants, w->layout, w->wq, e->d, hq, largest, &at);
     to->weights.bq = magnitudes(w->bq, hq, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_K)) {
-    to->weights.wk = weight_magnitudes(shape, w->layout, w->wk, e->k_width, hk, largest, &at);
+    to->weights.wk = weight_magnitudes(shape, quants, w->layout, w->wk, e->k_width, hk, largest, &at);
     to->weights.bk = magnitudes(w->bk, hk, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_V)) {
-    to->weights.wv = weight_magnitudes(shape, w->layout, w->wv, e->v_width, hv, largest, &at);
+    to->weights.wv =
+        weight_magnitudes(shape, quants_of_values(shape), w->layout, w->wv, e->v_width, hv, largest, &at);
     to->weights.bv = magnitudes(w->bv, hv, 0, &at);
   }
   if (projects(e, MHAGEN_PROJECT_O)) {
-    to->weights.wo = weight_magnitudes(shape, w->layout, w->wo, ho, e->y_width, 0, &at);
+    to->weights.wo = weight_magnitudes(shape, quants, w->layout, w->wo, ho, e->y_width, 0, &at);
     to->weights.bo = magnitudes(w->bo, e->y_width, 0, &at);
   }
   if (has_integers(shape)) {
@@ -1010,9 +1017,8 @@ static inexact inexact_room(rounding *r, size_t count) {
 }
 
 /* Weights as integers times a scale, [in][out]. */
-static void quantize_weights(const mhagen_kernel *shape, size_t in, size_t out, double *w) {
-  const size_t group = rows_of_scale(shape, in);
-  const int nibbles = !strcmp(quants_of(shape), "int4");
+static void quantize_weights(const char *quants, size_t group, size_t in, size_t out, double *w) {
+  const int nibbles = !strcmp(quants, "int4");
   const double most = nibbles ? 7 : 127, least = nibbles ? -8 : -127;
   for (size_t first = 0; first < in; first += group) {
     const size_t end = first + group < in ? first + group : in;
@@ -1034,12 +1040,15 @@ static void quantize_weights(const mhagen_kernel *shape, size_t in, size_t out, 
 
 static void take_weights(rounding *r, int i, const float *w, const float *b, size_t in, size_t out) {
   const int flipped = r->given.layout == MHAGEN_OUT_IN;
+  const char *quants = i == 2 ? quants_of_values(r->shape) : quants_of(r->shape);
   r->w[i] = room_for(r, in * out), r->exact[i] = room_for(r, in * out), r->b[i] = room_for(r, out);
   for (size_t j = 0; j < in * out && w && !r->short_of_memory; j++) {
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
-    r->w[i][j] = quants_of(r->shape) ? r->exact[i][j] : nearest(r->own, r->exact[i][j]);
+    r->w[i][j] = quants ? r->exact[i][j] : nearest(r->own, r->exact[i][j]);
   }
-  if (quants_of(r->shape) && w && !r->short_of_memory) quantize_weights(r->shape, in, out, r->w[i]);
+  if (quants && w && !r->short_of_memory) {
+    quantize_weights(quants, rows_of_scale(r->shape, quants, in), in, out, r->w[i]);
+  }
   for (size_t j = 0; j < out && b && !r->short_of_memory; j++) r->b[i][j] = (double)b[j];
 }
 

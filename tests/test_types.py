@@ -153,10 +153,18 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
         assert said in text, said
     said = run(MHAGEN, "explain", *shape)
     assert "weights are integers of 4 bits, with a scale for 16 rows of a column" in said
-    # int8 takes a quarter of float32's bytes, and scales; int4 half of that, and more scales.
+    run(MHAGEN, "gen", *shape, "value_weight_dtype=int8", "name=v", "-o", tmp_path)
+    text = (tmp_path / "v.c").read_text()
+    for said in ('.weight_dtype = "int4"', '.value_weight_dtype = "int8"', ".quant_bits = 4", ".value_quant_count = ",
+                 ".error = 0.12", "MHAGEN_WEIGHT_DTYPE | MHAGEN_VALUE_WEIGHT_DTYPE"):
+        assert said in text, said
+    said = run(MHAGEN, "explain", *shape, "value_weight_dtype=int8")
+    assert "with a scale for 16 rows of a column, those of values of 8 bits; sums" in said
+    # int8 takes a quarter of float32's bytes, and scales; int4 half of that, and more scales; a quarter is Wv.
     sizes = {kind: packed_bytes(f"h=4 d_model=256 dk=64 seq=1 isa=scalar weight_dtype={kind}", tmp_path)
-             for kind in ("dtype", "int8", "int4")}
+             for kind in ("dtype", "int8", "int4", "int4 value_weight_dtype=int8")}
     assert 0.25 < sizes["int8"] / sizes["dtype"] < 0.26 and 0.156 < sizes["int4"] / sizes["dtype"] < 0.17, sizes
+    assert abs(sizes["int4 value_weight_dtype=int8"] - (sizes["int8"] + 3 * sizes["int4"]) / 4) < 2000, sizes
 
 
 def packed_bytes(config, folder):
@@ -175,6 +183,11 @@ def packed_bytes(config, folder):
     ("sum_dtype=f16", "sum_dtype = f16: must be with one of dtype, or it has no effect"),
     ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),
+    ("value_weight_dtype=int8", "value_weight_dtype = int8: must be with one of weight_dtype, or it has no effect"),
+    ("weight_dtype=int8 value_weight_dtype=int8",
+     "value_weight_dtype = int8: must be weight_dtype with weight_dtype = int8, which makes all weights int8"),
+    ("weight_dtype=int4 value_weight_dtype=int8 project=qk",
+     "value_weight_dtype = int8: must be weight_dtype with project = qk, which does not project V"),
     ("strassen=true weight_dtype=int4",
      "strassen = true: must be false with weight_dtype, for it would quantize sums of weights"),
 ])
@@ -209,6 +222,7 @@ def types_told(*words):
 
 @pytest.mark.parametrize("config, smaller", [
     ("h=2 d_model=24 dk=8 seq=9 isa=scalar batch=20", "weight_dtype=int8 weight_dtype=int4 dtype=int8"),
+    ("h=2 d_model=64 dk=8 seq=9 isa=scalar weight_dtype=int8", "weight_dtype=int4"),
     ("h=2 d_model=40 dk=8 seq=5 isa=neon_fp16 dtype=f16", "sum_dtype=f16 weight_dtype=int8"),
     ("h=2 d_model=64 dk=16 seq=20 isa=avx512_bf16 kv_rows=4", "dtype=bf16 weight_dtype=int8 dtype=int8"),
     ("h=4 h_kv=2 d_model=32 dk=8 seq=1 seq_kv=40 cache=append isa=avx2 dtype=bf16 cache_dtype=int8", "")])

@@ -68,9 +68,11 @@ local function panel(quant, steps, width, scale, of)
   return table.concat(words) .. table.concat(scales) .. table.concat(sums)
 end
 
--- Two panels of three of six columns and one of padding, with a row of weights that is no part of them.
-local function quants(check, quant, steps, in_out)
-  local name = ("%d bits, group %s, %d steps, in_out %s"):format(quant.bits, quant.group, steps, in_out)
+-- Two panels of three of six columns and one of padding, with a row of weights that is no part of them. beside: how the
+-- quants of other weights are, where these are those of values.
+local function quants(check, quant, steps, in_out, beside)
+  local name = ("%d bits, group %s, %d steps, in_out %s, beside %s bits"):format(quant.bits, quant.group, steps, in_out,
+    beside and beside.bits)
   local special = { [0] = 127.0, 63.5, -64.5, 0.5, 1.5, -2.5, -127.0 } -- quants and ties, where the scale is 1
   local function weight(row, column)
     if column == 0 then return special[row] or 0.0 end
@@ -88,7 +90,8 @@ local function quants(check, quant, steps, in_out)
   local fill = { to = 8, steps = steps, used = 3, width = 4, scale = 0.75,
                  terms = { { a = "wq", row = 1, column = 0 } }, rounds = { { count = 2, to = size, column = 3 } } }
   local packed = host.pack({ bytes = 4 * (8 + 2 * size), sizes = { wq = { steps + 1, 6 } }, instead = {}, fills = {},
-                             pairs = {}, quants = { fill }, quant = quant }, { wq = wq, in_out = in_out })
+                             pairs = {}, quants = beside and {} or { fill }, value_quants = beside and { fill } or {},
+                             quant = beside or quant }, { wq = wq, in_out = in_out })
   local want = { ("\0"):rep(32) }
   for i = 0, 1 do
     want[#want + 1] = panel(quant, steps, 4, 0.75, function(k, c) return c < 3 and given(k + 1, i * 3 + c) or 0.0 end)
@@ -107,6 +110,7 @@ return function(check)
     quants(check, { bits = 8 }, 4, in_out)
     quants(check, { bits = 8, sums = true }, 11, in_out)
     quants(check, { bits = 8, group = 8 }, 19, in_out)
+    quants(check, { bits = 8 }, 19, in_out, { bits = 4, group = 8 })
     quants(check, { bits = 4, group = 8 }, 8, in_out)
     quants(check, { bits = 4, group = 16 }, 37, in_out)
     quants(check, { bits = 4, sums = true }, 9, in_out)

@@ -191,7 +191,7 @@ local function dequantized(quant, rows, columns, weights)
 end
 
 -- What mhagen_pack of the runtime does, for weights as MHAGEN_IN_OUT has them. Words of quants are integers.
-local function pack_weights(list, quant, weights, packed)
+local function pack_weights(list, weights, packed)
   local columns = {}
   for _, matrices in ipairs { list.matrices, list.more } do
     for _, matrix in ipairs(matrices) do columns[matrix[1]] = matrix[3] end
@@ -215,6 +215,7 @@ local function pack_weights(list, quant, weights, packed)
     return sum
   end
   local function quants(fill, moved)
+    local quant = fill.quant
     local to, in_word, group = fill.to + moved.to, 32 // quant.bits, quant.group or fill.steps
     local deep = list.deep
     local words = -(-fill.steps // (in_word * deep)) * deep
@@ -259,7 +260,9 @@ local function pack_weights(list, quant, weights, packed)
     end
   end
   for _, fill in ipairs(list.fills) do rounds(fill, panel, 1, { to = 0, row = 0, column = 0, first = 0 }) end
-  for _, fill in ipairs(list.quants) do rounds(fill, quants, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  for _, fills in ipairs { list.quants, list.value_quants } do
+    for _, fill in ipairs(fills) do rounds(fill, quants, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  end
 end
 
 -- Turns a head's columns, each a list of all rows; place: that of row 0, as the tables count.
@@ -383,10 +386,11 @@ local function kernel_of(text, kv_len)
   for _, matrix in ipairs(list.more) do weights[matrix[1]] = input(matrix[1], matrix[2] * matrix[3]) end
   local packed = evaluate.buffer("packed", plan.packed.total, function() return 0.0 end)
   local quant = plan.weights.quant
-  pack_weights(list, quant, weights, packed)
+  pack_weights(list, weights, packed)
   packed.buffer.constant = true
   for _, matrix in ipairs(quant and list.matrices or {}) do
-    if not biases[matrix[1]] then weights[matrix[1]] = dequantized(quant, matrix[2], matrix[3], weights[matrix[1]]) end
+    local own = matrix[1] == "wv" and plan.value_weights.quant or quant
+    if not biases[matrix[1]] then weights[matrix[1]] = dequantized(own, matrix[2], matrix[3], weights[matrix[1]]) end
   end
 
   local function arguments()
@@ -480,6 +484,7 @@ local function kernels()
       { "h=1 d_model=9 dk=7 seq=2 weight_dtype=int4 group=8 unroll=full fold=off" },
       { "h=3 d_model=37 dk=11 seq=6 seq_kv=4 attention=cross weight_dtype=int4 fold=off probs=true" },
       { "h=2 d_model=70 dk=9 seq=3 weight_dtype=int4 group=24 k_block=16 unroll=k fold=off" },
+      { "h=2 h_kv=1 d_model=70 dk=9 seq=3 weight_dtype=int4 value_weight_dtype=int8 k_block=16 fold=off" },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
         "kv_len=true", { [0] = 9 } },

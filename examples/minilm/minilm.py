@@ -33,7 +33,8 @@ SENTENCE = "The quick brown fox jumps over the lazy dog"
 # By the type of weights or operands: the least cosine, the largest difference of an embedding, and of the attention
 # weights.
 LIMITS = {"f32": (0.999999, 2e-5, 1e-5), "bf16": (0.9999, 2e-3, 2e-2), "f16": (0.99999, 3e-4, 3e-3),
-          "int8": (0.994, 2e-2, 1e-1), "weights int8": (0.999, 5e-3, 5e-2), "weights int4": (0.97, 5e-2, 3e-1)}
+          "int8": (0.994, 2e-2, 1e-1), "weights int8": (0.999, 5e-3, 5e-2), "weights int4": (0.97, 5e-2, 3e-1),
+          "weights int4, Wv int8": (0.99, 3e-2, 2e-1)}
 TOP = 3  # of a ranking
 
 erf = np.vectorize(math.erf, otypes=[np.float32])
@@ -134,9 +135,12 @@ def main():
     mhagen, folder = ROOT / "build/mhagen", ROOT / "build/minilm"
     shape = SHAPE | {"isa": args.isa or kernels.best_isa(mhagen, args.dtype), "dtype": args.dtype}
     numbers = f"weights {args.weights}" if args.weights else args.dtype
-    limits = LIMITS[numbers]
     if args.weights:
         shape["weight_dtype"] = args.weights
+    if args.value_weights:
+        numbers += f", Wv {args.value_weights}"
+        shape["value_weight_dtype"] = args.value_weights
+    limits = LIMITS[numbers]
     plain = kernels.build(mhagen, folder, name="minilm", **shape)
     probs = kernels.build(mhagen, folder, name="minilm_probs", probs="true", **shape)
     expected = {"onnx": reference.OnnxReference, "torch": reference.TorchReference}[args.reference](MODEL_DIR)

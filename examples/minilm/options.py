@@ -13,11 +13,15 @@ def parse():
     parser.add_argument("--dtype", choices=["f32", "bf16", "f16", "int8"], default="f32",
                         help="of operands (default f32)")
     parser.add_argument("--weights", choices=["int8", "int4"], help="of packed weights, where they are smaller")
+    parser.add_argument("--value-weights", choices=["int8"], help="of Wv, beside --weights int4")
     parser.add_argument("--layer", type=int, default=0, choices=range(LAYERS), help="the layer to draw (default 0)")
     parser.add_argument("--reference", choices=["onnx", "torch"], default="onnx",
                         help="torch needs packages that requirements.in leaves out (default onnx)")
     parser.add_argument("--out", type=Path, default=Path("build/minilm"), help="where the picture goes")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.value_weights and args.weights != "int4":
+        parser.error("--value-weights: is for --weights int4")
+    return args
 
 
 if __name__ == "__main__":

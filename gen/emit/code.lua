@@ -150,9 +150,8 @@ end
 -- The chunks of a long sum: run(mode, k0, steps), mode "only", or "first" and then "next".
 function Code:chunks(chunks, run)
   if chunks.count == 1 then return run("only", 0, chunks.last) end
-  local quant = self.plan.weights.quant
-  if quant and quant.group then
-    choices.say(self.t.why, ("sums of at most %d steps in one chain"):format(quant.group), "groups have scales")
+  if chunks.group then
+    choices.say(self.t.why, ("sums of at most %d steps in one chain"):format(chunks.group), "groups have scales")
   elseif not self.plan.cfg.k_block then
     choices.add(self.t.why, "k_block")
   end

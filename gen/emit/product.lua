@@ -15,13 +15,15 @@ local function target_of(K, tile, c)
            product = tile.c.pairs and K.plan.attend_product }
 end
 
--- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step }, for quants also their scales.
+-- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
+-- multiplies it, and for quants also their scales.
 function M.operand(product, block, panel, k0)
-  local quant, width, in_step = product.quant, block.width, product.in_step
-  if not quant then return { p = panel:at(k0 * width), step = width } end
+  local own, width = product.multiply, block.width
+  local quant, in_step = own.quant, tiles.in_step(own)
+  if not quant then return { p = panel:at(k0 * width), step = width, product = own } end
   local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
-  return { p = panel:at(expr.share(k0, in_step) * width), step = width,
-           scales = panel:at(row * width):as(product.scales) }
+  return { p = panel:at(expr.share(k0, in_step) * width), step = width, product = own,
+           scales = panel:at(row * width):as(own.scales) }
 end
 
 -- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
@@ -31,13 +33,12 @@ local function summing(K, product, rows, vectors, steps)
   return tiles.round_up(unroll * deep, tiles.in_step(product)), chains
 end
 
--- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function,
--- product, if not that of the weights, rows, vecs, mode, steps; a { p, row, step } and b { p, step } as gemm.tile has
--- them, c { p, row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is
--- gemm's way to start from it.
+-- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
+-- mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, b also with its product; c { p, row, exact,
+-- pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
 local function chunk_tile(K, tile)
   if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
-  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.product or K.plan.weights.product
+  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.b.product
   local bias = not next_chunk and tile.bias
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
@@ -63,7 +64,7 @@ end
 -- The same of words of bytes: all K steps, whose sums are integers. b.scales are those of
 -- the columns, behind which what sums begin with may be, a.scales those of the rows.
 local function words_tile(K, tile)
-  local t, product, steps = K.t, K.plan.product, tile.steps
+  local t, product, steps = K.t, tile.b.product, tile.steps
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "row_scales", "in", tile.a.scales },
                    { "scales", "in", tile.b.scales }, { "c", "out", tile.c.p } }
   if tile.bias then table.insert(params, 5, { "bias", "in", tile.bias }) end
@@ -117,10 +118,10 @@ function M.rows(K, label, product, group, weights, b, bias, c)
       K:chunks(product.chunks, function(mode, k0, steps)
         chunk_tile(K, {
           name = ("%s_%dx%s"):format(label, run.size, group.name),
-          text = ("%d rows for a group of queries"):format(run.size), product = K.plan.applying.product,
+          text = ("%d rows for a group of queries"):format(run.size),
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
           a = { p = weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
-          b = { p = b:at(k0 * group.width), step = group.width },
+          b = { p = b:at(k0 * group.width), step = group.width, product = K.plan.applying.product },
           bias = bias and bias:at(row), start = gemm.from_row,
           c = { p = c:at(row * group.width), row = group.width },
         })

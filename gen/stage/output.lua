@@ -186,7 +186,8 @@ function M.fills(pack, stage)
   pack:panels(product, pack:at "wo", function(block, to, round)
     local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
     pack:add(weights.text, pack:of_weights { to = to, steps = weights.steps, used = block.used, width = block.width,
-      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round } })
+      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round },
+      quant = product.multiply.quant })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
     terms = bias.terms, rounds = {} })

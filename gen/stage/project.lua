@@ -25,7 +25,7 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 
 function M.plan(plan, stage)
   local cost
-  stage.product, cost = tiles.columns(plan.weights, M.keys,
+  stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
   if stage.c.pairs and not stage.c.in_place then
@@ -278,7 +278,8 @@ function M.fills(pack, stage)
   local weights, product = stage.weights, stage.product
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
     pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = block.used, width = block.width,
-      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round } })
+      scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round },
+      quant = product.multiply.quant })
   end)
   M.fill_more(pack, stage)
 end
