@@ -54,7 +54,9 @@ function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
 -- Numbers that the biases take: of the widest group, or of one query of the heads that share keys, in a step.
 function M.count(plan)
   if plan.step then return (M.by_head(plan) and plan.attend.share or 1) * M.row_count(plan) end
-  local rows = tiles.round_up(plan.kv_rows, plan.attend_product.group) -- also of the last word of keys
+  local product = plan.attend_product
+  local words = tiles.ceil_div(plan.kv_rows, product.group)
+  local rows = product.group * tiles.padded(product, words) -- also of the last word of keys, and as far as tiles reach
   if mask.steps(plan.cfg).q > 0 then return rows * plan.widest end
   return math.max(rows, M.row_count(plan))
 end
