@@ -56,8 +56,8 @@ local against_attention = {
 
 -- And against tiles of them in attention.
 local against_tiles = {
-  { function(plan, list) return attend_of(list).depth % (plan.attend_product.group * plan.isa.tile) > 0 end,
-    "dk is no multiple of what a row of a tile has" },
+  { function(plan, list) return attend_of(list).depth < plan.isa.tile end,
+    "dk is less than half of what a row of a tile has" },
   { function(plan) return (plan.cfg.key_rows or 0) % (2 * plan.isa.tile) > 0 end,
     "a given key_rows is no multiple of two tiles" },
 }

@@ -23,6 +23,7 @@ local graph = require "graph"
 local groups = require "groups"
 local isas = require "isa.init"
 local keep = require "stage.keep"
+local key_rows = require "stage.key_rows"
 local kinds = require "stage.init"
 local memory = require "memory"
 local paired = require "paired"
@@ -75,7 +76,8 @@ local function arrange(plan, list, lanes, hb)
   end
   local attend
   plan.groups, attend = groups.plan(plan, plan.stages, hb)
-  plan.stages = value_rows.rewrite(plan, copy.rewrite(plan, keep.rewrite(plan.stages)))
+  plan.stages = copy.rewrite(plan, keep.rewrite(plan.stages))
+  plan.stages = value_rows.rewrite(plan, key_rows.rewrite(plan, plan.stages))
   return cost + attend
 end
 

@@ -150,11 +150,12 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
-  -- Tiles where operands lie as these take them; else pairs by vectors.
+  -- Tiles where operands lie as these take them, rows of K filled with zeros where they have to; else pairs by vectors.
   for _, case in ipairs {
     { "dtype=bf16", true, true }, { "dtype=bf16 attend_dtype=f32", true, false }, { "attend_dtype=bf16", false, true },
     { "dtype=int8", true, true }, { "dtype=f16", false, false }, { "", false, false },
-    { "dtype=bf16 dk=16", true, false, "dk is no multiple" }, { "dtype=bf16 dk=48", true, false, "dk is no multiple" },
+    { "dtype=bf16 dk=14", true, false, "less than half" }, { "dtype=bf16 dk=16", true, true, nil, 16 },
+    { "dtype=bf16 dk=34", true, true, nil, 32 }, { "dtype=bf16 dk=15", false, false },
     { "dtype=bf16 key_rows=16", true, false, "no multiple of two tiles" }, { "dtype=bf16 key_rows=32", true, true },
     { "dtype=bf16 q_lanes=queries", true, true }, { "dtype=bf16 weight_dtype=int8", false, true },
   } do
@@ -169,6 +170,8 @@ return function(check)
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
     check(not plan.stage.value_rows == not case[3] and not plan.stage.context_rows == not case[2],
       words .. ": other rows of words")
+    local keys = plan.stage.key_rows
+    check((keys and keys.c.row) == case[5], ("%s: rows of K of %d words"):format(words, keys and keys.c.row or 0))
   end
 
   -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.

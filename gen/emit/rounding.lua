@@ -1,11 +1,13 @@
 -- Rounding of a product's operands where they are made: once, and not wherever they are read.
 
+local tiles = require "tiles"
 local transpose = require "emit.transpose"
 
 local M = {}
 
 -- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its
--- numbers times the scale, as the product reads them. Rows of pairs stand where the first rows were.
+-- numbers times the scale, as the product reads them. Rows of pairs stand where the first rows were, zeros behind them
+-- as far as tiles reach.
 function M.lanes(K, label, group, x)
   local t, round, by = K.t, x.product.b.round, x.product.group
   if not round and not x.scale then return end
@@ -31,6 +33,15 @@ function M.lanes(K, label, group, x)
             if round then result = round(t, v.w, "rounded" .. name, result) end
           end
           t:op("store", v.w, nil, p.x:at(row * group.width + lane), result)
+        end
+      end)
+    end)
+    local words = tiles.words(x.product, x.rows)
+    K:each("none", tiles.padded(x.product, words) - words, function(i)
+      t:block(function()
+        for c, v in ipairs(group.vecs) do
+          t:op("store", v.w, nil, p.x:at((words + i) * group.width + (c - 1) * group.lanes),
+            t:op("zero", v.w, "none_c" .. c - 1))
         end
       end)
     end)

@@ -212,7 +212,7 @@ local function attend(K, group, a)
       turn_queries(i, ptrs.q)
       if key_query then
         if ptrs.q then
-          rounding.lanes(K, "queries", group, { p = ptrs.q, rows = key_query.steps, product = plan.product })
+          rounding.lanes(K, "queries", group, { p = ptrs.q, rows = key_query.steps, product = plan.applying.product })
         end
         ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
       end
