@@ -1,7 +1,10 @@
 -- V of a block of heads with a row for each of its columns, as a context product of tile registers takes it: rows of
--- words, which two keys have. Zeros are behind the words of the last keys.
+-- words, which two keys have. Zeros are behind the words of the last keys. Blocks of words behind those that a run has
+-- are left as they are, for no tile reads them.
 
 local graph = require "graph"
+local project = require "stage.project"
+local score = require "score.init"
 local tiles = require "tiles"
 local transpose = require "emit.transpose"
 
@@ -39,10 +42,13 @@ end
 function M.emit(K, place, stage, item, i)
   local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
   local ld, row, first = stage.a.row, stage.c.row, (item.first + i) * lanes
-  local from = plan.memory:tensor(place, stage.a):as(plan.attend_product.held):at(first * ld)
-  K:part("value_rows_" .. item.size, ("%d words of rows of V, from as many rows of words."):format(item.size),
-    { { "v", "in", from }, { "rows", "out", plan.memory:at(place, stage.c.name):at(first) } }, function(p)
-    K:vectors("block", columns(plan, stage), function(at, used)
+  local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
+                   { "rows", "out", plan.memory:at(place, stage.c.name):at(first) } }
+  local bounds = { stop = score.keys_seen(plan.scores, place).stop }
+  if bounds.stop then params[3] = { "key", "int", first * plan.attend_product.group } end
+  K:part("value_rows_" .. item.size, ("%d words of rows of V, from as many rows of words."):format(item.size), params,
+    project.bounded(K, bounds, params, function(p)
+    local function block(at, used)
       t:block(function()
         local list = {}
         for r = 0, lanes - 1 do
@@ -52,8 +58,11 @@ function M.emit(K, place, stage, item, i)
         list = transpose.square(t, list, "t")
         for j = 0, used - 1 do t:op("store", plan.isa.full, nil, p.rows:at((at + j) * row), list[j]) end
       end)
-    end)
-  end)
+    end
+    local function all() K:vectors("block", columns(plan, stage), block) end
+    -- Where a run has no key, tiles read zeros of the first block.
+    if p.bounds.stop then t:when(p.key, p.bounds.stop + 1, all) else all() end
+  end))
 end
 
 -- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.
