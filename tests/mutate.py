@@ -177,7 +177,7 @@ MUTATIONS = [
     ("rows of V that no run has written", "stage/value_rows.lua", "p.bounds.stop + 1, all", "p.bounds.stop - 31, all"),
     ("words of another head behind those of a row of K", "stage/key_rows.lua", "row * from.row + at), used)",
      "row * from.row + at), plan.isa.lanes)"),
-    ("what was behind pairs of queries", "emit/rounding.lua", "tiles.padded(x.product, words) - words", "0"),
+    ("what was behind pairs of queries", "emit/rounding.lua", "tiles.padded(x.product, words) - words)", "0)"),
     ("weights behind the last key", "emit/softmax.lua", "tiles.padded(product, 1) - 1 do", "-1 do"),
     ("tiles that are not given back", "walk.lua", 't:op("tiles_off", plan.isa.full)', ""),
     ("the context of the first group", "stage/output.lua", "in_rows and group.used * stage.a.row or",

@@ -103,10 +103,10 @@ function M.block(K, group, ptrs, block)
   end
 end
 
--- Zeros, to which blocks are added.
-function M.clear(K, group, o)
+-- Zeros in so many rows with lanes over queries: blocks are added to them, or tiles read them.
+function M.clear(K, group, o, rows)
   local t = K.t
-  K:each("row", K.plan.attend.breadth, function(r)
+  K:each("row", rows, function(r)
     for c, v in ipairs(group.vecs) do
       t:block(function()
         t:op("store", v.w, nil, o:at(r * group.width + (c - 1) * group.lanes), t:op("zero", v.w, "zero_c" .. c - 1))

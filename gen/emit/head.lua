@@ -217,7 +217,7 @@ function M.pass(K, group, ptrs, head)
   local parts = { { from = span.lead, to = span.finish, lead = 1 } }
   if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
 
-  if not count then context.clear(K, group, ptrs.o) end
+  if not count then context.clear(K, group, ptrs.o, plan.attend.breadth) end
   lead_tile(K, group, ptrs, head)
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)

@@ -1,5 +1,6 @@
 -- Rounding of a product's operands where they are made: once, and not wherever they are read.
 
+local context = require "emit.context"
 local tiles = require "tiles"
 local transpose = require "emit.transpose"
 
@@ -37,14 +38,7 @@ function M.lanes(K, label, group, x)
       end)
     end)
     local words = tiles.words(x.product, x.rows)
-    K:each("none", tiles.padded(x.product, words) - words, function(i)
-      t:block(function()
-        for c, v in ipairs(group.vecs) do
-          t:op("store", v.w, nil, p.x:at((words + i) * group.width + (c - 1) * group.lanes),
-            t:op("zero", v.w, "none_c" .. c - 1))
-        end
-      end)
-    end)
+    context.clear(K, group, p.x:at(words * group.width), tiles.padded(x.product, words) - words)
   end)
 end
 
