@@ -31,7 +31,7 @@ def meaning(tmp_path_factory):
 def test_toy_scores(config, meaning):
     isa = [isa for isa in ISAS if native(isa)][CONFIGS.index(config) % 2]  # the random ones have them all
     env = {**os.environ, "CC": f"gcc -O1 {meaning}"}
-    assert re.search("^ok: |skipped", run(TOY, "check", *config.split(), f"isa={isa}", env=env), re.M)
+    assert "ok: " in run(TOY, "check", *config.split(), f"isa={isa}", env=env)
 
 
 def test_toy_scores_random(meaning):
