@@ -270,8 +270,8 @@ function M.kernel(cfg)
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
   local quant = quant_text(plan.weights.quant) .. pair_text(plan) .. deep_text(tiles.deep(plan.product))
-  local small = table.move(rows[4], 1, #rows[4], #rows[3] + 1, { table.unpack(rows[3]) })
-  table.move(rows[5], 1, #rows[5], #small + 1, small)
+  local small = {}
+  for i = 3, 5 do table.move(rows[i], 1, #rows[i], #small + 1, small) end
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
     rope .. quant, table.unpack(small))
   rows[6] = weight_needs
