@@ -41,8 +41,9 @@ function M.wrap(line, indent)
   local pad = indent .. "    "
   while #line > limit do
     local cut
-    for _, mark in ipairs { ", ", " " } do
-      for i = limit, #pad + 20, -1 do
+    for _, place in ipairs { { ", ", 20 }, { " ", 20 }, { " ", 10 } } do
+      local mark, least = place[1], #pad + place[2]
+      for i = limit, least, -1 do
         if not cut and line:sub(i, i + #mark - 1) == mark then cut = i end
       end
     end

@@ -134,11 +134,21 @@ function M.is_var(e)
   return const == 0 and #terms == 1 and terms[1].coef == 1 and #terms[1].atom.of == 0
 end
 
+local function divides(n, x)
+  local const, terms = parts(x)
+  local all = const % n == 0
+  for _, t in ipairs(terms) do all = all and t.coef % n == 0 end
+  return all
+end
+
 function M.div(x, n)
   if math.type(x) == "integer" then return x // n end
   if n == 1 then return x end
   local least, most = M.range(x)
   if least and least // n == most // n then return least // n end
+  for by = n, 2, -1 do -- a factor of all terms
+    if n % by == 0 and divides(by, x) then return M.div(M.share(x, by), n // by) end
+  end
   local text = "(" .. paren(x) .. " / " .. n .. ")"
   return from_atom {
     key = text, text = text, of = { x }, range = least and { least // n, most // n },

@@ -91,11 +91,10 @@ function M.plan(plan, list, hb)
     end
     cost = cost * (1 + tiles.KIND * #groups)
     if not best or cost < best_cost then best, best_cost = groups, cost end
-    if vectors * isa.lanes >= cfg.seq or tiled then break end
+    if vectors * isa.lanes >= cfg.seq then break end
   end
-  if tiled and not cfg.query_vectors then choices.add(best[1].why, "one_vector") end
-  if #best[1].vecs == 2 and cfg.d_model > tiles.LONG and not cfg.query_vectors then
-    choices.add(best[1].why, "two_vectors")
+  if #best[1].vecs == 2 and (tiled or cfg.d_model > tiles.LONG) and not cfg.query_vectors then
+    choices.add(best[1].why, tiled and "two_tiles" or "two_vectors")
   end
   return best, best_cost
 end

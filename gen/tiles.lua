@@ -2,6 +2,7 @@
 -- what a tile costs.
 
 local choices = require "choices"
+local expr = require "expr"
 local isas = require "isa.init"
 
 -- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them for its
@@ -31,6 +32,27 @@ function M.padded(product, words) return M.round_up(words, product.pad or 1) end
 
 -- Rows behind those of an operand A, which tile registers may read.
 function M.rows_behind(product) return (product.pad or 1) - 1 end
+
+-- Says of a tensor how its rows of words lie, which are operand A: words = of a row, zeros among them; row and step =
+-- numbers from one row, and one K step, to the next; count = of all. Tile registers have blocks of as many words as a
+-- row of a tile has (block), of all rows each, so that a tile is one piece of memory.
+function M.lay(to, product, rows, words)
+  local deep = M.deep(product)
+  local height = M.round_up(rows, deep) + M.rows_behind(product)
+  to.words = M.padded(product, words)
+  to.row, to.step, to.count = to.words, deep, height * to.words
+  if product.tiled then to.block, to.row, to.step = product.pad, product.pad, height end
+end
+
+-- Whether tile registers read them past the nearest cache, so that a panel of operand B stays there.
+function M.passing(cpu, to, panel) return to.block ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
+
+-- Where a word of the first row is then.
+function M.word_at(to, word)
+  if not to.block then return word * to.step end
+  local block = expr.div(word, to.block)
+  return block * (to.block * to.step) + (word - block * to.block)
+end
 
 -- K steps that a word of operand B has: of quants several, whatever a step multiplies.
 function M.in_step(product)
@@ -103,10 +125,14 @@ function M.k_chunks(target, steps)
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
--- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all.
+-- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all, and as
+-- many in each block, the last of them perhaps unused.
 function M.vector_blocks(isa, n, most, whole)
   local cover = isas.cover(isa, n)
-  if whole then cover[#cover].w = isa.full end
+  if whole then
+    cover[#cover].w = isa.full
+    while #cover > most and #cover % most > 0 do cover[#cover + 1] = { w = isa.full, used = 0, at = n } end
+  end
   local runs, i = {}, 1
   for _, run in ipairs(M.balanced(#cover, most)) do
     for _ = 1, run.count do

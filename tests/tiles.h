@@ -147,6 +147,7 @@ __attribute__((destructor, unused)) static void tiles_of_c_end(void) {
 #undef _tile_release
 #undef _tile_zero
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
 #undef _tile_dpbssd
@@ -154,6 +155,7 @@ __attribute__((destructor, unused)) static void tiles_of_c_end(void) {
 #define _tile_release tiles_of_c_release
 #define _tile_zero tile_of_c_zero
 #define _tile_loadd(tile, from, step) tile_of_c_load(tile, from, (ptrdiff_t)(step))
+#define _tile_stream_loadd _tile_loadd
 #define _tile_stored(tile, to, step) tile_of_c_store(tile, to, (ptrdiff_t)(step))
 #define _tile_dpbf16ps tile_of_c_bf16
 #define _tile_dpbssd tile_of_c_bytes

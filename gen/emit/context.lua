@@ -38,8 +38,8 @@ function M.operand(plan) return plan.attend.value_rows or plan.attend.values end
 
 -- Numbers from one row of operand A to the next, and from one K step to the next.
 function M.steps(plan)
-  local row = M.operand(plan).row
-  return plan.attend.value_rows and { row = row, step = 1 } or { row = 1, step = row }
+  local a = M.operand(plan)
+  return plan.attend.value_rows and a or { row = 1, step = a.row }
 end
 
 -- One block of keys; with ptrs.context the result is there, in pairs. block: v_at and p_at, where its values and

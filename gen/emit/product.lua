@@ -49,7 +49,8 @@ local function chunk_tile(K, tile)
     local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      a = { p = p.a, row = tile.a.row, step = tile.a.step, passing = tile.a.passing },
+      b = { p = p.b, step = tile.b.step },
       init = bias and not late and tile.start(t, p.bias) or nil,
     }
     local target = target_of(K, tile, p.c)
@@ -72,7 +73,8 @@ local function words_tile(K, tile)
     local unroll, chains = summing(K, product, tile.rows, #tile.vecs, steps)
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
+      a = { p = p.a, row = tile.a.row, step = tile.a.step, passing = tile.a.passing },
+      b = { p = p.b, step = tile.b.step },
       init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product) or nil,
     }
     local sums = gemm.tile(t, inner)

@@ -23,8 +23,8 @@ local function as_read(K, w, name, value)
   return K.plan.product.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
--- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, row. The place of the scales has what
--- numbers are multiplied by until they are words.
+-- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, to, the tensor of the words. The place of
+-- the scales has what numbers are multiplied by until they are words.
 local function block(K, q, rows)
   local t, isa, group = K.t, K.plan.isa, K.plan.product.group
   local w, lanes, list = isa.full, isa.lanes, {}
@@ -60,7 +60,7 @@ local function block(K, q, rows)
       end
       local function words(word, used)
         t:block(function()
-          local made, to = integers(0, word, used), q.words:at(first * (deep * q.row) + word * deep)
+          local made, to = integers(0, word, used), q.words:at(first * (deep * q.to.row) + tiles.word_at(q.to, word))
           if deep == 1 then return t:op("store_words", w, nil, to, made) end
           local other = count > 1 and t:op("as_f", w, "other", integers(1, word, used)) or t:op("zero", w, "other")
           local one = t:op("as_f", w, "one", made)
@@ -78,15 +78,15 @@ local function block(K, q, rows)
   t:write(w, q.scales, scale, rows)
 end
 
--- x[rows][cols] -> words[rows][row] and scales[rows].
+-- x[rows][cols] -> words[rows], as `to` has them, and scales[rows].
 function M.rows(K, x)
   local lanes = K.plan.isa.lanes
   local function blocks(p, first, rows)
-    local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.row) },
+    local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.to.row) },
                      { "scales", "out", p.scales:at(first) } }
     K:part(("quantize_rows_%dx%d"):format(rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols),
       params, function(q)
-        block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, row = x.row }, rows)
+        block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, to = x.to }, rows)
       end)
   end
   K:part(("quantize_%dx%d"):format(x.rows, x.cols), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),

@@ -1,7 +1,7 @@
 -- Blocks of a matrix product in tile registers: two by two tiles of sums at most, K steps of as many words as a row of
--- a tile has. Operand A lies in rows of words, B in rows of vectors; what is behind the last K step is zeros in both,
--- and rows of A that nobody asks for may be anything. The sums are left in a small buffer, whose vectors an epilogue
--- reads.
+-- a tile has. Operand A lies in rows of words, or in blocks of them (tiles.lua), B in rows of vectors; what is behind
+-- the last K step is zeros in both, and rows of A that nobody asks for may be anything. The sums are left in a small
+-- buffer, whose vectors an epilogue reads.
 
 local choices = require "choices"
 local expr = require "expr"
@@ -23,9 +23,10 @@ local function by_tiles(t, tile)
       for j = 0, across - 1 do visit(i, j, ("C%d%d"):format(i, j)) end
     end
   end
+  local load_a = a.passing and "tile_stream" or "tile_load"
   local function step(s)
     for i = 0, down - 1 do
-      t:op("tile_load", full, nil, "A" .. i, a.p:at(s * size + i * (size * a.row)), a.row)
+      t:op(load_a, full, nil, "A" .. i, a.p:at(s * (size * a.step) + i * (size * a.row)), a.row)
     end
     for j = 0, across - 1 do
       t:op("tile_load", full, nil, "B" .. j, b.p:at(s * (size * b.step) + j * size), b.step)
@@ -88,7 +89,8 @@ local function by_vectors(t, tile)
       end
       each(function(r, c, w, name)
         n = n + 1
-        local factor = tile.filter(c, w, word, t:op("dup", w, "a_" .. name, a.p:at(word * a.step + r * a.row)), name)
+        local at = a.p:at(s * (size * a.step) + k + r * a.row)
+        local factor = tile.filter(c, w, word, t:op("dup", w, "a_" .. name, at), name)
         for half, sums in pairs(halves) do
           local op = half .. "_half"
           t:update(sums[n], "fma", t:op(op, w, half .. "_a_" .. name, factor),

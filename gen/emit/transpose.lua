@@ -2,6 +2,8 @@
 -- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors; the sums of lanes in as many; and
 -- matrices of a group in squares, from rows to lanes and back.
 
+local tiles = require "tiles"
+
 local M = {}
 
 -- rows[i], i from 0, are vectors of the full width; the result's vector j holds column j.
@@ -52,9 +54,12 @@ function M.of_lanes(t, op, value, name)
   return value
 end
 
+-- Where a column is. words: the tensor of words that the columns are, where it is in blocks (tiles.lay).
+local function word_at(x, column) return x.words and tiles.word_at(x.words, column) or column end
+
 -- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
--- columns (d), scale, if there is one; of what is no X also letter, in the text; load, the op that reads it; none, what
--- lanes without a query have; change(w, name, x), what becomes of a vector of XT.
+-- columns (d), words, scale, if there is one; of what is no X also letter, in the text; load, the op that reads it;
+-- none, what lanes without a query have; change(w, name, x), what becomes of a vector of XT.
 function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
   local lanes, d, ld, letter, load = isa.lanes, from.columns, from.row, from.letter or "X", from.load or "load"
@@ -67,7 +72,7 @@ function M.panel(K, label, group, from, xt)
       local rows, scale = {}, from.scale and t:op("set", isa.full, "scale", from.scale)
       for r = 0, lanes - 1 do
         local name = "x_r" .. r
-        local at = p.x:at(c * (lanes * ld) + column + r * ld)
+        local at = p.x:at(c * (lanes * ld) + word_at(from, column) + r * ld)
         if r >= used then
           rows[r] = from.none and t:op("set", isa.full, name, from.none) or t:op("zero", isa.full, name)
         else
@@ -106,8 +111,8 @@ function M.store_columns(t, group, c, rows, to)
   end
 end
 
--- XT[d][width] of one group -> X[q][d], as `panel` has them. to: p, row, columns, asked; filled: up to a whole vector
--- zeros are behind the columns.
+-- XT[d][width] of one group -> X[q][d], as `panel` has them. to: p, row, columns, words, asked; filled: up to a whole
+-- vector zeros are behind the columns.
 function M.rows(K, label, group, xt, to)
   local t, isa, d = K.t, K.plan.isa, to.columns
   local lanes, params = isa.lanes, { { "xt", "in", xt }, { "x", "out", to.p } }
@@ -122,7 +127,7 @@ function M.rows(K, label, group, xt, to)
             local name, at = ("x_r%d_c%d"):format(r, c - 1), p.xt:at((column + r) * group.width + (c - 1) * lanes)
             rows[r] = r < columns and t:op("load", isa.full, name, at) or t:op("zero", isa.full, name)
           end
-          M.store_columns(t, group, c, rows, { at = p.x:at(column), row = to.row,
+          M.store_columns(t, group, c, rows, { at = p.x:at(word_at(to, column)), row = to.row,
                                                columns = to.filled and lanes or columns, asked = p.asked })
         end)
       end

@@ -55,6 +55,11 @@ static inline void tiles_on(void) {
     __asm__ volatile("" ::: "memory"); \
     _tile_loadd(tile, p, 4 * (step)); \
   } while (0)
+#define tile_stream(tile, p, step) \
+  do { \
+    __asm__ volatile("" ::: "memory"); \
+    _tile_stream_loadd(tile, p, 4 * (step)); \
+  } while (0)
 #define tile_store(tile, p, step) \
   do { \
     _tile_stored(tile, p, 4 * (step)); \
@@ -67,6 +72,7 @@ static inline void tiles_on(void) {
     tiles_off = "_tile_release()",
     tile_zero = "_tile_zero($1)",
     tile_load = "tile_load($1, $2, $3)",
+    tile_stream = "tile_stream($1, $2, $3)",
     tile_store = "tile_store($1, $2, $3)",
     tile_dot = "_tile_dpbf16ps($1, $2, $3)",
     tile_dot_bytes = "_tile_dpbssd($1, $2, $3)",

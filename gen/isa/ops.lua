@@ -248,6 +248,8 @@ op { "tiles_off", "- <-",     "gives the tile registers back", optional = true, 
 op { "tile_zero", "- <- t",   "zeros", optional = true, tile = "writes", ref = "0.0", port = "none" }
 op { "tile_load", "- <- t a x", "rows of words, each so many behind the one before", optional = true, tile = "writes",
      ref = "M(idiv(i, 16) * x + i % 16)", port = "load", vectors = 16 }
+op { "tile_stream", "- <- t a x", "the same of rows that the nearest cache need not keep", optional = true,
+     tile = "writes", ref = "M(idiv(i, 16) * x + i % 16)", port = "load", vectors = 16 }
 op { "tile_store", "- <- t a x", "the same to memory", optional = true, tile = "stores", ref = "D(i)", vectors = 16 }
 op { "tile_dot", "- <- t t t", "plus rows of pairs of a times columns of pairs of b, low and high halves apart",
      optional = true, tile = "writes", port = "tile",

@@ -13,15 +13,15 @@ function M.rewrite(plan, list)
   local output = graph.find(list, "output")
   if not (plan.product.tiled and output and output.a.at == "lanes") then return list end
   local count = tiles.words(plan.product, output.steps)
-  local rows = { name = "context_rows", at = "rows", row = tiles.padded(plan.product, count), scales = output.a.scales }
+  local rows = { name = "context_rows", at = "rows", scales = output.a.scales }
+  tiles.lay(rows, plan.product, plan.cfg.seq, count)
   local stage = { name = "context_rows", kind = "context_rows", a = output.a, to = rows, words = count,
                   macs = function() return 0.0 end }
   return graph.edited(list, { output = { stage, graph.with(output, { a = rows }) } })
 end
 
 function M.sections(plan, stage, add)
-  local rows = plan.cfg.seq + tiles.rows_behind(plan.product)
-  add("entry", { name = stage.to.name, doc = "context in rows", cols = stage.to.row, count = rows * stage.to.row,
+  add("entry", { name = stage.to.name, doc = "context in rows", cols = stage.to.row, count = stage.to.count,
                  type = plan.product.held })
 end
 
@@ -30,10 +30,11 @@ function M.axes(plan)
 end
 
 function M.emit(K, place, stage, group, i)
-  local row, memory = stage.to.row, K.plan.memory
+  local to, memory = stage.to, K.plan.memory
   local first = i * group.used + group.q0
   transpose.rows(K, "context_rows", group, memory:of_group(place, stage.a.name, group, i),
-    { p = memory:tensor(place, stage.to):at(first * row), row = row, columns = stage.words, filled = true })
+    { p = memory:tensor(place, to):at(first * to.row), row = to.row, columns = stage.words, words = to,
+      filled = true })
 end
 
 -- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.

@@ -120,7 +120,7 @@ local function record(K, stage, pieces, block, panel, bias)
         local in_rows = stage.a.at == "rows"
         local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
         local y = p["y" .. i]:at(g * (group.used * d))
-        local order = in_rows and { row = stage.a.row, step = 1 }
+        local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
           or { row = tiles.deep(plan.product), step = group.width }
         for _, run in ipairs(product.runs[piece.kind]) do
           K:each("tile", run.count, function(j)
@@ -130,6 +130,7 @@ local function record(K, stage, pieces, block, panel, bias)
               K:chunks(product.chunks, function(mode, k0, steps)
                 product_of.column_tile(K, "output_" .. apart .. group.name, run.size, block, mode, steps,
                   { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
+                    passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
                     scales = scales and scales:at(row) },
                   product_of.operand(product, block, p.panel, k0), p.bias, { p = to, row = d, exact = true })
               end)

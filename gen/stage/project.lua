@@ -127,30 +127,46 @@ function M.bounds_of(K, place, stage)
   return score.keys_seen(K.plan.scores, place)
 end
 
--- All rows by all panels: the panels are the inner loop. Where a run bounds the keys, whole tiles are left out.
+-- The tiles of a run of rows as a function of build(row), to be done with each. Where a run bounds the keys, whole
+-- tiles are left out.
+local function tiles_of(K, run, bounds)
+  local from, count = 0, run.count
+  if bounds.stop then count = expr.min(count, expr.ceil_div(bounds.stop - run.at, run.size)) end
+  if bounds.first then
+    from = K.t:int("from" .. run.at, expr.div(expr.max(bounds.first - run.at, 0), run.size))
+  end
+  return function(build) K:each("tile", count - from, function(i) build((i + from) * run.size + run.at) end) end
+end
+
+-- All rows by all panels: the panels are the inner loop, but of tile registers.
 local function record_tiles(K, stage, p)
-  local product, c, bounds, deep = stage.product, stage.c, p.bounds, tiles.deep(K.plan.product)
-  choices.add(K.t.why, "project_order")
+  local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
+  local function tile(run, row, block, j, panel)
+    local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
+    local column = j * block.width + block.at
+    K:chunks(product.chunks, function(mode, k0, steps)
+      product_of.column_tile(K, stage.name, run.size, block, mode, steps,
+        { p = p.x:at(row * a.row + k0 * step), row = a.row, step = step,
+          passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
+          scales = p.row_scales and p.row_scales:at(row) },
+        product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
+        { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
+          exact = c.exact, pairs = not c.in_place and c.pairs })
+    end)
+  end
+  choices.add(K.t.why, a.block and "panels_outside" or "project_order")
+  if a.block then
+    local rows = {}
+    for i, run in ipairs(product.runs[1]) do rows[i] = tiles_of(K, run, p.bounds) end
+    return product_of.each_panel(K, product, function(block, j, panel)
+      for i, run in ipairs(product.runs[1]) do
+        rows[i](function(row) tile(run, row, block, j, panel) end)
+      end
+    end)
+  end
   for _, run in ipairs(product.runs[1]) do
-    local from, count = 0, run.count
-    if bounds.stop then count = expr.min(count, expr.ceil_div(bounds.stop - run.at, run.size)) end
-    if bounds.first then
-      from = K.t:int("from" .. run.at, expr.div(expr.max(bounds.first - run.at, 0), run.size))
-    end
-    K:each("tile", count - from, function(i)
-      local row = (i + from) * run.size + run.at
-      local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
-      product_of.each_panel(K, product, function(block, j, panel)
-        local column = j * block.width + block.at
-        K:chunks(product.chunks, function(mode, k0, steps)
-          product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = p.x:at(row * stage.a.row + k0 * deep), row = stage.a.row, step = deep,
-              scales = p.row_scales and p.row_scales:at(row) },
-            product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
-            { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
-              exact = c.exact, pairs = not c.in_place and c.pairs })
-        end)
-      end)
+    tiles_of(K, run, p.bounds)(function(row)
+      product_of.each_panel(K, product, function(block, j, panel) tile(run, row, block, j, panel) end)
     end)
   end
 end

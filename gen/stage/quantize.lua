@@ -8,7 +8,8 @@ local M = { phase = "quantize", title = "inputs in int8" }
 
 function M.plan(plan, stage)
   for _, input in ipairs(stage.inputs) do
-    input.to.row = tiles.round_up(tiles.words(plan.product, input.cols), plan.isa.lanes)
+    local words = tiles.round_up(tiles.words(plan.product, input.cols), plan.isa.lanes)
+    tiles.lay(input.to, plan.product, input.rows, words)
   end
   inputs.split(plan, stage)
   return 0
@@ -16,9 +17,8 @@ end
 
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
-    add("entry", { name = input.to.name, doc = "inputs in int8", cols = input.to.row,
-                   count = (tiles.round_up(input.rows, tiles.deep(plan.product)) + tiles.rows_behind(plan.product))
-                     * input.to.row, type = plan.product.held })
+    add("entry", { name = input.to.name, doc = "inputs in int8", cols = input.to.row, count = input.to.count,
+                   type = plan.product.held })
     add("entry", { name = input.to.scales, doc = "scales of their rows", count = input.rows })
   end
 end
@@ -29,7 +29,7 @@ function M.emit(K, place, _, part, i)
   local input, memory = part.input, K.plan.memory
   local first = i * part.size + part.at
   quantize.rows(K, { rows = part.size, cols = input.cols, x = place[input.name]:at(first * input.cols),
-                     words = memory:at(place, input.to.name):at(first * input.to.row), row = input.to.row,
+                     words = memory:at(place, input.to.name):at(first * input.to.row), to = input.to,
                      scales = memory:at(place, input.to.scales):at(first) })
 end
 

@@ -21,7 +21,8 @@ function M.emit(K, place, stage, group, i)
   local function change(w, name, x) return round(K.t, w, "rounded_" .. name, x) end
   local x = K.plan.memory:tensor(place, stage.a)
   transpose.panel(K, "transpose", group, { p = x:at(i * (group.used * row) + group.q0 * row), row = row,
-      columns = tiles.words(product, K.plan.cfg.d_model), change = round and change },
+      columns = tiles.words(product, K.plan.cfg.d_model), words = stage.a.block and stage.a,
+      change = round and change },
     K.plan.memory:of_group(place, "xt", group, i))
 end
 

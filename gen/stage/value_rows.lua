@@ -10,23 +10,22 @@ local transpose = require "emit.transpose"
 
 local M = { phase = "value_rows", title = "rows of V", per = "heads" }
 
+local function columns(plan, stage) return graph.in_block(plan, stage) * stage.cols end
+
 -- The list with this stage in front of attention, if it is needed.
 function M.rewrite(plan, list)
   local product, attend = plan.attend_product, graph.find(list, "attend")
   if not product.tiled then return list end
-  local keys = tiles.round_up(plan.cfg.seq_kv, product.group * product.pad)
-  local row = tiles.words(product, keys)
-  local to = { name = "value_rows", at = "workspace", row = row, head = attend.breadth * row }
+  local to = { name = "value_rows", at = "workspace" }
   local stage = { name = "value_rows", kind = "value_rows", a = attend.values, c = to,
                   heads = plan.cfg.h_kv, cols = attend.breadth, macs = function() return 0.0 end }
+  tiles.lay(to, product, columns(plan, stage), tiles.words(product, plan.cfg.seq_kv))
+  to.head = attend.breadth * to.row
   return graph.edited(list, { attend = { stage, graph.with(attend, { value_rows = to }) } })
 end
 
-local function columns(plan, stage) return graph.in_block(plan, stage) * stage.cols end
-
 function M.sections(plan, stage, add)
-  local rows = columns(plan, stage) + tiles.rows_behind(plan.attend_product)
-  add("projected", { name = stage.c.name, doc = "rows of V", cols = stage.c.row, count = rows * stage.c.row,
+  add("projected", { name = stage.c.name, doc = "rows of V", cols = stage.c.row, count = stage.c.count,
                      type = plan.attend_product.held })
 end
 
@@ -43,7 +42,7 @@ function M.emit(K, place, stage, item, i)
   local t, plan, lanes = K.t, K.plan, K.plan.isa.lanes
   local ld, row, first = stage.a.row, stage.c.row, (item.first + i) * lanes
   local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
-                   { "rows", "out", plan.memory:at(place, stage.c.name):at(first) } }
+                   { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.step) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
   if bounds.stop then params[3] = { "key", "int", first * plan.attend_product.group } end
   K:part("value_rows_" .. item.size, ("%d words of rows of V, from as many rows of words."):format(item.size), params,
@@ -67,7 +66,7 @@ end
 
 -- A word is read, goes through as many exchanges as there are steps of a transposition, and is stored.
 function M.cycles(plan, stage)
-  return 6.0 * stage.heads * stage.cols * stage.c.row / plan.isa.lanes
+  return 6.0 * stage.heads * stage.cols * stage.c.words / plan.isa.lanes
 end
 
 return M

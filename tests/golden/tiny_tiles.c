@@ -202,6 +202,11 @@ static inline void tiles_on(void) {
     __asm__ volatile("" ::: "memory"); \
     _tile_loadd(tile, p, 4 * (step)); \
   } while (0)
+#define tile_stream(tile, p, step) \
+  do { \
+    __asm__ volatile("" ::: "memory"); \
+    _tile_stream_loadd(tile, p, 4 * (step)); \
+  } while (0)
 #define tile_store(tile, p, step) \
   do { \
     _tile_stored(tile, p, 4 * (step)); \
@@ -213,24 +218,24 @@ static NOINLINE void narrow_3x34(const float *x, bf16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 3; ++row) {
     for (ptrdiff_t block = 0; block < 2; ++block) {
       const __m512 numbers = _mm512_loadu_ps(x + 34 * row + 16 * block);
-      _mm256_storeu_ps(pairs + 32 * row + 8 * block, (__m256)_mm512_cvtneps_pbh(numbers));
+      _mm256_storeu_ps(pairs + 16 * row + 8 * block, (__m256)_mm512_cvtneps_pbh(numbers));
     }
     {
       const __m512 numbers = _mm512_maskz_loadu_ps(0x3, x + 34 * row + 32);
-      _mm256_storeu_ps(pairs + 32 * row + 16, (__m256)_mm512_cvtneps_pbh(numbers));
+      _mm256_storeu_ps(pairs + 16 * row + 288, (__m256)_mm512_cvtneps_pbh(numbers));
     }
     {
       const __m512 zero = _mm512_setzero_ps();
-      _mm256_storeu_ps(pairs + 32 * row + 24, (__m256)_mm512_cvtneps_pbh(zero));
+      _mm256_storeu_ps(pairs + 16 * row + 296, (__m256)_mm512_cvtneps_pbh(zero));
     }
   }
 }
 
-/* XT[17][16] from 3 rows of X[..][32]. */
+/* XT[17][16] from 3 rows of X[..][16]. */
 static NOINLINE void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
   {
     __m512 x_r[16], t2[16], t4[16], t8[16], t16[16];
-    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) x_r[r] = _mm512_loadu_ps(x + 32 * r);
+    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) x_r[r] = _mm512_loadu_ps(x + 16 * r);
     UNROLL(13) for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
     UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
       t2[2 * i] = _mm512_mask_moveldup_ps(x_r[2 * i], 0xAAAA, x_r[2 * i + 1]);
@@ -263,7 +268,7 @@ static NOINLINE void transpose_3of16(const bf16_pair *x, bf16_pair *xt) {
   {
     __m512 x_r[16], t2[15], t4[13];
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
-      x_r[r] = _mm512_maskz_loadu_ps(0x1, x + 32 * r + 16);
+      x_r[r] = _mm512_maskz_loadu_ps(0x1, x + 16 * r + 288);
     }
     UNROLL(13) for (ptrdiff_t r = 3; r < 16; ++r) x_r[r] = _mm512_setzero_ps();
     UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
@@ -285,10 +290,10 @@ static NOINLINE void keys_3x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_p
   float sums[256] __attribute__((aligned(64)));
   /* 3 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, a, 32);
+  tile_load(A0, a, 16);
   tile_load(B0, b, 16);
   _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, a + 16, 32);
+  tile_load(A0, a + 288, 16);
   tile_load(B0, b + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
@@ -308,10 +313,10 @@ static NOINLINE void values_2x2_k17(const bf16_pair *a, const bf16_pair *b, bf16
   float sums[256] __attribute__((aligned(64)));
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, a, 32);
+  tile_load(A0, a, 16);
   tile_load(B0, b, 16);
   _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, a + 16, 32);
+  tile_load(A0, a + 288, 16);
   tile_load(B0, b + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
@@ -326,10 +331,10 @@ static NOINLINE void values_1x2_k17(const bf16_pair *a, const bf16_pair *b, bf16
   float sums[256] __attribute__((aligned(64)));
   /* 1 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
-  tile_load(A0, a, 32);
+  tile_load(A0, a, 16);
   tile_load(B0, b, 16);
   _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A0, a + 16, 32);
+  tile_load(A0, a + 288, 16);
   tile_load(B0, b + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
@@ -342,7 +347,7 @@ static NOINLINE void values_1x2_k17(const bf16_pair *a, const bf16_pair *b, bf16
 /* Projects values of 1 head. */
 static NOINLINE void project_values(const bf16_pair *x, const bf16_pair *w, bf16_pair *out) {
   values_2x2_k17(x, w, out);
-  values_1x2_k17(x + 64, w, out + 16);
+  values_1x2_k17(x + 32, w, out + 16);
 }
 
 /* 2 rows for a group of queries, 17 K steps. */
@@ -697,7 +702,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const bo = (const float *)args->packed + 1856; /* [48], bias */
   float *const xt = (float *)args->workspace; /* [17][16] a group */
   float *const context = (float *)args->workspace + 272; /* [1][16] a group */
-  float *const pairs_q = (float *)args->workspace + 288; /* [18][32] */
+  float *const pairs_q = (float *)args->workspace + 288; /* [36][16] */
   float *const context_rows = (float *)args->workspace + 864; /* [18][16] */
   float *const keys = (float *)args->workspace + 1152; /* [3][8] */
   float *const values = (float *)args->workspace + 1184; /* [2][16] */
@@ -727,7 +732,7 @@ static void run_all(const mhagen_args *args) {
 static void task_narrow(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
-  float *const pairs_q = (float *)args->workspace + 288; /* [18][32] */
+  float *const pairs_q = (float *)args->workspace + 288; /* [36][16] */
   narrow_3x34(args->q, pairs_q);
   _tile_release();
 }
@@ -736,7 +741,7 @@ static void task_transpose(const mhagen_args *args, int index) {
   (void)index;
   tiles_on();
   float *const xt = (float *)args->workspace; /* [17][16] a group */
-  float *const pairs_q = (float *)args->workspace + 288; /* [18][32] */
+  float *const pairs_q = (float *)args->workspace + 288; /* [36][16] */
   transpose_3of16(pairs_q, xt);
   _tile_release();
 }
@@ -744,7 +749,7 @@ static void task_transpose(const mhagen_args *args, int index) {
 static void task_keys_values(const mhagen_args *args, int index) {
   tiles_on();
   const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
-  float *const pairs_q = (float *)args->workspace + 288; /* [18][32] */
+  float *const pairs_q = (float *)args->workspace + 288; /* [36][16] */
   float *const keys = (float *)args->workspace + 1152; /* [3][8] */
   float *const values = (float *)args->workspace + 1184; /* [2][16] */
   if (index < 1) {

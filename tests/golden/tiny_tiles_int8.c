@@ -230,6 +230,11 @@ static inline void tiles_on(void) {
     __asm__ volatile("" ::: "memory"); \
     _tile_loadd(tile, p, 4 * (step)); \
   } while (0)
+#define tile_stream(tile, p, step) \
+  do { \
+    __asm__ volatile("" ::: "memory"); \
+    _tile_stream_loadd(tile, p, 4 * (step)); \
+  } while (0)
 #define tile_store(tile, p, step) \
   do { \
     _tile_stored(tile, p, 4 * (step)); \
