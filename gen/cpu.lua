@@ -10,6 +10,8 @@ local M = {}
 --                      as many sums as hide it
 --   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
 --                      many bytes a cycle while FMAs run
+--   far_bytes          bytes a cycle from behind the second-level cache, where that decides what tiles few rows have
+--                      (measured, Granite Rapids)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
 --                      a panel of weights passes through the other half
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
@@ -44,8 +46,8 @@ M.rows = {
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, cached = 1048576,
-    slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, far_bytes = 8,
+    cached = 1048576, slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
     ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,

@@ -54,7 +54,7 @@ end
 
 -- The tiles of all that is done with one group and `hb` heads, and their cost.
 local function plan_group(plan, group, list, hb)
-  local cost = 0
+  local cfg, cost = plan.cfg, 0
   group.products = {}
   for _, stage in ipairs(list) do
     if stage.kind == "attend" then cost = plan_attention(plan, group, stage) * hb end
@@ -69,7 +69,8 @@ local function plan_group(plan, group, list, hb)
       local height = tiles.choose_rows(target, "q_rows", rows, #group.vecs, "columns", cost_of)
       group.products[stage.name] = {
         runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
-      cost = cost + cost_of(height) * (hb // heads)
+      local first = group.at == 0 and tiles.first_cost(target, cfg.seq, rows, rows, group.vecs, steps) or 0
+      cost = cost + (cost_of(height) + first / group.count) * (hb // heads)
     end
   end
   return cost

@@ -271,6 +271,20 @@ function M.choose_rows(target, key, n, vectors, a_order, cost, even)
   return best
 end
 
+-- Queries that are few for the weights: tiles that read these first, and wait for them, are much of the time.
+local FEW = 64
+
+-- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from behind the
+-- second-level cache: so many numbers a K step, in which it has `rows` FMAs of each of the vectors.
+function M.first_cost(target, queries, numbers, rows, vecs, steps)
+  local cfg, cpu, product = target.cfg, target.cpu, target.product
+  local weights = product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * cfg.d_model
+  if not cpu.far_bytes or queries > FEW or weights <= 2 * cpu.cached then return 0 end
+  local slots = 0
+  for _, v in ipairs(vecs) do slots = slots + rows * v.w.cost end
+  return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - slots)
+end
+
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
 -- `rows` rows, stored two and two if they are `even`, the runs of its tiles; multiply = the target's product, ld =
 -- numbers from row to row, steps and their chunks; of the panels of B, each as wide as a block and of `depth` rows:
@@ -287,6 +301,10 @@ function M.columns(target, keys, sets, columns, steps, a_order)
         for _, block in ipairs(product.blocks) do
           local runs = M.rows_in(set.rows, tile_rows, set.even)
           sum = sum + block.count * M.runs_cost(target, runs, block.vecs, steps, a_order)
+          if i == 1 then
+            local first = M.first_cost(target, set.rows * set.count, block.width, runs[1].size, block.vecs, steps)
+            sum = sum + block.count / set.count * first
+          end
         end
         return sum
       end
