@@ -121,7 +121,7 @@ M.rows = {
                  { "on avx2 the costs of avx512, one FMA a cycle",
                    "2x32 tiles; slower: kwt3 by 20 %, micro by 13 %, berttiny by 9 %, minilm by 2 %" },
                  { "weights from far as fast as others (cpu.lua, far_bytes)",
-                   "Granite Rapids, avx512, d_model 560 to 768: 16 queries 12 to 17 % slower, 32 by 17 %, 64 by 10 %" },
+                   "Granite Rapids, avx512, d_model 560 to 768, slower: 16 queries by 12 to 17 %, 32 by 17, 64 by 10" },
                  { "the same for more queries", "Granite Rapids: minilm, deit_s 1 % faster, bert_base_128 3.5 % slower" },
                  { "kv_vectors=1 (22x16) on d_model 768",
                    "4.3 % slower: 22 rows of X are 22 streams in few sets of cache" } } },

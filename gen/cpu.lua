@@ -38,14 +38,14 @@ local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
 intel.amx = intel.avx512
 local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
 
--- From the makers' optimization manuals, not measured, but for zen4.
+-- From the makers' optimization manuals, but for what is said to be measured, and zen4.
 M.rows = {
   generic,
   { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5,
     lacks = { "avx_vnni", "avx512_fp16" },
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
-  { name = "sapphirerapids", doc = "Intel Sapphire Rapids, Emerald Rapids",
+  { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, far_bytes = 8,
     cached = 1048576, slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,

@@ -280,9 +280,9 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local cfg, cpu, product = target.cfg, target.cpu, target.product
   local weights = product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * cfg.d_model
   if not cpu.far_bytes or queries > FEW or weights <= 2 * cpu.cached then return 0 end
-  local slots = 0
-  for _, v in ipairs(vecs) do slots = slots + rows * v.w.cost end
-  return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - slots)
+  local fma = 0
+  for _, v in ipairs(vecs) do fma = fma + rows * v.w.cost end
+  return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times

@@ -91,7 +91,7 @@ static inline int8_t as_int8(float a) {
 
 return {
   name = "scalar",
-  title = "plain C11, any machine",
+  title = "plain C, any machine",
   cpu = "MHAGEN_CPU_ANY",
   guard = "1",
   headers = "",
