@@ -173,7 +173,7 @@ MUTATIONS = [
     ("a tile of the first rows for all", "emit/tiled.lua", "s * (size * a.step) + i * (size * a.row)",
      "s * (size * a.step)"),
     ("a block of words of all rows", "tiles.lua", "product.pad, product.pad, height",
-     "product.pad, product.pad, height - 1"),
+     "product.pad, product.pad, height - product.pad"),
     ("a word in its block", "tiles.lua", "block * (to.block * to.step)", "block * to.block"),
     ("what sums of tiles begin with", "emit/tiled.lua", "tile.init and t:op(does.add,",
      "false and t:op(does.add,"),
