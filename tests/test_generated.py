@@ -96,17 +96,18 @@ def test_suite(shape, config, isa, compiler, tmp_path):
 @pytest.mark.parametrize("shape, config, dtype", [
     (shape, config, dtype) for shape, config in SUITE for dtype in in_turn(["bf16", "int8"], shape)])
 def test_suite_of_tiles(shape, config, dtype, tmp_path):
-    """At most 72 KB of machine code; nothing but tiles multiplies where a product has their rows."""
+    """At most 84 KB of machine code: gpt2_1024 and whisper_tiny have so much, for two vectors of queries, the others up
+    to 75 KB. Nothing but tiles multiplies where a product has their rows."""
     source = generate(tmp_path, f"{config} dtype={dtype}", "amx")
     for compiler in in_turn(RECENT_COMPILERS, shape, "amx"):
         start = cpu_time()
         run(*compiler_for("amx", compiler), "-std=c11", "-O2", "-c", source, "-o", tmp_path / "k.o")
         print(f"{shape:14} {compiler:9} compiled {cpu_time() - start:.1f} s")
-        assert int(run("size", tmp_path / "k.o").splitlines()[1].split()[0]) <= 72 * 1024
+        assert int(run("size", tmp_path / "k.o").splitlines()[1].split()[0]) <= 84 * 1024
     explained = run(MHAGEN, "explain", *config.split(), f"dtype={dtype}", "isa=amx")
     dk = int(re.search(r"dk=(\d+)", config)[1])
     assert ("no tiles in attention" in explained) == (dk < 16)
-    assert (" scores 32x16 " in explained) == (dk >= 16)
+    assert bool(re.search(" scores 32x(16|32) ", explained)) == (dk >= 16)
 
 
 def test_fma_loops_are_found(tmp_path):
