@@ -877,8 +877,9 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
     if (row % n >= (size_t)rows_of(c, (int)(row / (n * (size_t)c->kernel->h)))) continue;
     if (small_range(c) && (!isfinite(s) || fabs(want[i]) < 0x1p-6 || far)) continue;
     /* A small weight may be quantized to zero, which makes NaN of an infinite input; and a small
-     * factor may have another sign then, as may an infinite score, which softcap makes finite. */
-    const int any = !isfinite(s) || fabs(s) <= (double)c->kernel->softcap;
+     * factor may have another sign then, as may an infinite score, which softcap makes finite: itself,
+     * but for roundings. */
+    const int any = !isfinite(s) || fabs(s) <= (double)c->kernel->softcap * (1 + 0x1p-20);
     if (has(c, MHAGEN_WEIGHT_DTYPE) && bounds[i] == INFINITY && any) continue;
     const int poisoned = kept_bytes(c) == 1 && has(c, MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED) && isnan(s);
     /* Rows of integers with an infinity are NaN, of which softcap makes nothing finite. */
