@@ -44,7 +44,7 @@ function M.lay(to, product, rows, words)
   if product.tiled then to.block, to.row, to.step = product.pad, product.pad, height end
 end
 
--- Whether tile registers read them past the nearest cache, so that a panel of operand B stays there.
+-- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
 function M.passing(cpu, to, panel) return to.block ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
 
 -- Where a word of the first row is then.

@@ -122,7 +122,8 @@ local function joined(t, tile, sums)
 end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
--- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step },
+-- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step, passing
+-- (whether tile registers read it past the nearest cache) },
 -- b { p, step; value(v, name, at, k), a vector of it, if it is not read as it lies; fetch(k), what is done ahead of a
 -- step; beside, { p, step } of what these two read }, init(r, c, w, name) starts one accumulator, if not from zero;
 -- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.

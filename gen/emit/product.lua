@@ -26,6 +26,12 @@ function M.operand(product, block, panel, k0)
            scales = panel:at(row * width):as(own.scales) }
 end
 
+-- Operand A of a tile, in the function that has it as p.a.
+local function operand_a(tile, p)
+  local a = tile.a
+  return { p = p.a, row = a.row, step = a.step, passing = a.passing }
+end
+
 -- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
 local function summing(K, product, rows, vectors, steps)
   local deep = tiles.deep(product)
@@ -34,8 +40,9 @@ local function summing(K, product, rows, vectors, steps)
 end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step } and b { p, step } as gemm.tile has them, b also with its product; c { p, row, exact,
--- pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start from it.
+-- mode, steps; a { p, row, step, passing } and b { p, step } as gemm.tile has them, b also with its product; c { p,
+-- row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start
+-- from it.
 local function chunk_tile(K, tile)
   if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
   local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.b.product
@@ -49,8 +56,7 @@ local function chunk_tile(K, tile)
     local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = { p = p.a, row = tile.a.row, step = tile.a.step, passing = tile.a.passing },
-      b = { p = p.b, step = tile.b.step },
+      a = operand_a(tile, p), b = { p = p.b, step = tile.b.step },
       init = bias and not late and tile.start(t, p.bias) or nil,
     }
     local target = target_of(K, tile, p.c)
@@ -73,8 +79,7 @@ local function words_tile(K, tile)
     local unroll, chains = summing(K, product, tile.rows, #tile.vecs, steps)
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = { p = p.a, row = tile.a.row, step = tile.a.step, passing = tile.a.passing },
-      b = { p = p.b, step = tile.b.step },
+      a = operand_a(tile, p), b = { p = p.b, step = tile.b.step },
       init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product) or nil,
     }
     local sums = gemm.tile(t, inner)
