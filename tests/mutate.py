@@ -168,7 +168,7 @@ MUTATIONS = [
      "if not t then m = M.whole("),
     ("queries that are not rounded", "emit/rounding.lua",
      'if round then result = round(t, v.w, "rounded" .. name, result) end', ""),
-    ("zeros behind rows that tiles read", "stage/narrow.lua", "for word = input.words,", "for word = input.to.row,"),
+    ("zeros behind rows that tiles read", "stage/narrow.lua", "for word = input.words,", "for word = to.words,"),
     ("zeros behind rows of the context", "emit/transpose.lua", "to.filled and lanes or columns", "columns"),
     ("a tile of the first rows for all", "emit/tiled.lua", "s * (size * a.step) + i * (size * a.row)",
      "s * (size * a.step)"),
