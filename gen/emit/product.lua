@@ -40,9 +40,9 @@ local function summing(K, product, rows, vectors, steps)
 end
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step, passing } and b { p, step } as gemm.tile has them, b also with its product; c { p,
--- row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way to start
--- from it.
+-- mode, steps; a { p, row, step, passing } and b { p, step } as gemm.tile has them, b also with its product;
+-- c { p, row, exact, pairs } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's way
+-- to start from it.
 local function chunk_tile(K, tile)
   if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
   local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.b.product
