@@ -10,7 +10,7 @@ from tools import COMPILERS, CXX_COMPILERS, ROOT, WARNINGS, compiler_for, need, 
 RUNTIME = ROOT / "runtime/mhagen.c"
 # Flags, and the arguments of pool_test.
 SANITIZERS = {"plain": ([], []), "thread": (["-fsanitize=thread"], ["300"]),
-              "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], [])}
+              "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], ["300"])}
 CHECKED = "  if (status != MHAGEN_OK) return status;\n  for (int p = 0"
 # What breaks the runtime's pool, and the text that takes the place of another.
 MUTANTS = {
