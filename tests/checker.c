@@ -1008,7 +1008,7 @@ static void draw_lengths(checker *c) {
   for (int b = 0; b < c->kernel->batch; b++) {
     if (asked) rows[b] = below(c, 3) ? below(c, asked->most + 1) : asked->most;
     if (need) lengths[b] = below(c, 3) ? below(c, need->most + 1) : need->most;
-    const int most = start && below(c, 4) ? (need ? lengths[b] : start->most) / 2 : c->kernel->seq_kv;
+    const int most = start && below(c, 4) ? (has(c, MHAGEN_KV_LEN) ? lengths[b] : start->most) / 2 : c->kernel->seq_kv;
     if (start) starts[b] = below(c, most + 1);
     if (past) before[b] = below(c, 3) ? below(c, most_of(c, PAST) + 1) : most_of(c, PAST);
   }
