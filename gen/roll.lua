@@ -1,5 +1,6 @@
 -- Writes once what a function repeats: a run of equal statements whose coordinates and offsets move by equal steps
--- becomes a loop of a literal count, which the compiler is told to write out again. The order of operations stays.
+-- becomes a loop of a literal count, which the compiler is told to write out again, but for functions that are to
+-- stay short. The order of operations stays.
 --
 --   const __m512 a_r0 = set1(a[0]);
 --   acc_r0 = fmadd(a_r0, b, acc_r0);            UNROLL(6) for (r = 0; r < 6; ++r) {
@@ -182,8 +183,8 @@ local function moving(item, by, round, at)
   return copy, at
 end
 
--- The loop of a run; number: as numbers() has it.
-local function rolled(list, i, n, rounds, moves, number)
+-- The loop of a run. how: number, as numbers() has it; unrolled, whether the compiler writes it out.
+local function rolled(list, i, n, rounds, moves, how)
   local items, height, said = table.move(list, i, i + n - 1, 1, {}), 0, {}
   local first, letter = counted(items, moves)
   for k, item in ipairs(items) do
@@ -192,10 +193,10 @@ local function rolled(list, i, n, rounds, moves, number)
   end
   local var = "@" .. height + 1 -- until all names are known
   for k, item in ipairs(items) do items[k] = moving(item, moves[k - 1], expr.var(var) - first, 0) end
-  local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = true }, items = items, fields = {},
-                 letters = {}, var = var, letter = letter, height = height + 1, lines = lines_of(items),
+  local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = how.unrolled }, items = items,
+                 fields = {}, letters = {}, var = var, letter = letter, height = height + 1, lines = lines_of(items),
                  size = rounds * sum_of(items, "size") }
-  loop.shape = number(("loop %d %d %s"):format(first, rounds, table.concat(said, " ")))
+  loop.shape = how.number(("loop %d %d %s"):format(first, rounds, table.concat(said, " ")))
   loop.constants = constants_of(loop)
   return loop
 end
@@ -233,12 +234,12 @@ local function run_at(list, i, n)
 end
 
 -- A list with the runs of rounds of n items as loops, and whether there is any.
-local function with_runs(list, n, number)
+local function with_runs(list, n, how)
   local out, i, any = {}, 1, false
   while i <= #list do
     local rounds, moves = run_at(list, i, n)
     if rounds then
-      out[#out + 1], any = rolled(list, i, n, rounds, moves, number), true
+      out[#out + 1], any = rolled(list, i, n, rounds, moves, how), true
     else
       out[#out + 1] = list[i]
     end
@@ -255,6 +256,7 @@ end
 -- other), fixed (it is in no run).
 local function items_of(fn, values)
   local number, fixed, list_of = numbers(), 0, nil
+  local how = { number = number, unrolled = not fn.loops }
 
   local function item_of(node)
     local item, said = { node = node, fields = {}, letters = {}, height = 0, lines = 1,
@@ -314,7 +316,7 @@ local function items_of(fn, values)
     for i, node in ipairs(body) do list[i] = item_of(node) end
     while n <= math.min(MOST_ITEMS, #list // 2) do
       local any
-      list, any = with_runs(list, n, number)
+      list, any = with_runs(list, n, how)
       n = any and 1 or n + 1
     end
     return list

@@ -201,11 +201,14 @@ M.verify = false
 -- { { kind = C type, name }, .. }, and for a function of vectors `w`: it takes and returns one. Parameters that
 -- the body does not use are left out, of the calls too. Of equal functions there is one, the first; two others
 -- may not have the same name. keep: it stays as it is, for it is called from outside. reuse: a function of this
--- name that does the same in another way will do. role: the word of the name that says what it is for.
+-- name that does the same in another way will do. role: the word of the name that says what it is for. loops: what it
+-- repeats stays a loop for the compiler too, unless a function that is equal is not so.
 function Tape:define(def, build)
   local known = self.by_name[def.name]
+  if known then known.loops = known.loops and def.loops end
   if known and (def.reuse or def.keep or not M.verify) then return known end
-  local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, role = def.role, body = {}, params = {} }
+  local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, role = def.role, loops = def.loops,
+               body = {}, params = {} }
   self:into(fn.body, build)
   local used = prune(fn.body, {})
   fn.takes, fn.idle = {}, {} -- idle: parameters that must be there and have no use
@@ -221,6 +224,7 @@ function Tape:define(def, build)
   end
   local equal = not def.keep and self.by_content[text]
   if equal then
+    equal.loops = equal.loops and def.loops
     self:share(equal, fn.name, def.role)
     return equal
   end

@@ -51,7 +51,7 @@ function Code:part(name, doc, params, build, kind)
     values[p[1]] = p[2] == "int" and expr.var(p[1], COUNT) or tape.pointer(p[1], 0, p[3].type)
   end
   local fn = t:define({ name = name, doc = doc, params = list, attr = "NOINLINE",
-                        reuse = self.cold, role = self.role },
+                        reuse = self.cold, role = self.role, loops = self.cold and self.plan.isa.tile ~= nil },
     function()
       local full, cold = self.full, self.cold
       self.full, self.cold = full and kind == "whole", cold or kind == "cold"
