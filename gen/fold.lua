@@ -125,7 +125,8 @@ function M.rewrite(list, plan)
   return least("values", "output", rewrites.absorb_values, rewrites.merge_values)
 end
 
--- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded.
+-- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded;
+-- and how weights of attention are.
 function M.bits(plan)
   local bits, stage, cfg = {}, plan.stage, plan.cfg
   local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
@@ -139,6 +140,7 @@ function M.bits(plan)
   add(keys and not stage.keys and merged, "MERGE_K")
   add(values and stage.value_context, "ABSORB_V")
   add(values and stage.output and stage.output.weights.b, "MERGE_V")
+  add(plan.attend_product.powers, "POWERS")
   return bits
 end
 

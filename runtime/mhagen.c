@@ -171,7 +171,9 @@ int mhagen_cpu_has(mhagen_cpu isa) {
   int avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
                     __builtin_cpu_supports("avx512vnni");
   if (isa == MHAGEN_CPU_AVX512_BF16) return avx512_bf16;
-  if (isa == MHAGEN_CPU_AMX) return avx512_bf16 && has_tiles();
+  if (isa == MHAGEN_CPU_AMX) {
+    return avx512_bf16 && __builtin_cpu_supports("avx512vbmi") && has_tiles();
+  }
   if (isa == MHAGEN_CPU_AVX512_FP16) return avx512_bf16 && has_avx512_fp16();
   if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
   if (isa == MHAGEN_CPU_AVX_VNNI) return avx2 && has_f16c() && has_avx_vnni();

@@ -225,14 +225,15 @@ enum { /* the pairs of columns of a head that rope turns */
 enum { MHAGEN_PROJECT_Q = 1, MHAGEN_PROJECT_K = 2, MHAGEN_PROJECT_V = 4, MHAGEN_PROJECT_O = 8 };
 
 /* Which products of a kernel whose operands are rounded are made of other matrices than the
- * formula's, as bits of mhagen_kernel.folds; they are equal but for roundings. */
+ * formula's, and of other weights, as bits of mhagen_kernel.folds; they are equal but for roundings. */
 enum {
   MHAGEN_FOLD_BK = 1,    /* without bk, which adds the same to all scores of a row */
   MHAGEN_FOLD_BV = 2,    /* bv Wo is added to bo */
   MHAGEN_FOLD_ABSORB_K = 4, /* Wk is applied to the queries, and scores are made of the rows of k */
   MHAGEN_FOLD_MERGE_K = 8,  /* the same with Wq Wk^T, made when packing */
   MHAGEN_FOLD_ABSORB_V = 16, /* Wv is applied to the context, which is made of the rows of v */
-  MHAGEN_FOLD_MERGE_V = 32   /* the same with Wv Wo, made when packing */
+  MHAGEN_FOLD_MERGE_V = 32,  /* the same with Wv Wo, made when packing */
+  MHAGEN_FOLD_POWERS = 64    /* weights of attention are made as bfloat16, at most 0.62 % off */
 };
 
 /* The tasks of a phase are independent: each may run on any thread, in any order. Every task of a

@@ -70,6 +70,11 @@ end
 function fn.FLUSHED(x) return math.abs(x) < 0x1p-126 and x * 0.0 or x end
 function fn.LOW(x) return fn.FLUSHED(fn.FLOAT(fn.ishl(fn.BITS(x), 16))) end
 function fn.HIGH(x) return fn.FLUSHED(fn.FLOAT(fn.BITS(x) & ~0xFFFF)) end
+function fn.POWER(x)
+  local twice = x < 65280 and math.tointeger(fn.rintf(math.max(x, 0.0))) or 65280
+  local part = ((twice // 4 % 64) * 4 + 25) / 256 % 1
+  return twice + math.floor(23.5 + 256 * (2.0 ^ part - 1 - part)) + 1 >> 1
+end
 function fn.PAIR(x, y) return fn.FLOAT(fn.BITS(x) >> 16 & 0xFFFF | fn.BITS(y) & ~0xFFFF) end
 local halves = {
   [0] = function(bits) -- the number of 16 bits

@@ -1165,6 +1165,16 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   round_all(r->attend, 1, o->v, e->made * o->v_heads * o->breadth);
 }
 
+/* 2^x as kernels with MHAGEN_FOLD_POWERS make it, which never falls with x: twice the bits of a bfloat16, in which the
+ * fraction of x stands for 2^fraction - 1, and of which a table corrects each four. Below 2^-126 it counts as zero. */
+static double power_of_two(double x) {
+  const double most = 2 * 0x7F80, fixed = rint(256 * (x + 127) - 23.5);
+  const int twice = (int)(fixed < most ? fmax(fixed, 0) : most), place = twice / 4 % 64;
+  const double part = fmod((4 * place + 25) / 256.0, 1), looked_up = floor(23.5 + 256 * (exp2(part) - 1 - part));
+  const double power = mhagen_of_bits("bf16", (uint16_t)((twice + (int)looked_up + 1) / 2));
+  return power < 0x1p-126 ? 0 : power;
+}
+
 /* The weights of a row and head, times a power of two, of the scores in `s` less `apart`. Returns their sum. What is
  * far below the largest has fewer digits where the type has no small numbers, still fewer where the largest is
  * guessed. */
@@ -1189,12 +1199,17 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
       s.x[j] = s.off[j] = 0;
       continue;
     }
-    const double p = exp2((s.x[j] - most) * LOG2E + rest),
+    const double log2_p = (s.x[j] - most) * LOG2E + rest, p = exp2(log2_p),
                  part = s.off[j] == INFINITY ? INFINITY : fmin(expm1(s.off[j]), 1e30) + 8 * FLOAT_UNIT;
-    s.x[j] = nearest(r->attend, p);
+    const int powers = (r->shape->folds & MHAGEN_FOLD_POWERS) != 0 && isfinite(p);
+    const double off_log2 = s.off[j] * LOG2E + 0x1p-15; /* of numbers in fixed point as float32 */
+    s.x[j] = powers ? power_of_two(log2_p) : nearest(r->attend, p);
     const double least_p = p / (1 + part), most_p = p + times(p, part);
     if (part == INFINITY) {
       s.off[j] = INFINITY;
+    } else if (powers) {
+      s.off[j] = fmax(s.x[j] - power_of_two(log2_p - off_log2), power_of_two(log2_p + off_log2) - s.x[j]);
+      if (p < LEAST_WEIGHT) s.off[j] += p;
     } else if (isfinite(p)) {
       const double down = distance(nearest(r->attend, least_p), s.x[j]),
                    up = distance(nearest(r->attend, most_p), s.x[j]);

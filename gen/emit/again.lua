@@ -51,6 +51,7 @@ local function head_again(K, group, ptrs, span)
         local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
+        if not softmax.is_late(K.plan.attend_product) then return end
         if K.plan.scores.masked then
           put("late", t:op("sel", w, "later_" .. name, good, load "late", negmax))
         else
@@ -132,11 +133,13 @@ function M.check(K, group, ptrs, span)
         mark()
         return head_again(K, group, ptrs, span)
       end
-      K.t:block(function()
-        head.each_stat(K, group, ptrs.stats, function(w, name, _, put)
-          put("late", K.t:op("zero", w, "late_" .. name))
+      if softmax.is_late(K.plan.attend_product) then
+        K.t:block(function()
+          head.each_stat(K, group, ptrs.stats, function(w, name, _, put)
+            put("late", K.t:op("zero", w, "late_" .. name))
+          end)
         end)
-      end)
+      end
       head_again(K, group, ptrs, span)
       unless_good(K, group, ptrs, 2, function(mark_again)
         mark_again()

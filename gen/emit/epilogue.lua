@@ -58,15 +58,16 @@ end
 
 -- A function of (at, value, last) for the rows of a tile in turn: returns the words of rows in pairs, as a product
 -- reads them, their number and name, at each second row and at the last one, which stands beside zeros if it has no
--- other.
-function M.pairs_of_rows(t, product)
+-- other. make(at, name, { low =, high = }), if given, makes a word of two rows, or of the last one alone.
+function M.pairs_of_rows(t, product, make)
   local even = {}
   return function(at, value, last)
     if at.r % 2 == 0 then even[at.c] = value end
     if at.r % 2 == 0 and not last then return end
-    local high = at.r % 2 > 0 and value or t:op("zero", at.v.w, "none_" .. at.name)
-    local row = at.r // 2
+    local row, high = at.r // 2, at.r % 2 > 0 and value or nil
     local name = ("r%d_c%d"):format(row, at.c - 1)
+    if make then return make(at, name, { low = even[at.c], high = high }), row, name end
+    high = high or t:op("zero", at.v.w, "none_" .. at.name)
     return t:op(product.pair, at.v.w, "pair_" .. name, even[at.c], high), row, name
   end
 end

@@ -7,7 +7,6 @@ local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
 local tiles = require "tiles"
-local types = require "types"
 
 local M = {}
 
@@ -79,7 +78,7 @@ function M.raise(K, group, ptrs, head)
       if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
         -- In the first attempt it is not known which lanes see a key through a mask.
         local blind = (head.again or #scores.hides == 0) and M.blind(K, w, name, load)
-        local highest = t:op("set", w, "highest_" .. name, -types.LOWEST)
+        local highest = t:op("set", w, "highest_" .. name, -softmax.unseen(K.plan.attend_product))
         none = blind and t:op("sel", w, "start_" .. name, blind, highest, none) or highest
       end
       for i, row in ipairs(scores.extras) do

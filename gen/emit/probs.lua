@@ -79,7 +79,13 @@ function M.write(K, group, ptrs)
     of_vector = function(c, stats)
       local inverse = t:op("load", w, ("inverse_c%d"):format(c - 1), stat(group, stats, "inverse", c))
       local least = t:op("set", w, ("least_c%d"):format(c - 1), 2.0 ^ -126)
-      return function(name, weight) return M.normal(t, w, "_" .. name, weight, inverse, least) end
+      return function(name, weight)
+        if K.plan.attend_product.powers then -- the least of them are not zero, but products take them for it
+          local none = t:op("lt", w, "none_" .. name, weight, least)
+          weight = t:op("zero_if", w, "weight_" .. name, none, weight)
+        end
+        return M.normal(t, w, "_" .. name, weight, inverse, least)
+      end
     end,
   })
 end

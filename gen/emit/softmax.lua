@@ -5,11 +5,15 @@
 -- start their accumulators at -m and exponentiate at once. Any m gives the same softmax as long as
 -- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
 -- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
+--
+-- Where a product has an op for it, weights are made as pairs of bfloat16 at once (isa/powers.lua). Their scores start
+-- at zero, and an FMA subtracts m and makes the logarithms in fixed point of them.
 
 local choices = require "choices"
 local epilogue = require "emit.epilogue"
 local exp = require "emit.exp"
 local gemm = require "emit.gemm"
+local powers = require "isa.powers"
 local stat = require "emit.stats".at
 local tiles = require "tiles"
 local types = require "types"
@@ -30,22 +34,29 @@ end
 
 -- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
 -- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
--- weighs: makes weights; adds: their sum is added to that of the tiles before. shows: the scores go where weights
--- go. word: of the function's name.
+-- weighs: makes weights; adds: their sum is added to that of the tiles before; any: whatever the size of m. shows: the
+-- scores go where weights go. word: of the function's name.
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
   next = { word = "", from_m = true, weighs = true, adds = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
   -- The first tile with a known m, in the operations of `first`.
-  again = { word = "_again", old_m = true, weighs = true, doc = "Weights of the first keys with a known maximum." },
+  again = { word = "_again", old_m = true, weighs = true, any = true,
+            doc = "Weights of the first keys with a known maximum." },
   -- A maximum that was found by sums from zero is subtracted from such: large scores round otherwise behind -m, and
   -- all weights of a row could be zero.
-  next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true,
+  next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true, any = true,
                  doc = "Weights of some keys, added to the sum; a new maximum is subtracted last." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
+
+-- The m of lanes that see no key: any at all where weights are powers, and the lowest float is no m for them.
+function M.unseen(product) return product.powers and 0.0 or types.LOWEST end
+
+-- Whether a part of m is subtracted late on the safe path.
+function M.is_late(product) return not product.powers end
 
 -- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends has
 -- them, and those of rows that hide keys.
@@ -89,7 +100,7 @@ local function hide(t, tile, acc)
         local mask, name = table.unpack(hidden)
         out[r][c] = t:op("sel", v.w, "s_" .. name, mask, hidden_score, out[r][c])
         if r == 0 and ends.last and not least[c] then
-          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), types.LOWEST)
+          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), M.unseen(tile.product))
           least[c] = t:op("sel", v.w, ("least_c%d"):format(c - 1), mask, lowest, hidden_score)
         end
       end
@@ -173,11 +184,15 @@ function M.with_extras(t, w, name, of, m)
   return m
 end
 
--- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is. From 2^22 on
--- roundings of scores are as large.
-function M.whole(t, w, name, m)
+-- Whether a maximum is so small that roundings of scores are below an integer.
+local function is_small(t, w, name, m)
   local size = t:op("max", w, "size_" .. name, m, t:op("sub", w, "minus_" .. name, t:op("zero", w, "none_" .. name), m))
-  local small = t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
+  return t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
+end
+
+-- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is.
+function M.whole(t, w, name, m)
+  local small = is_small(t, w, name, m)
   return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
 end
 
@@ -274,13 +289,61 @@ end
 
 local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
+-- Pairs of weights as powers of what (score - m) scale + offset is; m[c]: of each vector in a first tile. What is added
+-- to scaled scores is infinite where m is so large that its product with the scale loses digits: weights are infinite
+-- then, and the safe path subtracts m before.
+local function make_powers(t, tile, m)
+  local of, any, adds = {}, tile.pass.any, tile.pass.adds
+  local function start(c, v)
+    local w, name = v.w, "c" .. c - 1
+    local at = stat(tile.group, tile.stats, "start", c)
+    of[c] = { scale = t:op("set", w, "scale_" .. name, powers.scale) }
+    if adds then of[c].start = t:op("load", w, "start_" .. name, at) end
+    if adds and not any then return end
+    local own = m[c] or t:op("sub", w, "m_" .. name, t:op("zero", w, "zero_" .. name),
+      t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
+    of[c].m, of[c].small = own, is_small(t, w, name, own)
+    of[c].offset = t:op("set", w, "offset_" .. name, powers.offset)
+    if adds then return end
+    local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
+    of[c].start = t:op("sel", w, "start_" .. name, of[c].small,
+      t:op("fma", w, "from_" .. name, own, minus, of[c].offset), t:op("set", w, "infinite_" .. name, math.huge))
+    t:op("store", w, nil, at, of[c].start)
+  end
+  local function pair(at, name, scores)
+    local w, c = at.v.w, of[at.c]
+    local function each(word, list, build)
+      local out = {}
+      for _, half in ipairs { "low", "high" } do
+        local score = list[half]
+        out[half] = score and build(("%s_%s_%s"):format(word, half, name), score, half)
+      end
+      return out
+    end
+    local x = each(any and "near" or "x", scores, function(dst, score)
+      return t:op("fma", w, dst, score, c.scale, c.start)
+    end)
+    if any then
+      local less = each("less", scores, function(dst, score) return t:op("sub", w, dst, score, c.m) end)
+      local far = each("far", less, function(dst, score) return t:op("fma", w, dst, score, c.scale, c.offset) end)
+      x = each("x", far, function(dst, score, half) return t:op("sel", w, dst, c.small, x[half], score) end)
+    end
+    return t:op(tile.product.powers, w, "pair_" .. name, x.low, x.high or t:op("set", w, "none_" .. name, -math.huge))
+  end
+  return { start = start, pair = pair }
+end
+
 -- Stores the weights of each two rows in pairs, zeros behind them as far as tiles reach, and adds them as they are
--- rounded.
-local function store_and_add_pairs(t, tile, target)
-  local product, pair_up, chains = tile.product, epilogue.pairs_of_rows(t, tile.product), nil
+-- rounded. make: start and pair, of what makes them of scores, if there is such.
+local function store_and_add_pairs(t, tile, target, make)
+  local product, chains = tile.product, nil
+  local pair_up = epilogue.pairs_of_rows(t, product, make and make.pair)
   local function place(row, c) return epilogue.place(target, tile.group.lanes, { r = row, c = c }) end
   return {
-    start = function() chains = {} end,
+    start = function(c, v)
+      chains = {}
+      if make then make.start(c, v) end
+    end,
     apply = function(value, at)
       local pair, row, name = pair_up(at, value, at.r + 1 == tile.rows)
       if not pair then return value end
@@ -306,8 +369,9 @@ function M.tile(t, tile)
   choices.add(t.why, "short_chains")
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
   -- Behind a change of a score -m is subtracted, as in the first tile.
-  local from_m = pass.from_m and #scores.changes == 0
-  local old_m = pass.old_m or pass.from_m and not from_m
+  local by_powers = tile.product.powers
+  local from_m = pass.from_m and #scores.changes == 0 and not by_powers
+  local old_m = pass.old_m or pass.from_m and not (from_m or by_powers)
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
   tile.vecs, tile.init = group.vecs, start(t, tile, from_m)
@@ -328,6 +392,10 @@ function M.tile(t, tile)
   if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, target) }) end
   if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m) }) end
   if not pass.weighs then return end
+  if by_powers then
+    choices.add(t.why, "powers")
+    return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m)) })
+  end
   local steps = { less(t, tile, m), weight(t, tile) }
   if tile.product.group > 1 then
     steps[3] = store_and_add_pairs(t, tile, target)

@@ -1,10 +1,11 @@
 -- The statistics of a group of queries in the workspace, a row of `width` floats each. negmax: -m; test: not 0
 -- where a result was not finite; last and first: the ends of the interval of keys that a lane sees; kept: the -m
--- of the first attempt; late: the part of -m that is subtracted last; place: the places of the queries among the keys;
+-- of the first attempt; late: the part of -m that is subtracted last; start: where weights are powers, what is added to
+-- a scaled score; place: the places of the queries among the keys;
 -- seen: how many keys a lane sees, as far as that is known.
 
-local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, first = 7, place = 8,
-                     seen = 9 } }
+local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, start = 6, first = 7,
+                     place = 8, seen = 9 } }
 
 -- How many there are; `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a
 -- mask hides keys.

@@ -6,6 +6,7 @@
 
 local avx512_bf16 = require "isa.avx512_bf16"
 local extend = require "isa.extend"
+local powers = require "isa.powers"
 local x86 = require "isa.x86"
 
 local SIZE = 16
@@ -15,15 +16,18 @@ local rows = { columns = { 2 * SIZE, 2 * SIZE }, rows = { 2 * SIZE, 2 * SIZE } }
 
 return extend(avx512_bf16, {
   name = "amx",
-  title = "x86-64 with AVX-512 as above, and AMX with BF16 and INT8",
+  title = "x86-64 with AVX-512 as above and VBMI, and AMX with BF16 and INT8",
   cpu = "MHAGEN_CPU_AMX",
-  begin = x86.begin "avx512dq,avx512vl,avx512bf16,avx512vnni,fma,amx-tile,amx-bf16,amx-int8",
+  begin = x86.begin "avx512dq,avx512vl,avx512bf16,avx512vnni,avx512vbmi,fma,amx-tile,amx-bf16,amx-int8",
   tile = SIZE,
   products = { ["bf16 bf16"] = { way = "tile", op = "dot", tiled = "tile_dot", group = 2, rows = rows,
+                                 powers = "powers",
                                  vectors = avx512_bf16.products["bf16 bf16"].rows },
                ["int8 int8"] = { way = "tile", op = "dot_bytes", tiled = "tile_dot_bytes", group = 4, rows = rows } },
   widths = {},
   helpers = {
+    powers = powers.helper({ type = "uint8_t", columns = 22 },
+      "_mm512_maskz_permutexvar_epi8(\n      0x5555555555555555, $places, _mm512_load_si512(parts))"),
     tiles_on = [[
 /* Tile registers: sums C<row><column> of two by two tiles, their rows A<row>, columns B<column>. */
 #define C00 0

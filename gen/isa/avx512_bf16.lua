@@ -5,7 +5,12 @@
 
 local avx512 = require "isa.avx512"
 local extend = require "isa.extend"
+local powers = require "isa.powers"
 local x86 = require "isa.x86"
+
+-- Bytes of a quarter that has four halves of a, then four of b.
+local quarter = "0x09080100, 0x0B0A0302, 0x0D0C0504, 0x0F0E0706"
+local two_quarters = quarter .. ",\n      " .. quarter
 
 local rows = avx512.products["f32 f32"].rows
 
@@ -14,7 +19,7 @@ return extend(avx512, {
   title = "x86-64 with AVX-512 F, DQ, BW, VL, BF16 and VNNI",
   cpu = "MHAGEN_CPU_AVX512_BF16",
   begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma",
-  products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, rows = rows },
+  products = { ["bf16 bf16"] = { way = "outer", op = "dot", group = 2, powers = "powers", rows = rows },
                ["int8 int8"] = { way = "outer", op = "dot_unsigned", group = 4, unsigned = true,
                                 rows = { columns = { 16, 8, 6, 4, 3 }, rows = { 16, 8, 6, 4, 3 } } } },
   prelude = avx512.prelude .. [[
@@ -32,16 +37,21 @@ static inline $t pair_$lanes($t a, $t b) {
   return $p_cast$si_ps($p_permutexvar_epi16(order, halves));
 }
 ]],
+    powers = powers.helper({ type = "uint16_t", columns = 22 },
+      "_mm512_permutex2var_epi16(\n      _mm512_load_si512(parts), $places, _mm512_load_si512(parts + 32))"),
   },
   widths = {
-    { bh = "__m512bh", half = "__m256",
+    { bh = "__m512bh", half = "__m256", quarters = two_quarters .. ",\n      " .. two_quarters,
+      places = "places", found = "found",
       pairs = "31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,\n" ..
         "      23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0" },
-    { bh = "__m256bh", half = "__m128",
+    { bh = "__m256bh", half = "__m128", quarters = two_quarters,
+      places = "_mm512_castsi256_si512(places)", found = "_mm512_castsi512_si256(found)",
       pairs = "15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0" },
   },
   rows = {
     pair = "pair_$lanes($1, $2)",
+    powers = "powers_$lanes($1, $2)",
     dot = "$p_dpbf16_ps($3, ($bh)$1, ($bh)$2)",
     flip_bytes = "$p_xor_$si($1, $p_set1_epi32((int)0x80808080))",
     dot_unsigned = "$p_dpbusd_epi32($3, $1, $2)",

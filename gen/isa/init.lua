@@ -30,9 +30,10 @@ end
 -- registers, measured: one row more spills; by the order of A, which differs where FMAs are by lane; of pairs and of
 -- words of bytes also the op, lane, the op by lane, and group, the numbers of a K step; part, the op that makes
 -- operands of words of bytes, unsigned, where the bytes of A have no sign, widens, where no instruction multiplies
--- bytes, coarse, where sums of pairs are pairs of their type, and dup, the FMAs that a word in all lanes takes the
--- time of; blocks, the op and the rows of a product of blocks; of the way `tile` also tiled, the op of tiles, and
--- vectors, the rows of tiles where operands do not lie as that way takes them), widths (the full one first), rows.
+-- bytes, powers, the op that makes weights of attention as pairs, coarse, where sums of pairs are pairs of their type,
+-- and dup, the FMAs that a word in all lanes takes the time of; blocks, the op and the rows of a product of blocks; of
+-- the way `tile` also tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes
+-- them), widths (the full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops
 -- take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers (C
 -- functions that rows call, by op, for each width in which a kernel uses it), since (a preprocessor condition:
@@ -111,15 +112,15 @@ function M.integers(isa, type)
 end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
--- pair and store_pairs, the ops that make words. coarse: sums are pairs of the type (emit/coarse.lua), and error is
--- the bound of such.
+-- pair and store_pairs, the ops that make words, and powers, one that makes them of logarithms, if there is such.
+-- coarse: sums are pairs of the type (emit/coarse.lua), and error is the bound of such.
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
   return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
            tiled = row.tiled, vectors = row.vectors, pad = row.tiled and isa.tile or 1,
            coarse = row.coarse, error = row.coarse and type.error_of_sums, dup = row.dup,
-           pair = type.pair, store_pairs = type.store_pairs,
+           powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
            held = types.pairs(type), packed = types.pairs(type), does = row.coarse and of_halves or of_floats }
 end
 

@@ -14,8 +14,9 @@
 -- lowest on, UBYTE(a, n) is one without a sign. SHORT(a, n) is a signed half, SHORTS(x, y) the word of two, the first
 -- in the low bits, each the nearest integer.
 -- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
--- zero if that is below 2^-126; so are LOW(x) and HIGH(x). ODD(x, y) is x + y rounded to odd, which is, if neither
--- neighbour is exact, the one with an odd last bit, and flushed. LOW_F16(x) and HIGH_F16(x) are the halves of a word as
+-- zero if that is below 2^-126; so are LOW(x) and HIGH(x). POWER(x) are the bits of 2^(x/256 - 127) as bfloat16.
+-- ODD(x, y) is x + y rounded to odd, which is, if neither neighbour is exact, the one with an odd last bit, and
+-- flushed. LOW_F16(x) and HIGH_F16(x) are the halves of a word as
 -- numbers of half precision, PAIR_F16(x, y) is the word of both. QUAD(w, x, y, z) is the word of four bytes, the first
 -- in the low bits, each the nearest integer; N(j) is number j of all operands, one behind the other, word the word in
 -- memory.
@@ -131,6 +132,9 @@ op { "round_f16", "f <- f",   "the nearest number of half precision, ties to eve
 op { "pair",    "f <- f f",   "the nearest bfloat16 of a in the low halves, of b in the high ones", optional = true,
      ref = "PAIR(BF16(FLUSHED(a)), BF16(FLUSHED(b)))", alt = "PAIR(BF16(a), BF16(b))",
      domain = "not (isnan(a) or isnan(b))" }
+op { "powers",  "f <- f f",   "in the low halves 2^(a/256 - 127) as isa/powers.lua has it, in the high ones that " ..
+                              "of b; NaN becomes infinity", optional = true, vectors = 9,
+     ref = "FLOAT(POWER(a) + ishl(POWER(b), 16))" }
 op { "store_pairs", "- <- a f", "L/2 words: the nearest bfloat16 of all lanes", optional = true, halves = true,
      ref = "PAIR(BF16(FLUSHED(B(2 * i))), BF16(FLUSHED(B(2 * i + 1))))",
      alt = "PAIR(BF16(B(2 * i)), BF16(B(2 * i + 1)))",

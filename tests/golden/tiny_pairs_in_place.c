@@ -24,9 +24,6 @@
  *               m: maxima
  *               o: context
  *               t<n>: a transposition in blocks of n
- *               n: x rounded
- *               r: x - n
- *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_pairs_in_place.h"
@@ -184,6 +181,27 @@ static inline __m256 kept8(__m256 a) {
   return a;
 }
 
+/* 2^(a/256 - 127) and 2^(b/256 - 127) in pairs of bfloat16, at most 0.62 % off: a logarithm with a
+ * fraction of 8 bits, less 23.5, is twice such a number but for what is looked up of each four. NaN
+ * becomes infinity. */
+static inline __m256 powers_8(__m256 a, __m256 b) {
+  static const uint16_t parts[64] __attribute__((aligned(64))) = {
+      16, 15, 14, 13, 12, 11, 10, 10, 9, 8, 7, 7, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2,
+      2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 6,
+      7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 22, 23, 21, 20, 19, 18, 17};
+  const __m256 most = _mm256_set1_ps(65280.0f);
+  const __m256i order = _mm256_setr_epi32(
+      0x09080100, 0x0B0A0302, 0x0D0C0504, 0x0F0E0706,
+      0x09080100, 0x0B0A0302, 0x0D0C0504, 0x0F0E0706);
+  const __m256i low = _mm256_cvtps_epi32(_mm256_min_ps(a, most));
+  const __m256i high = _mm256_cvtps_epi32(_mm256_min_ps(b, most));
+  const __m256i words = _mm256_shuffle_epi8(_mm256_packus_epi32(low, high), order);
+  const __m256i places = _mm256_srli_epi16(words, 2);
+  const __m512i found = _mm512_permutex2var_epi16(
+      _mm512_load_si512(parts), _mm512_castsi256_si512(places), _mm512_load_si512(parts + 32));
+  return _mm256_castsi256_ps(_mm256_avg_epu16(words, _mm512_castsi512_si256(found)));
+}
+
 /* 2 rows of 4 numbers in pairs. */
 static NOINLINE void narrow_2x4(const float *x, bf16_pair *pairs) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
@@ -317,28 +335,6 @@ static NOINLINE void scaled_queries_4x2of16(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
-static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
-  (void)x;
-  const __m256 magic = _mm256_set1_ps(786432.0f);
-  const __m256 shifted = _mm256_add_ps(x, magic);
-  const __m256 n = _mm256_sub_ps(shifted, magic);
-  const __m256 r = _mm256_sub_ps(x, n);
-  const __m256 c3 = _mm256_set1_ps(0.0554668382f);
-  const __m256 c2 = _mm256_set1_ps(0.240237862f);
-  const __m256 p2 = _mm256_fmadd_ps(c3, r, c2);
-  const __m256 c1 = _mm256_set1_ps(0.693147242f);
-  const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
-  const __m256 less_1 = _mm256_mul_ps(p1, r);
-  const __m256 root = _mm512_castps512_ps256(root16(_mm512_castps256_ps512(shifted)));
-  const __m256 power = _mm256_scalef_ps(root, n);
-  const __m256 scaled = _mm256_fmadd_ps(less_1, power, power);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m256 result = _mm256_maskz_mov_ps((__mmask8)~tiny, scaled);
-  return result;
-}
-
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
     bf16_pair *p) {
@@ -364,20 +360,29 @@ static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 whole_top_c0 = _mm256_mask_blend_ps(small_top_c0, max_c0_4_0, near_top_c0);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_c0[0], whole_top_c0);
-  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_c0[1], whole_top_c0);
-  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
+  const __m256 scale_c0 = _mm256_set1_ps(256.0f);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 minus_c0 = _mm256_sub_ps(none_c0, whole_top_c0);
+  const __m256 size_c0 = _mm256_max_ps(whole_top_c0, minus_c0);
+  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
+  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
+  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
+  const __m256 from_c0 = _mm256_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
+  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
+  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm256_storeu_ps(stats + 96, start_c0);
+  const __m256 x_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
+  const __m256 x_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
+  const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
   const __m256 start_r0_c0 = _mm256_setzero_ps();
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_c0[2], whole_top_c0);
-  const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
-  const __m256 none_r2_c0 = _mm256_setzero_ps();
-  const __m256 pair_r1_c0 = pair_8(exact_r2_c0, none_r2_c0);
+  const __m256 x_low_r1_c0 = _mm256_fmadd_ps(acc_c0[2], scale_c0, start_c0);
+  const __m256 none_r1_c0 = _mm256_set1_ps(-INFINITY);
+  const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, none_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
   const __m256 start_r1_c0 = _mm256_setzero_ps();
   const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
@@ -454,20 +459,38 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
-  const __m256 exact_r0_c0 = exp2_8(x_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_c0[1], m_c0);
-  const __m256 exact_r1_c0 = exp2_8(x_r1_c0);
-  const __m256 pair_r0_c0 = pair_8(exact_r0_c0, exact_r1_c0);
+  const __m256 scale_c0 = _mm256_set1_ps(256.0f);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
+  const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
+  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
+  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
+  const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
+  const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
+  const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
+  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm256_storeu_ps(stats + 96, start_c0);
+  const __m256 near_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
+  const __m256 near_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
+  const __m256 less_low_r0_c0 = _mm256_sub_ps(acc_c0[0], m_c0);
+  const __m256 less_high_r0_c0 = _mm256_sub_ps(acc_c0[1], m_c0);
+  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, offset_c0);
+  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, offset_c0);
+  const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
+  const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
+  const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
   const __m256 start_r0_c0 = _mm256_setzero_ps();
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
-  const __m256 x_r2_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
-  const __m256 exact_r2_c0 = exp2_8(x_r2_c0);
-  const __m256 none_r2_c0 = _mm256_setzero_ps();
-  const __m256 pair_r1_c0 = pair_8(exact_r2_c0, none_r2_c0);
+  const __m256 near_low_r1_c0 = _mm256_fmadd_ps(acc_c0[2], scale_c0, start_c0);
+  const __m256 less_low_r1_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
+  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, offset_c0);
+  const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
+  const __m256 none_r1_c0 = _mm256_set1_ps(-INFINITY);
+  const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, none_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
   const __m256 start_r1_c0 = _mm256_setzero_ps();
   const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
@@ -495,8 +518,6 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
-    const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
-    _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_3x2of16(k, q, stats, p);
   {
@@ -808,6 +829,7 @@ const mhagen_kernel tiny_pairs_in_place_kernel = {
   .rope_theta = 10000,
   .project = 9,
   .dtype = "bf16",
+  .folds = MHAGEN_FOLD_POWERS,
   .h_kv = 1,
   .k_width = 4,
   .v_width = 2,

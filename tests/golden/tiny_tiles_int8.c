@@ -143,10 +143,10 @@ mhagen_status tiny_tiles_int8_packed_check(const void *bytes, size_t size) {
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"
 #endif
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512dq,avx512vl,avx512bf16,avx512vnni,fma,amx-tile,amx-bf16,amx-int8"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512dq,avx512vl,avx512bf16,avx512vnni,avx512vbmi,fma,amx-tile,amx-bf16,amx-int8"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512dq,avx512vl,avx512bf16,avx512vnni,fma,amx-tile,amx-bf16,amx-int8")
+#pragma GCC target("avx512dq,avx512vl,avx512bf16,avx512vnni,avx512vbmi,fma,amx-tile,amx-bf16,amx-int8")
 #endif
 /* 2^(k/16), k being the low 4 bits of each lane. */
 static inline __m512 root16(__m512 a) {
