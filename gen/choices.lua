@@ -13,7 +13,8 @@ M.rows = {
   { "key_lanes", "lanes are keys in the scores of a step, and columns of V in its context",
     "few queries read a long cache: its rows are vectors, which the heads that share them find in the nearest cache",
     rejected = { { "lanes are queries", "Skylake-SP type, one query of 12 heads of 64: 49, 62 and 58 % slower with " ..
-                   "256, 1024 and 2048 keys; of 32 heads that share 8 (d_model 2048): 8, 31 and 61 %" } } },
+                   "256, 1024 and 2048 keys; of 32 heads that share 8 (d_model 2048): 8, 31 and 61 %; " ..
+                   "with projections in int8, 4096 keys, Zen 5: 10 times the time" } } },
   { "widened", "rows of a small type are widened where they are multiplied",
     "by operations that take no place of FMAs, once for up to four heads",
     rejected = { { "in blocks of 64 keys, into the nearest cache", "Zen 5, one query of 32 heads that share 8, 4096 " ..

@@ -296,8 +296,10 @@ local function with_steps(plan, list)
   local attend, output = graph.find(list, "attend"), graph.find(list, "output")
   step.choose(plan, attend)
   if not (plan.step and output) then return list end
-  local rows = { name = "context", at = "rows", row = tiles.words(plan.product, output.steps),
-                 head = tiles.words(plan.product, attend.out) }
+  local rows = { name = "context", at = "rows", row = output.steps, head = attend.out }
+  if not plan.product.integers then -- of which words are made once all heads are there
+    rows.row, rows.head = tiles.words(plan.product, output.steps), tiles.words(plan.product, attend.out)
+  end
   return graph.edited(list, { attend = { graph.with(attend, { context = rows }) },
                               output = { graph.with(output, { a = rows }) } })
 end

@@ -6,6 +6,7 @@ local choices = require "choices"
 local graph = require "graph"
 local inputs = require "inputs"
 local memory = require "memory"
+local quantize_context = require "stage.quantize_context"
 local tiles = require "tiles"
 local types = require "types"
 local words = require "words"
@@ -35,7 +36,7 @@ function M.rewrite(plan, list)
   end)
   local output = graph.find(list, "output")
   if not output then return list end
-  local to = { name = "context_words", scales = "context_scales", at = "lanes" }
+  local to = quantize_context.made_of(plan, output.a, output.steps)
   local first = { name = "quantize_context", kind = "quantize_context", a = output.a, to = to, rows = output.steps,
                   macs = function() return 0.0 end }
   return graph.edited(list, { output = { first, graph.with(output, { a = to }) } })

@@ -116,6 +116,17 @@ def test_long_cache(heads, dtype, isa):
     assert "ok: " in run(MHAGEN, "check", *config, "causal=true", "mask=add", "mask_dims=hk")
 
 
+@pytest.mark.parametrize("isa", in_turn(ISAS_HERE, "steps in int8"))
+@pytest.mark.parametrize("seq", [1, 2])
+def test_steps_in_int8(seq, isa):
+    """Rows of the context become integers, which tasks of attention have made head by head."""
+    floats = f"h=4 h_kv=2 d_model=20 dk=6 dv=5 seq={seq} seq_kv=75 cache=append batch=2 isa={isa}".split()
+    integers = [*floats, "dtype=int8", "attend_dtype=f32"]
+    of_floats, of_integers = ("lanes are keys" in run(MHAGEN, "explain", *config) for config in (floats, integers))
+    assert of_integers == of_floats
+    assert "ok: " in run(MHAGEN, "check", *integers, "q_len=true", "causal=true")
+
+
 @pytest.mark.parametrize("dtype, isa", [
     (dtype, isa) for dtype in ERRORS for isa in in_turn(ISAS_HERE, "kernels that share a cache", dtype)])
 def test_prefill_and_decode(isa, dtype, tmp_path, weights, reference):

@@ -13,7 +13,7 @@ function M.rewrite(plan, list)
   local output = graph.find(list, "output")
   if not (plan.product.tiled and output and output.a.at == "lanes") then return list end
   local count = tiles.words(plan.product, output.steps)
-  local rows = { name = "context_rows", at = "rows", scales = output.a.scales }
+  local rows = { name = "context_rows", at = "rows", scales = output.a.scales, scaled = output.a.scaled }
   tiles.lay(rows, plan.product, plan.cfg.seq, count)
   local stage = { name = "context_rows", kind = "context_rows", a = output.a, to = rows, words = count,
                   macs = function() return 0.0 end }

@@ -94,6 +94,9 @@ local function copy(K, stage, block, size, tile)
   end)
 end
 
+-- Whether the scales of a context in int8 lie query by query, not group by group.
+local function scaled_rows(stage) return stage.a.scaled == "rows" end
+
 -- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, kind, count of equal
 -- groups, o, y } each. Where rows are asked for, asked = so many from the first one of the piece on; the tile with the
 -- last one goes by way of the tail if it has more.
@@ -116,7 +119,7 @@ local function record(K, stage, pieces, block, panel, bias)
     for i, piece in ipairs(pieces) do
       local group = piece.group
       K:each("g", piece.count, function(g)
-        local scales = piece.scales and p["scales" .. i]:at(g * group.width)
+        local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
         local in_rows = stage.a.at == "rows"
         local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
         local y = p["y" .. i]:at(g * (group.used * d))
@@ -166,7 +169,8 @@ function M.emit(K, place, stage, out_block, i, block, j)
       o = stage.a.at == "rows" and plan.memory:tensor(place, stage.a):at(row * stage.a.row)
         or plan.memory:of_group(place, stage.a.name, group, first), y = place.y:at(row * d + column),
       asked = place.rows and place.rows - row,
-      scales = stage.a.scales and plan.memory:of_group(place, stage.a.scales, group, first),
+      scales = stage.a.scales and (scaled_rows(stage) and plan.memory:at(place, stage.a.scales):at(row)
+        or plan.memory:of_group(place, stage.a.scales, group, first)),
     }
   end
   record(K, stage, pieces, block, plan.memory:at(place, "wo"):at(panel), plan.memory:at(place, "bo"):at(column))

@@ -1,5 +1,6 @@
 -- The context of each query as integers times a scale, for the output's product: of all heads together, which tasks of
--- attention have apart. Lanes are queries here as there; a word has four rows, or two.
+-- attention have apart. Lanes are queries here as there, and a word has four rows, or two; what steps make are rows of
+-- queries, as X has them.
 
 local groups = require "groups"
 local quantize = require "emit.quantize"
@@ -7,7 +8,21 @@ local tiles = require "tiles"
 
 local M = { phase = "quantize_context", title = "context in int8" }
 
+-- The tensor that is made of context a, of so many numbers for each query.
+function M.made_of(plan, a, count)
+  local to = { name = "context_words", scales = "context_scales", at = a.at, scaled = a.at }
+  if a.at == "rows" then
+    tiles.lay(to, plan.product, plan.cfg.seq, tiles.round_up(tiles.words(plan.product, count), plan.isa.lanes))
+  end
+  return to
+end
+
 function M.sections(plan, stage, add)
+  if stage.to.at == "rows" then
+    add("entry", { name = stage.to.name, doc = "context in int8", cols = stage.to.row, count = stage.to.count,
+                   type = plan.product.held })
+    return add("entry", { name = stage.to.scales, doc = "scales of the context of queries", count = plan.cfg.seq })
+  end
   add("lanes", { name = stage.to.name, doc = "context in int8", rows = tiles.words(plan.product, stage.rows),
                  type = plan.product.held })
   add("lanes", { name = stage.to.scales, doc = "scales of the context of queries", rows = 1 })
@@ -18,9 +33,15 @@ function M.axes(plan)
 end
 
 function M.emit(K, place, stage, group, i)
-  local function of_group(name) return K.plan.memory:of_group(place, name, group, i) end
-  quantize.lanes(K, group, { rows = stage.rows, x = of_group(stage.a.name), words = of_group(stage.to.name),
-                             scales = of_group(stage.to.scales) })
+  local to, memory, first = stage.to, K.plan.memory, i * group.used + group.q0
+  if to.at == "rows" then
+    return quantize.rows(K, { rows = group.used, cols = stage.rows, to = to,
+      x = memory:tensor(place, stage.a):at(first * stage.a.row), words = memory:tensor(place, to):at(first * to.row),
+      scales = memory:at(place, to.scales):at(first) })
+  end
+  local function of_group(name) return memory:of_group(place, name, group, i) end
+  quantize.lanes(K, group, { rows = stage.rows, x = of_group(stage.a.name), words = of_group(to.name),
+                             scales = of_group(to.scales) })
 end
 
 function M.cycles(plan, stage) return 3.0 * plan.cfg.seq * stage.rows / plan.per_cycle end
