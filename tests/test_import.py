@@ -855,5 +855,5 @@ def test_nothing_of_others_is_replaced(bert, tmp_path):
     (out / "model.h").unlink()
     for _ in range(2):
         text = run(MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", out)
-        assert "bert, 2 layers, 1 kernels" in text
+        assert "bert, 2 layers, 1 kernel\n" in text
     assert len(list(out.iterdir())) == 7

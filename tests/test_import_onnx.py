@@ -274,7 +274,7 @@ def of_weights(w, x_axes=3, **attributes):
 
 def packed(path, out):
     text = run(MHAGEN, "model", path, "isa=scalar", "seq=3", "-o", out)
-    assert "2 layers, 1 kernels" in text and "first .. Attention of z" in text
+    assert "2 layers, 1 kernel\n" in text and "first .. Attention of z" in text
     return next(out.glob("*.packed")).read_bytes()
 
 
@@ -319,7 +319,7 @@ def test_export_of_pytorch(tmp_path):
     command = command.replace("\\\n", "").replace("12", "4").replace("384", "32")
     run(sys.executable, *command.split(), cwd=tmp_path)
     imported = Imported(tmp_path / "fused.onnx", tmp_path / "out", "isa=scalar", "seq=6", "mask=none")
-    assert "2 layers, 1 kernels" in imported.text and "project" not in imported.text
+    assert "2 layers, 1 kernel\n" in imported.text and "project" not in imported.text
     x = torch.randn(1, 6, 32)
     for name, layer in zip(imported.layers, model.encoder.layer, strict=True):
         with torch.no_grad():
