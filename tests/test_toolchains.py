@@ -133,7 +133,9 @@ def exported(library):
 def declared(*headers):
     """The functions and kernels that headers declare for other files."""
     text = "".join(header.read_text() for header in headers)
-    return set(re.findall(r"^MHAGEN_API\s[^;(]*?(\w+)(?:\(|;)", text, re.M))
+    names = set(re.findall(r"^MHAGEN_API\s[^;(]*?(\w+)(?:\(|;)", text, re.M))
+    version = re.search(r"define MHAGEN_VERSION (\d+)", text)[1]
+    return names - {"mhagen_check_bits"} | {f"mhagen_check_bits_{version}"}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", CLANGS[1]])
@@ -225,6 +227,21 @@ def test_versions_that_do_not_fit(file, other, now, tmp_path):
             (tmp_path / "mhagen.h").write_text(re.sub(r"(define MHAGEN_VERSION) \d+", rf"\1 {number}", runtime))
         assert errors("gcc", "-c", "kernel.c", cwd=tmp_path) == [
             f"{file} is of mhagen {version}, {other} is not: generate both with one version"]
+
+
+def test_runtime_that_does_not_fit(tmp_path):
+    """What is compiled with one version each does not link."""
+    for folder, change in ("kernel", None), ("runtime", r"\1 99999"):
+        generate(tmp_path / folder, CONFIGS[1], "scalar")
+        header = tmp_path / folder / "mhagen.h"
+        header.write_text(re.sub(r"(#define MHAGEN_VERSION) \d+", change or r"\g<0>", header.read_text(), count=1))
+    (tmp_path / "main.c").write_text('#include "kernel.h"\nint main(void) { return kernel_self_test(); }\n')
+    program = ["gcc", "-I", tmp_path / "kernel", tmp_path / "main.c", tmp_path / "kernel/kernel.c"]
+    run(*program, tmp_path / "kernel/mhagen.c", "-o", tmp_path / "program", *POSIX)
+    run(tmp_path / "program")
+    result = subprocess.run([*program, tmp_path / "runtime/mhagen.c", *POSIX, "-o", tmp_path / "other"], cwd=tmp_path,
+                            text=True, stderr=subprocess.PIPE)
+    assert result.returncode != 0 and "undefined reference to `mhagen_check_bits_" in result.stderr
 
 
 def test_version_of_the_runtime():
