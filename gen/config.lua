@@ -32,14 +32,14 @@ end
 
 local function row_of(key, value) return options.list[key] or unknown(key, value, keys) end
 
--- Refuses a word that is neither a key nor one of `others`.
-function M.check_key(key, others)
+-- Refuses a word, which has this value, that is neither a key nor one of `others`.
+function M.check_key(key, others, value)
   local words = table.move(keys, 1, #keys, 1, {})
   for _, word in ipairs(others) do words[#words + 1] = word end
   for _, word in ipairs(words) do
     if key == word then return end
   end
-  unknown(key, nil, words)
+  unknown(key, value, words)
 end
 
 -- ---- mistakes ----

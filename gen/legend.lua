@@ -28,21 +28,35 @@ M.rows = {
   { "^p$", "p", "weights exp2(x)" },
 }
 
+-- { whether a node has it, as the legend has it, meaning }: what stands behind words.
+M.parts = {
+  { function(node) return node.dst and node.dst.name:find("_s%d+$") end,
+    "<word>_s<chain>", "one of several sums, which are added in the end" },
+  { function(node) return node.kind == "op" and node.op.name == "fma_lane" end,
+    "<word>..[<lane>]", "the last index of an operand, a number of its vector" },
+}
+
 local function explained(name)
   for i, row in ipairs(M.rows) do
     if name:find(row[1]) then return i end
   end
 end
 
-local function each_name(functions, visit)
+local function each_node(functions, visit)
   local function scan(body)
     for _, node in ipairs(body or {}) do
-      if node.dst and not node.again then visit(node.dst.name) end
+      visit(node)
       scan(node.body)
       scan(node.otherwise)
     end
   end
   for _, fn in ipairs(functions) do scan(fn.body) end
+end
+
+local function each_name(functions, visit)
+  each_node(functions, function(node)
+    if node.dst and not node.again then visit(node.dst.name) end
+  end)
 end
 
 -- The rows that the names of some functions need: { as the legend has it, meaning } each.
@@ -52,6 +66,13 @@ function M.of(functions)
   for i, row in ipairs(M.rows) do
     if used[i] and not told[row[2]] then list[#list + 1] = { row[2], row[3] } end
     if used[i] then told[row[2]] = true end
+  end
+  local found = {}
+  each_node(functions, function(node)
+    for i, part in ipairs(M.parts) do found[i] = found[i] or part[1](node) end
+  end)
+  for i, part in ipairs(M.parts) do
+    if found[i] then list[#list + 1] = { part[2], part[3] } end
   end
   return list
 end

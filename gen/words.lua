@@ -9,6 +9,9 @@ function M.number(n)
   return (grouped:gsub("^,", ""))
 end
 
+-- "1 kernel", "2 kernels"
+function M.counted(n, noun) return ("%d %s%s"):format(n, noun, n == 1 and "" or "s") end
+
 -- A floating-point number in digits that make the same number again.
 function M.exact(x)
   local text = ("%.15g"):format(x)

@@ -15,50 +15,90 @@
 #include <sys/sysctl.h>
 #endif
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+/* Clang for Visual Studio does not say __GNUC__. */
+#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__i386__))
+#define ASKS_CPUID
 #include <cpuid.h>
 
-/* What `ask` answers, which stays the same, asked once: on virtual machines CPUID takes some twenty
- * microseconds. known: 0, then 1 for no and 2 for yes. Threads that ask at the same time find the
- * same. */
-static int asked_once(int *known, int (*ask)(void)) {
-  int answer = __atomic_load_n(known, __ATOMIC_RELAXED);
+/* What `ask` answers, which stays the same and is not 0, asked once: on virtual machines CPUID takes
+ * some twenty microseconds. Threads that ask at the same time find the same. */
+static unsigned asked_once(unsigned *known, unsigned (*ask)(void)) {
+  unsigned answer = __atomic_load_n(known, __ATOMIC_RELAXED);
   if (answer == 0) {
-    answer = 1 + ask();
+    answer = ask();
     __atomic_store_n(known, answer, __ATOMIC_RELAXED);
   }
-  return answer == 2;
+  return answer;
 }
 
-/* Old compilers have no builtin for it. */
-static int ask_f16c(void) {
+/* What a CPU says of itself: in a register of a leaf and subleaf of CPUID, and in XCR0. */
+enum { C1, B7, C7, D7, A7_1, SAVED, WORDS };
+
+/* What each mhagen_cpu needs besides another one. The bits of SAVED are of registers that the
+ * operating system saves. Builtins of compilers do not know all of these, and are in a library that
+ * not every linker finds. */
+static const struct { mhagen_cpu isa, besides; unsigned bits[WORDS]; } cpu_rows[] = {
+  /* FMA; AVX2 */
+  { MHAGEN_CPU_AVX2, MHAGEN_CPU_ANY, { [C1] = 1u << 12, [B7] = 1u << 5, [SAVED] = 3u << 1 } },
+  /* F16C */
+  { MHAGEN_CPU_AVX2_F16C, MHAGEN_CPU_AVX2, { [C1] = 1u << 29 } },
+  { MHAGEN_CPU_AVX_VNNI, MHAGEN_CPU_AVX2_F16C, { [A7_1] = 1u << 4 } },
+  /* AVX512F, DQ, BW and VL */
+  { MHAGEN_CPU_AVX512, MHAGEN_CPU_AVX2,
+    { [B7] = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, [SAVED] = 7u << 5 } },
+  /* AVX512_VNNI; AVX512_BF16 */
+  { MHAGEN_CPU_AVX512_BF16, MHAGEN_CPU_AVX512, { [C7] = 1u << 11, [A7_1] = 1u << 5 } },
+  { MHAGEN_CPU_AVX512_FP16, MHAGEN_CPU_AVX512_BF16, { [D7] = 1u << 23 } },
+  /* AVX512_VBMI; AMX-BF16, AMX-TILE and AMX-INT8; tiles have to be asked for, too */
+  { MHAGEN_CPU_AMX, MHAGEN_CPU_AVX512_BF16,
+    { [C7] = 1u << 1, [D7] = 1u << 22 | 1u << 24 | 1u << 25, [SAVED] = 3u << 17 } },
+};
+
+static void ask_words(unsigned *words) {
   unsigned a, b, c = 0, d;
-  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+  memset(words, 0, WORDS * sizeof *words);
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & 1u << 27) == 0) return; /* XGETBV is not to be had */
+  words[C1] = c;
+  __asm__ volatile("xgetbv" : "=a"(words[SAVED]), "=d"(d) : "c"(0));
+#ifdef __APPLE__
+  words[SAVED] |= 7u << 5; /* as soon as a thread uses them */
+#endif
+  if (!__get_cpuid_count(7, 0, &a, &words[B7], &words[C7], &words[D7])) return;
+  if (a >= 1) __get_cpuid_count(7, 1, &words[A7_1], &b, &c, &d);
 }
 
-static int ask_avx_vnni(void) {
-  unsigned a = 0, b, c, d;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+/* A bit for each mhagen_cpu. */
+static unsigned ask_cpu(void) {
+  unsigned words[WORDS], has = 1u << MHAGEN_CPU_ANY;
+  ask_words(words);
+  for (size_t i = 0; i < sizeof cpu_rows / sizeof cpu_rows[0]; i++) {
+    unsigned missing = ~has & 1u << cpu_rows[i].besides;
+    for (int j = 0; j < WORDS; j++) missing |= cpu_rows[i].bits[j] & ~words[j];
+    if (missing == 0) has |= 1u << cpu_rows[i].isa;
+  }
+  return has;
 }
 
-static int ask_avx512_fp16(void) {
-  unsigned a, b, c, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 23) != 0;
+/* Asks Linux for the tiles, which a process has to do before it uses them: 2 if it may, else 1. */
+static unsigned ask_tiles(void) {
+#if defined(__x86_64__) && defined(__linux__)
+  const long arch_prctl = 158, request_permission = 0x1023, tile_data = 18;
+  long result;
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "a"(arch_prctl), "D"(request_permission), "S"(tile_data)
+                   : "rcx", "r11", "memory");
+  return result == 0 ? 2 : 1;
+#else
+  return 1;
+#endif
 }
 
-static int has_f16c(void) {
-  static int known;
-  return asked_once(&known, ask_f16c);
-}
-
-static int has_avx_vnni(void) {
-  static int known;
-  return asked_once(&known, ask_avx_vnni);
-}
-
-static int has_avx512_fp16(void) {
-  static int known;
-  return asked_once(&known, ask_avx512_fp16);
+static int cpu_has(mhagen_cpu isa) {
+  static unsigned cpu, tiles;
+  if ((asked_once(&cpu, ask_cpu) & 1u << isa) == 0) return 0;
+  if (isa == MHAGEN_CPU_AVX512_BF16) return 1; /* MHAGEN_CPU_AMX is this where tests emulate tiles */
+  return isa != MHAGEN_CPU_AMX || asked_once(&tiles, ask_tiles) == 2;
 }
 #endif
 
@@ -118,31 +158,6 @@ static int has_neon_i8mm(void) { return 0; }
 #endif
 #endif
 
-#if defined(__GNUC__) && defined(__x86_64__) && defined(__linux__)
-/* Asks Linux for the tiles, which a process has to do before it uses them. */
-static int may_use_tiles(void) {
-  unsigned a, b, c, d = 0;
-  const unsigned needed = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & needed) != needed) return 0;
-  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
-  if ((a >> 17 & 3) != 3) return 0; /* not saved by the operating system */
-  const long arch_prctl = 158, request_permission = 0x1023, tile_data = 18;
-  long result;
-  __asm__ volatile("syscall"
-                   : "=a"(result)
-                   : "a"(arch_prctl), "D"(request_permission), "S"(tile_data)
-                   : "rcx", "r11", "memory");
-  return result == 0;
-}
-
-static int has_tiles(void) {
-  static int known;
-  return asked_once(&known, may_use_tiles);
-}
-#elif defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-static int has_tiles(void) { return 0; }
-#endif
-
 const char *mhagen_status_text(mhagen_status status) {
   switch (status) {
     case MHAGEN_OK: return "done";
@@ -159,24 +174,8 @@ const char *mhagen_status_text(mhagen_status status) {
 }
 
 int mhagen_cpu_has(mhagen_cpu isa) {
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-  /* The builtin also asks the operating system whether it saves the wide registers. It wants string
-   * literals, and the init call where this runs before the constructors of libgcc. */
-  __builtin_cpu_init();
-  int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (isa == MHAGEN_CPU_AVX2) return avx2;
-  if (isa == MHAGEN_CPU_AVX512) return avx512;
-  int avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
-                    __builtin_cpu_supports("avx512vnni");
-  if (isa == MHAGEN_CPU_AVX512_BF16) return avx512_bf16;
-  if (isa == MHAGEN_CPU_AMX) {
-    return avx512_bf16 && __builtin_cpu_supports("avx512vbmi") && has_tiles();
-  }
-  if (isa == MHAGEN_CPU_AVX512_FP16) return avx512_bf16 && has_avx512_fp16();
-  if (isa == MHAGEN_CPU_AVX2_F16C) return avx2 && has_f16c();
-  if (isa == MHAGEN_CPU_AVX_VNNI) return avx2 && has_f16c() && has_avx_vnni();
+#ifdef ASKS_CPUID
+  return cpu_has(isa);
 #elif defined(__aarch64__)
   if (isa == MHAGEN_CPU_NEON) return 1; /* part of the base architecture */
   if (isa == MHAGEN_CPU_NEON_I8MM) return has_neon_i8mm();

@@ -468,6 +468,12 @@ MHAGEN_API mhagen_status mhagen_check_weights(const mhagen_packing *packing,
 MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights *weights,
                             void *packed);
 
+/* The version is in the symbol of this one, which each kernel calls: so a kernel does not link with
+ * the runtime of another version. */
+#define MHAGEN_JOINED(name, version) name##_##version
+#define MHAGEN_OF_VERSION(name, version) MHAGEN_JOINED(name, version)
+#define mhagen_check_bits MHAGEN_OF_VERSION(mhagen_check_bits, MHAGEN_VERSION)
+
 /* For generated code: MHAGEN_OK if the bits of got[rows][lanes], without the signs, lie between the
  * two of each row, else MHAGEN_ERR_ARITHMETIC. */
 MHAGEN_API mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int rows,

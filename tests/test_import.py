@@ -573,7 +573,8 @@ def test_wrong_words(tmp_path):
     path = tmp_path / "x.npy"
     numpy.save(path, numpy.zeros((64, 64), "f4"))
     for words, message in [
-            ([], "wq is missing: wq=FILE.npy"),
+            ([], "wq, wk, wv, wo are missing: wq=FILE.npy"),
+            (["wkk=x.npy"], "config: wkk = x.npy: unknown key, did you mean wk?"),
             ([f"wq={path}", f"wq={path}"], "wq: is given twice"),
             (["wq=x.bin"], "x.bin: must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf"),
             (["wq=missing.npy"], "missing.npy: No such file or directory"),
@@ -854,5 +855,5 @@ def test_nothing_of_others_is_replaced(bert, tmp_path):
     (out / "model.h").unlink()
     for _ in range(2):
         text = run(MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", out)
-        assert "bert, 2 layers, 1 kernels" in text
+        assert "bert, 2 layers, 1 kernel\n" in text
     assert len(list(out.iterdir())) == 7

@@ -120,8 +120,8 @@ def test_freestanding(isa, tmp_path):
     undefined = {name for file in ("kernel.o", "mhagen.o") for name in
                  re.findall(r" U (\w+)", run(f"{cross_prefix(isa)}nm", "-u", tmp_path / file))}
     named = re.search(r"^Of libc are called (.*)\.$", (ROOT / "docs/integrate.md").read_text(), re.M)
-    compilers_own = re.compile("mhagen|__cpu_|_GLOBAL_OFFSET_TABLE_")  # in libgcc, and of the linker
-    assert {name for name in undefined if not compilers_own.search(name)} <= set(re.findall(r"`(\w+)`", named[1]))
+    others = re.compile("mhagen|_GLOBAL_OFFSET_TABLE_")  # our own, and the linker's
+    assert {name for name in undefined if not others.search(name)} <= set(re.findall(r"`(\w+)`", named[1]))
 
 
 # ---- what a shared library exports ----
@@ -133,7 +133,9 @@ def exported(library):
 def declared(*headers):
     """The functions and kernels that headers declare for other files."""
     text = "".join(header.read_text() for header in headers)
-    return set(re.findall(r"^MHAGEN_API\s[^;(]*?(\w+)(?:\(|;)", text, re.M))
+    names = set(re.findall(r"^MHAGEN_API\s[^;(]*?(\w+)(?:\(|;)", text, re.M))
+    version = re.search(r"define MHAGEN_VERSION (\d+)", text)[1]
+    return names - {"mhagen_check_bits"} | {f"mhagen_check_bits_{version}"}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", CLANGS[1]])
@@ -169,6 +171,31 @@ def test_dll(tmp_path, environment):
     assert "with a pool" in run("wine", tmp_path / "program.exe", env=environment)
 
 
+# What stands in for headers of Visual Studio: all that kernels, the runtime and Clang's own headers use of them.
+CL_HEADERS = {
+    "string.h": "void *memcpy(void *, const void *, size_t);\nvoid *memset(void *, int, size_t);\n"
+                "int memcmp(const void *, const void *, size_t);\nint strcmp(const char *, const char *);\n"
+                "size_t strlen(const char *);\n",
+    "math.h": "#define INFINITY ((float)(1e+300 * 1e+300))\n",
+    "malloc.h": "void *malloc(size_t);\nvoid free(void *);\nvoid *_aligned_malloc(size_t, size_t);\n"
+                "void _aligned_free(void *);\n"}
+
+
+def test_clang_cl(tmp_path):
+    """As clang-cl compiles them: without a warning, without a pool, and with all ISAs."""
+    need(CLANGS[1])
+    (tmp_path / "include").mkdir()
+    for name, text in CL_HEADERS.items():
+        (tmp_path / "include" / name).write_text(f"#pragma once\n#include <stddef.h>\n{text}")
+    shutil.copy(tmp_path / "include/malloc.h", tmp_path / "include/stdlib.h")
+    generate(tmp_path, "h=2 d_model=12 dk=4 seq=9 kv_len=true", "x86+avx_vnni+amx")
+    for source in tmp_path.glob("*.c"):
+        run(CLANGS[1], "--driver-mode=cl", "--target=x86_64-pc-windows-msvc", "/O1", "/W4", "/WX", "/imsvc", "include",
+            "/c", "/FA", source.name, cwd=tmp_path)
+    for stem, word in ("mhagen", "cpuid"), ("kernel_avx2", "ymm"), ("kernel_avx512", "zmm"):
+        assert word in (tmp_path / f"{stem}.asm").read_text()
+
+
 # ---- refused ----
 
 def errors(*command, cwd):
@@ -200,6 +227,21 @@ def test_versions_that_do_not_fit(file, other, now, tmp_path):
             (tmp_path / "mhagen.h").write_text(re.sub(r"(define MHAGEN_VERSION) \d+", rf"\1 {number}", runtime))
         assert errors("gcc", "-c", "kernel.c", cwd=tmp_path) == [
             f"{file} is of mhagen {version}, {other} is not: generate both with one version"]
+
+
+def test_runtime_that_does_not_fit(tmp_path):
+    """What is compiled with one version each does not link."""
+    for folder, change in ("kernel", None), ("runtime", r"\1 99999"):
+        generate(tmp_path / folder, CONFIGS[1], "scalar")
+        header = tmp_path / folder / "mhagen.h"
+        header.write_text(re.sub(r"(#define MHAGEN_VERSION) \d+", change or r"\g<0>", header.read_text(), count=1))
+    (tmp_path / "main.c").write_text('#include "kernel.h"\nint main(void) { return kernel_self_test(); }\n')
+    program = ["gcc", "-I", tmp_path / "kernel", tmp_path / "main.c", tmp_path / "kernel/kernel.c"]
+    run(*program, tmp_path / "kernel/mhagen.c", "-o", tmp_path / "program", *POSIX)
+    run(tmp_path / "program")
+    result = subprocess.run([*program, tmp_path / "runtime/mhagen.c", *POSIX, "-o", tmp_path / "other"], cwd=tmp_path,
+                            text=True, stderr=subprocess.PIPE)
+    assert result.returncode != 0 and "undefined reference to `mhagen_check_bits_" in result.stderr
 
 
 def test_version_of_the_runtime():

@@ -154,7 +154,8 @@ local function pack_layers(all, packers, args)
 end
 
 local function summary(model, all, kernels, figures)
-  local lines = { ("%s: %s, %d layers, %d kernels"):format(model.path, model.type, #all, #kernels) }
+  local lines = { ("%s: %s, %s, %s"):format(model.path, model.type, words.counted(#all, "layer"),
+    words.counted(#kernels, "kernel")) }
   for _, entry in ipairs(kernels) do
     local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
     lines[#lines + 1] = ("  %-3d %s"):format(#entry.layers, first == last and first or first .. " .. " .. last)

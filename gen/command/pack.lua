@@ -1,6 +1,7 @@
 -- `pack`: the packed weights of a kernel, from files of single matrices.
 
 local host = require "host"
+local config = require "config"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local model_text = require "model.text"
@@ -15,7 +16,16 @@ local words = require "words"
 local names = { wq = "wq", wk = "wk", wv = "wv", wo = "wo", bq = "bq", bk = "bk", bv = "bv", bo = "bo",
                 alibi = "slopes", sink = "sink_logits", q_norm = "q_norm", k_norm = "k_norm", rope_cos = "rope_cos",
                 rope_sin = "rope_sin" }
+local name_list = {}
+for name in pairs(names) do name_list[#name_list + 1] = name end
+table.sort(name_list) -- so that suggestions do not depend on the order of pairs
 local switches = { ["true"] = true, ["false"] = true } -- alibi and sink are keys of a config too
+
+-- A word that is closest to the name of a matrix; what else is wrong with keys the config says.
+local function refuse_misspelt(name, value)
+  local ok, e = pcall(config.check_key, name, name_list, value)
+  if not ok and (type(e) ~= "table" or names[e.meant]) then error(e, 0) end
+end
 
 -- The words of a config, and the files by the names of matrices.
 local function divide(arguments)
@@ -26,6 +36,7 @@ local function divide(arguments)
       if files[name] then error({ message = name .. ": is given twice" }, 0) end
       files[name] = value
     else
+      if name then refuse_misspelt(name, value) end
       keys[#keys + 1] = argument
     end
   end
@@ -59,12 +70,14 @@ local function parts_of(packing, files, in_out)
     parts[names[name]] = { tensor = tensor, features = rows, width = columns, blocks = 1, count = rows, first = 0,
                            step = rows }
   end
-  for _, letter in ipairs { "q", "k", "v", "o" } do
-    local size = packing.sizes["w" .. letter]
-    if size[1] * size[2] > 0 and not parts["w" .. letter] then
-      local name = "w" .. letter
-      error({ message = ("%s is missing: %s=FILE.npy or %s=FILE.safetensors:TENSOR"):format(name, name, name) }, 0)
-    end
+  local missing = {}
+  for _, name in ipairs { "wq", "wk", "wv", "wo" } do
+    local size = packing.sizes[name]
+    if size[1] * size[2] > 0 and not parts[name] then missing[#missing + 1] = name end
+  end
+  if #missing > 0 then
+    error({ message = ("%s %s missing: %s=FILE.npy or %s=FILE.safetensors:TENSOR"):format(table.concat(missing, ", "),
+      #missing > 1 and "are" or "is", missing[1], missing[1]) }, 0)
   end
   return parts
 end

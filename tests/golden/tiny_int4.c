@@ -30,6 +30,7 @@
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *               c_half: one half
  *               s: scores behind a mask
+ *               <word>_s<chain>: one of several sums, which are added in the end
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_int4.h"

@@ -25,6 +25,7 @@
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
+ *               <word>..[<lane>]: the last index of an operand, a number of its vector
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_neon.h"

@@ -23,6 +23,7 @@
  *               n: x rounded
  *               r: x - n
  *               c<i>, p<i>: coefficients and values of exp2's polynomial
+ *               <word>_s<chain>: one of several sums, which are added in the end
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_step.h"

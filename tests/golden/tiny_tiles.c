@@ -25,6 +25,7 @@
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
+ *               <word>_s<chain>: one of several sums, which are added in the end
  *   compile   cc -std=c11 -O2 -c
  */
 #include "tiny_tiles.h"
