@@ -7,7 +7,7 @@
 -- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; each = numbers
 -- from block to block of heads, where it has those of all, and height = rows of each; with lanes over queries also
 -- rows, and in starts where the groups of each kind begin. What follows an exact one begins right behind it. type: if
--- it is not float32 of any value.
+-- it is not float32 of any value. One that is `within` another has columns of its rows, from `column` on.
 
 local groups = require "groups"
 local tiles = require "tiles"
@@ -37,6 +37,11 @@ end
 function M.aligned(count) return tiles.round_up(count, M.ALIGN) end
 
 function Memory:add(space, section)
+  if section.within then
+    section.space, section.offset = space, self.sections[section.within].offset + section.column
+    self.sections[section.name] = section
+    return
+  end
   if section.count == 0 then return end
   local list = self[space]
   section.space, section.offset = space, list.total

@@ -22,6 +22,7 @@ local fold = require "fold"
 local graph = require "graph"
 local groups = require "groups"
 local isas = require "isa.init"
+local joint = require "stage.joint"
 local keep = require "stage.keep"
 local key_rows = require "stage.key_rows"
 local kinds = require "stage.init"
@@ -32,6 +33,7 @@ local score = require "score.init"
 local quadrants = require "stage.quadrants"
 local step = require "step"
 local tiles = require "tiles"
+local transpose = require "stage.transpose"
 local types = require "types"
 local value_rows = require "stage.value_rows"
 local walk = require "walk"
@@ -54,6 +56,7 @@ local function with_queries(list, lanes)
     local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end, a = queries.a }
     local first = 1
     while list[first].inputs do first = first + 1 end -- behind what makes X of the inputs
+    list = graph.edited(list, {})
     table.insert(list, first, transpose)
     if not queries.merged then
       return graph.edited(list, { queries = { graph.with(queries, { name = "query", kind = "apply" }) } })
@@ -64,11 +67,12 @@ local function with_queries(list, lanes)
   return graph.edited(list, { queries = {}, [next_one.name] = { moved, next_one } })
 end
 
--- Fills in the list of stages, for a choice of lanes and of heads together, and the tiles but those of the output.
--- Returns their cost for a block of heads.
-local function arrange(plan, list, lanes, hb)
+-- Fills in the list of stages, for a choice of lanes, of heads together and of products (joint: one for what reads the
+-- same rows), and the tiles but those of the output. Returns their cost for a block of heads.
+local function arrange(plan, list, lanes, hb, in_one)
   plan.q_lanes, plan.hb, plan.head_blocks = lanes, hb, plan.cfg.h // hb
-  plan.stages = quadrants.rewrite(plan, with_queries(graph.edited(list, {}), lanes))
+  plan.stages = quadrants.rewrite(plan, with_queries(list, lanes))
+  if in_one then plan.stages = joint.rewrite(plan, plan.stages) end
   local cost = 0
   for _, stage in ipairs(plan.stages) do
     local own = stage.kind ~= "output" and kinds.ask("plan", 0, plan, stage) or 0
@@ -104,22 +108,23 @@ local function spans_heads(list)
   return turn and turn.norm and turn.all
 end
 
--- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache.
-local function choose_head_block(plan, list, lanes)
+-- Heads projected together, and the cost: more columns waste fewer lanes, fewer columns stay in the cache. in_one:
+-- whether what reads the same rows is one product.
+local function choose_head_block(plan, list, lanes, in_one)
   local cfg = plan.cfg
-  local best, best_cost
+  local best
   local least = cfg.h // cfg.h_kv -- heads that share keys and values are together
   if spans_heads(list) then least = cfg.h end
   local most = cached(plan) and least or one_head(list, lanes) and 1 or cfg.h
   for hb = cfg.head_block or least, cfg.head_block or most, least do
     if cfg.h % hb == 0 then
-      local cost = arrange(plan, list, lanes, hb) * (cfg.h // hb)
-      if (hb == least or hb == cfg.head_block or stays_near(plan)) and (not best or cost < best_cost * 0.995) then
-        best, best_cost = hb, cost
+      local cost = arrange(plan, list, lanes, hb, in_one) * (cfg.h // hb)
+      if (hb == least or hb == cfg.head_block or stays_near(plan)) and (not best or cost < best.cost * 0.995) then
+        best = { lanes = lanes, hb = hb, in_one = in_one, cost = cost }
       end
     end
   end
-  return best, best_cost
+  return best
 end
 
 local function tell_head_block(plan)
@@ -167,6 +172,8 @@ local function disobeyed(plan, list, lanes)
     unless_obeyed({ "kv_rows", "kv_vectors" },
       with .. " where neither K nor V is projected" .. (both and "; with fold = off both are" or ""))
   end
+  local against = cfg.qkv == "joint" and joint.against(plan, with_queries(list, lanes))
+  if against then found[#found + 1] = { "qkv", cfg.qkv, against } end
   local sharing = cfg.h // cfg.h_kv
   if cached(plan) and not spans_heads(list) and cfg.head_block and cfg.head_block ~= sharing then
     found[#found + 1] = { "head_block", cfg.head_block,
@@ -187,41 +194,81 @@ end
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
 local BLOCKS = "products of blocks have weights as columns"
 
--- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
--- product is transposed then; the heads projected together; the cost of all but the output.
-local function choose_lanes(plan, list)
+-- The lanes that the product which makes the queries may have: queries, as in all of attend, or columns, and the product
+-- is transposed then; "none" where there is no such.
+local function possible_lanes(plan, list)
   local cfg = plan.cfg
-  local refused, ways = {}, {}
+  local refused, lanes = {}, {}
   local projected = graph.find(list, "queries")
   local one_way = plan.weights.quant or plan.product.deep
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
-  for _, lanes in ipairs(projected and possible or { "none" }) do
-    if not projected or lanes == (cfg.q_lanes or lanes) then
-      local first = disobeyed(plan, list, lanes)[1]
+  for _, one in ipairs(projected and possible or { "none" }) do
+    if not projected or one == (cfg.q_lanes or one) then
+      local first = disobeyed(plan, list, one)[1]
       refused[#refused + 1] = first
-      if not first then ways[#ways + 1] = lanes end
+      if not first then lanes[#lanes + 1] = one end
     end
   end
-  if #ways == 0 then refuse(table.unpack(refused[1])) end
-  for i, lanes in ipairs(ways) do ways[i] = { lanes, choose_head_block(plan, list, lanes) } end
+  if #lanes == 0 then refuse(table.unpack(refused[1])) end
+  return lanes
+end
+
+-- A way among the lanes with products of their own, or (in_one) with one: { lanes, hb, in_one, cost of all but the
+-- output }. Beside one product of K, V and Q it counts that X needs a transposition for other lanes.
+local function choose_lanes(plan, list, possible, in_one)
+  local cfg, projected = plan.cfg, graph.find(list, "queries")
+  local ways = {}
+  for i, lanes in ipairs(possible) do ways[i] = choose_head_block(plan, list, lanes, in_one) end
   local queries, columns = table.unpack(ways)
-  if not projected then return table.unpack(queries) end
-  if not columns then
-    choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
-      cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
-      or "the only way in which the given keys have an effect")
-    return table.unpack(queries)
-  end
-  if cfg.q_len then
-    choices.say(plan.why, "lanes are columns in the query projection",
-      "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected")
-    return table.unpack(columns)
+  if not columns then return queries end
+  if cfg.q_len then return columns end
+  if in_one then
+    return columns.cost < COLUMNS.several * (queries.cost + transpose.cost(plan)) and columns or queries
   end
   local most = cfg.seq <= plan.isa.lanes and COLUMNS.one_vector
     or projected.merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
-  local by_columns = columns[3] < most * queries[3]
-  choices.add(plan.why, by_columns and "q_columns" or "q_queries")
-  return table.unpack(by_columns and columns or queries)
+  return columns.cost < most * queries.cost and columns or queries
+end
+
+-- What one product may cost of the cost of several, with the same lanes.
+local JOINT = 0.98
+
+-- The best way: with one product where that fills lanes that are idle in several.
+local function choose_products(plan, list, possible)
+  local key, joinable = plan.cfg.qkv, {}
+  for _, lanes in ipairs(key ~= "separate" and possible or {}) do
+    if not joint.against(plan, with_queries(list, lanes)) then joinable[#joinable + 1] = lanes end
+  end
+  local one = joinable[1] and choose_lanes(plan, list, joinable, true)
+  if key == "joint" then return one end
+  local several = choose_lanes(plan, list, possible, false)
+  if not one then return several end
+  local function total(way) return way.cost + (way.lanes == "queries" and transpose.cost(plan) or 0) end
+  local same = choose_head_block(plan, list, one.lanes, false)
+  return one.cost < JOINT * same.cost and total(one) < total(several) and one or several
+end
+
+-- Tells why lanes are these, where others would have been possible.
+local function tell_lanes(plan, lanes, possible)
+  local cfg = plan.cfg
+  if lanes == "none" then return end
+  local function say(reason) choices.say(plan.why, ("lanes are %s in the query projection"):format(lanes), reason) end
+  if not possible[2] then
+    say(cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
+      or "the only way in which the given keys have an effect")
+  elseif cfg.q_len then
+    say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"
+  else
+    choices.add(plan.why, lanes == "columns" and "q_columns" or "q_queries")
+  end
+end
+
+-- The lanes, heads and products of all but the output.
+local function choose_way(plan, list)
+  local possible = possible_lanes(plan, list)
+  local way = choose_products(plan, list, possible)
+  tell_lanes(plan, way.lanes, possible)
+  return way
 end
 
 -- ---- all of it ----
@@ -230,8 +277,8 @@ end
 local function plan_tasks(plan)
   local batch = plan.cfg.batch
   plan.resident = math.min(batch, math.max(8, ceil_div(batch, 64)))
-  local wanted = ceil_div(16, plan.resident * plan.head_blocks)
-  plan.groups_per_task = ceil_div(plan.group_count, math.min(wanted, plan.group_count))
+  plan.tasks_wanted = ceil_div(16, plan.resident * plan.head_blocks)
+  plan.groups_per_task = ceil_div(plan.group_count, math.min(plan.tasks_wanted, plan.group_count))
   plan.attend_tasks = ceil_div(plan.group_count, plan.groups_per_task)
 end
 
@@ -375,17 +422,21 @@ function M.build(cfg)
 
   list = quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
   list = widen.rewrite(plan, context_rows.rewrite(plan, list))
-  local lanes, hb, cost = choose_lanes(plan, list)
-  arrange(plan, list, lanes, hb)
+  local way = choose_way(plan, list)
+  arrange(plan, list, way.lanes, way.hb, way.in_one)
   plan.stage = {}
   for _, stage in ipairs(plan.stages) do plan.stage[stage.name] = stage end
   plan.attend = plan.stage.attend
   if not plan.step then choices.add(plan.why, "attend_lanes") end
   tell_head_block(plan)
-  if plan.stage.keys and plan.stage.values and cfg.attention == "self" then choices.add(plan.why, "separate") end
+  if way.in_one then
+    choices.add(plan.why, "joint")
+  elseif plan.stage.keys and plan.stage.values and cfg.attention == "self" then
+    choices.add(plan.why, "separate")
+  end
   groups.finish(plan)
   local output = plan.stage.output
-  plan.cost = cost + (output and kinds.of(output).plan(plan, output) or 0)
+  plan.cost = way.cost + (output and kinds.of(output).plan(plan, output) or 0)
   plan_tasks(plan)
   plan_memory(plan)
   plan_order(plan)

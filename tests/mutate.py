@@ -26,6 +26,8 @@ CONFIGS = [
     "h=3 d_model=37 dk=5 seq=21",
     "h=2 d_model=20 dk=7 dv=9 seq=19 seq_kv=23 attention=cross probs=true",
     "h=2 d_model=20 dk=7 seq=37 causal=true probs=true",
+    "h=3 d_model=9 dk=7 seq=21 causal=true qkv=joint q_lanes=columns batch=2",
+    "h=4 h_kv=2 d_model=9 dk=7 seq=5 qkv=joint fold=off kv_vectors=2",
     "h=2 d_model=12 dk=4 seq=9 kv_len=true batch=3 causal=true",
     "h=2 d_model=40 dk=8 dv=3 seq=35 key_block=8 k_block=16 k_unroll=4 batch=2",
     "h=2 d_model=18 dk=4 seq=33 key_block=8 k_block=16 kv_len=true probs=true",
@@ -102,6 +104,12 @@ PACK = "if (status == MHAGEN_OK) mhagen_pack("
 
 # what breaks, file below gen/, text, its replacement
 MUTATIONS = [
+    ("columns of Q, K and V in each other's place", "stage/part.lua", "column = stage.column })", "column = 0 })"),
+    ("a part's panel from another lane on", "stage/part.lua", "build(from - at,", "build(0,"),
+    ("a part's columns from another one on", "stage/part.lua", "from - stage.column, n)", "0, n)"),
+    ("a part's bias in another place", "stage/part.lua", '"b" .. joint.letter) + stage.column', '"b" .. joint.letter)'),
+    ("rows of one product in the first place", "stage/joint.lua", ":at(row * stage.c.row) } }", ":at(0) } }"),
+    ("zeros over columns beside V's", "stage/project.lua", "values.columns or values.row", "values.row"),
     ("a stride of K rows", "stage/project.lua", "row * a.row + k0 * step), row",
      "row * (a.row - 1) + k0 * step), row"),
     ("a K step of A", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)", "a.p:at(step.k + r * a.row)"),

@@ -7,6 +7,7 @@ local record = require "record"
 -- Values of which at least one must make another plan than the plan's own choice.
 local values = {
   key_rows = { 1, 2 }, context_rows = { 1, 2 }, q_lanes = { "queries", "columns" },
+  qkv = { "separate", "joint" },
   q_rows = { 1, 2 }, kv_rows = { 1, 2 }, kv_vectors = { 1, 2 }, out_rows = { 1, 2 }, out_vectors = { 1, 2 },
   out_block = { 1, 512 }, key_block = { 1, 64 }, k_block = { 16, 256 }, k_unroll = { 1, 3 }, head_block = { 1, 2 },
 }
@@ -91,6 +92,20 @@ return function(check)
   } do
     local got = lanes(case[1])
     check(got == case[2], ("%s: lanes are %s"):format(case[1], got))
+  end
+
+  -- One product of Q, K and V where that fills idle lanes; its reason says so.
+  for _, case in ipairs {
+    { "h=1 d_model=656 dk=4 seq=16", true }, { "h=4 d_model=205 dk=5 seq=23 causal=true", true },
+    { "h=3 d_model=139 dk=11 seq=1", true }, { "h=4 d_model=32 dk=8 seq=16", false },
+    { "h=12 d_model=384 dk=32 seq=128", false }, { "h=1 d_model=656 dk=4 seq=16 kv_len=true", false },
+    { "h=1 d_model=656 dk=4 seq=16 attention=cross", false }, { "h=1 d_model=656 dk=4 seq=16 cache=append", false },
+    { "h=1 d_model=656 dk=4 seq=16 dtype=bf16", false }, { "h=1 d_model=656 dk=4 seq=16 rope=half", false },
+  } do
+    local plan = plan_of.build(config.load(nil, split(case[1] .. " isa=avx512")))
+    local told = false
+    for _, row in ipairs(plan.why) do told = told or row.choice:find "^one product of all" ~= nil end
+    check((plan.stage.keys.joint ~= nil) == case[2] and told == case[2], case[1] .. ": not the products wanted")
   end
 
   -- Products are of pairs where nothing stands against them; else a reason says what.

@@ -457,6 +457,11 @@ local function kernels()
       { "h=2 d_model=18 dk=40 seq=3 q_lanes=columns" },
       { "h=1 d_model=6 dk=32 seq=4 strassen=true fold=off q_lanes=columns" },
       { "h=3 d_model=5 dk=3 seq=6 q_lanes=columns causal=true" },
+      { "h=2 d_model=5 dk=3 seq=6 qkv=joint causal=true" },
+      { "h=4 h_kv=2 d_model=5 dk=3 dv=2 seq=6 qkv=joint q_lanes=queries probs=true" },
+      { "h=6 h_kv=2 d_model=5 dk=3 seq=3 head_block=3 qkv=joint q_lanes=columns fold=off" },
+      { "h=3 d_model=3 dk=2 seq=9 batch=2 qkv=joint q_lanes=columns causal=true unroll=tile" },
+      { "h=1 d_model=4 dk=3 seq=5 qkv=joint causal=true unroll=full" },
       { "h=2 d_model=40 dk=16 seq=1 seq_kv=9 attention=cross" }, -- absorbed
       { "h=2 d_model=3 dk=4 seq=9 fold=off" },
       { "h=4 h_kv=2 d_model=5 dk=3 dv=2 seq=6 probs=true causal=true" },

@@ -68,12 +68,16 @@ function M.sections(plan, stage, add)
   if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
 end
 
--- Row i of V becomes zeros.
+-- Row i of V becomes zeros: all of it, or its columns in a row that has more than those.
 function M.clear_row(K, v, i)
-  local t, isa, ld = K.t, K.plan.isa, K.plan.attend.values.row
+  local t, isa, values = K.t, K.plan.isa, K.plan.attend.values
   t:block(function()
-    local zero = t:op("zero", isa.full, "zero")
-    for c = 0, ld // isa.lanes - 1 do t:op("store", isa.full, nil, v:at(i * ld + c * isa.lanes), zero) end
+    local zeros = {}
+    for _, vector in ipairs(isas.cover(isa, values.columns or values.row)) do
+      local w = vector.w
+      zeros[w] = zeros[w] or t:op("zero", w, w == isa.full and "zero" or "zero_tail")
+      t:write(w, v:at(i * values.row + vector.at), zeros[w], vector.used)
+    end
   end)
 end
 

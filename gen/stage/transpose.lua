@@ -26,6 +26,13 @@ function M.emit(K, place, stage, group, i)
     K.plan.memory:of_group(place, "xt", group, i))
 end
 
+-- In slots of an FMA, as tiles have it: squares of vectors are shuffled in log2(lanes) steps, then stored.
+function M.cost(plan)
+  local lanes, ports, cfg = plan.isa.lanes, plan.cpu.ports, plan.cfg
+  local vectors = tiles.ceil_div(cfg.seq, lanes) * cfg.d_model
+  return vectors * math.max(math.log(lanes, 2) / ports.shuffle, 1 / ports.store) * plan.cpu.fmas
+end
+
 function M.cycles(plan) return 2.0 * plan.cfg.seq * plan.cfg.d_model / plan.per_cycle end
 
 return M

@@ -4,14 +4,14 @@
  *   license   may be used, changed and shipped without conditions; comes without warranty
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
- *   plan      keys      tiles 5x8, k8; 2 of 2 heads together
- *             values    tiles 5x8, k8; 2 of 2 heads together
- *             queries   tiles 5x8, k8; 2 of 2 heads together
+ *   plan      keys      columns 8..15 of one product, tiles 5x16, 5x8, k8; 2 of 2 heads together
+ *             values    columns 16..23 of one product, tiles 5x16, 5x8, k8; 2 of 2 heads together
+ *             queries   columns 0..7 of one product, tiles 5x16, 5x8, k8; 2 of 2 heads together
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,152 bytes packed, 1,536 bytes of workspace
- *   registers sums and operands of a K step take at most 12 of 16 vectors
+ *   cost      3,360 flops; 1,216 bytes packed, 1,472 bytes of workspace
+ *   registers sums and operands of a K step take at most 13 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
  *               acc: sums of a tile
@@ -55,12 +55,12 @@ static const mhagen_pack_term pack_terms[] = {
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
 static const mhagen_pack_fill pack_fills[] = {
-  { 128, 8, 8, 8, 0.72134752044448169, 0, 1, { { 0 } } }, /* wq */
+  { 0, 1, 8, 8, 0.72134752044448169, 0, 1, { { 8, 16, 1, 0, 0 } } }, /* wq */
   { 192, 1, 8, 8, 0.72134752044448169, 1, 1, { { 0 } } }, /* bq */
-  { 0, 8, 8, 8, 1.0, 2, 1, { { 0 } } }, /* wk */
-  { 64, 8, 8, 8, 1.0, 3, 1, { { 0 } } }, /* wv */
-  { 208, 8, 8, 8, 1.0, 4, 1, { { 0 } } }, /* wo */
-  { 272, 1, 8, 8, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
+  { 8, 1, 8, 8, 1.0, 2, 1, { { 8, 16, 1, 0, 0 } } }, /* wk */
+  { 128, 1, 8, 8, 1.0, 3, 1, { { 8, 8, 1, 0, 0 } } }, /* wv */
+  { 224, 8, 8, 8, 1.0, 4, 1, { { 0 } } }, /* wo */
+  { 288, 1, 8, 8, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
 };
 
 /* offset, alignment, most */
@@ -137,33 +137,30 @@ mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size) {
 #pragma GCC target("avx2,fma")
 #endif
 
-/* A tile of 5 rows and 8 columns, 8 K steps. */
-static NOINLINE void rows_5x8_k8(const float *a, const float *b, float *c) {
-  __m256 acc_c0[5][2];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][0] = _mm256_setzero_ps();
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][1] = _mm256_setzero_ps();
-  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    UNROLL(2) for (ptrdiff_t k = 0; k < 2; ++k) {
-      const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i + 8 * k);
-      UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-        const __m256 a_r_k = _mm256_set1_ps(a[2 * i + k + 8 * r]);
-        acc_c0[r][k] = _mm256_fmadd_ps(a_r_k, b_c0, acc_c0[r][k]);
-      }
+/* A tile of 5 rows and 16 columns, 8 K steps. */
+static NOINLINE void qkv_5x16_k8(const float *a, const float *b, const float *bias, float *c) {
+  __m256 acc_c0[5], acc_c1[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc_c0[r] = _mm256_loadu_ps(bias);
+    acc_c1[r] = _mm256_loadu_ps(bias + 8);
+  }
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
+    const __m256 b_c0 = _mm256_loadu_ps(b + 16 * i);
+    const __m256 b_c1 = _mm256_loadu_ps(b + 16 * i + 8);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+      const __m256 a_r = _mm256_set1_ps(a[i + 8 * r]);
+      acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
+      acc_c1[r] = _mm256_fmadd_ps(a_r, b_c1, acc_c1[r]);
     }
   }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    acc_c0[r][0] = _mm256_add_ps(acc_c0[r][0], acc_c0[r][1]);
+    _mm256_storeu_ps(c + 24 * r, acc_c0[r]);
+    _mm256_storeu_ps(c + 24 * r + 8, acc_c1[r]);
   }
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r][0]);
-}
-
-/* Projects rows of 2 heads. */
-static NOINLINE void project_rows(const float *x, const float *w, float *out) {
-  rows_5x8_k8(x, w, out);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
-static NOINLINE void queries_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
+static NOINLINE void qkv_5x8_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_c0[5][2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][0] = _mm256_loadu_ps(bias);
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r][1] = _mm256_setzero_ps();
@@ -179,20 +176,20 @@ static NOINLINE void queries_5x8_k8(const float *a, const float *b, const float 
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc_c0[r][0] = _mm256_add_ps(acc_c0[r][0], acc_c0[r][1]);
   }
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r][0]);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) _mm256_storeu_ps(c + 24 * r, acc_c0[r][0]);
 }
 
-/* Projects queries of 2 heads. */
-static NOINLINE void project_queries(const float *x, const float *w, float *out,
-    const float *bias) {
-  queries_5x8_k8(x, w, bias, out);
+/* Projects 5 rows: the columns of Q, K, V. */
+static NOINLINE void project_qkv_5(const float *x, const float *w, float *out, const float *bias) {
+  qkv_5x16_k8(x, w, bias, out);
+  qkv_5x8_k8(x, w + 128, bias + 16, out + 16);
 }
 
-/* XT[8][8] from 5 rows of X[..][8]. */
+/* XT[8][8] from 5 rows of X[..][24]. */
 static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   {
     __m256 x_r[8], t2[8], t4[8], t8[8];
-    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm256_loadu_ps(x + 8 * r);
+    UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x_r[r] = _mm256_loadu_ps(x + 24 * r);
     UNROLL(3) for (ptrdiff_t r = 5; r < 8; ++r) x_r[r] = _mm256_setzero_ps();
     UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       t2[2 * i] = _mm256_blend_ps(x_r[2 * i], _mm256_moveldup_ps(x_r[2 * i + 1]), 0xAA);
@@ -254,7 +251,7 @@ static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a = _mm256_set1_ps(k[i + 8 * r]);
+      const __m256 a = _mm256_set1_ps(k[i + 24 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
   }
@@ -288,7 +285,7 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
   UNROLL(5) for (ptrdiff_t i = 0; i < 5; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(p + 8 * i);
     UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-      const __m256 a = _mm256_set1_ps(v[8 * i + r]);
+      const __m256 a = _mm256_set1_ps(v[24 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
   }
@@ -328,7 +325,7 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-      const __m256 a = _mm256_set1_ps(k[8 * r]);
+      const __m256 a = _mm256_set1_ps(k[24 * r]);
       acc_c0[r] = _mm256_fmadd_ps(a, b_c0, acc_c0[r]);
     }
     k += 1;
@@ -361,7 +358,7 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
-  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 8 * key, q, stats);
+  for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 24 * key, q, stats);
   {
     const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
@@ -448,19 +445,15 @@ static NOINLINE void output_1x5of8_8(const float *panel, const float *bias, cons
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
-  const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
-  const float *const bo = (const float *)args->packed + 272; /* [8], bias */
+  const float *const wo = (const float *)args->packed + 224; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 288; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */
-  float *const keys = (float *)args->workspace + 64; /* [5][8] */
-  float *const values = (float *)args->workspace + 112; /* [5][8] */
-  float *const queries = (float *)args->workspace + 160; /* [5][8] */
-  float *const task = (float *)args->workspace + 208; /* what tasks have */
+  float *const qkv = (float *)args->workspace + 64; /* [5][24] */
+  float *const task = (float *)args->workspace + 192; /* what tasks have */
   /* keys and values */
-  project_rows(args->q + 40 * b, head, keys);
-  project_rows(args->q + 40 * b, head + 64, values);
-  project_queries(args->q + 40 * b, head + 128, queries, head + 192);
+  project_qkv_5(args->q + 40 * b, head, qkv, head + 192);
   /* attend */
-  attend_5of8(keys, values, task, context, queries);
+  attend_5of8(qkv + 8, qkv + 16, task, context, qkv);
   /* output */
   output_1x5of8_8(wo, bo, context, args->y + 40 * b);
 }
@@ -471,32 +464,22 @@ static void run_all(const mhagen_args *args) {
 
 static void task_keys_values(const mhagen_args *args, int index) {
   const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
-  float *const keys = (float *)args->workspace + 64; /* [5][8] */
-  float *const values = (float *)args->workspace + 112; /* [5][8] */
-  float *const queries = (float *)args->workspace + 160; /* [5][8] */
-  if (index < 1) {
-    project_rows(args->q, head, keys);
-  } else if (index < 2) {
-    project_rows(args->q, head + 64, values);
-  } else {
-    project_queries(args->q, head + 128, queries, head + 192);
-  }
+  float *const qkv = (float *)args->workspace + 64; /* [5][24] */
+  project_qkv_5(args->q, head + 224 * index, qkv + 128 * index, head + 224 * index + 192);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [8][8] a group */
-  float *const keys = (float *)args->workspace + 64; /* [5][8] */
-  float *const values = (float *)args->workspace + 112; /* [5][8] */
-  float *const queries = (float *)args->workspace + 160; /* [5][8] */
-  float *const task = (float *)args->workspace + 208; /* what tasks have */
-  attend_5of8(keys + 144 * index, values + 144 * index, task + 176 * index, context + 64 * index,
-      queries + 144 * index);
+  float *const qkv = (float *)args->workspace + 64; /* [5][24] */
+  float *const task = (float *)args->workspace + 192; /* what tasks have */
+  attend_5of8(qkv + 128 * index + 8, qkv + 128 * index + 16, task + 176 * index,
+      context + 64 * index, qkv + 128 * index);
 }
 
 static void task_output(const mhagen_args *args, int index) {
   (void)index;
-  const float *const wo = (const float *)args->packed + 208; /* [64], Wo */
-  const float *const bo = (const float *)args->packed + 272; /* [8], bias */
+  const float *const wo = (const float *)args->packed + 224; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 288; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */
   output_1x5of8_8(wo, bo, context, args->y);
 }
@@ -555,7 +538,7 @@ static NOINLINE void self_test(const float *in, float *out) {
 #endif
 
 static const mhagen_phase phases[] = {
-  { "keys_values", task_keys_values, 0, 3, 120 },
+  { "keys_values", task_keys_values, 0, 1, 120 },
   { "attend", task_attend, 0, 1, 50 },
   { "output", task_output, 0, 1, 40 },
 };
@@ -644,5 +627,5 @@ const mhagen_kernel tiny_avx2_kernel = {
   .scale = 0.5,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0xD1B7ECCB6AD2B5F8,
+  .fingerprint = 0x5974089FCD7832A4,
 };

@@ -32,10 +32,10 @@ extern "C" {
 #define TINY_AVX2_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_AVX2_PACKED_BYTES 1152
-#define TINY_AVX2_WORKSPACE_BYTES 1536
+#define TINY_AVX2_PACKED_BYTES 1216
+#define TINY_AVX2_WORKSPACE_BYTES 1472
 
-/* Packs the weights, once, into the 1152 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 1216 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed);

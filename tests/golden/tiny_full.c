@@ -4,12 +4,13 @@
  *   license   may be used, changed and shipped without conditions; comes without warranty
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][4] -> y[3][4], 1 head of 2
- *   plan      keys      tiles 3x2, k4; 1 of 1 heads together
- *             values    tiles 3x2, k4; 1 of 1 heads together
- *             attend    1 x 3 of 16 queries: Q 1 of 2x3
+ *   plan      keys      columns 2..3 of one product, tiles 3x6, k4; 1 of 1 heads together
+ *             values    columns 4..5 of one product, tiles 3x6, k4; 1 of 1 heads together
+ *             queries   columns 0..1 of one product, tiles 3x6, k4; 1 of 1 heads together
+ *             attend    1 x 3 of 16 queries
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
- *   cost      264 flops; 832 bytes packed, 1,536 bytes of workspace
+ *   cost      264 flops; 512 bytes packed, 1,088 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -51,12 +52,12 @@ static const mhagen_pack_term pack_terms[] = {
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
 static const mhagen_pack_fill pack_fills[] = {
-  { 0, 4, 2, 2, 1.0201394465967895, 0, 1, { { 0 } } }, /* wq */
-  { 16, 1, 2, 2, 1.0201394465967895, 1, 1, { { 0 } } }, /* bq */
-  { 32, 4, 2, 16, 1.0, 2, 1, { { 0 } } }, /* wk */
-  { 96, 4, 2, 16, 1.0, 3, 1, { { 0 } } }, /* wv */
-  { 160, 2, 4, 16, 1.0, 4, 1, { { 0 } } }, /* wo */
-  { 192, 1, 4, 16, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
+  { 0, 1, 2, 2, 1.0201394465967895, 0, 1, { { 4, 16, 1, 0, 0 } } }, /* wq */
+  { 64, 1, 2, 2, 1.0201394465967895, 1, 1, { { 0 } } }, /* bq */
+  { 2, 1, 2, 2, 1.0, 2, 1, { { 4, 16, 1, 0, 0 } } }, /* wk */
+  { 4, 1, 2, 2, 1.0, 3, 1, { { 4, 16, 1, 0, 0 } } }, /* wv */
+  { 80, 2, 4, 16, 1.0, 4, 1, { { 0 } } }, /* wo */
+  { 112, 1, 4, 16, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
 };
 
 /* offset, alignment, most */
@@ -279,102 +280,16 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
 
 /* Everything for one batch entry, without a loop. */
 static NOINLINE void forward(const float *q, float *y, const float *packed, float *ws) {
-  /* transpose */
-  {
-    /* transpose_3of16 */
-    {
-      const __m512 x_r0 = _mm512_maskz_loadu_ps(0xF, q);
-      const __m512 x_r1 = _mm512_maskz_loadu_ps(0xF, q + 4);
-      const __m512 x_r2 = _mm512_maskz_loadu_ps(0xF, q + 8);
-      const __m512 x_r3 = _mm512_setzero_ps();
-      const __m512 x_r4 = _mm512_setzero_ps();
-      const __m512 x_r5 = _mm512_setzero_ps();
-      const __m512 x_r6 = _mm512_setzero_ps();
-      const __m512 x_r7 = _mm512_setzero_ps();
-      const __m512 x_r8 = _mm512_setzero_ps();
-      const __m512 x_r9 = _mm512_setzero_ps();
-      const __m512 x_r10 = _mm512_setzero_ps();
-      const __m512 x_r11 = _mm512_setzero_ps();
-      const __m512 x_r12 = _mm512_setzero_ps();
-      const __m512 x_r13 = _mm512_setzero_ps();
-      const __m512 x_r14 = _mm512_setzero_ps();
-      const __m512 x_r15 = _mm512_setzero_ps();
-      const __m512 t2_0 = _mm512_mask_moveldup_ps(x_r0, 0xAAAA, x_r1);
-      const __m512 t2_1 = _mm512_mask_movehdup_ps(x_r1, 0x5555, x_r0);
-      const __m512 t2_2 = _mm512_mask_moveldup_ps(x_r2, 0xAAAA, x_r3);
-      const __m512 t2_3 = _mm512_mask_movehdup_ps(x_r3, 0x5555, x_r2);
-      const __m512 t2_4 = _mm512_mask_moveldup_ps(x_r4, 0xAAAA, x_r5);
-      const __m512 t2_5 = _mm512_mask_movehdup_ps(x_r5, 0x5555, x_r4);
-      const __m512 t2_6 = _mm512_mask_moveldup_ps(x_r6, 0xAAAA, x_r7);
-      const __m512 t2_7 = _mm512_mask_movehdup_ps(x_r7, 0x5555, x_r6);
-      const __m512 t2_8 = _mm512_mask_moveldup_ps(x_r8, 0xAAAA, x_r9);
-      const __m512 t2_9 = _mm512_mask_movehdup_ps(x_r9, 0x5555, x_r8);
-      const __m512 t2_10 = _mm512_mask_moveldup_ps(x_r10, 0xAAAA, x_r11);
-      const __m512 t2_11 = _mm512_mask_movehdup_ps(x_r11, 0x5555, x_r10);
-      const __m512 t2_12 = _mm512_mask_moveldup_ps(x_r12, 0xAAAA, x_r13);
-      const __m512 t2_13 = _mm512_mask_movehdup_ps(x_r13, 0x5555, x_r12);
-      const __m512 t2_14 = _mm512_mask_moveldup_ps(x_r14, 0xAAAA, x_r15);
-      const __m512 t2_15 = _mm512_mask_movehdup_ps(x_r15, 0x5555, x_r14);
-      const __m512 t4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_0),
-          _mm512_castps_pd(t2_2)));
-      const __m512 t4_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_0),
-          _mm512_castps_pd(t2_2)));
-      const __m512 t4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_1),
-          _mm512_castps_pd(t2_3)));
-      const __m512 t4_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_1),
-          _mm512_castps_pd(t2_3)));
-      const __m512 t4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_4),
-          _mm512_castps_pd(t2_6)));
-      const __m512 t4_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_4),
-          _mm512_castps_pd(t2_6)));
-      const __m512 t4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_5),
-          _mm512_castps_pd(t2_7)));
-      const __m512 t4_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_5),
-          _mm512_castps_pd(t2_7)));
-      const __m512 t4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_8),
-          _mm512_castps_pd(t2_10)));
-      const __m512 t4_10 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_8),
-          _mm512_castps_pd(t2_10)));
-      const __m512 t4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_9),
-          _mm512_castps_pd(t2_11)));
-      const __m512 t4_11 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_9),
-          _mm512_castps_pd(t2_11)));
-      const __m512 t4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_12),
-          _mm512_castps_pd(t2_14)));
-      const __m512 t4_14 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_12),
-          _mm512_castps_pd(t2_14)));
-      const __m512 t4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_13),
-          _mm512_castps_pd(t2_15)));
-      const __m512 t4_15 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t2_13),
-          _mm512_castps_pd(t2_15)));
-      const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4_0, 0xF0F0, t4_4, t4_4, 0xA0);
-      const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4_1, 0xF0F0, t4_5, t4_5, 0xA0);
-      const __m512 t8_2 = _mm512_mask_shuffle_f32x4(t4_2, 0xF0F0, t4_6, t4_6, 0xA0);
-      const __m512 t8_3 = _mm512_mask_shuffle_f32x4(t4_3, 0xF0F0, t4_7, t4_7, 0xA0);
-      const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4_8, 0xF0F0, t4_12, t4_12, 0xA0);
-      const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4_9, 0xF0F0, t4_13, t4_13, 0xA0);
-      const __m512 t8_10 = _mm512_mask_shuffle_f32x4(t4_10, 0xF0F0, t4_14, t4_14, 0xA0);
-      const __m512 t8_11 = _mm512_mask_shuffle_f32x4(t4_11, 0xF0F0, t4_15, t4_15, 0xA0);
-      const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
-      const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
-      const __m512 t16_2 = _mm512_shuffle_f32x4(t8_2, t8_10, 0x44);
-      const __m512 t16_3 = _mm512_shuffle_f32x4(t8_3, t8_11, 0x44);
-      _mm512_storeu_ps(ws, t16_0);
-      _mm512_storeu_ps(ws + 16, t16_1);
-      _mm512_storeu_ps(ws + 32, t16_2);
-      _mm512_storeu_ps(ws + 48, t16_3);
-    }
-  }
   /* keys and values */
   {
-    /* project_keys */
+    /* project_qkv_3 */
     {
-      /* keys_3x2_k4 */
-      __m256 acc_r0_c0 = _mm256_setzero_ps();
-      __m256 acc_r1_c0 = _mm256_setzero_ps();
-      __m256 acc_r2_c0 = _mm256_setzero_ps();
+      /* qkv_3x6_k4 */
+      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 64);
+      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 64);
+      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 64);
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 32));
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed));
       const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
       const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
@@ -382,7 +297,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 48));
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 16));
       const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
       const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
@@ -390,7 +305,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(packed + 64));
+      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(packed + 32));
       const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
       const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
@@ -398,95 +313,81 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
       /* k = 3 */
-      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(packed + 80));
+      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(packed + 48));
       const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
       const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
       const __m256 a_r2_k3 = _mm256_set1_ps(q[11]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-      _mm256_storeu_ps(ws + 96, acc_r0_c0);
-      _mm256_storeu_ps(ws + 112, acc_r1_c0);
-      _mm256_storeu_ps(ws + 128, acc_r2_c0);
-    }
-  }
-  {
-    /* project_values */
-    {
-      /* values_3x2_k4 */
-      __m256 acc_r0_c0 = _mm256_setzero_ps();
-      __m256 acc_r1_c0 = _mm256_setzero_ps();
-      __m256 acc_r2_c0 = _mm256_setzero_ps();
-      /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 96));
-      const __m256 a_r0_k0 = _mm256_set1_ps(q[0]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m256 a_r1_k0 = _mm256_set1_ps(q[4]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m256 a_r2_k0 = _mm256_set1_ps(q[8]);
-      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
-      /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 112));
-      const __m256 a_r0_k1 = _mm256_set1_ps(q[1]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m256 a_r1_k1 = _mm256_set1_ps(q[5]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m256 a_r2_k1 = _mm256_set1_ps(q[9]);
-      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
-      /* k = 2 */
-      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(packed + 128));
-      const __m256 a_r0_k2 = _mm256_set1_ps(q[2]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m256 a_r1_k2 = _mm256_set1_ps(q[6]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      const __m256 a_r2_k2 = _mm256_set1_ps(q[10]);
-      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k2, b_k2_c0, acc_r2_c0);
-      /* k = 3 */
-      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(packed + 144));
-      const __m256 a_r0_k3 = _mm256_set1_ps(q[3]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-      const __m256 a_r1_k3 = _mm256_set1_ps(q[7]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-      const __m256 a_r2_k3 = _mm256_set1_ps(q[11]);
-      acc_r2_c0 = _mm256_fmadd_ps(a_r2_k3, b_k3_c0, acc_r2_c0);
-      _mm256_storeu_ps(ws + 144, acc_r0_c0);
-      _mm256_storeu_ps(ws + 160, acc_r1_c0);
-      _mm256_storeu_ps(ws + 176, acc_r2_c0);
+      _mm256_storeu_ps(ws + 32, acc_r0_c0);
+      _mm256_storeu_ps(ws + 48, acc_r1_c0);
+      _mm256_storeu_ps(ws + 64, acc_r2_c0);
     }
   }
   /* attend */
   {
     /* attend_3of16 */
     {
-      /* query_2x3of16_k4 */
-      __m256 acc_r0_c0 = _mm256_set1_ps(packed[16]);
-      __m256 acc_r1_c0 = _mm256_set1_ps(packed[17]);
-      /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws));
-      const __m256 a_r0_k0 = _mm256_set1_ps(packed[0]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m256 a_r1_k0 = _mm256_set1_ps(packed[1]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 16));
-      const __m256 a_r0_k1 = _mm256_set1_ps(packed[2]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m256 a_r1_k1 = _mm256_set1_ps(packed[3]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      /* k = 2 */
-      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(ws + 32));
-      const __m256 a_r0_k2 = _mm256_set1_ps(packed[4]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m256 a_r1_k2 = _mm256_set1_ps(packed[5]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      /* k = 3 */
-      const __m256 b_k3_c0 = kept8(_mm256_loadu_ps(ws + 48));
-      const __m256 a_r0_k3 = _mm256_set1_ps(packed[6]);
-      acc_r0_c0 = _mm256_fmadd_ps(a_r0_k3, b_k3_c0, acc_r0_c0);
-      const __m256 a_r1_k3 = _mm256_set1_ps(packed[7]);
-      acc_r1_c0 = _mm256_fmadd_ps(a_r1_k3, b_k3_c0, acc_r1_c0);
-      _mm256_storeu_ps(ws + 192, acc_r0_c0);
-      _mm256_storeu_ps(ws + 208, acc_r1_c0);
+      /* queries_lanes_3of16 */
+      {
+        const __m512 x_r0 = _mm512_maskz_loadu_ps(0x3, ws + 32);
+        const __m512 x_r1 = _mm512_maskz_loadu_ps(0x3, ws + 48);
+        const __m512 x_r2 = _mm512_maskz_loadu_ps(0x3, ws + 64);
+        const __m512 x_r3 = _mm512_setzero_ps();
+        const __m512 x_r4 = _mm512_setzero_ps();
+        const __m512 x_r5 = _mm512_setzero_ps();
+        const __m512 x_r6 = _mm512_setzero_ps();
+        const __m512 x_r7 = _mm512_setzero_ps();
+        const __m512 x_r8 = _mm512_setzero_ps();
+        const __m512 x_r9 = _mm512_setzero_ps();
+        const __m512 x_r10 = _mm512_setzero_ps();
+        const __m512 x_r11 = _mm512_setzero_ps();
+        const __m512 x_r12 = _mm512_setzero_ps();
+        const __m512 x_r13 = _mm512_setzero_ps();
+        const __m512 x_r14 = _mm512_setzero_ps();
+        const __m512 x_r15 = _mm512_setzero_ps();
+        const __m512 t2_0 = _mm512_mask_moveldup_ps(x_r0, 0xAAAA, x_r1);
+        const __m512 t2_1 = _mm512_mask_movehdup_ps(x_r1, 0x5555, x_r0);
+        const __m512 t2_2 = _mm512_mask_moveldup_ps(x_r2, 0xAAAA, x_r3);
+        const __m512 t2_3 = _mm512_mask_movehdup_ps(x_r3, 0x5555, x_r2);
+        const __m512 t2_4 = _mm512_mask_moveldup_ps(x_r4, 0xAAAA, x_r5);
+        const __m512 t2_5 = _mm512_mask_movehdup_ps(x_r5, 0x5555, x_r4);
+        const __m512 t2_6 = _mm512_mask_moveldup_ps(x_r6, 0xAAAA, x_r7);
+        const __m512 t2_7 = _mm512_mask_movehdup_ps(x_r7, 0x5555, x_r6);
+        const __m512 t2_8 = _mm512_mask_moveldup_ps(x_r8, 0xAAAA, x_r9);
+        const __m512 t2_9 = _mm512_mask_movehdup_ps(x_r9, 0x5555, x_r8);
+        const __m512 t2_10 = _mm512_mask_moveldup_ps(x_r10, 0xAAAA, x_r11);
+        const __m512 t2_11 = _mm512_mask_movehdup_ps(x_r11, 0x5555, x_r10);
+        const __m512 t2_12 = _mm512_mask_moveldup_ps(x_r12, 0xAAAA, x_r13);
+        const __m512 t2_13 = _mm512_mask_movehdup_ps(x_r13, 0x5555, x_r12);
+        const __m512 t2_14 = _mm512_mask_moveldup_ps(x_r14, 0xAAAA, x_r15);
+        const __m512 t2_15 = _mm512_mask_movehdup_ps(x_r15, 0x5555, x_r14);
+        const __m512 t4_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_0),
+            _mm512_castps_pd(t2_2)));
+        const __m512 t4_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_1),
+            _mm512_castps_pd(t2_3)));
+        const __m512 t4_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_4),
+            _mm512_castps_pd(t2_6)));
+        const __m512 t4_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_5),
+            _mm512_castps_pd(t2_7)));
+        const __m512 t4_8 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_8),
+            _mm512_castps_pd(t2_10)));
+        const __m512 t4_9 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_9),
+            _mm512_castps_pd(t2_11)));
+        const __m512 t4_12 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_12),
+            _mm512_castps_pd(t2_14)));
+        const __m512 t4_13 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t2_13),
+            _mm512_castps_pd(t2_15)));
+        const __m512 t8_0 = _mm512_mask_shuffle_f32x4(t4_0, 0xF0F0, t4_4, t4_4, 0xA0);
+        const __m512 t8_1 = _mm512_mask_shuffle_f32x4(t4_1, 0xF0F0, t4_5, t4_5, 0xA0);
+        const __m512 t8_8 = _mm512_mask_shuffle_f32x4(t4_8, 0xF0F0, t4_12, t4_12, 0xA0);
+        const __m512 t8_9 = _mm512_mask_shuffle_f32x4(t4_9, 0xF0F0, t4_13, t4_13, 0xA0);
+        const __m512 t16_0 = _mm512_shuffle_f32x4(t8_0, t8_8, 0x44);
+        const __m512 t16_1 = _mm512_shuffle_f32x4(t8_1, t8_9, 0x44);
+        _mm512_storeu_ps(ws + 80, t16_0);
+        _mm512_storeu_ps(ws + 96, t16_1);
+      }
     }
     {
       /* scores_first_3x3of16 */
@@ -494,83 +395,83 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       __m256 acc_r2_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 192));
-      const __m256 a_r0_k0 = _mm256_set1_ps(ws[96]);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 80));
+      const __m256 a_r0_k0 = _mm256_set1_ps(ws[34]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m256 a_r1_k0 = _mm256_set1_ps(ws[112]);
+      const __m256 a_r1_k0 = _mm256_set1_ps(ws[50]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m256 a_r2_k0 = _mm256_set1_ps(ws[128]);
+      const __m256 a_r2_k0 = _mm256_set1_ps(ws[66]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 208));
-      const __m256 a_r0_k1 = _mm256_set1_ps(ws[97]);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 96));
+      const __m256 a_r0_k1 = _mm256_set1_ps(ws[35]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m256 a_r1_k1 = _mm256_set1_ps(ws[113]);
+      const __m256 a_r1_k1 = _mm256_set1_ps(ws[51]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m256 a_r2_k1 = _mm256_set1_ps(ws[129]);
+      const __m256 a_r2_k1 = _mm256_set1_ps(ws[67]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       const __m256 zero_c0 = _mm256_setzero_ps();
       const __m256 max_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
       const __m256 max_c0_4_0 = _mm256_max_ps(max_c0_2_0, acc_r2_c0);
       const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_4_0);
-      _mm256_storeu_ps(ws + 272, minus_m_c0);
+      _mm256_storeu_ps(ws + 160, minus_m_c0);
       const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, max_c0_4_0);
       const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
-      _mm256_storeu_ps(ws + 224, sum_r0_c0);
+      _mm256_storeu_ps(ws + 112, sum_r0_c0);
       const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, max_c0_4_0);
       const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
-      _mm256_storeu_ps(ws + 240, sum_r1_c0);
+      _mm256_storeu_ps(ws + 128, sum_r1_c0);
       const __m256 x_r2_c0 = _mm256_sub_ps(acc_r2_c0, max_c0_4_0);
       const __m256 sum_r2_c0 = exp2_8(x_r2_c0);
-      _mm256_storeu_ps(ws + 256, sum_r2_c0);
+      _mm256_storeu_ps(ws + 144, sum_r2_c0);
       const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
       const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
-      _mm256_storeu_ps(ws + 288, sum_c0_4_0);
+      _mm256_storeu_ps(ws + 176, sum_c0_4_0);
     }
     {
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
-      const __m256 sum_c0 = _mm256_loadu_ps(ws + 288);
+      const __m256 sum_c0 = _mm256_loadu_ps(ws + 176);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-      _mm256_storeu_ps(ws + 320, inverse_c0);
+      _mm256_storeu_ps(ws + 208, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
-      _mm256_storeu_ps(ws + 304, test_zero_c0);
+      _mm256_storeu_ps(ws + 192, test_zero_c0);
     }
     {
       /* context_2x3of16_k3_final */
       __m256 acc_r0_c0 = _mm256_setzero_ps();
       __m256 acc_r1_c0 = _mm256_setzero_ps();
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 224));
-      const __m256 a_r0_k0 = _mm256_set1_ps(ws[144]);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 112));
+      const __m256 a_r0_k0 = _mm256_set1_ps(ws[36]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m256 a_r1_k0 = _mm256_set1_ps(ws[145]);
+      const __m256 a_r1_k0 = _mm256_set1_ps(ws[37]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 240));
-      const __m256 a_r0_k1 = _mm256_set1_ps(ws[160]);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(ws + 128));
+      const __m256 a_r0_k1 = _mm256_set1_ps(ws[52]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m256 a_r1_k1 = _mm256_set1_ps(ws[161]);
+      const __m256 a_r1_k1 = _mm256_set1_ps(ws[53]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
       /* k = 2 */
-      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(ws + 256));
-      const __m256 a_r0_k2 = _mm256_set1_ps(ws[176]);
+      const __m256 b_k2_c0 = kept8(_mm256_loadu_ps(ws + 144));
+      const __m256 a_r0_k2 = _mm256_set1_ps(ws[68]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k2, b_k2_c0, acc_r0_c0);
-      const __m256 a_r1_k2 = _mm256_set1_ps(ws[177]);
+      const __m256 a_r1_k2 = _mm256_set1_ps(ws[69]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k2, b_k2_c0, acc_r1_c0);
-      const __m256 inverse_c0 = _mm256_loadu_ps(ws + 320);
-      __m256 test_c0 = _mm256_loadu_ps(ws + 304);
+      const __m256 inverse_c0 = _mm256_loadu_ps(ws + 208);
+      __m256 test_c0 = _mm256_loadu_ps(ws + 192);
       const __m256 zero_c0 = _mm256_setzero_ps();
       const __m256 o_r0_c0 = _mm256_mul_ps(acc_r0_c0, inverse_c0);
-      _mm256_storeu_ps(ws + 64, o_r0_c0);
+      _mm256_storeu_ps(ws, o_r0_c0);
       test_c0 = _mm256_fmadd_ps(o_r0_c0, zero_c0, test_c0);
       const __m256 o_r1_c0 = _mm256_mul_ps(acc_r1_c0, inverse_c0);
-      _mm256_storeu_ps(ws + 80, o_r1_c0);
+      _mm256_storeu_ps(ws + 16, o_r1_c0);
       test_c0 = _mm256_fmadd_ps(o_r1_c0, zero_c0, test_c0);
-      _mm256_storeu_ps(ws + 304, test_c0);
+      _mm256_storeu_ps(ws + 192, test_c0);
     }
     {
-      const __m256 sum1_c0 = _mm256_loadu_ps(ws + 288);
-      const __m256 test1_c0 = _mm256_loadu_ps(ws + 304);
+      const __m256 sum1_c0 = _mm256_loadu_ps(ws + 176);
+      const __m256 test1_c0 = _mm256_loadu_ps(ws + 192);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
       const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
@@ -578,8 +479,8 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       if (!good1_c0) {
         const __m256 none_c0 = _mm256_set1_ps(INFINITY);
         const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
-        _mm256_storeu_ps(ws + 288, mark_c0);
-        again_3of16(ws + 192, ws + 96, ws + 144, ws + 224, ws + 272, ws + 64);
+        _mm256_storeu_ps(ws + 176, mark_c0);
+        again_3of16(ws + 80, ws + 34, ws + 36, ws + 112, ws + 160, ws);
       }
     }
   }
@@ -588,24 +489,24 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
     /* output_1x3of16_4 */
     {
       /* output_3of16_3x4_k2 */
-      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 192);
-      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 192);
-      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 192);
+      __m256 acc_r0_c0 = _mm256_loadu_ps(packed + 112);
+      __m256 acc_r1_c0 = _mm256_loadu_ps(packed + 112);
+      __m256 acc_r2_c0 = _mm256_loadu_ps(packed + 112);
       /* k = 0 */
-      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 160));
-      const __m256 a_r0_k0 = _mm256_set1_ps(ws[64]);
+      const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(packed + 80));
+      const __m256 a_r0_k0 = _mm256_set1_ps(ws[0]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k0, b_k0_c0, acc_r0_c0);
-      const __m256 a_r1_k0 = _mm256_set1_ps(ws[65]);
+      const __m256 a_r1_k0 = _mm256_set1_ps(ws[1]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k0, b_k0_c0, acc_r1_c0);
-      const __m256 a_r2_k0 = _mm256_set1_ps(ws[66]);
+      const __m256 a_r2_k0 = _mm256_set1_ps(ws[2]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k0, b_k0_c0, acc_r2_c0);
       /* k = 1 */
-      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 176));
-      const __m256 a_r0_k1 = _mm256_set1_ps(ws[80]);
+      const __m256 b_k1_c0 = kept8(_mm256_loadu_ps(packed + 96));
+      const __m256 a_r0_k1 = _mm256_set1_ps(ws[16]);
       acc_r0_c0 = _mm256_fmadd_ps(a_r0_k1, b_k1_c0, acc_r0_c0);
-      const __m256 a_r1_k1 = _mm256_set1_ps(ws[81]);
+      const __m256 a_r1_k1 = _mm256_set1_ps(ws[17]);
       acc_r1_c0 = _mm256_fmadd_ps(a_r1_k1, b_k1_c0, acc_r1_c0);
-      const __m256 a_r2_k1 = _mm256_set1_ps(ws[82]);
+      const __m256 a_r2_k1 = _mm256_set1_ps(ws[18]);
       acc_r2_c0 = _mm256_fmadd_ps(a_r2_k1, b_k1_c0, acc_r2_c0);
       _mm256_mask_storeu_ps(y, 0xF, acc_r0_c0);
       _mm256_mask_storeu_ps(y + 4, 0xF, acc_r1_c0);
@@ -806,5 +707,5 @@ const mhagen_kernel tiny_full_kernel = {
   .scale = 0.70710678118654746,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0x0C62CB7E0189E0B0,
+  .fingerprint = 0x679EE95525E720A4,
 };

@@ -32,10 +32,10 @@ extern "C" {
 #define TINY_FULL_Y_WIDTH 4
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_FULL_PACKED_BYTES 832
-#define TINY_FULL_WORKSPACE_BYTES 1536
+#define TINY_FULL_PACKED_BYTES 512
+#define TINY_FULL_WORKSPACE_BYTES 1088
 
-/* Packs the weights, once, into the 832 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 512 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_full_pack(const mhagen_weights *weights, void *packed);

@@ -1,0 +1,136 @@
+-- Projections that read the same rows as one product: its columns are those of Q, K and V of a block of heads side by
+-- side, [Wq Wk Wv], or of K and V where the lanes of the query projection are queries. Few columns then share vectors
+-- whose lanes each alone would leave idle. What is projected stays a tensor of its own (part.lua), whose rows are
+-- columns of the product's. A tile of rows is a task.
+
+local choices = require "choices"
+local graph = require "graph"
+local product_of = require "emit.product"
+local project = require "stage.project"
+local tiles = require "tiles"
+local types = require "types"
+
+local M = { phase = project.phase, title = project.title, per = project.per, statements = project.statements }
+
+-- ---- the rewrite ----
+
+-- What stands against it, of a plan and those of its projections that read the same rows.
+local against = {
+  { function(plan) return plan.product.a ~= types.f32 or plan.attend_product.a ~= types.f32 or plan.weights.quant end,
+    "has no effect with operands of a smaller type, which lie as products of their own read them" },
+  { function(plan)
+      for _, read in ipairs(plan.scores.reads) do
+        if read.kind == "int" then return true end
+      end
+    end, "has no effect with lengths that a run says: products of their own leave out rows of K and V" },
+  { function(plan) return plan.cfg.strassen end, "has no effect with strassen = true, whose products are others" },
+  { function(_, parts) return #parts < 2 end, "has no effect with fewer than two projections of the same rows that are kept for this run alone" },
+}
+
+-- Those projections, in the order of the columns.
+local function parts_of(list)
+  local parts = {}
+  for _, name in ipairs { "queries", "keys", "values" } do
+    local stage, first = graph.find(list, name), parts[1]
+    local alone = not stage or stage.kind ~= "project" or stage.turn and name == "keys" or stage.merged
+      or stage.c.at ~= "workspace" or stage.c.passing or first and first.a.name ~= stage.a.name
+    if not alone then parts[#parts + 1] = stage end
+  end
+  return parts
+end
+
+-- Why it cannot be, or nil. list: with the queries' product where its lanes put it.
+function M.against(plan, list) return choices.against(against, plan, parts_of(list)) end
+
+-- The list with it.
+function M.rewrite(plan, list)
+  local parts, letters, columns, macs = parts_of(list), "", 0, 0.0
+  local one = graph.with(parts[1], { kind = "joint", parts = parts, bias = false, macs = function() return macs end })
+  local attend, edits, first = graph.find(list, "attend"), {}, nil
+  for _, stage in ipairs(parts) do
+    local width = graph.in_block(plan, stage) * stage.cols
+    local part = graph.with(stage, { kind = "part", joint = one, column = columns,
+                                     c = graph.with(stage.c, { columns = width }) })
+    edits[stage.name] = { part }
+    if attend[stage.name] then attend = graph.with(attend, { [stage.name] = part.c }) end
+    letters, columns, macs = letters .. stage.letter, columns + width, macs + stage:macs()
+    one.bias = one.bias or stage.bias and true
+  end
+  one.name, one.letter, one.columns, one.c = letters, letters, columns, { name = letters, at = "workspace" }
+  for _, stage in ipairs(list) do first = first or edits[stage.name] end
+  table.insert(first, 1, one)
+  edits.attend = { attend }
+  return graph.edited(list, edits)
+end
+
+-- ---- the plan ----
+
+function M.plan(plan, stage)
+  local cost
+  stage.product, cost = tiles.columns(plan.weights, project.keys, { { rows = stage.rows, count = 1 } }, stage.columns,
+    stage.steps, "rows")
+  stage.c.row = stage.product.ld
+  for _, other in ipairs(plan.stages) do
+    if other.joint == stage then other.c.row = stage.product.ld end
+  end
+  return cost
+end
+
+function M.sections(plan, stage, add)
+  local product = stage.product
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats })
+  if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
+  add("projected", { name = stage.name, doc = "rows of Q, K and V", cols = product.ld,
+                     count = plan.kv_rows * product.ld })
+end
+
+-- Tiles of rows, of which a task has several; and the rows of V that a tile of keys may touch behind the last one, if
+-- there are any.
+function M.axes(plan, stage)
+  local items, total = {}, 0
+  for _, run in ipairs(stage.product.runs[1]) do
+    items[#items + 1] = { size = run.size, at = run.at, count = run.count, first = total }
+    total = total + run.count
+  end
+  local grain = tiles.ceil_div(total, plan.tasks_wanted)
+  if plan.kv_rows > plan.cfg.seq_kv then
+    items[#items + 1] = { margin = true, count = 1, first = total }
+    total = total + 1
+  end
+  return { { var = "tile", items = items, total = total, grain = grain } }
+end
+
+-- ---- the work ----
+
+-- A tile of rows with all panels.
+local function record(K, stage, size, p)
+  local product, a, c = stage.product, stage.a, stage.c
+  product_of.each_panel(K, product, function(block, j, panel)
+    local column = j * block.width + block.at
+    K:chunks(product.chunks, function(mode, k0, steps)
+      product_of.column_tile(K, stage.name, size, block, mode, steps, { p = p.x:at(k0), row = a.row, step = 1 },
+        product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
+        { p = p.out:at(column), row = c.row })
+    end)
+  end)
+end
+
+function M.emit(K, place, stage, run, i)
+  local memory = K.plan.memory
+  if run.margin then
+    return K:part("clear_values", "Zeros in the rows of V behind the last key.",
+      { { "values", "out", memory:at(place, "values") } }, function(p) project.clear_values(K, p.values, {}) end)
+  end
+  choices.add(K.t.why, "project_order")
+  local row = i * run.size + run.at
+  local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
+                   { "w", "in", memory:at(place, "w" .. stage.letter) },
+                   { "out", "out", memory:at(place, stage.name):at(row * stage.c.row) } }
+  if stage.bias then params[4] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
+  K:part(("project_%s_%d"):format(stage.name, run.size), ("Projects %d rows: the columns of %s."):format(run.size,
+    stage.letter:upper():gsub(".", ", %0"):sub(3)), params, function(p) record(K, stage, run.size, p) end)
+end
+
+function M.fills() end -- those of its parts
+
+return M

@@ -1,0 +1,46 @@
+-- One of the projections that are made as one product (joint.lua): where its columns are, and how they are packed.
+
+local graph = require "graph"
+local words = require "words"
+
+local M = {}
+
+function M.sections(_, stage, add)
+  add("projected", { name = stage.name, within = stage.joint.name, column = stage.column })
+end
+
+-- build(lane, column, n): for each panel, or for what is as long as all columns, its part of n columns from lane `lane`
+-- on; the first is `column` of its own. at, used: of the panel.
+local function overlap(stage, at, used, build)
+  local from = math.max(at, stage.column)
+  local n = math.min(at + used, stage.column + stage.c.columns) - from
+  if n > 0 then build(from - at, from - stage.column, n) end
+end
+
+-- Row by row, for other parts may lie beside it; zeros are there.
+function M.fills(pack, stage)
+  local joint = stage.joint
+  local product = joint.product
+  local function add(matrix, to, steps, row, column, n)
+    pack:add_heads(matrix, { to = to, steps = 1, used = n, width = n, scale = stage.scale,
+                             terms = { pack.term(matrix, column) }, rounds = { { count = steps, to = row, row = 1 } } })
+  end
+  for _, block in ipairs(product.blocks) do
+    for j = 0, block.count - 1 do
+      overlap(stage, block.at + j * block.width, block.used, function(lane, column, n)
+        local to = pack:at("w" .. joint.letter) + block.panel + j * (block.width * product.depth) + lane
+        add(stage.weights, to, stage.steps, block.width, column, n)
+      end)
+    end
+  end
+  if stage.bias then add(stage.bias, pack:at("b" .. joint.letter) + stage.column, 1, 0, 0, stage.c.columns) end
+end
+
+function M.describe(plan, stage)
+  local product = stage.joint.product
+  return { { stage.name, ("columns %d..%d of one product, tiles %s, %s; %d of %d heads together"):format(stage.column,
+    stage.column + stage.c.columns - 1, words.column_tiles(product), words.chain(product.chunks),
+    graph.in_block(plan, stage), stage.heads) } }
+end
+
+return M
