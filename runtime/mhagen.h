@@ -4,7 +4,8 @@
  * (SPDX-License-Identifier: 0BSD).
  *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
- * Nothing here or in a kernel keeps global state, but whether Linux has let the process use AMX.
+ * Nothing here or in a kernel keeps global state, but what CPUID has said, and whether Linux has let the
+ * process use AMX.
  * Define MHAGEN_NO_POOL to leave the pool (and with it the dependency on threads) out;
  * mhagen_run_parallel then runs everything on the caller. Where there are no POSIX threads, as on a
  * bare Cortex-M, it is left out by itself.
@@ -488,7 +489,7 @@ typedef enum mhagen_cpu {
   MHAGEN_CPU_AVX2_F16C,
   MHAGEN_CPU_AVX512_BF16, /* and MHAGEN_CPU_AVX512, and VNNI */
   MHAGEN_CPU_AVX_VNNI,    /* and MHAGEN_CPU_AVX2_F16C */
-  MHAGEN_CPU_AMX,         /* AMX-TILE, AMX-BF16 and AMX-INT8, and MHAGEN_CPU_AVX512_BF16 */
+  MHAGEN_CPU_AMX,         /* AMX-TILE, -BF16 and -INT8, AVX512_VBMI, and MHAGEN_CPU_AVX512_BF16 */
   MHAGEN_CPU_NEON_I8MM,   /* and DotProd and BF16 */
   MHAGEN_CPU_AVX512_FP16, /* and MHAGEN_CPU_AVX512_BF16 */
   MHAGEN_CPU_NEON_FP16    /* arithmetic of half precision */
