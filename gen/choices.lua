@@ -71,6 +71,16 @@ M.rows = {
                    "sdot, bfmmla and smmla in a cycle" } } },
   { "halves", "products and sums of pairs of half precision",
     "an instruction does twice as many as of float32; operands take half of the memory", rejected = {} },
+  { "apart", "products by a half of a word, whose numbers of weights lie apart",
+    "an instruction takes the half by itself, where a word in all lanes takes the time of a product",
+    rejected = { { "a word in all lanes", "llvm-mca 22, neon_fp16, gcc: products of minilm reach .61, .81, .70 and " ..
+                   ".75 of the rate of neoverse-n1, v1, v2 and apple-m1, by halves .95 on all; of micro .69 to .75, " ..
+                   "and .93" },
+                 { "vectors of words, which shuffles take apart", "two more instructions for eight columns and a K " ..
+                   "step: at most .92 with twelve rows, .89 with eight" },
+                 { "sums that start at zero", "an instruction more for each of eight words: minilm .84 to .90" },
+                 { "intrinsics instead of assembler", "gcc 12 copies and spills sums: 94 to 152 copies in a tile " ..
+                   "instead of 8 to 31" } } },
   { "levels", "sums in half precision of 8 words, those of 4 such sums, then float32",
     "errors of y up to 1.4e-3 of 2e-3, with sums in float32 0.7e-3; adding up takes a quarter of the products' time",
     rejected = { { "one sum of 96 words", "1.3e-3 on normal data with biases, where this has 0.4e-3; minilm 1.9e-3" },

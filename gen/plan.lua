@@ -186,6 +186,7 @@ end
 
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
 local BLOCKS = "products of blocks have weights as columns"
+local HALVES = "products by halves of words have weights as columns"
 
 -- The lanes of the product that makes the queries: queries, as in all of attend, or columns, and the
 -- product is transposed then; the heads projected together; the cost of all but the output.
@@ -193,7 +194,7 @@ local function choose_lanes(plan, list)
   local cfg = plan.cfg
   local refused, ways = {}, {}
   local projected = graph.find(list, "queries")
-  local one_way = plan.weights.quant or plan.product.deep
+  local one_way = plan.weights.quant or plan.product.deep or plan.product.apart
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, lanes in ipairs(projected and possible or { "none" }) do
     if not projected or lanes == (cfg.q_lanes or lanes) then
@@ -209,6 +210,7 @@ local function choose_lanes(plan, list)
   if not columns then
     choices.say(plan.why, ("lanes are %s in the query projection"):format(queries[1]),
       cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
+      or plan.product.apart and HALVES
       or "the only way in which the given keys have an effect")
     return table.unpack(queries)
   end
