@@ -113,7 +113,7 @@ def executed(program, plugin):
 
 
 # What products are made of; other arithmetic is that of softmax and the like.
-PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov"
+PRODUCT = re.compile(r"((fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|fmul\s.*\.h\[|ld[pur]|ld1|st[pur]|nop|b\.|cbn?z|cmp|movi?\b|fmov"
                      r"|mvni|dup|(add|sub)s?\s+[xw])")
 
 
@@ -135,7 +135,7 @@ def products(function):
     for line in lines:
         at = [n for n, i in enumerate(line) if i.fma]
         # The polynomial of exp has constant factors, products have elements of a matrix.
-        by_element = sum(bool(re.search(r"\.(s|2h|4b)\[\d\]$|^ld1r|mmla", i.text)) for i in line)
+        by_element = sum(bool(re.search(r"\.(s|h|2h|4b)\[\d\]$|^ld1r|mmla", i.text)) for i in line)
         if len(at) >= LEAST and by_element:
             found.append(("line", line[at[0]:at[-1] + 1]))
     return found

@@ -181,6 +181,8 @@ end
 -- How words lie that are not row by row, as an initializer.
 local function deep_text(deep) return deep > 1 and ("  .deep = %d,\n"):format(deep) or "" end
 
+local function apart_text(columns) return columns > 0 and ("  .apart = %d,\n"):format(columns) or "" end
+
 -- How numbers are quantized, as initializers.
 local function quant_text(quant)
   if not quant then return "" end
@@ -270,6 +272,7 @@ function M.kernel(cfg)
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
   local quant = quant_text(plan.weights.quant) .. pair_text(plan) .. deep_text(tiles.deep(plan.product))
+    .. apart_text(pack.apart(plan))
   local small = {}
   for i = 3, 5 do table.move(rows[i], 1, #rows[i], #small + 1, small) end
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),

@@ -113,6 +113,9 @@ function M.sizes(cfg)
   return sizes
 end
 
+-- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
+function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
+
 -- Whether its pairs are of half precision.
 function M.pair_f16(plan) return plan.product.coarse ~= nil end
 
@@ -123,7 +126,8 @@ function M.packing(plan)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
   return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, pair_f16 = M.pair_f16(plan),
-           deep = list.deep, quants = list.quants, value_quants = list.value_quants, quant = plan.weights.quant,
+           apart = M.apart(plan), deep = list.deep, quants = list.quants, value_quants = list.value_quants,
+           quant = plan.weights.quant,
            sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end

@@ -77,6 +77,13 @@ function M.choose(plan, list)
   end
   if #list > 1 and not plan.product.integers then
     choose("product", "projections", against_projections)
+    local apart = isas.by_halves(plan.isa, plan.product)
+    if apart and plan.cfg.q_lanes == "queries" then
+      choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
+    elseif apart then
+      plan.product = apart
+      choices.add(plan.why, "apart")
+    end
   end
   choose("attend_product", "attention", against_attention)
   local found = plan.attend_product.tiled and choices.against(against_tiles, plan, list)

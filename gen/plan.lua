@@ -193,14 +193,15 @@ end
 
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
 local BLOCKS = "products of blocks have weights as columns"
+local HALVES = "products by halves of words have weights as columns"
 
--- The lanes that the product which makes the queries may have: queries, as in all of attend, or columns, and the product
--- is transposed then; "none" where there is no such.
+-- The lanes that the product which makes the queries may have: queries, as in all of attend, or columns, and the
+-- product is transposed then; "none" where there is no such.
 local function possible_lanes(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
   local projected = graph.find(list, "queries")
-  local one_way = plan.weights.quant or plan.product.deep
+  local one_way = plan.weights.quant or plan.product.deep or plan.product.apart
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, one in ipairs(projected and possible or { "none" }) do
     if not projected or one == (cfg.q_lanes or one) then
@@ -255,6 +256,7 @@ local function tell_lanes(plan, lanes, possible)
   local function say(reason) choices.say(plan.why, ("lanes are %s in the query projection"):format(lanes), reason) end
   if not possible[2] then
     say(cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
+      or plan.product.apart and HALVES
       or "the only way in which the given keys have an effect")
   elseif cfg.q_len then
     say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"

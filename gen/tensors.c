@@ -637,6 +637,8 @@ static int host_pack(lua_State *L) {
   lua_pop(L, 1);
   lua_getfield(L, 1, "deep");
   packing.deep = luaL_optinteger(L, -1, 1);
+  lua_getfield(L, 1, "apart");
+  packing.apart = luaL_optinteger(L, -1, 0);
   if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
     packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");
     packing.quant_sums = flag_in(L, "sums");

@@ -126,18 +126,19 @@ end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
 -- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all, and as
--- many in each block, the last of them perhaps unused.
-function M.vector_blocks(isa, n, most, whole)
+-- many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as wide.
+function M.vector_blocks(isa, n, most, whole, together)
   local cover = isas.cover(isa, n)
+  together = together or 1
   if whole then
     cover[#cover].w = isa.full
     while #cover > most and #cover % most > 0 do cover[#cover + 1] = { w = isa.full, used = 0, at = n } end
   end
   local runs, i = {}, 1
-  for _, run in ipairs(M.balanced(#cover, most)) do
+  for _, run in ipairs(M.balanced(M.ceil_div(#cover, together), M.ceil_div(most, together))) do
     for _ = 1, run.count do
       local vecs, used = {}, 0
-      for c = 1, run.size do
+      for c = 1, math.min(run.size * together, #cover - i + 1) do
         vecs[c] = cover[i]
         used = used + cover[i].used
         i = i + 1
@@ -149,7 +150,7 @@ function M.vector_blocks(isa, n, most, whole)
         last.count = last.count + 1
       else
         runs[#runs + 1] = { vecs = vecs, count = 1, at = vecs[1].at, used = used,
-                            width = #vecs * isa.lanes, lanes = isa.lanes }
+                            width = run.size * together * isa.lanes, lanes = isa.lanes }
       end
     end
   end
@@ -188,6 +189,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
   local fma, isa, cpu, deep = 0, target.isa, target.cpu, M.deep(target.product)
   for _, v in ipairs(vecs) do fma = fma + v.w.cost end
+  if target.product.apart then fma = M.round_up(fma, target.product.apart) end
   steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
   local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
@@ -293,7 +295,7 @@ end
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = M.vector_blocks(isa, columns, vectors), runs = {} }
+    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, target.product.apart), runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)

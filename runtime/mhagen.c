@@ -379,6 +379,7 @@ typedef struct place {
   double least, most;    /* the least and the largest integer; */
   uint32_t mask;         /* the bits of one; */
   int last;              /* whether no step behind shares its scale */
+  ptrdiff_t together;    /* columns whose numbers of a step lie together, or 0 */
 } place;
 
 static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
@@ -387,7 +388,7 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
   const ptrdiff_t row = step / in_word, behind = row % deep; /* words side by side */
   const ptrdiff_t words = ((fill->steps + in_word - 1) / in_word + deep - 1) / deep * deep;
   place to = {fill->scale, panel + (row - behind) * fill->width + behind, deep,
-              (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0};
+              (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0, packing->apart};
   if (bits > 8) return to;
   const ptrdiff_t given = bits == packing->quant_bits ? packing->quant_group : 0;
   const ptrdiff_t group = given ? given : fill->steps;
@@ -421,6 +422,12 @@ static void write_bf16(const place *to, ptrdiff_t column, double x) {
 }
 
 static void write_f16(const place *to, ptrdiff_t column, double x) {
+  const ptrdiff_t n = to->together;
+  if (n > 0) { /* number `at` of 16 bits, two in a word */
+    const ptrdiff_t at = (2 * (column / n) + to->shift / 16) * n + column % n;
+    add_bits(to->words + at / 2, to_f16(to->scale * x) << at % 2 * 16);
+    return;
+  }
   add_bits(to->words + column * to->apart, to_f16(to->scale * x) << to->shift);
 }
 

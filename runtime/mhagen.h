@@ -389,7 +389,9 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
  * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half,
  * or the nearest numbers of half precision. Where `deep` is not 1, so many words of a column that
- * follow each other lie side by side, as panel[words / deep][width][deep].
+ * follow each other lie side by side, as panel[words / deep][width][deep]. Where `apart` is not 0,
+ * the first numbers of the words of so many columns lie before the second ones, of 16 bits, as
+ * panel[words][width / apart][2][apart].
  *
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
@@ -459,6 +461,7 @@ typedef struct mhagen_packing {
   ptrdiff_t deep;        /* words of pairs and quants side by side; 0 is 1 */
   const mhagen_pack_fill *value_quants; /* fills of quants of 8 bits beside those of fewer bits, */
   int value_quant_count;                /* with a scale for all of a panel's column */
+  ptrdiff_t apart; /* columns of pairs of half precision that lie together, 0: each by itself */
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */

@@ -319,7 +319,8 @@ class Instruction:
     def __init__(self, address, text):
         self.address, self.text = address, text
         self.fma = bool(re.match(r"vfn?m(add|sub)\d*ps\b|vdpbf16ps\b|vpdpbusd\b|"
-                             r"(fml[as]|bfdot|sdot|bfmmla|smmla)\s+v", text))
+                             r"(fml[as]|bfdot|sdot|bfmmla|smmla)\s+v|"
+                             r"fmul\s.*\.h\[\d\]$", text))  # the last one starts a sum of half precision
         # Jumps in Intel's syntax and in Arm's; calls are none.
         jump = re.match(r"(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\s+(?:.*,\s*)?([0-9a-f]+) <", text)
         self.target = int(jump[1], 16) if jump else None

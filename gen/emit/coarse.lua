@@ -12,6 +12,7 @@
 local choices = require "choices"
 local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
+local tiles = require "tiles"
 
 local M = {}
 
@@ -27,7 +28,7 @@ end
 
 -- Where the vector of a sum is in a buffer that has so many vectors for each.
 local function slot(t, tile, buffer, vectors, at)
-  return buffer:at((at.r * #tile.vecs + at.c - 1) * t.isa.lanes * vectors)
+  return buffer:at((at.r * tile.across + at.c - 1) * t.isa.lanes * vectors)
 end
 
 local function word_slot(t, tile, buffer, at) return slot(t, tile, buffer, 1, at) end
@@ -51,7 +52,7 @@ local function block(K, tile, words, from, steps, add)
   local t, product = K.t, K.plan.product
   t:block(function()
     local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = steps,
-                    a = moved(tile.a, from), b = moved(tile.b, from), init = gemm.from_zero(t, product) }
+                    a = moved(tile.a, from), b = moved(tile.b, from) }
     epilogue.run(inner, gemm.tile(t, inner), { { apply = function(value, at)
       local p, w = word_slot(t, tile, words, at), at.v.w
       if add then value = t:op("add_halves", w, "sum_" .. at.name, t:op("load", w, "old_" .. at.name, p), value) end
@@ -103,13 +104,27 @@ local function sums(K, tile, words, totals)
   if rest > 0 then add(whole * SPAN, rest) end
 end
 
--- The sum of both halves, from p.totals.
+-- The sum of both halves, from p.totals: in lanes that follow each other, or in those of vectors that do.
 local function both(t, tile, p, at)
-  local half = {}
+  local half, apart, op = {}, tile.b.product.apart, "add_pairs"
   for i = 0, 1 do
-    half[i] = t:op("load", at.v.w, ("half%d_%s"):format(i, at.name), half_slot(t, tile, p.totals, at, i))
+    local place, part = at, i
+    if apart then
+      place, part, op = { r = at.r, c = (at.c - 1) // apart * apart + i + 1 }, (at.c - 1) % apart, "add"
+    end
+    half[i] = t:op("load", at.v.w, ("half%d_%s"):format(i, at.name), half_slot(t, tile, p.totals, place, part))
   end
-  return t:op("add_pairs", at.v.w, "both_" .. at.name, half[0], half[1])
+  return t:op(op, at.v.w, "both_" .. at.name, half[0], half[1])
+end
+
+-- Vectors of words of operand B, made of those of numbers that lie apart.
+local function words_of(t)
+  return function(v, name, at, _, c)
+    local part, lanes = (c - 1) % 2, t.isa.lanes
+    local first = at:at(-part * lanes)
+    return t:op("zip_halves", v.w, name, t:op("load", v.w, name .. "_first", first),
+      t:op("load", v.w, name .. "_second", first:at(lanes)), part * lanes)
+  end
 end
 
 -- The steps that end a tile behind its sums, `first` before all.
@@ -126,10 +141,12 @@ end
 
 -- Makes a tile again with sums in float32, where others are not finite.
 local function again(K, tile, p, target)
-  local t, product = K.t, setmetatable({ op = "dot_halves" }, { __index = K.plan.product })
+  local t, apart = K.t, K.plan.product.apart
+  local product = setmetatable({ op = "dot_halves", way = "outer", apart = false, starts = false },
+                               { __index = K.plan.product })
   local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
-                  a = { p = p.a, row = tile.a.row, step = tile.a.step }, b = { p = p.b, step = tile.b.step },
-                  init = gemm.from_zero(t) }
+                  a = { p = p.a, row = tile.a.row, step = tile.a.step },
+                  b = { p = p.b, step = tile.b.step, value = apart and words_of(t) } }
   epilogue.run(inner, gemm.tile(t, inner), ends(t, tile, p, target, { apply = function(value, at)
     local w, own = at.v.w, both(t, tile, p, at)
     local none = t:op("mul", w, "none_" .. at.name, own, t:op("zero", w, "zero_" .. at.name)) -- NaN if it is not finite
@@ -159,16 +176,25 @@ local function finite(t, tile, p)
   end
 end
 
+-- The vectors of a tile's sums: all that lie together in operand B, be columns in them or not.
+local function vectors_of(tile, apart)
+  local vecs = {}
+  for c = 1, tiles.round_up(#tile.vecs, apart or 1) do vecs[c] = tile.vecs[c] or tile.vecs[1] end
+  return vecs
+end
+
 -- One tile, as product.lua has it; target_of(K, tile, c) is that of its end.
 function M.tile(K, tile, target_of)
-  local t, size = K.t, tile.rows * #tile.vecs * K.plan.isa.lanes
+  local t, vecs = K.t, vectors_of(tile, K.plan.product.apart)
+  tile.across = #vecs
+  local size = tile.rows * #vecs * K.plan.isa.lanes
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if tile.bias then table.insert(params, 3, { "bias", "in", tile.bias }) end
   local name, text = ("%s_k%d"):format(tile.name, tile.steps), ("%s, %d K steps"):format(tile.text, tile.steps)
   choices.add(t.why, "levels")
   K:part(name, text .. ".", params, function(p)
     local own = setmetatable({ a = { p = p.a, row = tile.a.row, step = tile.a.step },
-                               b = { p = p.b, step = tile.b.step } }, { __index = tile })
+                               b = { p = p.b, step = tile.b.step }, vecs = vecs }, { __index = tile })
     p.totals = t:buffer("totals", 2 * size)
     sums(K, own, t:buffer("words", size), p.totals)
     local test, found = finite(t, tile, p)

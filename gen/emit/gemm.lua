@@ -38,7 +38,7 @@ local function numbers(t, tile)
     if b.fetch then b.fetch(step.k) end
     for c, v in ipairs(tile.vecs) do
       local name, at = ("b%s_c%d"):format(step.tag, c - 1), b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
-      vectors[c] = b.value and b.value(v, name, at, step.k) or t:operand(tile.product.b, load, v.w, name, at)
+      vectors[c] = b.value and b.value(v, name, at, step.k, c) or t:operand(tile.product.b, load, v.w, name, at)
     end
     return vectors
   end
@@ -62,14 +62,14 @@ local function quants(t, tile)
 end
 
 -- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them, or the i-th that are taken at
--- once, adds to sums[i % #sums + 1].
-local function steps(t, tile, sums, k0, n, base)
+-- once, adds to sums[i % #sums + 1]. tagged: their values have tags even if it is one step.
+local function steps(t, tile, sums, k0, n, base, tagged)
   local way = ways[way_of(tile)](t, tile, { count = n, base = base })
   local quant, deep = tile.product.quant, tiles.deep(tile.product)
   local read = way.read or (quant and quant.op and quants or numbers)(t, tile)
   for i = 0, n - 1, deep do
     local k = k0 + i
-    local step = { i = i, k = k, tag = n > 1 and "_k" .. (expr.is_const(k) and k or i) or "" }
+    local step = { i = i, k = k, tag = (n > 1 or tagged) and "_k" .. (expr.is_const(k) and k or i) or "" }
     way.begin(step)
     if n > 1 and expr.is_const(k) then t:note("k = " .. expr.text(k)) end
     local b, acc = read(step), sums[i // deep % #sums + 1]
@@ -77,14 +77,16 @@ local function steps(t, tile, sums, k0, n, base)
   end
 end
 
--- A block of n K steps at the pointers of A and B.
-local function block(t, tile, sums, n, base)
+-- A block of n K steps at the pointers of A and B; starting: the first ones start the sums.
+local function block(t, tile, sums, n, base, starting)
   local group = t.rolled and together(t, tile) or n
-  local rounds, done = group > 0 and n // group or 0, 0
+  local first = starting and math.min(group, n) or 0
+  if starting then steps(t, tile, sums, 0, first, base, true) end
+  local rounds, done = group > 0 and (n - first) // group or 0, first
   if rounds > 1 then
     choices.add(t.why, "rolled")
-    t:unrolled("i", rounds, function(i) steps(t, tile, sums, i * group, group, base) end)
-    done = rounds * group
+    t:unrolled("i", rounds, function(i) steps(t, tile, sums, i * group + first, group, base) end)
+    done = first + rounds * group
   end
   steps(t, tile, sums, done, n - done, base)
 end
@@ -124,26 +126,27 @@ end
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step, passing
 -- (whether tile registers read it past the nearest cache) },
--- b { p, step; value(v, name, at, k), a vector of it, if it is not read as it lies; fetch(k), what is done ahead of a
--- step; beside, { p, step } of what these two read }, init(r, c, w, name) starts one accumulator, if not from zero;
+-- b { p, step; value(v, name, at, k, c), a vector of it, if it is not read as it lies; fetch(k), what is done ahead of
+-- a step; beside, { p, step } of what these two read }, init(r, c, w, name) starts one accumulator, if not from zero;
 -- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
 -- Returns acc[r][c], r from 0, c from 1.
 function M.tile(t, tile)
   if way_of(tile) == "tile" then return tiled(t, tile) end
   local sums, zero = {}, M.from_zero(t, tile.product)
-  local init = tile.init or zero
+  local init, whole = tile.init or zero, not tile.blocks and tile.steps <= tile.unroll
+  local starting = whole and not tile.init and tile.product.starts
   for i = 1, tile.chains or 1 do
     sums[i] = {}
     for r = 0, rows_of_sums(tile) - 1 do
       sums[i][r] = {}
-      for c, v in ipairs(tile.vecs) do
+      for c, v in ipairs(starting and {} or tile.vecs) do
         local name = ("acc_r%d_c%d%s"):format(r, c - 1, tile.chains and tile.chains > 1 and "_s" .. i - 1 or "")
         sums[i][r][c] = (i == 1 and init or zero)(r, c, v.w, name)
       end
     end
   end
-  if not tile.blocks and tile.steps <= tile.unroll then
-    block(t, tile, sums, tile.steps, 0)
+  if whole then
+    block(t, tile, sums, tile.steps, 0, starting)
     return joined(t, tile, sums)
   end
   choices.add(t.why, "loops")

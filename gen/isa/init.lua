@@ -31,9 +31,10 @@ end
 -- words of bytes also the op, lane, the op by lane, and group, the numbers of a K step; part, the op that makes
 -- operands of words of bytes, unsigned, where the bytes of A have no sign, widens, where no instruction multiplies
 -- bytes, powers, the op that makes weights of attention as pairs, coarse, where sums of pairs are pairs of their type,
--- and dup, the FMAs that a word in all lanes takes the time of; blocks, the op and the rows of a product of blocks; of
--- the way `tile` also tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes
--- them), widths (the full one first), rows.
+-- and dup, the FMAs that a word in all lanes takes the time of; blocks, the op and the rows of a product of blocks;
+-- halves, the op by a half of a word, the one that starts sums, and the rows of such a product; of the way `tile` also
+-- tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes them), widths (the
+-- full one first), rows.
 -- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops
 -- take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers (C
 -- functions that rows call, by op, for each width in which a kernel uses it), since (a preprocessor condition:
@@ -137,6 +138,17 @@ local DEEP = 2 -- words of a row that a product of blocks takes
 function M.by_blocks(isa, product)
   local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].blocks
   return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = product })
+end
+
+local APART = 2 -- vectors: of the first numbers of words, and of the second ones
+
+-- A product of pairs by a half of a word, where the ISA has such, or nil: in operand B, weights, the first numbers of
+-- the words of `apart` vectors of columns are in the first vector, the second numbers in the second.
+function M.by_halves(isa, product)
+  local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].halves
+  return row and setmetatable({ way = "lane", lane = row.lane, starts = row.starts, rows = row.rows, apart = APART,
+                                dup = false },
+                              { __index = product })
 end
 
 -- The type that a product multiplies: float32 where operands became that.

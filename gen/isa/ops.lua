@@ -51,6 +51,11 @@ end
 local function first_word(of, n) return ("%s(2 * (%s))"):format(of, n) end
 local function second_word(of, n) return ("%s(2 * (%s) + 1)"):format(of, n) end
 
+-- Half n of the words of a vector.
+local function half(of, n)
+  return ("pick(%s %% 2 == 0, LOW_F16(%s(idiv(%s, 2))), HIGH_F16(%s(idiv(%s, 2))))"):format(n, of, n, of, n)
+end
+
 local function bytes(x, y)
   local sum = {}
   for k = 0, 3 do sum[k + 1] = ("BYTE(%s, %d) * BYTE(%s, %d)"):format(x, k, y, k) end
@@ -166,6 +171,12 @@ op { "fma_halves", "f <- f f f", "of the halves: a * b + c in half precision, ro
      port = "fma",
      ref = "PAIR_F16(F16(LOW_F16(a) * LOW_F16(b) + LOW_F16(c)), F16(HIGH_F16(a) * HIGH_F16(b) + HIGH_F16(c)))",
      domain = "not (isnan(LOW_F16(a) * LOW_F16(b) + LOW_F16(c)) or isnan(HIGH_F16(a) * HIGH_F16(b) + HIGH_F16(c)))" }
+op { "fma_halves_lane", "f <- f f f n", "the same with half n of b, which is of the full width, for all halves",
+     optional = true, full = 2, port = "fma",
+     ref = ("PAIR_F16(F16(LOW_F16(a) * %s + LOW_F16(c)), F16(HIGH_F16(a) * %s + HIGH_F16(c)))"):format(half("B", "n"),
+       half("B", "n")),
+     domain = ("not (isnan(LOW_F16(a) * %s + LOW_F16(c)) or isnan(HIGH_F16(a) * %s + HIGH_F16(c)))"):format(
+       half("B", "n"), half("B", "n")) }
 op { "add_halves", "f <- f f", "of the halves: a + b in half precision", optional = true,
      ref = "PAIR_F16(F16(LOW_F16(a) + LOW_F16(b)), F16(HIGH_F16(a) + HIGH_F16(b)))",
      domain = "not (isnan(LOW_F16(a) + LOW_F16(b)) or isnan(HIGH_F16(a) + HIGH_F16(b)))" }
@@ -173,6 +184,13 @@ op { "load_halves", "f <- a", "the halves of L/2 words in their order, as floats
      ref = "pick(i % 2 == 0, LOW_F16(M(idiv(i, 2))), HIGH_F16(M(idiv(i, 2))))" }
 op { "add_pairs", "f <- f f", "the sum of each two lanes, those of a first", optional = true,
      ref = "F(N(2 * i) + N(2 * i + 1))" }
+op { "mul_halves_lane", "f <- f f n", "a times half n of b, which is of the full width, in half precision",
+     optional = true, full = 2, port = "fma",
+     ref = ("PAIR_F16(F16(LOW_F16(a) * %s), F16(HIGH_F16(a) * %s))"):format(half("B", "n"), half("B", "n")),
+     domain = ("not (isnan(LOW_F16(a) * %s) or isnan(HIGH_F16(a) * %s))"):format(half("B", "n"), half("B", "n")) }
+op { "zip_halves", "f <- f f n", "words of the halves of a, from the n-th on, in the low halves, and of those of b",
+     optional = true, port = "shuffle", ref = ("PAIR_F16(%s, %s)"):format(half("A", "(n + i)"), half("B", "(n + i)")),
+     domain = ("not (isnan(%s) or isnan(%s))"):format(half("A", "(n + i)"), half("B", "(n + i)")) }
 op { "dot_halves", "f <- f f f", "c plus the products of the low halves, plus those of the high halves, in float32",
      optional = true, port = "fma",
      ref = "fmaf(F(HIGH_F16(a)), F(HIGH_F16(b)), fmaf(F(LOW_F16(a)), F(LOW_F16(b)), c))" }

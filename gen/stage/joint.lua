@@ -24,7 +24,8 @@ local against = {
       end
     end, "has no effect with lengths that a run says: products of their own leave out rows of K and V" },
   { function(plan) return plan.cfg.strassen end, "has no effect with strassen = true, whose products are others" },
-  { function(_, parts) return #parts < 2 end, "has no effect with fewer than two projections of the same rows that are kept for this run alone" },
+  { function(_, parts) return #parts < 2 end,
+    "has no effect with fewer than two projections of the same rows that are kept for this run alone" },
 }
 
 -- Those projections, in the order of the columns.

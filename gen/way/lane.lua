@@ -1,5 +1,7 @@
 -- Vectors of B times a lane of a vector of A, where A is contiguous from row to row or from step to step. What is
--- left over of a vector's lanes goes the way of every ISA.
+-- left over of a vector's lanes goes the way of every ISA. Where numbers of words lie apart (`apart`, isa/init.lua), a
+-- vector of B is of the first or the second numbers, and meets that half of a lane; what is left over is a vector with
+-- fewer numbers.
 
 local outer = require "way.outer"
 
@@ -7,32 +9,42 @@ local function nothing() end
 
 return function(t, tile, block)
   local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer(t, tile, block)
+  local apart = tile.product.apart
   local held -- vectors of A
-  local function read(r, step)
-    local at = a.p:at(step.k * a.step + r * a.row)
-    return t:operand(tile.product.a, tile.product.does.load, full, ("a_r%d%s"):format(r, step.tag), at)
+  local function read(r, step, left)
+    local at, name = a.p:at(step.k * a.step + r * a.row), ("a_r%d%s"):format(r, step.tag)
+    if left < lanes then return t:op("load_n", full, name, at, left) end
+    return t:operand(tile.product.a, tile.product.does.load, full, name, at)
   end
-  local function fma(b, acc, vector, lane)
-    for c = 1, #tile.vecs do t:update(acc[c], tile.product.lane, b[c], vector, acc[c], lane) end
+  local function fma(r, b, acc, vector, lane)
+    for c, v in ipairs(tile.vecs) do
+      local n = apart and lane * apart + (c - 1) % apart or lane
+      if acc[c] then
+        t:update(acc[c], tile.product.lane, b[c], vector, acc[c], n)
+      else
+        acc[c] = t:start(tile.product.starts, v.w, ("acc_r%d_c%d"):format(r, c - 1), b[c], vector, n)
+      end
+    end
   end
+  local function by_lane(count) return apart and count or count - count % lanes end
 
   if a.row == 1 then
-    local whole = tile.rows - tile.rows % lanes
+    local whole = by_lane(tile.rows)
     return { begin = nothing, multiply = function(r, step, b, acc)
       if r >= whole then return rest.multiply(r, step, b, acc) end
-      if r % lanes == 0 then held = read(r, step) end
-      fma(b, acc, held, r % lanes)
+      if r % lanes == 0 then held = read(r, step, whole - r) end
+      fma(r, b, acc, held, r % lanes)
     end }
   elseif a.step == 1 then
-    local whole = block.count - block.count % lanes
+    local whole = by_lane(block.count)
     local function begin(step)
       if step.i >= whole or step.i % lanes > 0 then return end
       held = {}
-      for r = 0, tile.rows - 1 do held[r] = read(r, step) end
+      for r = 0, tile.rows - 1 do held[r] = read(r, step, whole - step.i) end
     end
     return { begin = begin, multiply = function(r, step, b, acc)
       if step.i >= whole then return rest.multiply(r, step, b, acc) end
-      fma(b, acc, held[r], step.i % lanes)
+      fma(r, b, acc, held[r], step.i % lanes)
     end }
   end
   return rest
