@@ -194,8 +194,8 @@ end
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
 local BLOCKS = "products of blocks have weights as columns"
 
--- The lanes that the product which makes the queries may have: queries, as in all of attend, or columns, and the product
--- is transposed then; "none" where there is no such.
+-- The lanes that the product which makes the queries may have: queries, as in all of attend, or columns, and the
+-- product is transposed then; "none" where there is no such.
 local function possible_lanes(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
@@ -259,7 +259,8 @@ local function tell_lanes(plan, lanes, possible)
   elseif cfg.q_len then
     say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"
   else
-    choices.add(plan.why, lanes == "columns" and "q_columns" or "q_queries")
+    local by_columns = lanes == "columns"
+    choices.add(plan.why, by_columns and "q_columns" or "q_queries")
   end
 end
 

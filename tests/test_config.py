@@ -243,7 +243,8 @@ MERGED = "h=1 d_model=24 dk=32 seq=19 isa=avx2"
      "qkv = joint: has no effect with lengths that a run says"),
     ("h=2 d_model=24 dk=4 seq=16 isa=avx2 qkv=joint attention=cross",
      "qkv = joint: has no effect with fewer than two projections of the same rows"),
-    ("h=2 d_model=24 dk=4 seq=16 isa=avx2 qkv=joint dtype=bf16", "qkv = joint: has no effect with operands of a smaller"),
+    ("h=2 d_model=24 dk=4 seq=16 isa=avx2 qkv=joint dtype=bf16",
+     "qkv = joint: has no effect with operands of a smaller"),
     (f"{MERGED} q_rows=2 kv_rows=2", "kv_rows = 2: has no effect with q_lanes = queries"),
 ])
 def test_schedule_keys_without_effect(words, message):

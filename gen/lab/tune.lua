@@ -44,7 +44,8 @@ end
 M.dimensions = {
   { "query_vectors", vectors_of "columns" }, { "key_rows", rows_of "rows" },
   { "context_rows", rows_of "columns" }, { "q_rows", rows_of "columns" },
-  { "q_lanes", { "queries", "columns" } }, { "qkv", { "separate", "joint" } }, { "kv_vectors", vectors_of "rows" }, { "kv_rows", rows_of "rows" },
+  { "q_lanes", { "queries", "columns" } }, { "qkv", { "separate", "joint" } },
+  { "kv_vectors", vectors_of "rows" }, { "kv_rows", rows_of "rows" },
   { "out_vectors", vectors_of "columns" }, { "out_rows", rows_of "columns" },
   { "out_block", { 16, 32, 64, 128, 256, 512 } }, { "head_block", head_blocks },
   { "key_block", { 16, 32, 64 } }, { "k_block", { 64, 128, 256 } }, { "k_unroll", { 1, 2, 4, 8, 16 } },
