@@ -163,16 +163,15 @@ M.rows = {
   { "joint", "one product of all that reads the same rows",
     "their columns share vectors whose lanes would be idle else, or tiles whose sums would wait for each other",
     rejected = { { "qkv=separate", "Zen 5, d_model_h_dk_n, slower: 656_1_4_16 by 119 %, 928_1_4_352 by 105, " ..
-                   "288_2_4_16 by 42, 585_1_17_19 by 37, 205_4_5_23 by 30, 139_3_11_1 by 17, 880_1_52_16 by 15, 256_3_12_16 by " ..
-                   "12, 608_3_28_32 by 10, 749_4_9_23 by 9, 944_5_20_2 by 5, odd by 2" },
+                   "288_2_4_16 by 42, 585_1_17_19 by 37, 205_4_5_23 by 30, 139_3_11_1 by 17, 880_1_52_16 by 15, " ..
+                   "256_3_12_16 by 12, 608_3_28_32 by 10, 749_4_9_23 by 9, 944_5_20_2 by 5, odd by 2" },
                  { "one product where it only saves X's transposition", "Zen 5: micro 1 % slower, 144_12_8_16 1 % " ..
                    "faster" },
                  { "K and V alone, Q with lanes over queries", "Zen 5, slower: 656_1_4_16 by 50 %, 928_1_4_352 by " ..
                    "49, 205_4_5_23 by 15, 608_3_28_32 by 8, 288_2_4_16 by 4" },
                  { "lanes over rows for K and V as well", "by count: 928_1_4_352 has 25 % fewer FMAs, but X's " ..
-                   "transposition takes a third of the cycles that FMAs take, on Intel by the ports of these; " ..
-                   "not built" },
-               } },
+                   "transposition takes a third of the cycles that FMAs take, on Intel by the ports of these; not " ..
+                   "built" } } },
   { "loops", "loops wherever they fall",
     "the front end is not what tiles wait for",
     rejected = { { "loops aligned to 32 bytes", "micro and odd as fast, minilm within 0.5 %" } } },

@@ -7,8 +7,8 @@
 -- width, their number and their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an
 -- input does: nothing may be read or written behind its rows; type, where that is smaller than float32, and scales, the
 -- section with those of its rows; columns, of its own where a row has those of other tensors beside it; passing: of
--- rows in the workspace that only wait to be kept in such a cache; of
--- operands in pairs (paired.lua) pairs, along which they lie, and in_place, whether they become so where float32 was.
+-- rows in the workspace that only wait to be kept in such a cache; of operands in pairs (paired.lua) pairs, along which
+-- they lie, and in_place, whether they become so where float32 was.
 --
 -- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
 -- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;

@@ -261,7 +261,8 @@ local function tell_lanes(plan, lanes, possible)
   elseif cfg.q_len then
     say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"
   else
-    choices.add(plan.why, lanes == "columns" and "q_columns" or "q_queries")
+    local by_columns = lanes == "columns"
+    choices.add(plan.why, by_columns and "q_columns" or "q_queries")
   end
 end
 

@@ -7,25 +7,26 @@ local choices = require "choices"
 local graph = require "graph"
 local product_of = require "emit.product"
 local project = require "stage.project"
+local quadrants = require "stage.quadrants"
 local tiles = require "tiles"
-local types = require "types"
 
 local M = { phase = project.phase, title = project.title, per = project.per, statements = project.statements }
 
 -- ---- the rewrite ----
 
+local function small(type) return type.round or type.quantized end
+
 -- What stands against it, of a plan and those of its projections that read the same rows.
 local against = {
-  { function(plan) return plan.product.a ~= types.f32 or plan.attend_product.a ~= types.f32 or plan.weights.quant end,
+  { function(plan) return small(plan.product.a) or small(plan.attend_product.a) or plan.weights.quant end,
     "has no effect with operands of a smaller type, which lie as products of their own read them" },
   { function(plan)
       for _, read in ipairs(plan.scores.reads) do
         if read.kind == "int" then return true end
       end
     end, "has no effect with lengths that a run says: products of their own leave out rows of K and V" },
-  { function(plan) return plan.cfg.strassen end, "has no effect with strassen = true, whose products are others" },
-  { function(_, parts) return #parts < 2 end,
-    "has no effect with fewer than two projections of the same rows that are kept for this run alone" },
+  { quadrants.asked, "has no effect with products of quadrants" },
+  { function(_, parts) return #parts < 2 end, "has no effect with fewer than two projections of the same rows" },
 }
 
 -- Those projections, in the order of the columns.

@@ -36,11 +36,16 @@ function M.fills(pack, stage)
   if stage.bias then add(stage.bias, pack:at("b" .. joint.letter) + stage.column, 1, 0, 0, stage.c.columns) end
 end
 
+-- The last one tells of the tiles of all.
 function M.describe(plan, stage)
-  local product = stage.joint.product
-  return { { stage.name, ("columns %d..%d of one product, tiles %s, %s; %d of %d heads together"):format(stage.column,
-    stage.column + stage.c.columns - 1, words.column_tiles(product), words.chain(product.chunks),
-    graph.in_block(plan, stage), stage.heads) } }
+  local joint, first = stage.joint, stage.column
+  local product, lines = joint.product, {}
+  lines[1] = { stage.name, ("columns %d..%d of one product; %d of %d heads together"):format(first,
+    first + stage.c.columns - 1, graph.in_block(plan, stage), stage.heads) }
+  if joint.parts[#joint.parts].name == stage.name then
+    lines[2] = { "", ("its tiles %s, %s"):format(words.column_tiles(product), words.chain(product.chunks)) }
+  end
+  return lines
 end
 
 return M

@@ -48,6 +48,9 @@ M.choice = { "quadrants", "projections by seven products of quadrants",
 
 -- ---- the rewrite ----
 
+-- Whether they are asked for.
+function M.asked(plan) return plan.cfg.strassen end
+
 -- Whether a projection is made so. An infinite input makes all results of self-attention infinite or NaN, but not its
 -- weights and scores; of a key of its own see fold.lua.
 local function applies(plan, stage)
@@ -63,7 +66,7 @@ end
 
 -- The list with quadrants where they are asked for and apply, and the sums that they need before.
 function M.rewrite(plan, list)
-  if not plan.cfg.strassen then return list end
+  if not M.asked(plan) then return list end
   local edits, summed, place = {}, {}, nil
   for _, stage in ipairs(list) do
     if applies(plan, stage) then

@@ -5,9 +5,10 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][4] -> y[3][4], 1 head of 3
  *             causal
- *   plan      keys      columns 3..5 of one product, tiles 3x9, k4; 1 of 1 heads together
- *             values    columns 6..8 of one product, tiles 3x9, k4; 1 of 1 heads together
- *             queries   columns 0..2 of one product, tiles 3x9, k4; 1 of 1 heads together
+ *   plan      keys      columns 3..5 of one product; 1 of 1 heads together
+ *             values    columns 6..8 of one product; 1 of 1 heads together
+ *                       its tiles 3x9, k4
+ *             queries   columns 0..2 of one product; 1 of 1 heads together
  *             attend    1 x 3 of 16 queries
  *                       scores 2x3 k3 | context 1 of 3x3 k3
  *             output    tiles 3x4, k3

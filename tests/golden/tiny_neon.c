@@ -4,9 +4,10 @@
  *   license   may be used, changed and shipped without conditions; comes without warranty
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
- *   plan      keys      columns 4..7 of one product, tiles 5x12, k8; 1 of 2 heads together
- *             values    columns 8..11 of one product, tiles 5x12, k8; 1 of 2 heads together
- *             queries   columns 0..3 of one product, tiles 5x12, k8; 1 of 2 heads together
+ *   plan      keys      columns 4..7 of one product; 1 of 2 heads together
+ *             values    columns 8..11 of one product; 1 of 2 heads together
+ *                       its tiles 5x12, k8
+ *             queries   columns 0..3 of one product; 1 of 2 heads together
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
