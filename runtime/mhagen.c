@@ -20,8 +20,8 @@
 #define ASKS_CPUID
 #include <cpuid.h>
 
-/* What `ask` answers, which stays the same and is not 0, asked once: on virtual machines CPUID takes
- * some twenty microseconds. Threads that ask at the same time find the same. */
+/* What `ask` answers, which stays the same and is not 0, asked once: on virtual machines CPUID
+ * takes some twenty microseconds. Threads that ask at the same time find the same. */
 static unsigned asked_once(unsigned *known, unsigned (*ask)(void)) {
   unsigned answer = __atomic_load_n(known, __ATOMIC_RELAXED);
   if (answer == 0) {
@@ -97,7 +97,7 @@ static unsigned ask_tiles(void) {
 static int cpu_has(mhagen_cpu isa) {
   static unsigned cpu, tiles;
   if ((asked_once(&cpu, ask_cpu) & 1u << isa) == 0) return 0;
-  if (isa == MHAGEN_CPU_AVX512_BF16) return 1; /* MHAGEN_CPU_AMX is this where tests emulate tiles */
+  if (isa == MHAGEN_CPU_AVX512_BF16) return 1; /* AMX is this where tests emulate tiles */
   return isa != MHAGEN_CPU_AMX || asked_once(&tiles, ask_tiles) == 2;
 }
 #endif

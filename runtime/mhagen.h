@@ -4,8 +4,8 @@
  * (SPDX-License-Identifier: 0BSD).
  *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
- * Nothing here or in a kernel keeps global state, but what CPUID has said, and whether Linux has let the
- * process use AMX.
+ * Nothing here or in a kernel keeps global state, but what CPUID has said, and whether Linux has
+ * let the process use AMX.
  * Define MHAGEN_NO_POOL to leave the pool (and with it the dependency on threads) out;
  * mhagen_run_parallel then runs everything on the caller. Where there are no POSIX threads, as on a
  * bare Cortex-M, it is left out by itself.
@@ -226,7 +226,8 @@ enum { /* the pairs of columns of a head that rope turns */
 enum { MHAGEN_PROJECT_Q = 1, MHAGEN_PROJECT_K = 2, MHAGEN_PROJECT_V = 4, MHAGEN_PROJECT_O = 8 };
 
 /* Which products of a kernel whose operands are rounded are made of other matrices than the
- * formula's, and of other weights, as bits of mhagen_kernel.folds; they are equal but for roundings. */
+ * formula's, and of other weights, as bits of mhagen_kernel.folds; they are equal but for
+ * roundings. */
 enum {
   MHAGEN_FOLD_BK = 1,    /* without bk, which adds the same to all scores of a row */
   MHAGEN_FOLD_BV = 2,    /* bv Wo is added to bo */

@@ -60,7 +60,7 @@ def test_straight_code_counts_as_loops_do(isa, options):
 
 def test_ports_of_a_core():
     """Shuffles share the ports of FMAs on one core and not on the other; a division takes many turns."""
-    shape = ["h=2", "d_model=32", "dk=8", "seq=16", "isa=avx512"]
+    shape = ["h=2", "d_model=32", "dk=8", "seq=16", "isa=avx512", "qkv=separate", "q_lanes=queries"]
     intel, amd = (floor(*shape, f"cpu={cpu}")[0] for cpu in ("sapphirerapids", "zen4"))
     assert intel["transpose"] == (128, "shuffle", {"fma": 0, "vector": 0, "shuffle": 128, "load": 32, "store": 32})
     loads = intel["keys_values"][2]["load"]
