@@ -11,7 +11,6 @@ import subprocess
 import zipfile
 import zlib
 
-import numpy
 import pytest
 
 import architectures
@@ -19,9 +18,10 @@ from architectures import ROWS, TINY_GQA, TINY_WINDOW, Row
 from reference_lib import Args, Kernel, Weights, aligned, drawn_isa, runtime
 from tools import MHAGEN, SEED, in_turn, installed, native, need, run, seed_of
 
-if not installed("torch", "safetensors"):
-    pytest.skip("PyTorch or safetensors is not installed", allow_module_level=True)
+if not installed("numpy", "torch", "safetensors"):
+    pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
 
+import numpy
 import torch
 from safetensors.torch import save_file
 

@@ -238,3 +238,11 @@ def test_runtime_is_embedded(tmp_path):
     run(MHAGEN, "gen", *COVER[0].split(), "isa=scalar", "-o", tmp_path)
     for name in "mhagen.h", "mhagen.c":
         assert (tmp_path / name).read_bytes() == (ROOT / "runtime" / name).read_bytes()
+
+
+def test_collects_without_packages():
+    """Who has not installed PyTorch gets the other tests, and no error."""
+    lacking = ("import sys, pytest\n"
+               "sys.modules.update(dict.fromkeys(('numpy', 'torch', 'safetensors', 'transformers', 'onnx', 'gguf')))\n"
+               "sys.exit(pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'tests']))")
+    run(sys.executable, "-B", "-c", lacking, cwd=ROOT)
