@@ -402,11 +402,11 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
   return to;
 }
 
-/* Writes the number of a column, from the sum of the terms. */
-typedef void (*write_element)(const place *to, ptrdiff_t column, double x);
+/* Writes the numbers of columns first..end - 1, from the sums of the terms. */
+typedef void (*write_columns)(place to, ptrdiff_t first, ptrdiff_t end, const double *sums);
 
-static void write_float(const place *to, ptrdiff_t column, double x) {
-  to->words[column] = (float)(to->scale * x);
+static void write_floats(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  for (ptrdiff_t c = first; c < end; ++c) to.words[c] = (float)(to.scale * *sums++);
 }
 
 /* Adds to a word modulo 2^32; in zeros that sets bits. */
@@ -417,51 +417,63 @@ static void add_bits(float *at, uint32_t bits) {
   memcpy(at, &word, sizeof word);
 }
 
-static void write_bf16(const place *to, ptrdiff_t column, double x) {
-  add_bits(to->words + column * to->apart, to_bf16(to->scale * x) << to->shift);
+static void write_bf16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  for (ptrdiff_t c = first; c < end; ++c) {
+    add_bits(to.words + c * to.apart, to_bf16(to.scale * *sums++) << to.shift);
+  }
 }
 
-static void write_f16(const place *to, ptrdiff_t column, double x) {
-  const ptrdiff_t n = to->together;
-  if (n > 0) { /* number `at` of 16 bits, two in a word */
-    const ptrdiff_t at = (2 * (column / n) + to->shift / 16) * n + column % n;
-    add_bits(to->words + at / 2, to_f16(to->scale * x) << at % 2 * 16);
-    return;
+static void write_f16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  const ptrdiff_t n = to.together;
+  for (ptrdiff_t c = first; c < end; ++c) {
+    const uint32_t bits = to_f16(to.scale * *sums++);
+    if (n > 0) { /* number `at` of 16 bits, two in a word */
+      const ptrdiff_t at = (2 * (c / n) + to.shift / 16) * n + c % n;
+      add_bits(to.words + at / 2, bits << at % 2 * 16);
+    } else {
+      add_bits(to.words + c * to.apart, bits << to.shift);
+    }
   }
-  add_bits(to->words + column * to->apart, to_f16(to->scale * x) << to->shift);
 }
 
 /* The largest scale that a number of a group asks for; NaN stays. */
-static void write_scale(const place *to, ptrdiff_t column, double x) {
-  float *const at = to->scales + column;
-  const float largest = *at < 0.0f ? -*at : *at, scale = (float)(x / to->least);
-  const float size = scale < 0.0f ? -scale : scale;
-  if (*at == *at && !(size <= largest)) *at = to->least < -to->most ? scale : size;
+static void write_scales(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  for (ptrdiff_t c = first; c < end; ++c) {
+    float *const at = to.scales + c;
+    const float largest = *at < 0.0f ? -*at : *at, scale = (float)(*sums++ / to.least);
+    const float size = scale < 0.0f ? -scale : scale;
+    if (*at == *at && !(size <= largest)) *at = to.least < -to.most ? scale : size;
+  }
 }
 
-/* The nearest integer, ties to even, for |x| <= 127. */
+/* The nearest integer, ties to even, for |x| <= 127; without a branch, which would be a coin's. */
 static int to_integer(double x) {
   const int low = (int)(x + 128.0) - 128; /* or one more, where x is almost that */
   const double part = x - low;
-  return low + (part > 0.5 || (part == 0.5 && low % 2 != 0));
+  return low + ((part > 0.5) | ((part == 0.5) & low & 1));
 }
 
 /* The scales are there; each becomes that of products behind the last step of its group. */
-static void write_quant(const place *to, ptrdiff_t column, double x) {
-  float *const at = to->scales + column;
-  const int finite = *at >= -FLT_MAX && *at <= FLT_MAX;
-  double exact = finite && *at != 0.0f ? x / (double)*at : 0.0;
-  if (exact > to->most) exact = to->most; /* and see to scales of few digits, below 2^-126 */
-  if (exact < to->least) exact = to->least;
-  const uint32_t integer = (uint32_t)to_integer(exact);
-  add_bits(to->words + column * to->apart, (integer & to->mask) << to->shift);
-  if (to->sums) add_bits(to->sums + column, integer * (uint32_t)-128);
-  if (to->last) *at = (float)(to->scale * (double)*at);
+static void write_quants(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  for (ptrdiff_t c = first; c < end; ++c) {
+    float *const at = to.scales + c;
+    const int finite = *at >= -FLT_MAX && *at <= FLT_MAX;
+    double exact = finite && *at != 0.0f ? *sums / (double)*at : 0.0;
+    ++sums;
+    if (exact > to.most) exact = to.most; /* and see to scales of few digits, below 2^-126 */
+    if (exact < to.least) exact = to.least;
+    const uint32_t integer = (uint32_t)to_integer(exact);
+    add_bits(to.words + c * to.apart, (integer & to.mask) << to.shift);
+    if (to.sums) add_bits(to.sums + c, integer * (uint32_t)-128);
+    if (to.last) *at = (float)(to.scale * (double)*at);
+  }
 }
+
+enum { SUMS = 64 }; /* columns at a time, so that what does not depend on them is asked once */
 
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                         const mhagen_weights *weights, const mhagen_pack_term *terms,
-                        write_element write, float *panel) {
+                        write_columns write, float *panel) {
   view a[MHAGEN_PACK_TERMS], b[MHAGEN_PACK_TERMS];
   for (int i = 0; i < fill->terms; ++i) {
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
@@ -469,12 +481,16 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
   }
   for (ptrdiff_t k = 0; k < fill->steps; ++k) {
     const place to = place_of(packing, fill, bits, panel, k);
-    for (ptrdiff_t c = 0; c < fill->width; ++c) {
-      double sum = 0.0;
-      for (int i = 0; c < fill->used && i < fill->terms; ++i) {
-        sum = add_term(&terms[i], a[i], b[i], terms[i].row + k, terms[i].column + c, sum);
+    for (ptrdiff_t first = 0; first < fill->width; first += SUMS) {
+      const ptrdiff_t left = fill->width - first, end = first + (left < SUMS ? left : SUMS);
+      double sums[SUMS] = {0};
+      for (int i = 0; i < fill->terms; ++i) {
+        for (ptrdiff_t c = first; c < end && c < fill->used; ++c) {
+          sums[c - first] = add_term(&terms[i], a[i], b[i], terms[i].row + k, terms[i].column + c,
+                                     sums[c - first]);
+        }
       }
-      write(&to, c, sum);
+      write(to, first, end, sums);
     }
   }
 }
@@ -482,7 +498,7 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
 /* Runs the rounds of a fill from number `round` on. Each round moves the panel and the terms on. */
 static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                          const mhagen_weights *weights, int round, const mhagen_pack_term *at,
-                         write_element write, float *panel) {
+                         write_columns write, float *panel) {
   if (round == MHAGEN_PACK_ROUNDS) {
     write_panel(packing, fill, bits, weights, at, write, panel);
     return;
@@ -502,7 +518,7 @@ static void write_rounds(const mhagen_packing *packing, const mhagen_pack_fill *
 
 /* bits: those of a number. */
 static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *fills, int count,
-                        int bits, const mhagen_weights *weights, write_element write,
+                        int bits, const mhagen_weights *weights, write_columns write,
                         float *packed) {
   for (int i = 0; i < count; ++i) {
     const mhagen_pack_term *terms = packing->terms + fills[i].term;
@@ -512,13 +528,13 @@ static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *f
 
 void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
   if (p->bytes > 0) memset(packed, 0, p->bytes); /* the gaps between sections too */
-  write_fills(p, p->fills, p->fill_count, 32, weights, write_float, packed);
+  write_fills(p, p->fills, p->fill_count, 32, weights, write_floats, packed);
   write_fills(p, p->pairs, p->pair_count, 16, weights, p->pair_f16 ? write_f16 : write_bf16,
               packed);
-  write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scale, packed);
-  write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quant, packed);
-  write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scale, packed);
-  write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_quant, packed);
+  write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scales, packed);
+  write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quants, packed);
+  write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scales, packed);
+  write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_quants, packed);
 }
 
 mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {

@@ -159,7 +159,7 @@ MUTATIONS = [
     ("values of bytes that are read as nibbles", "emit/product.lua", "tile.steps, tile.b.product",
      "tile.steps, K.plan.weights.product"),
     ("weights of the next step", "emit/gemm.lua", "step.i % in_step, {}", "(step.i + 1) % in_step, {}"),
-    ("quants and the scale of scores", RUNTIME, "(float)(to->scale * (double)*at)", "*at"),
+    ("quants and the scale of scores", RUNTIME, "(float)(to.scale * (double)*at)", "*at"),
     ("a write beyond the row of y", "emit/product.lua", "exact = tile.c.exact", "exact = false"),
     ("a read beyond the columns of x", "emit/transpose.lua", "name, at, columns)", "name, at, lanes)"),
     ("a read of the row after x", "emit/transpose.lua", "if r >= used then", "if r > used then"),
