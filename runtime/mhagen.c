@@ -469,7 +469,11 @@ static void write_quants(place to, ptrdiff_t first, ptrdiff_t end, const double 
   }
 }
 
-enum { SUMS = 64 }; /* columns at a time, so that what does not depend on them is asked once */
+/* Steps and columns at a time: matrices are read along either in lines of the cache that stay, and
+ * what does not depend on a column is asked once. */
+enum { STEPS = 8, COLUMNS = 32 };
+
+static ptrdiff_t at_most(ptrdiff_t count, ptrdiff_t most) { return count < most ? count : most; }
 
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                         const mhagen_weights *weights, const mhagen_pack_term *terms,
@@ -479,18 +483,23 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
     b[i] = view_of(packing, weights, terms[i].b, terms[i].b_flipped);
   }
-  for (ptrdiff_t k = 0; k < fill->steps; ++k) {
-    const place to = place_of(packing, fill, bits, panel, k);
-    for (ptrdiff_t first = 0; first < fill->width; first += SUMS) {
-      const ptrdiff_t left = fill->width - first, end = first + (left < SUMS ? left : SUMS);
-      double sums[SUMS] = {0};
+  for (ptrdiff_t k0 = 0; k0 < fill->steps; k0 += STEPS) {
+    const ptrdiff_t steps = at_most(fill->steps - k0, STEPS);
+    for (ptrdiff_t c0 = 0; c0 < fill->width; c0 += COLUMNS) {
+      const ptrdiff_t columns = at_most(fill->width - c0, COLUMNS);
+      const ptrdiff_t used = at_most(fill->used - c0, columns);
+      double sums[STEPS][COLUMNS] = {{0}};
       for (int i = 0; i < fill->terms; ++i) {
-        for (ptrdiff_t c = first; c < end && c < fill->used; ++c) {
-          sums[c - first] = add_term(&terms[i], a[i], b[i], terms[i].row + k, terms[i].column + c,
-                                     sums[c - first]);
+        const ptrdiff_t row = terms[i].row + k0, column = terms[i].column + c0;
+        for (ptrdiff_t c = 0; c < used; ++c) {
+          for (ptrdiff_t k = 0; k < steps; ++k) {
+            sums[k][c] = add_term(&terms[i], a[i], b[i], row + k, column + c, sums[k][c]);
+          }
         }
       }
-      write(to, first, end, sums);
+      for (ptrdiff_t k = 0; k < steps; ++k) {
+        write(place_of(packing, fill, bits, panel, k0 + k), c0, c0 + columns, sums[k]);
+      }
     }
   }
 }

@@ -345,6 +345,12 @@ def test_decode():
                     r" read [\d.]+$", line), line
 
 
+def test_pack():
+    lines = run("python3", ROOT / "bench/pack.py", "--isa", "scalar", "--layers", 1, "--rounds", 1).splitlines()
+    assert lines[0] == "1 layers, 42 MB of float32: MB/s"
+    assert len(lines) == 7 and all(re.match(r"\w*dtype=\w+ +scalar +[1-9]\d*$", line) for line in lines[1:]), lines
+
+
 def test_tuned(tmp_path):
     need("ninja")
     command = ["python3", ROOT / "bench/tuned.py", "--shapes", "micro", "--random", "micro", "--isa", "scalar",
