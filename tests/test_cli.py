@@ -398,7 +398,8 @@ def test_check_passes(tmp_path):
 
 
 def test_check_without_compiler(tmp_path):
-    assert_refused(check(tmp_path, *arguments(), CC="no-such-cc"), "mhagen: no-such-cc: ")
+    assert_refused(check(tmp_path, *arguments(), CC="no-such-cc"),
+                   "mhagen: no-such-cc: No such file or directory; install a C compiler, or name yours in CC")
 
 
 def test_check_that_does_not_compile(tmp_path):
