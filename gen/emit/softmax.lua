@@ -190,15 +190,17 @@ local function is_small(t, w, name, m)
   return t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
 end
 
--- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is.
+-- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is. Returns also
+-- whether it is small.
 function M.whole(t, w, name, m)
   local small = is_small(t, w, name, m)
-  return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m)
+  return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m), small
 end
 
 -- The step that takes the old m of each vector, if there is `old`, and raises it by these scores where the pass asks
--- for a new one; else that is from least[c] on, if it is there, with what rows of gen/score add. out[c]: m.
-local function maximum(t, tile, old, least, out)
+-- for a new one; else that is from least[c] on, if it is there, with what rows of gen/score add. out[c]: m; small[c]:
+-- whether a new one is small, where that is asked.
+local function maximum(t, tile, old, least, out, small)
   local scores, list, zero = tile.scores, nil, nil
   local function negmax_at(c) return stat(tile.group, tile.stats, "negmax", c) end
   return {
@@ -225,7 +227,7 @@ local function maximum(t, tile, old, least, out)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
       end
       if not old then m = M.with_extras(t, w, name, tile, m) end
-      if tile.product.b.round then m = M.whole(t, w, "top_" .. name, m) end
+      if tile.product.b.round then m, small[c] = M.whole(t, w, "top_" .. name, m) end
       t:op("store", w, nil, negmax_at(c), t:op("sub", w, "minus_m_" .. name, zero, m))
       out[c] = m
     end,
@@ -289,10 +291,10 @@ end
 
 local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
--- Pairs of weights as powers of what (score - m) scale + offset is; m[c]: of each vector in a first tile. What is added
--- to scaled scores is infinite where m is so large that its product with the scale loses digits: weights are infinite
--- then, and the safe path subtracts m before.
-local function make_powers(t, tile, m)
+-- Pairs of weights as powers of what (score - m) scale + offset is; m[c] and small[c]: of each vector, as far as they
+-- are known. What is added to scaled scores is infinite where m is so large that its product with the scale loses
+-- digits: weights are infinite then, and the safe path subtracts m before.
+local function make_powers(t, tile, m, small)
   local of, any, adds = {}, tile.pass.any, tile.pass.adds
   local function start(c, v)
     local w, name = v.w, "c" .. c - 1
@@ -302,7 +304,7 @@ local function make_powers(t, tile, m)
     if adds and not any then return end
     local own = m[c] or t:op("sub", w, "m_" .. name, t:op("zero", w, "zero_" .. name),
       t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
-    of[c].m, of[c].small = own, is_small(t, w, name, own)
+    of[c].m, of[c].small = own, small[c] or is_small(t, w, name, own)
     of[c].offset = t:op("set", w, "offset_" .. name, powers.offset)
     if adds then return end
     local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
@@ -388,13 +390,13 @@ function M.tile(t, tile)
   local least = {}
   if tile.edge or #scores.hides > 0 then acc, least = hide(t, tile, acc) end
 
-  local target, m = { p = tile.out, row = group.width }, {}
+  local target, m, small = { p = tile.out, row = group.width }, {}, {}
   if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, target) }) end
-  if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m) }) end
+  if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m, small) }) end
   if not pass.weighs then return end
   if by_powers then
     choices.add(t.why, "powers")
-    return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m)) })
+    return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m, small)) })
   end
   local steps = { less(t, tile, m), weight(t, tile) }
   if tile.product.group > 1 then

@@ -361,16 +361,11 @@ static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
-  const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 minus_c0 = _mm256_sub_ps(none_c0, whole_top_c0);
-  const __m256 size_c0 = _mm256_max_ps(whole_top_c0, minus_c0);
-  const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
-  const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
-  const __m256 start_c0 = _mm256_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  const __m256 start_c0 = _mm256_mask_blend_ps(small_top_c0, infinite_c0, from_c0);
   _mm256_storeu_ps(stats + 96, start_c0);
   const __m256 x_low_r0_c0 = _mm256_fmadd_ps(acc_c0[0], scale_c0, start_c0);
   const __m256 x_high_r0_c0 = _mm256_fmadd_ps(acc_c0[1], scale_c0, start_c0);
