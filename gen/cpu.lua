@@ -3,9 +3,9 @@
 
 local M = {}
 
--- name, doc; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core has, and for those that
--- extend it, but for what it lacks; products of small numbers are as many. What a row does not say is as in `generic`,
--- which says:
+-- name, doc; is: how /proc/cpuinfo names it, see M.of; fmas: FMAs of the full width of an ISA in a cycle, for each ISA
+-- that the core has, and for those that extend it, but for what it lacks; products of small numbers are as many. What a
+-- row does not say is as in `generic`, which says:
 --   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
 --                      as many sums as hide it
 --   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
@@ -26,7 +26,8 @@ local M = {}
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
 local generic = {
-  name = "generic", doc = "any core that has the ISA", fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
+  name = "generic", doc = "any core that has the ISA", is = {},
+  fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
   ports = {}, dispatch = 1.5, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {},
@@ -41,21 +42,32 @@ local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
 -- From the makers' optimization manuals, but for what is said to be measured, and zen4.
 M.rows = {
   generic,
-  { name = "zen4", doc = "AMD Zen 4", fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5,
-    lacks = { "avx_vnni", "avx512_fp16" },
+  { name = "zen4", doc = "AMD Zen 4",
+    is = { { "AuthenticAMD", 0x19, { 0x10, 0x1F }, { 0x60, 0x7F }, { 0xA0, 0xAF } } },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5, lacks = { "avx_vnni", "avx512_fp16" },
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
+  -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
+  { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
+    is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, lacks = { "avx512_fp16" },
+    slots = { div = 10, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
+                                               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
+    is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, far_bytes = 8,
     cached = 1048576, slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
-  { name = "neoverse_v1", doc = "Arm Neoverse V1", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
-    ports = arm },
-  { name = "neoverse_v2", doc = "Arm Neoverse V2", fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32,
-    cached = 1048576, ports = arm },
-  { name = "apple_m1", doc = "Apple M1, performance cores", fmas = { scalar = 4, neon = 4 }, near = 65536,
-    near_bytes = 32, cached = 6291456, ports = arm, lacks = { "neon_i8mm" } },
-  { name = "apple_m2", doc = "Apple M2, performance cores", fmas = { scalar = 4, neon = 4 }, near = 65536,
-    near_bytes = 32, cached = 8388608, ports = arm },
+  { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, ports = arm },
+  { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, cached = 1048576, ports = arm },
+  { name = "apple_m1", doc = "Apple M1, performance cores",
+    is = { { "0x61", nil, { 0x23, 0x23 }, { 0x25, 0x25 }, { 0x29, 0x29 } } },
+    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 6291456, ports = arm,
+    lacks = { "neon_i8mm" } },
+  { name = "apple_m2", doc = "Apple M2, performance cores",
+    is = { { "0x61", nil, { 0x33, 0x33 }, { 0x35, 0x35 }, { 0x39, 0x39 } } },
+    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 8388608, ports = arm },
 }
 
 M.names, M.by_name = {}, {}
@@ -68,6 +80,31 @@ function M.add(row)
   M.by_name[row.name] = row
 end
 for _, row in ipairs(M.rows) do M.add(row) end
+
+-- Whether a core is one of a row's kinds: { its maker, its family where makers have such, ranges of its model }.
+local function is_one(kinds, maker, family, model)
+  for _, kind in ipairs(kinds) do
+    for i = 3, #kind do
+      local least, most = table.unpack(kind[i])
+      if kind[1] == maker and kind[2] == family and model >= least and model <= most then return true end
+    end
+  end
+  return false
+end
+
+-- The name of the row of the first core in the text of /proc/cpuinfo that is one; of others generic.
+function M.of(text)
+  local maker, family, model
+  for key, value in text:gmatch("([^\n:]-)%s*:%s*([^\n]*)") do
+    if key == "vendor_id" or key == "CPU implementer" then maker, family, model = value, nil, nil end
+    if key == "cpu family" then family = tonumber(value) end
+    if key == "model" or key == "CPU part" then model = tonumber(value) end
+    for _, row in ipairs(maker and model and M.rows or {}) do
+      if is_one(row.is, maker, family, model) then return row.name end
+    end
+  end
+  return generic.name
+end
 
 -- The facts for an ISA, fmas being a number then; nil where the core lacks the ISA.
 function M.facts(name, isa)

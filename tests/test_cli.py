@@ -95,6 +95,34 @@ def test_isas():
     assert result.stdout == max(native, key=lambda name: int(rows[name][1])) + "\n"
 
 
+CPUINFO = "processor\t: 0\n{}\n\nprocessor\t: 1\n{}\n"
+AMD = "vendor_id\t: AuthenticAMD\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: AMD"
+INTEL = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {}\nmodel name\t: Intel"
+ARM = "CPU implementer\t: {}\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: {}\nCPU revision\t: 0"
+
+
+@pytest.mark.parametrize("cpu, cores", [
+    ("zen4", 2 * [AMD.format(25, 17)]), ("zen4", 2 * [AMD.format(25, 97)]), ("zen5", 2 * [AMD.format(26, 2)]),
+    ("generic", 2 * [AMD.format(25, 1)]),  # Zen 3
+    ("generic", 2 * [AMD.format(26, 36)]),  # Zen 5 with 256-bit units
+    ("sapphirerapids", 2 * [INTEL.format(143)]), ("sapphirerapids", 2 * [INTEL.format(207)]),
+    ("generic", 2 * [INTEL.format(106)]),
+    ("neoverse_v1", 2 * [ARM.format("0x41", "0xd40")]), ("neoverse_v2", 2 * [ARM.format("0x41", "0xd4f")]),
+    ("apple_m1", [ARM.format("0x61", "0x022"), ARM.format("0x61", "0x023")]),  # a small core first
+    ("apple_m2", 2 * [ARM.format("0x61", "0x033")]), ("generic", 2 * [ARM.format("0x41", "0xd0c")]),
+    ("generic", ["", ""])])
+def test_cpu_of_cpuinfo(tmp_path, cpu, cores):
+    (tmp_path / "cpuinfo").write_text(CPUINFO.format(*cores))
+    assert run("isas", "--cpu", tmp_path / "cpuinfo").stdout == cpu + "\n"
+
+
+def test_cpu_of_this_machine(tmp_path):
+    cpu = run("isas", "--cpu").stdout.strip()
+    assert cpu == run("isas", "--cpu", "/proc/cpuinfo").stdout.strip()
+    assert run("explain", *arguments(isa="scalar"), f"cpu={cpu}").returncode == 0
+    assert_refused(run("isas", "--cpu", tmp_path / "none"), "No such file or directory")
+
+
 def test_widest_of_a_type():
     """Who multiplies pairs or words has so many times its lanes; who only widens them has no more."""
     at_once = {("avx2", "int8"): 2, ("avx512", "int8"): 2, ("avx512_bf16", "bf16"): 2, ("avx512_bf16", "int8"): 4,

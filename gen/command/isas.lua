@@ -1,7 +1,8 @@
--- `isas`: the list of instruction sets.
+-- `isas`: the list of instruction sets, and what this CPU is.
 
 local host = require "host"
 local build = require "command.build"
+local cpu = require "cpu"
 local errors = require "command.errors"
 local isas = require "isa.init"
 local types = require "types"
@@ -20,6 +21,11 @@ end
 local function run(args)
   if args.widest then
     errors.must(host.print(widest(args.dtype) .. "\n"))
+    return 0
+  end
+  if args.cpu then
+    local text = args.cpu[1] and errors.must(host.read_file(args.cpu[1])) or host.read_file("/proc/cpuinfo") or ""
+    errors.must(host.print(cpu.of(text) .. "\n"))
     return 0
   end
   local lines = { ("%-11s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
@@ -43,6 +49,8 @@ return {
     cmd:flag("--widest", "print only the name of the widest that this CPU has")
     cmd:option("--dtype", "the number type that the widest multiplies (default: f32)"):choices(types.names)
       :default "f32":show_default(false)
+    cmd:option("--cpu", "print only the value of the key cpu for this CPU, or for that of FILE, its /proc/cpuinfo")
+      :args("?"):argname("<FILE>")
   end,
   summary = "List the instruction sets, and whether this CPU has each.",
   about = "Code for another architecture is checked with a cross compiler and QEMU, if they are installed.",
