@@ -1045,9 +1045,11 @@ static void draw(checker *c, const data_set *set) {
   const double in_q = 1 / sqrt(kernel->d_model), in_k = 1 / sqrt(kernel->k_width),
                in_v = 1 / sqrt(kernel->v_width), out = 1 / sqrt(kernel->h * kernel->dv);
   const double score = set->score / (kernel->scale * sqrt(kernel->dk)); /* whatever the scale */
-  const double of_input[] = {[Q] = projects(c, Q) ? 1 : score, [K] = 1, [V] = projects(c, V) ? 1 : set->value};
-  const double scales[] = {[WQ] = in_q * score, [WK] = in_k, [WV] = in_v * set->value, [WO] = out,
-                           [BQ] = set->bias * score, [BK] = set->bias,
+  /* Norms drop the size of queries; squares of large ones would be at the end of float's range. */
+  const double query = has(c, MHAGEN_QK_NORM) ? 1 : score;
+  const double of_input[] = {[Q] = projects(c, Q) ? 1 : query, [K] = 1, [V] = projects(c, V) ? 1 : set->value};
+  const double scales[] = {[WQ] = in_q * query, [WK] = in_k, [WV] = in_v * set->value, [WO] = out,
+                           [BQ] = set->bias * query, [BK] = set->bias,
                            [BV] = set->bias * set->value, [BO] = set->bias * set->value,
                            [SLOPES] = .3, [SINKS] = 2, [Q_NORM] = score, [K_NORM] = 1,
                            [ROPE_COS] = .7, [ROPE_SIN] = .7}; /* any tables will do */
@@ -1318,15 +1320,18 @@ static void check_alone(checker *c, const mhagen_kernel *alone) {
   note(c, "each batch entry has the same bits");
 }
 
-/* NaN, Inf or a huge number in one element of what packing reads for each head. */
+/* NaN, Inf or a huge number in one element of what packing reads for each head; then also beside an entry that sees no
+ * key, which none of these reaches. */
 static void check_poisoned_heads(checker *c) {
   const float poisons[] = {NAN, INFINITY, -INFINITY, 1e30f, -1e30f};
+  const int rounds = has(c, MHAGEN_KV_LEN) ? 10 : 5;
   for (int i = SLOPES; i <= SINKS; i++) {
     float *x = c->buffers[i].master;
-    for (int poison = 0; c->buffers[i].bytes && poison < 5; poison++) {
+    for (int round = 0; c->buffers[i].bytes && round < rounds; round++) {
       norms y = {0}, probs = {0};
       draw(c, &sets[NORMAL]);
-      x[below(c, c->kernel->h)] = poisons[poison];
+      if (round >= 5) ((int *)c->buffers[KV_LEN].master)[below(c, c->kernel->batch)] = 0;
+      x[below(c, c->kernel->h)] = poisons[round % 5];
       pack(c, AFTER_GUARD, 0xFF, MHAGEN_IN_OUT, 1);
       run(c, AFTER_GUARD, 0xFF, RUN, NULL);
       compare(c, 1, &y, &probs);

@@ -32,8 +32,10 @@ return {
   end,
   rise = function(t, w, name, at)
     local key = at.index(t, w, "key_" .. name)
-    local rise = times_slope(t, w, "whole_" .. name, at, t:op("sub", w, "ahead_" .. name, at.final, key))
     local none = t:op("zero", w, "none_" .. name)
+    local behind = t:op("sub", w, "behind_" .. name, at.final, key) -- less than none where the last key is in this tile
+    local ahead = t:op("max", w, "ahead_" .. name, behind, none)
+    local rise = times_slope(t, w, "whole_" .. name, at, ahead)
     -- Not `max`, which may let a slope of NaN into the maximum of a row that sees no key.
     return t:op("sel", w, name, t:op("lt", w, "ahead_is_more_" .. name, none, rise), rise, none)
   end,
