@@ -29,6 +29,8 @@ import subprocess
 import sys
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of NumPy, and of the contestants
+for variable in "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE":
+    os.environ.pop(variable, None)  # OpenBLAS finds out itself what this CPU is
 try:
     import numpy as np
 except ImportError:

@@ -41,7 +41,7 @@ function M.lay(to, product, rows, words)
   local height = M.round_up(rows, deep) + M.rows_behind(product)
   to.words = M.padded(product, words)
   to.row, to.step, to.count = to.words, deep, height * to.words
-  if product.tiled then to.block, to.row, to.step = product.pad, product.pad, height end
+  if product.tiled then to.block, to.row, to.step, to.rows = product.pad, product.pad, height, rows end
 end
 
 -- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.

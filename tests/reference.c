@@ -837,10 +837,16 @@ static void quantize(const float *x, size_t count, inexact to) {
   }
 }
 
-/* By how much an integer times the scale of a row may be another one's that is off from `value`. */
-static double off_quantized(double x, double largest, double value) {
-  const double integer = rint(fmin(fmax(x * STEPS / largest, -STEPS), STEPS));
-  return fabs(integer * largest / STEPS - value) * (1 + 4 * FLOAT_UNIT) + 4 * FLOAT_UNIT * fabs(value);
+/* The integer of a number where the largest is as given. */
+static double integer_of(double x, double largest) { return rint(fmin(fmax(x * STEPS / largest, -STEPS), STEPS)); }
+
+/* By how much an integer times the scale of a row may be off from `value`, where the number is from first to last and
+ * the largest from low to high: no integer is half a step from its number, and one alone is off by the scale only. */
+static double off_quantized(double first, double last, double low, double high, double value) {
+  const double least = integer_of(first, first > 0 ? high : low), most = integer_of(last, last > 0 ? low : high);
+  double bottom = least * (least > 0 ? low : high) / STEPS, top = most * (most > 0 ? high : low) / STEPS;
+  if (least < most) bottom = fmax(bottom, first - high / (2 * STEPS)), top = fmin(top, last + high / (2 * STEPS));
+  return fmax(top - value, value - bottom) * (1 + 4 * FLOAT_UNIT) + 4 * FLOAT_UNIT * fabs(value);
 }
 
 /* The same of a row that may be off, as may its largest number then. */
@@ -855,9 +861,7 @@ static void quantize_inexact(inexact a, size_t count) {
   }
   for (size_t i = 0; i < count; i++) {
     const double x = a.x[i], value = rint(x * STEPS / most) * most / STEPS;
-    const double more = a.off[i] + 4 * FLOAT_UNIT * fabs(x), ends[] = {x - more, x + more};
-    double off = 0;
-    for (int j = 0; j < 4; j++) off = fmax(off, off_quantized(ends[j / 2], j % 2 ? low : high, value));
+    const double more = a.off[i] + 4 * FLOAT_UNIT * fabs(x), off = off_quantized(x - more, x + more, low, high, value);
     a.x[i] = finite ? value : NAN, a.off[i] = finite && !sure ? INFINITY : finite ? off : 0;
   }
 }

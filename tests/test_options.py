@@ -2,6 +2,7 @@
 that is one file goes through all that others do."""
 import itertools
 import json
+import random
 import re
 import subprocess
 
@@ -10,7 +11,7 @@ import pytest
 import covering
 import fuzz
 from test_config import arguments, assert_refused
-from tools import MHAGEN, ROOT, run, schema
+from tools import ISAS, MHAGEN, ROOT, SEED, run, schema
 
 HEADER = (ROOT / "runtime/mhagen.h").read_text()
 TOY = ROOT / "build/mhagen-toy"
@@ -188,3 +189,19 @@ def test_checker_sees_wrong_tables(needs_of, wrong, told, tmp_path):
         "-lm", "-pthread")
     result = subprocess.run([tmp_path / "check"], capture_output=True, text=True)
     assert result.returncode == 1 and told in result.stdout
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_name_is_of_one_function(isa, tmp_path):
+    """Who defines a function again gets the one of that name. The toys' generator records it again, and says so where
+    it is another one."""
+    rng = random.Random(f"{SEED} {isa}")
+    drawn = [" ".join(f"{key}={fuzz.text_of(value)}" for key, value in fuzz.random_config(rng, schema()).items())
+             for _ in range(30)]
+    lengths = [f"h=1 d_model=128 dk=20 attention=cross seq={seq} seq_kv={keys} dtype={dtype}"
+               for seq, keys in ((22, 20), (44, 22), (16, 48)) for dtype in ("f32", "bf16", "int8")]
+    for config in drawn + lengths:
+        command = [ROOT / "build/mhagen-toy-scores", "gen", "--quiet", *config.split(), f"isa={isa}", "-o", tmp_path]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert "internal" not in result.stderr, (config, result.stderr)
+        assert result.returncode == 0 or config in drawn, result.stderr
