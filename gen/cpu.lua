@@ -94,12 +94,12 @@ end
 
 -- The name of the row of the first core in the text of /proc/cpuinfo that is one; of others generic.
 function M.of(text)
-  local maker, family, model
+  local maker, family
   for key, value in text:gmatch("([^\n:]-)%s*:%s*([^\n]*)") do
-    if key == "vendor_id" or key == "CPU implementer" then maker, family, model = value, nil, nil end
+    if key == "vendor_id" or key == "CPU implementer" then maker, family = value, nil end
     if key == "cpu family" then family = tonumber(value) end
-    if key == "model" or key == "CPU part" then model = tonumber(value) end
-    for _, row in ipairs(maker and model and M.rows or {}) do
+    local model = (key == "model" or key == "CPU part") and tonumber(value) -- what a core is told by last
+    for _, row in ipairs(model and M.rows or {}) do
       if is_one(row.is, maker, family, model) then return row.name end
     end
   end
