@@ -458,8 +458,8 @@ static void write_quants(place to, ptrdiff_t first, ptrdiff_t end, const double 
   for (ptrdiff_t c = first; c < end; ++c) {
     float *const at = to.scales + c;
     const int finite = *at >= -FLT_MAX && *at <= FLT_MAX;
-    double exact = finite && *at != 0.0f ? *sums / (double)*at : 0.0;
-    ++sums;
+    const double sum = *sums++;
+    double exact = finite && *at != 0.0f ? sum / (double)*at : 0.0;
     if (exact > to.most) exact = to.most; /* and see to scales of few digits, below 2^-126 */
     if (exact < to.least) exact = to.least;
     const uint32_t integer = (uint32_t)to_integer(exact);
