@@ -19,7 +19,7 @@ local M = {}
 --                      that starts with each FMA one load of a vector and one of a broadcast
 --   dispatch           instructions that a core takes in for each FMA that it starts: those of products of blocks have
 --                      many loads beside them
---   narrow             of a vector of half the width, as a part of the full one
+--   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
 --   slots              of `vector` that an op takes, where it is not one
 --   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
 --                      load from the nearest cache takes 8)
@@ -30,7 +30,7 @@ local generic = {
   fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
-  ports = {}, dispatch = 1.5, narrow = 1, slots = { div = 8, sqrt = 8 }, lacks = {},
+  ports = {}, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
   tiling = { dot = 16, load = 12, store = 13 },
 }
 
@@ -44,19 +44,19 @@ M.rows = {
   generic,
   { name = "zen4", doc = "AMD Zen 4",
     is = { { "AuthenticAMD", 0x19, { 0x10, 0x1F }, { 0x60, 0x7F }, { 0xA0, 0xAF } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, narrow = 0.5, lacks = { "avx_vnni", "avx512_fp16" },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, lacks = { "avx_vnni", "avx512_fp16" },
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, lacks = { "avx512_fp16" },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, narrow = 1, lacks = { "avx512_fp16" },
     slots = { div = 10, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
                                                avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
     is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, far_bytes = 8,
-    cached = 1048576, slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
+    cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2 }, ports = intel },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
     fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },

@@ -2,6 +2,7 @@
 -- keys as many as there may be, and goes through a port of the core (cpu.lua). The fullest port is the floor.
 
 local expr = require "expr"
+local tiles = require "tiles"
 
 local M = {}
 
@@ -32,7 +33,7 @@ function Counter:add(phase, node, times)
     for _, port in ipairs(PORTS) do counts[port] = 0 end
     self.phases[phase], self.phases[#self.phases + 1] = counts, counts
   end
-  local count = times * (node.w.lanes < self.plan.isa.lanes and cpu.narrow or 1)
+  local count = times * tiles.share(self.plan, node.w)
   if op.port == "none" then return end
   counts[op.port] = counts[op.port] + count * (op.port == "vector" and cpu.slots[op.name] or op.vectors)
 end

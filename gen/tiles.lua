@@ -172,6 +172,9 @@ end
 -- it from memory for each of them.
 function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
 
+-- What an operation on a vector of some width takes of one of the full width.
+function M.share(target, w) return w.lanes < target.isa.lanes and target.cpu.narrow or 1 end
+
 -- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums
 -- on their way to vectors.
 local function tiled_cost(target, rows, vecs, steps)
@@ -188,7 +191,7 @@ end
 function M.cost(target, rows, vecs, steps, a_order)
   if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
   local fma, isa, cpu, deep = 0, target.isa, target.cpu, M.deep(target.product)
-  for _, v in ipairs(vecs) do fma = fma + v.w.cost end
+  for _, v in ipairs(vecs) do fma = fma + M.share(target, v.w) end
   if target.product.apart then fma = M.round_up(fma, target.product.apart) end
   steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
   local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
@@ -283,7 +286,7 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local weights = product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * cfg.d_model
   if not cpu.far_bytes or queries > FEW or weights <= 2 * cpu.cached then return 0 end
   local fma = 0
-  for _, v in ipairs(vecs) do fma = fma + rows * v.w.cost end
+  for _, v in ipairs(vecs) do fma = fma + rows * M.share(target, v.w) end
   return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
 

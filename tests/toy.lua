@@ -72,7 +72,7 @@ TOY toy_mask toy_lt(toy a, toy b) {
 }
 TOY toy toy_sel(toy_mask m, toy a, toy b) { TOY_LANES(m.at[i] ? a.at[i] : b.at[i]) }
 ]],
-  widths = { { lanes = 2, t = "toy", m = "toy_mask", i = "toy_words", cost = 1 } },
+  widths = { { lanes = 2, t = "toy", m = "toy_mask", i = "toy_words" } },
   rows = {
     load = "toy_load($1)",
     load_n = "(toy){ { $e1, 0.0f } }",

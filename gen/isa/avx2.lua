@@ -1,4 +1,4 @@
--- AVX2 with FMA: 8 lanes, 16 registers; masks are vectors. A narrower FMA costs as much.
+-- AVX2 with FMA: 8 lanes, 16 registers; masks are vectors.
 
 local x86 = require "isa.x86"
 
@@ -110,7 +110,7 @@ return {
     load_int8 = some_int8, load_int8_n = some_int8, store_int8 = put_int8, store_int8_n = put_int8,
   },
   widths = {
-    { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", p = "_mm256", si = "si256", register = "x", cost = 1,
+    { lanes = 8, t = "__m256", m = "__m256", i = "__m256i", p = "_mm256", si = "si256", register = "x",
       words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
       permute = "_mm256_permutevar8x32_epi32(", order = ", order)" },
   },

@@ -85,9 +85,9 @@ static inline __m512 root16(__m512 a) {
   return _mm512_permutexvar_ps(_mm512_castps_si512(a), roots);
 }
 ]],
-  widths = { -- cost: FMA issue slots, in full vectors
+  widths = {
     { lanes = 16, t = "__m512", m = "__mmask16", i = "__m512i", p = "_mm512", si = "si512",
-      full = "0xFFFF", low = "(", wider = "(a)", cost = 1,
+      full = "0xFFFF", low = "(", wider = "(a)",
       words = x86.words_512, bytes = x86.bytes_512, shorts = x86.shorts_512,
       halfp = "_mm256", hi = "__m256i", signed = "_mm_loadu_si128", halves = "_mm256_loadu_si256(",
       permute = "_mm512_permutexvar_epi32(order, ", order = ")",
@@ -97,7 +97,7 @@ static inline __m512 root16(__m512 a) {
       words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
       halfp = "_mm", hi = "__m128i", signed = "_mm_loadl_epi64", halves = "_mm_loadu_si128(",
       permute = "_mm256_permutexvar_epi32(order, ", order = ")",
-      cost = 0.5, register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
+      register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
       widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
   },

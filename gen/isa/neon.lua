@@ -1,4 +1,4 @@
--- AArch64 Advanced SIMD: 4 lanes, 32 registers, FMA by a lane. A narrower FMA costs as much.
+-- AArch64 Advanced SIMD: 4 lanes, 32 registers, FMA by a lane.
 
 local arm = require "isa.arm"
 
@@ -149,7 +149,7 @@ return {
   },
   fused = true,
   widths = {
-    { lanes = 4, t = "float32x4_t", m = "uint32x4_t", i = "int32x4_t", cost = 1 },
+    { lanes = 4, t = "float32x4_t", m = "uint32x4_t", i = "int32x4_t" },
   },
   rows = {
     load = "vld1q_f32($1)",

@@ -218,7 +218,7 @@ static inline float scale2(float a, float b) {
   return a;
 }
 ]],
-  widths = { { lanes = 1, t = "float", m = "int", i = "int32_t", cost = 1 } },
+  widths = { { lanes = 1, t = "float", m = "int", i = "int32_t" } },
   rows = {
     load = "$e1",
     load_n = "$e1",
