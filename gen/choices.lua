@@ -169,6 +169,8 @@ M.rows = {
                    "faster" },
                  { "K and V alone, Q with lanes over queries", "Zen 5, slower: 656_1_4_16 by 50 %, 928_1_4_352 by " ..
                    "49, 205_4_5_23 by 15, 608_3_28_32 by 8, 288_2_4_16 by 4" },
+                 { "the same where the model has it 3 to 8 % cheaper", "Zen 5, slower: 352_2_4_496 and 372_2_3_22 " ..
+                   "by 7 %, 288_2_4_16 by 4, 173_2_4_250 by 2; 93_2_4_108 1 % faster" },
                  { "lanes over rows for K and V as well", "by count: 928_1_4_352 has 25 % fewer FMAs, but X's " ..
                    "transposition takes a third of the cycles that FMAs take, on Intel by the ports of these; not " ..
                    "built" } } },
