@@ -185,6 +185,15 @@ local function tiled_cost(target, rows, vecs, steps)
   return cycles * cpu.fmas + 20 + 2 * rows * across
 end
 
+-- Whether the lines of rows of so many words, one row behind the other, and one of a panel, are more than the sets of
+-- the nearest cache hold in which they lie; and what it costs then, in FMA slots, to read a row.
+local function crowded(cpu, rows, words)
+  local bytes, all = 4 * words, 2 * cpu.near // cpu.ways
+  local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
+  return M.ceil_div(rows, sets) >= cpu.ways
+end
+local CROWDED = 1
+
 -- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas: the FMAs, the
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
@@ -206,6 +215,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
+  if a_order == "rows" and crowded(cpu, rows, steps) then step = step + CROWDED * rows end
   return steps * step + 20 + 2 * rows * #vecs
 end
 

@@ -109,6 +109,24 @@ return function(check)
     check((plan.stage.values.joint ~= nil) == case[2] and told == case[2], case[1] .. ": not the products wanted")
   end
 
+  -- Tiles are by the facts of a core: what half a vector takes, how many rows a set of the cache holds, what comes from
+  -- behind the second-level cache.
+  for _, case in ipairs {
+    { "h=12 d_model=144 dk=8 seq=16", "zen4", 2, 16, 16 }, { "h=12 d_model=144 dk=8 seq=16", "zen5", 6, 4, 48 },
+    { "h=16 d_model=1040 dk=64 seq=16 qkv=separate", "sapphirerapids", 1, 16, 16 },
+    { "h=16 d_model=1024 dk=64 seq=16 qkv=separate", "sapphirerapids", 1, 8, 32 },
+    { "h=8 d_model=768 dk=64 seq=24 qkv=separate", "sapphirerapids", 1, 24, 16 },
+    { "h=8 d_model=512 dk=64 seq=24 qkv=separate", "sapphirerapids", 1, 12, 16 },
+    { "h=10 d_model=704 dk=20 seq=16 qkv=separate", "generic", 10, 4, 80 },
+    { "h=10 d_model=704 dk=20 seq=16 qkv=separate", "zen5", 10, 8, 32 },
+  } do
+    local plan = plan_of.build(config.load(nil, split(case[1] .. " isa=avx512 cpu=" .. case[2])))
+    local product = plan.stage.values.product
+    local found = { plan.hb, product.runs[1][1].size, product.blocks[1].used }
+    check(table.concat(found, " ") == table.concat(case, " ", 3),
+      ("%s of %s: %s"):format(case[1], case[2], table.concat(found, " ")))
+  end
+
   -- Products are of pairs where nothing stands against them; else a reason says what.
   local paired_base = "h=4 d_model=20 dk=6 seq=9 isa=avx512_bf16 "
   for _, case in ipairs {
