@@ -67,7 +67,7 @@ M.rows = {
     "an operand is loaded once for two products; sums go by way of a small buffer to the vectors of the epilogue",
     rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" } } },
   { "two_tiles", "two vectors of queries, of which tiles have all lanes",
-    "two by two tiles of sums wait for each other half as often; but up to 76 KB of code instead of 58",
+    "two by two tiles of sums wait for each other half as often; but up to 62 KB of code instead of 45",
     rejected = { { "query_vectors=1", "Granite Rapids: whisper_tiny 19 % slower, small 12 %, bert_base_512 9 %; " ..
                    "odd is 6 % faster, kwt1 3 %: as many in each group would leave many unused" },
                  { "lanes over keys", "prototype, Emerald Rapids: V and context stay as they are; not built" } } },

@@ -42,14 +42,18 @@ function M.rewrite(list, kind, make)
   return M.in_front(graph.edited(list, edits), stages)
 end
 
--- The rows in parts for tasks: { input, size, count, at, first } each.
-function M.split(plan, stage)
+-- The rows in parts for tasks: { input, size, count, at, first } each, and what is left as one more.
+function M.split(stage)
   local tasks, parts = 0, {}
   for _, input in ipairs(stage.inputs) do
-    for _, run in ipairs(tiles.rows_in(input.rows, ROWS, plan.product.deep)) do
-      parts[#parts + 1] = { input = input, size = run.size, count = run.count, at = run.at, first = tasks }
-      tasks = tasks + run.count
+    local function add(size, count, at)
+      if size * count == 0 then return end
+      parts[#parts + 1] = { input = input, size = size, count = count, at = at, first = tasks }
+      tasks = tasks + count
     end
+    local rest = input.rows % ROWS
+    add(ROWS, input.rows // ROWS, 0)
+    add(rest, 1, input.rows - rest)
   end
   stage.parts, stage.tasks = parts, tasks
 end

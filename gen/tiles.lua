@@ -93,6 +93,17 @@ end
 -- The runs of n rows, stored so (`even`) or one by one.
 function M.rows_in(n, most, even) return (even and M.in_pairs or M.balanced)(n, most) end
 
+-- The same in blocks of one size, where rows may be made twice: the last one begins among the rows of the one before.
+local function one_size(n, most, even)
+  local blocks, step = M.ceil_div(n, most), even and 2 or 1
+  local size = M.round_up(M.ceil_div(n, blocks), step)
+  if size * blocks == n or n % step > 0 or size > most then return M.rows_in(n, most, even) end
+  return { { size = size, count = blocks - 1, at = 0 }, { size = size, count = 1, at = n - size } }
+end
+
+-- The runs of a set of rows, as `columns` has it.
+local function runs_of(set, most) return (set.twice and one_size or M.rows_in)(set.rows, most, set.even) end
+
 -- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
 -- grows with the root of a chain's length, and the footprint in cache.
 function M.chunks(n, most, multiple)
@@ -301,7 +312,7 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, stored two and two if they are `even`, the runs of its tiles; multiply = the target's product, ld =
+-- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply = the target's product, ld =
 -- numbers from row to row, steps and their chunks; of the panels of B, each as wide as a block and of `depth` rows:
 -- panels = their number, floats = their size, and where a block's begin, first and panel. keys: the schedule's for rows
 -- and vectors.
@@ -314,7 +325,7 @@ function M.columns(target, keys, sets, columns, steps, a_order)
       local function cost(tile_rows)
         local sum = 0
         for _, block in ipairs(product.blocks) do
-          local runs = M.rows_in(set.rows, tile_rows, set.even)
+          local runs = runs_of(set, tile_rows)
           sum = sum + block.count * M.runs_cost(target, runs, block.vecs, steps, a_order)
           if i == 1 then
             local first = M.first_cost(target, set.rows * set.count, block.width, runs[1].size, block.vecs, steps)
@@ -324,7 +335,7 @@ function M.columns(target, keys, sets, columns, steps, a_order)
         return sum
       end
       local tile_rows = M.choose_rows(target, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost, set.even)
-      product.runs[i] = M.rows_in(set.rows, tile_rows, set.even)
+      product.runs[i] = runs_of(set, tile_rows)
       product_cost = product_cost + set.count * cost(tile_rows)
     end
     if not best or product_cost < best_cost then best, best_cost = product, product_cost end

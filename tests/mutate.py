@@ -114,6 +114,7 @@ MUTATIONS = [
     ("a stride of K rows", "stage/project.lua", "row * a.row + k0 * step), row",
      "row * (a.row - 1) + k0 * step), row"),
     ("a K step of A", "way/outer.lua", "a.p:at(step.k * a.step + r * a.row)", "a.p:at(step.k + r * a.row)"),
+    ("a last block of rows, some of them made twice", "tiles.lua", "at = n - size }", "at = n - size - 1 }"),
     ("the lane of a row of A", "way/lane.lua", "fma(r, b, acc, held, r % lanes)", "fma(r, b, acc, held, 0)"),
     ("the lane of a K step of A", "way/lane.lua", "fma(r, b, acc, held[r], step.i % lanes)",
      "fma(r, b, acc, held[r], 0)"),

@@ -11,7 +11,7 @@ function M.plan(plan, stage)
     input.words = tiles.round_up(input.cols, plan.isa.lanes) // plan.product.group
     tiles.lay(input.to, plan.product, input.rows, input.words)
   end
-  inputs.split(plan, stage)
+  inputs.split(stage)
   return 0
 end
 

@@ -26,7 +26,7 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
-    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep } },
+    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep, twice = plan.product.tiled } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
   if stage.c.pairs and not stage.c.in_place then
     stage.product.chunks = tiles.one_chunk(stage.product.steps) -- sums are not stored

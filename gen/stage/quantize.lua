@@ -11,7 +11,7 @@ function M.plan(plan, stage)
     local words = tiles.round_up(tiles.words(plan.product, input.cols), plan.isa.lanes)
     tiles.lay(input.to, plan.product, input.rows, words)
   end
-  inputs.split(plan, stage)
+  inputs.split(stage)
   return 0
 end
 

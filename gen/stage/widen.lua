@@ -30,7 +30,7 @@ function M.rewrite(plan, list)
 end
 
 function M.plan(plan, stage)
-  inputs.split(plan, stage)
+  inputs.split(stage)
   return 0
 end
 
