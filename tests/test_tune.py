@@ -191,6 +191,14 @@ def test_the_same_code_once(tune):
     assert not [line for line in tune.log() if "key_block" in line]
 
 
+@pytest.mark.parametrize("dtype, most", [("f32", 32), ("bf16", 512)])
+def test_long_key_blocks(tune, dtype, most):
+    """Where operands are rounded, what long chains of float32 add to the error does not show. 64 is the default."""
+    words = GIVEN.replace("key_block=64 ", "") + f" key_rows=4 context_rows=1 seq=600 dtype={dtype}"
+    assert tune(SHAPE.replace(" seq=4", ""), words, "--budget 60s").returncode == 0
+    assert max(int(block) for block in re.findall(r"key_block=(\d+)", "\n".join(tune.log()))) == most
+
+
 # ---- what goes wrong ----
 
 @pytest.mark.parametrize("words, message", [
