@@ -884,9 +884,9 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
     const int poisoned = kept_bytes(c) == 1 && has(c, MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED) && isnan(s);
     /* Rows of integers with an infinity are NaN, of which softcap makes nothing finite. */
     if ((quantized || poisoned) && bounds[i] == INFINITY && isnan(s)) continue;
-    const int good = want[i] == -INFINITY
-                         ? s == -INFINITY || poisoned || (quantized && isnan(s)) /* of a row with Inf */
-                     : !isfinite(want[i]) ? !isfinite(s)
+    /* What an infinity is multiplied by may be a zero for one of the two, or have another sign. */
+    const int good = want[i] == -INFINITY && bounds[i] != INFINITY ? s == -INFINITY
+                     : !isfinite(want[i])                          ? !isfinite(s)
                      : fabs(want[i]) > FAR ? fabs(s) >= FAR && signbit(s) == signbit(want[i])
                                            : fabs(s - want[i]) <= bounds[i] + NEAR;
     if (!good)

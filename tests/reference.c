@@ -655,7 +655,7 @@ int mhagen_reference_scores(const mhagen_kernel *shape, const mhagen_weights *we
         *bounds = score_steps(shape, 0) * shape->unit * (masked ? changed_size(&at, s_size) : s_size);
         if (isnan(*bounds)) *bounds = INFINITY; /* sizes that overflow say nothing */
         if (r >= rows_asked(shape, args, b)) *scores = NAN;
-        else if (!sees) *scores = -INFINITY;
+        else if (!sees) *scores = -INFINITY, *bounds = 0;
         else if (masked) *scores = changed(&at, s);
         else *scores = shape->scores == MHAGEN_SCORES_CAPPED ? capped(shape, s) : s;
       }
