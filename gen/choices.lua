@@ -62,10 +62,14 @@ M.rows = {
   { "pairs", "products of pairs of bfloat16",
     "an instruction adds two products to a sum; operands take half of the memory",
     rejected = { { "float32", "Zen 5, bf16 over float32: bert_base_128 50 % of its time, xformer_base and kwt3 51, " ..
-                   "deit_ti and deit_s 52, berttiny 53, minilm 55, small and odd 59, micro and kwt1 74" } } },
+                   "deit_ti and deit_s 52, berttiny 53, minilm 55, small and odd 59, micro and kwt1 74" },
+                 { "pairs by vectors where they are no faster (cpu.lua, slots)",
+                   "Emerald Rapids: 90 GFLOP/s, FMAs of float32 179" } } },
   { "tiles", "products of tile registers, two by two tiles of sums",
     "an operand is loaded once for two products; sums go by way of a small buffer to the vectors of the epilogue",
-    rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" } } },
+    rejected = { { "one by four tiles", "prototype, Emerald Rapids: 35 cycles a product instead of 28" },
+                 { "vectors in attention for a dk of 4 to 14", "by count with cpu=sapphirerapids, not timed: micro " ..
+                   "1,812 cycles instead of 1,040; 8 heads of 8, 64 queries and keys: 45,344 instead of 14,368" } } },
   { "two_tiles", "two vectors of queries, of which tiles have all lanes",
     "two by two tiles of sums wait for each other half as often; but up to 62 KB of code instead of 45",
     rejected = { { "query_vectors=1", "Granite Rapids: whisper_tiny 19 % slower, small 12 %, bert_base_512 9 %; " ..

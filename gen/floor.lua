@@ -35,7 +35,7 @@ function Counter:add(phase, node, times)
   end
   local count = times * tiles.share(self.plan, node.w)
   if op.port == "none" then return end
-  counts[op.port] = counts[op.port] + count * (op.port == "vector" and cpu.slots[op.name] or op.vectors)
+  counts[op.port] = counts[op.port] + count * (cpu.slots[op.name] or op.vectors)
 end
 
 -- What a node of each kind does to the counts; `known` has the values of variables.

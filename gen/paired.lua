@@ -56,11 +56,17 @@ local against_attention = {
 
 -- And against tiles of them in attention.
 local against_tiles = {
-  { function(plan, list) return attend_of(list).depth < plan.isa.tile end,
-    "dk is less than half of what a row of a tile has" },
+  { function(plan, list) return 4 * attend_of(list).depth < plan.isa.tile end,
+    "dk is less than an eighth of what a row of a tile has" },
+  { function(plan) return 2 * plan.cfg.seq_kv < plan.isa.tile end, "keys are less than half of a tile's rows" },
   { function(plan) return (plan.cfg.key_rows or 0) % (2 * plan.isa.tile) > 0 end,
     "a given key_rows is no multiple of two tiles" },
 }
+
+-- Whether a product by vectors takes as long as FMAs do for as many numbers, or longer.
+local function slow(plan, product) return not product.tiled and (plan.cpu.slots[product.op] or 1) >= product.group end
+
+local SLOW = "this core multiplies pairs by vectors no faster than float32"
 
 -- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
 function M.choose(plan, list)
@@ -68,6 +74,7 @@ function M.choose(plan, list)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
     local found = choices.against(against, plan, list)
+      or slow(plan, own) and not few_queries(plan, list) and SLOW or nil -- few wait for memory, where pairs are less
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
@@ -85,11 +92,15 @@ function M.choose(plan, list)
       choices.add(plan.why, "apart")
     end
   end
+  local whole = plan.attend_product
   choose("attend_product", "attention", against_attention)
   local found = plan.attend_product.tiled and choices.against(against_tiles, plan, list)
   if not found then return end
   choices.say(plan.why, "no tiles in attention", found)
   plan.attend_product = isas.by_vectors(plan.attend_product)
+  if not slow(plan, plan.attend_product) then return end
+  choices.say(plan.why, "no pairs in attention", SLOW)
+  plan.attend_product = whole
 end
 
 -- Marks keys or values as pairs: of the columns of a row, or of each two rows.

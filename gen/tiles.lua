@@ -312,10 +312,10 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply = the target's product, ld =
--- numbers from row to row, steps and their chunks; of the panels of B, each as wide as a block and of `depth` rows:
--- panels = their number, floats = their size, and where a block's begin, first and panel. keys: the schedule's for rows
--- and vectors.
+-- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply =
+-- the target's product, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
+-- block and of `depth` rows: panels = their number, floats = their size, and where a block's begin, first and panel.
+-- keys: the schedule's for rows and vectors.
 function M.columns(target, keys, sets, columns, steps, a_order)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do

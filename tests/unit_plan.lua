@@ -151,6 +151,9 @@ return function(check)
     { "dtype=f16 sum_dtype=f16 d_model=3 attend_dtype=f32 project=qkv isa=avx512_fp16", 2, 1 },
     { "dtype=bf16 isa=avx512_fp16", 1, 1 }, { "dtype=int8 isa=avx2", 2, 1 },
     { "attend_dtype=f16 isa=neon_fp16", 1, 1, "sums of half precision" }, { "dtype=int8 isa=avx512_fp16", 4, 1 },
+    { "dtype=bf16 cpu=sapphirerapids", 1, 1, "no faster than float32" },
+    { "dtype=bf16 cpu=sapphirerapids dk=2 isa=amx", 2, 1, "no faster than float32" },
+    { "dtype=int8 cpu=sapphirerapids", 4, 1, "no faster than float32" },
   } do
     local base = paired_base:gsub("([%w_]+)=%S+ ", function(key) return case[1]:find(" " .. key .. "=") and "" end)
     local words = base .. case[1]
@@ -188,12 +191,14 @@ return function(check)
   for _, case in ipairs {
     { "dtype=bf16", true, true }, { "dtype=bf16 attend_dtype=f32", true, false }, { "attend_dtype=bf16", false, true },
     { "dtype=int8", true, true }, { "dtype=f16", false, false }, { "", false, false },
-    { "dtype=bf16 dk=14", true, false, "less than half" }, { "dtype=bf16 dk=16", true, true, nil, 16 },
+    { "dtype=bf16 dk=2", true, false, "less than an eighth" }, { "dtype=bf16 dk=4", true, true, nil, 16 },
+    { "dtype=bf16 seq=7", true, false, "half of a tile's rows" }, { "dtype=bf16 seq=8", true, true },
     { "dtype=bf16 dk=34", true, true, nil, 32 }, { "dtype=bf16 dk=15", false, false },
     { "dtype=bf16 key_rows=16", true, false, "no multiple of two tiles" }, { "dtype=bf16 key_rows=32", true, true },
     { "dtype=bf16 q_lanes=queries", true, true }, { "dtype=bf16 weight_dtype=int8", false, true },
   } do
-    local words = case[1] .. (case[1]:find "dk=" and "" or " dk=64") .. " h=2 d_model=40 seq=70 isa=amx"
+    local words = case[1] .. (case[1]:find "dk=" and "" or " dk=64") .. (case[1]:find "seq=" and "" or " seq=70") ..
+      " h=2 d_model=40 isa=amx"
     local plan = plan_of.build(config.load(nil, split(words)))
     local why = ""
     for _, row in ipairs(plan.why) do

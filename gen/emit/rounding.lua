@@ -7,15 +7,16 @@ local transpose = require "emit.transpose"
 local M = {}
 
 -- A matrix with lanes over queries; label: of the function. x: p, rows, product, and scale, if there is one: its
--- numbers times the scale, as the product reads them. Rows of pairs stand where the first rows were, zeros behind them
--- as far as tiles reach.
+-- numbers times the scale, as the product reads them. Rows of pairs stand at `to`, or where the first rows were, zeros
+-- behind them as far as tiles reach.
 function M.lanes(K, label, group, x)
   local t, round, by = K.t, x.product.b.round, x.product.group
   if not round and not x.scale then return end
   K:part(("%s_%dx%s"):format(label, x.rows, group.name),
     ("%d rows for a group of queries%s%s."):format(x.rows, x.scale and ", scaled" or "",
       by > 1 and ", in pairs" or round and ", rounded" or ""),
-    { { "x", "out", x.p } }, function(p)
+    x.to and { { "x", "in", x.p }, { "pairs", "out", x.to } } or { { "x", "out", x.p } }, function(p)
+    local to = p.pairs or p.x
     local function read(v, name, at, scale)
       local value = t:op("load", v.w, "value" .. name, at)
       return scale and t:op("mul", v.w, "scaled" .. name, value, scale) or value
@@ -33,12 +34,12 @@ function M.lanes(K, label, group, x)
             result = read(v, name, at, scale)
             if round then result = round(t, v.w, "rounded" .. name, result) end
           end
-          t:op("store", v.w, nil, p.x:at(row * group.width + lane), result)
+          t:op("store", v.w, nil, to:at(row * group.width + lane), result)
         end
       end)
     end)
     local words = tiles.words(x.product, x.rows)
-    context.clear(K, group, p.x:at(words * group.width), tiles.padded(x.product, words) - words)
+    context.clear(K, group, to:at(words * group.width), tiles.padded(x.product, words) - words)
   end)
 end
 

@@ -90,6 +90,11 @@ local function context_rows(plan, stage)
   return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
 end
 
+-- Words of a query of a head as products read them, and zeros among them.
+local function query_words(plan)
+  return tiles.padded(plan.attend_product, tiles.words(plan.attend_product, plan.attend.depth))
+end
+
 -- Queries, scores, softmax and context of one group for one block of heads.
 local function attend(K, group, a)
   local t, plan, cfg = K.t, K.plan, K.plan.cfg
@@ -216,9 +221,10 @@ local function attend(K, group, a)
         end
         ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
       end
-      rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, rows = plan.attend.depth, scale = plan.attend.late,
-                                                   product = plan.attend_product })
-      ptrs.q = ptrs.q:as(plan.attend_product.held)
+      local pairs = query_words(plan) > plan.attend.depth and scratch "q_pairs" -- which have no room in place
+      rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, to = pairs, rows = plan.attend.depth,
+                                                   scale = plan.attend.late, product = plan.attend_product })
+      ptrs.q = (pairs or ptrs.q):as(plan.attend_product.held)
       local o = ptrs.o
       if value_context then ptrs.o = scratch "c" end
       if biases then
@@ -313,6 +319,7 @@ function M.sections(plan, stage, add)
                     count = plan.step.block * plan.step.seen_row + plan.isa.lanes })
     end
   else
+    if query_words(plan) > stage.depth then add_task("q_pairs", "Q of a head in pairs", query_words(plan), scored) end
     add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
     add_task("stats", "statistics", statistics.count(plan.scores))
   end
