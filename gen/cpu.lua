@@ -10,7 +10,7 @@ local M = {}
 --                      as many sums as hide it
 --   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
 --                      many bytes a cycle while FMAs run
---   ways               lines that a set of the nearest cache holds
+--   set_lines          lines that a set of the nearest cache holds
 --   far_bytes          bytes a cycle from behind the second-level cache, where that decides what tiles few rows have
 --                      (measured, Granite Rapids and Zen 5)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
@@ -29,7 +29,7 @@ local M = {}
 local generic = {
   name = "generic", doc = "any core that has the ISA", is = {},
   fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
-  latency = 4.4, near = 16384, near_bytes = 20, ways = 8, cached = 524288, long = 256,
+  latency = 4.4, near = 16384, near_bytes = 20, set_lines = 8, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
   ports = {}, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
   tiling = { dot = 16, load = 12, store = 13 },
@@ -51,18 +51,18 @@ M.rows = {
   -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, ways = 12, far_bytes = 16,
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 16,
     narrow = 1, lacks = { "avx512_fp16" }, slots = { div = 10, sqrt = 18 },
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
     is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, ways = 12, far_bytes = 8,
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far_bytes = 8,
     cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
-    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, ways = 4, ports = arm },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },
-    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, ways = 4, cached = 1048576, ports = arm },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, cached = 1048576, ports = arm },
   { name = "apple_m1", doc = "Apple M1, performance cores",
     is = { { "0x61", nil, { 0x23, 0x23 }, { 0x25, 0x25 }, { 0x29, 0x29 } } },
     fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 6291456, ports = arm,

@@ -199,9 +199,9 @@ end
 -- Whether the lines of rows of so many words, one row behind the other, and one of a panel, are more than the sets of
 -- the nearest cache hold in which they lie; and what it costs then, in FMA slots, to read a row.
 local function crowded(cpu, rows, words)
-  local bytes, all = 4 * words, 2 * cpu.near // cpu.ways
+  local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
   local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
-  return M.ceil_div(rows, sets) >= cpu.ways
+  return M.ceil_div(rows, sets) >= cpu.set_lines
 end
 local CROWDED = 1
 

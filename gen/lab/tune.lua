@@ -10,7 +10,6 @@ local config = require "config"
 local generate = require "generate"
 local plan_of = require "plan"
 local same = require "lab.same"
-local types = require "types"
 
 local M = {}
 
@@ -45,7 +44,7 @@ end
 -- Where operands are rounded, what a longer chain adds to the error does not show.
 local function key_blocks(cfg)
   local values = { 16, 32, 64 }
-  if types.by_name[cfg.attend_dtype].round then table.move({ 128, 256, 512 }, 1, 3, 4, values) end
+  if plan_of.product(cfg, "attend_dtype").b.round then table.move({ 128, 256, 512 }, 1, 3, 4, values) end
   return values
 end
 
