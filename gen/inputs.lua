@@ -2,7 +2,6 @@
 -- fills a cache. inputs: { name, to = the tensor that is made, rows, cols } each.
 
 local graph = require "graph"
-local tiles = require "tiles"
 
 local M = {}
 

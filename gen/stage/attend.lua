@@ -221,10 +221,10 @@ local function attend(K, group, a)
         end
         ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
       end
-      local pairs = query_words(plan) > plan.attend.depth and scratch "q_pairs" -- which have no room in place
-      rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, to = pairs, rows = plan.attend.depth,
+      local apart = query_words(plan) > plan.attend.depth and scratch "q_pairs" -- no room in place
+      rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, to = apart, rows = plan.attend.depth,
                                                    scale = plan.attend.late, product = plan.attend_product })
-      ptrs.q = (pairs or ptrs.q):as(plan.attend_product.held)
+      ptrs.q = (apart or ptrs.q):as(plan.attend_product.held)
       local o = ptrs.o
       if value_context then ptrs.o = scratch "c" end
       if biases then
