@@ -51,7 +51,7 @@ M.rows = {
   -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 16,
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 24,
     narrow = 1, lacks = { "avx512_fp16" }, slots = { div = 10, sqrt = 18 },
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },

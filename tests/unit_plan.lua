@@ -118,7 +118,8 @@ return function(check)
     { "h=8 d_model=768 dk=64 seq=24 qkv=separate", "sapphirerapids", 1, 24, 16 },
     { "h=8 d_model=512 dk=64 seq=24 qkv=separate", "sapphirerapids", 1, 12, 16 },
     { "h=10 d_model=704 dk=20 seq=16 qkv=separate", "generic", 10, 4, 80 },
-    { "h=10 d_model=704 dk=20 seq=16 qkv=separate", "zen5", 10, 8, 32 },
+    { "h=4 d_model=400 dk=64 seq=12 qkv=separate", "generic", 1, 4, 64 },
+    { "h=4 d_model=400 dk=64 seq=12 qkv=separate", "zen5", 2, 6, 48 },
   } do
     local plan = plan_of.build(config.load(nil, split(case[1] .. " isa=avx512 cpu=" .. case[2])))
     local product = plan.stage.values.product
