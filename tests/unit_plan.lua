@@ -193,6 +193,7 @@ return function(check)
     { "dtype=bf16", true, true }, { "dtype=bf16 attend_dtype=f32", true, false }, { "attend_dtype=bf16", false, true },
     { "dtype=int8", true, true }, { "dtype=f16", false, false }, { "", false, false },
     { "dtype=bf16 dk=2", true, false, "less than an eighth" }, { "dtype=bf16 dk=4", true, true, nil, 16 },
+    { "dtype=bf16 dk=14", true, true, nil, 16 }, { "dtype=bf16 dk=16", true, true, nil, 16 },
     { "dtype=bf16 seq=7", true, false, "half of a tile's rows" }, { "dtype=bf16 seq=8", true, true },
     { "dtype=bf16 dk=34", true, true, nil, 32 }, { "dtype=bf16 dk=15", false, false },
     { "dtype=bf16 key_rows=16", true, false, "no multiple of two tiles" }, { "dtype=bf16 key_rows=32", true, true },
