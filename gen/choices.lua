@@ -144,7 +144,7 @@ M.rows = {
                    "Granite Rapids, avx512, d_model 560 to 768, slower: 16 queries by 12 to 17 %, 32 by 17, 64 by 10" },
                  { "the same for more queries",
                    "Granite Rapids: minilm and deit_s 1 % faster, bert_base_128 3.5 % slower" },
-                 { "the same on Zen 5",
+                 { "weights from far as fast as others, on Zen 5",
                    "few queries, slower: 704_10_20_16 by 5 %, 400_4_64_12 by 6, 749_8_32_24 by 2; d_model 560 to " ..
                    "1024 within 0.3 %" },
                  { "far_bytes = 16 there instead of 24", "400_4_64_12 7 % slower, 319_3_103_11 3 %" },

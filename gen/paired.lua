@@ -70,20 +70,23 @@ local SLOW = "this core multiplies pairs by vectors no faster than float32"
 
 -- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
 function M.choose(plan, list)
-  local function choose(name, what, against)
+  local function choose(name, what, against, untiled)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
-    local found = choices.against(against, plan, list)
-      or slow(plan, own) and not few_queries(plan, list) and SLOW or nil -- few wait for memory, where pairs are less
+    local few, found = few_queries(plan, list), choices.against(against, plan, list)
+    local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
+    if few or no_tiles then own = isas.by_vectors(own) end
+    if not few and slow(plan, own) then found = found or SLOW end -- few wait for memory, where pairs are less
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
-      plan[name] = few_queries(plan, list) and isas.by_vectors(own) or own
+      plan[name] = own
       choices.add(plan.why, own.coarse and "halves" or "pairs")
     end
+    if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
   if #list > 1 and not plan.product.integers then
-    choose("product", "projections", against_projections)
+    choose("product", "projections", against_projections, {})
     local apart = isas.by_halves(plan.isa, plan.product)
     if apart and plan.cfg.q_lanes == "queries" then
       choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
@@ -92,15 +95,7 @@ function M.choose(plan, list)
       choices.add(plan.why, "apart")
     end
   end
-  local whole = plan.attend_product
-  choose("attend_product", "attention", against_attention)
-  local found = plan.attend_product.tiled and choices.against(against_tiles, plan, list)
-  if not found then return end
-  choices.say(plan.why, "no tiles in attention", found)
-  plan.attend_product = isas.by_vectors(plan.attend_product)
-  if not slow(plan, plan.attend_product) then return end
-  choices.say(plan.why, "no pairs in attention", SLOW)
-  plan.attend_product = whole
+  choose("attend_product", "attention", against_attention, against_tiles)
 end
 
 -- Marks keys or values as pairs: of the columns of a row, or of each two rows.

@@ -183,8 +183,14 @@ end
 -- it from memory for each of them.
 function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
 
--- What an operation on a vector of some width takes of one of the full width.
+-- What an operation on a vector of some width takes of one of the full width; and one on each of several.
 function M.share(target, w) return w.lanes < target.isa.lanes and target.cpu.narrow or 1 end
+
+local function slots_of(target, vecs)
+  local sum = 0
+  for _, v in ipairs(vecs) do sum = sum + M.share(target, v.w) end
+  return sum
+end
 
 -- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums
 -- on their way to vectors.
@@ -197,21 +203,19 @@ local function tiled_cost(target, rows, vecs, steps)
 end
 
 -- Whether the lines of rows of so many words, one row behind the other, and one of a panel, are more than the sets of
--- the nearest cache hold in which they lie; and what it costs then, in FMA slots, to read a row.
+-- the nearest cache hold in which they lie.
 local function crowded(cpu, rows, words)
   local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
   local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
   return M.ceil_div(rows, sets) >= cpu.set_lines
 end
-local CROWDED = 1
 
 -- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas: the FMAs, the
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
 function M.cost(target, rows, vecs, steps, a_order)
   if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
-  local fma, isa, cpu, deep = 0, target.isa, target.cpu, M.deep(target.product)
-  for _, v in ipairs(vecs) do fma = fma + M.share(target, v.w) end
+  local fma, isa, cpu, deep = slots_of(target, vecs), target.isa, target.cpu, M.deep(target.product)
   if target.product.apart then fma = M.round_up(fma, target.product.apart) end
   steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
   local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
@@ -226,7 +230,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
-  if a_order == "rows" and crowded(cpu, rows, steps) then step = step + CROWDED * rows end
+  if a_order == "rows" and crowded(cpu, rows, steps) then step = step + rows end -- each is read anew
   return steps * step + 20 + 2 * rows * #vecs
 end
 
@@ -306,8 +310,7 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local cfg, cpu, product = target.cfg, target.cpu, target.product
   local weights = product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * cfg.d_model
   if not cpu.far_bytes or queries > FEW or weights <= 2 * cpu.cached then return 0 end
-  local fma = 0
-  for _, v in ipairs(vecs) do fma = fma + rows * M.share(target, v.w) end
+  local fma = rows * slots_of(target, vecs)
   return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
 

@@ -885,8 +885,9 @@ static void check_scores(const checker *c, const mhagen_weights *weights, const 
     /* Rows of integers with an infinity are NaN, of which softcap makes nothing finite. */
     if ((quantized || poisoned) && bounds[i] == INFINITY && isnan(s)) continue;
     /* What an infinity is multiplied by may be a zero for one of the two, or have another sign. */
-    const int good = want[i] == -INFINITY && bounds[i] != INFINITY ? s == -INFINITY
-                     : !isfinite(want[i])                          ? !isfinite(s)
+    const int hidden = want[i] == -INFINITY && bounds[i] != INFINITY;
+    const int good = hidden               ? s == -INFINITY
+                     : !isfinite(want[i]) ? !isfinite(s)
                      : fabs(want[i]) > FAR ? fabs(s) >= FAR && signbit(s) == signbit(want[i])
                                            : fabs(s - want[i]) <= bounds[i] + NEAR;
     if (!good)

@@ -18,7 +18,7 @@ local M = {}
 local function tile_rows(cfg, order) return plan_of.product(cfg).rows[order] end
 
 -- The keys that are searched, and their values: a list, or a function of the config. Keys that would cost
--- accuracy (longer chains and key blocks, see choices.lua) are not here.
+-- accuracy (longer chains, see choices.lua) are not here.
 local function rows_of(order)
   return function(cfg)
     local values = {}
@@ -43,9 +43,7 @@ end
 
 -- Where operands are rounded, what a longer chain adds to the error does not show.
 local function key_blocks(cfg)
-  local values = { 16, 32, 64 }
-  if plan_of.product(cfg, "attend_dtype").b.round then table.move({ 128, 256, 512 }, 1, 3, 4, values) end
-  return values
+  return plan_of.product(cfg, "attend_dtype").b.round and { 16, 32, 64, 128, 256, 512 } or { 16, 32, 64 }
 end
 
 M.dimensions = {

@@ -90,9 +90,11 @@ local function context_rows(plan, stage)
   return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
 end
 
--- Words of a query of a head as products read them, and zeros among them.
-local function query_words(plan)
-  return tiles.padded(plan.attend_product, tiles.words(plan.attend_product, plan.attend.depth))
+-- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
+local function apart_words(plan)
+  local product, depth = plan.attend_product, plan.attend.depth
+  local words = tiles.padded(product, tiles.words(product, depth))
+  return words > depth and words or nil
 end
 
 -- Queries, scores, softmax and context of one group for one block of heads.
@@ -221,7 +223,7 @@ local function attend(K, group, a)
         end
         ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
       end
-      local apart = query_words(plan) > plan.attend.depth and scratch "q_pairs" -- no room in place
+      local apart = apart_words(plan) and scratch "q_pairs"
       rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, to = apart, rows = plan.attend.depth,
                                                    scale = plan.attend.late, product = plan.attend_product })
       ptrs.q = (apart or ptrs.q):as(plan.attend_product.held)
@@ -319,7 +321,8 @@ function M.sections(plan, stage, add)
                     count = plan.step.block * plan.step.seen_row + plan.isa.lanes })
     end
   else
-    if query_words(plan) > stage.depth then add_task("q_pairs", "Q of a head in pairs", query_words(plan), scored) end
+    local apart = apart_words(plan)
+    if apart then add_task("q_pairs", "Q of a head in pairs", apart, scored) end
     add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
     add_task("stats", "statistics", statistics.count(plan.scores))
   end
