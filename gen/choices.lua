@@ -191,6 +191,16 @@ M.rows = {
   { "loops", "loops wherever they fall",
     "the front end is not what tiles wait for",
     rejected = { { "loops aligned to 32 bytes", "micro and odd as fast, minilm within 0.5 %" } } },
+  { "fetched_panels", "panels of weights in the outer loop, the next one fetched meanwhile",
+    "few queries read a layer's weights from behind the second-level cache: once, and before they are multiplied",
+    rejected = { { "fetch=none", "Zen 5, d_model_h_dk_n, slower: 1280_20_64_8 and _32 by 35 %, _64 by 20, " ..
+                   "755_16_107_29 by 42, 752_16_112_29 by 16 to 27, 2048_32_64_64 by 6; bf16: 2048_32_64_32 by 13" },
+                 { "the same for weights of less than 18 MB", "Zen 5: 672_16_88_16 7 % slower, 768_12_64_24 by 5, " ..
+                   "896_14_64_24 by 3, 1024_16_64_16 2 % faster to 6 % slower" },
+                 { "the same for one query, or more than 64", "Zen 5, slower: 2048_32_64_1 by 40 %, _256 by 24, " ..
+                   "1280_20_64_96 by 6, _128 by 2" },
+                 { "into the second-level cache alone", "Zen 5: 1280_20_64_32 12 % slower, _64 6 %, " ..
+                   "752_16_112_29 10 %, 2048_32_64_64 as fast" } } },
   { "prefetch", "no prefetch",
     "tiles of few rows have the loads in flight already",
     rejected = { { "1, 2 or 4 KB ahead, few queries of d_model 700 to 944", "from 6 % slower to 0.1 % faster" },

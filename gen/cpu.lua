@@ -13,6 +13,7 @@ local M = {}
 --   set_lines          lines that a set of the nearest cache holds
 --   far_bytes          bytes a cycle from behind the second-level cache, where that decides what tiles few rows have
 --                      (measured, Granite Rapids and Zen 5)
+--   fetched            bytes of a layer's weights from which on few queries fetch the next panel meanwhile (measured)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
 --                      a panel of weights passes through the other half
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
@@ -52,7 +53,7 @@ M.rows = {
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 24,
-    narrow = 1, lacks = { "avx512_fp16" }, slots = { div = 10, sqrt = 18 },
+    fetched = 18874368, narrow = 1, lacks = { "avx512_fp16" }, slots = { div = 10, sqrt = 18 },
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",

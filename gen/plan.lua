@@ -18,6 +18,7 @@ local choices = require "choices"
 local context_rows = require "stage.context_rows"
 local copy = require "stage.copy"
 local cpu = require "cpu"
+local fetch = require "fetch"
 local fold = require "fold"
 local graph = require "graph"
 local groups = require "groups"
@@ -431,6 +432,7 @@ function M.build(cfg)
   plan.stage = {}
   for _, stage in ipairs(plan.stages) do plan.stage[stage.name] = stage end
   plan.attend = plan.stage.attend
+  plan.fetch = fetch.choose(plan)
   if not plan.step then choices.add(plan.why, "attend_lanes") end
   tell_head_block(plan)
   if way.in_one then

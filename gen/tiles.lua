@@ -301,15 +301,20 @@ function M.choose_rows(target, key, n, vectors, a_order, cost, even)
   return best
 end
 
--- Queries that are few for the weights: tiles that read these first, and wait for them, are much of the time.
-local FEW = 64
+-- Whether queries are few for the weights: tiles that read these first, and wait for them, are much of the time.
+function M.few(queries) return queries <= 64 end
+
+-- Bytes of a layer's weights.
+function M.weight_bytes(target)
+  local cfg = target.cfg
+  return target.product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.product, cfg.d_model)
+end
 
 -- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from behind the
 -- second-level cache: so many numbers a K step, in which it has `rows` FMAs of each of the vectors.
 function M.first_cost(target, queries, numbers, rows, vecs, steps)
-  local cfg, cpu, product = target.cfg, target.cpu, target.product
-  local weights = product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * cfg.d_model
-  if not cpu.far_bytes or queries > FEW or weights <= 2 * cpu.cached then return 0 end
+  local cpu, product = target.cpu, target.product
+  if not cpu.far_bytes or not M.few(queries) or M.weight_bytes(target) <= 2 * cpu.cached then return 0 end
   local fma = rows * slots_of(target, vecs)
   return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end

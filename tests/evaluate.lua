@@ -311,7 +311,11 @@ end
 local moves = { load = true, load_n = true, trn_lo = true, trn_hi = true }
 
 local function run_op(isa, node, scope, tiles)
-  if node.op.hint then return end
+  if node.op.hint then
+    local at = pointer(scope, node.args[1])
+    if at.off < 0 or at.off > at.buffer.size then outside(node.op, at, 0) end
+    return
+  end
   if node.op.tile then
     if not tiles.on and node.op.tile ~= "on" then error(node.op.name .. " where there are no tiles") end
     return tile_ops[node.op.tile](tiles, node, scope)

@@ -246,6 +246,12 @@ MERGED = "h=1 d_model=24 dk=32 seq=19 isa=avx2"
     ("h=2 d_model=24 dk=4 seq=16 isa=avx2 qkv=joint dtype=bf16",
      "qkv = joint: has no effect with operands of a smaller"),
     (f"{MERGED} q_rows=2 kv_rows=2", "kv_rows = 2: has no effect with q_lanes = queries"),
+    ("h=2 d_model=24 dk=4 seq=16 isa=scalar fetch=panels",
+     "fetch = panels: has no effect with isa = scalar, which has no such instruction"),
+    ("h=2 d_model=24 dk=4 seq=16 isa=avx2 weight_dtype=int8 fetch=panels",
+     "fetch = panels: has no effect with weights that no vectors of numbers are"),
+    ("h=2 d_model=24 dk=4 seq=16 isa=avx2 project=qkv qkv=joint fetch=panels",
+     "fetch = panels: has no effect where no projection goes through the rows panel by panel"),
 ])
 def test_schedule_keys_without_effect(words, message):
     """What nothing obeys is refused; tests/unit_plan.lua tries all keys."""
@@ -273,6 +279,12 @@ def reasons(words):
     ("h=1 d_model=16 dk=16 seq=16 isa=avx512", "a lane tail", False),
     ("h=1 d_model=17 dk=17 seq=17 isa=avx512", "a lane tail", True),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "straight code", True),
+    ("h=20 d_model=1280 dk=64 seq=8 isa=avx512 cpu=zen5", "panels of weights in the outer loop, the next", True),
+    ("h=20 d_model=1280 dk=64 seq=8 isa=avx512 cpu=zen5 fetch=none", "panels of weights in the outer loop, the", False),
+    ("h=20 d_model=1280 dk=64 seq=1 isa=avx512 cpu=zen5", "panels of weights in the outer loop, the next", False),
+    ("h=20 d_model=1280 dk=64 seq=80 isa=avx512 cpu=zen5", "panels of weights in the outer loop, the next", False),
+    ("h=12 d_model=768 dk=64 seq=8 isa=avx512 cpu=zen5", "panels of weights in the outer loop, the next", False),
+    ("h=20 d_model=1280 dk=64 seq=8 isa=avx512", "panels of weights in the outer loop, the next", False),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar unroll=tile", "straight code", False),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar", "no bk", True),
     ("h=2 d_model=32 dk=16 seq=4 isa=scalar rope=half", "no bk", False),

@@ -150,7 +150,7 @@ function M.tile(t, tile)
     return joined(t, tile, sums)
   end
   choices.add(t.why, "loops")
-  choices.add(t.why, "prefetch")
+  if not tile.b.fetch then choices.add(t.why, "prefetch") end
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)

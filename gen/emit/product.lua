@@ -3,6 +3,7 @@
 local coarse = require "emit.coarse"
 local epilogue = require "emit.epilogue"
 local expr = require "expr"
+local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
 local tiles = require "tiles"
@@ -16,11 +17,13 @@ local function target_of(K, tile, c)
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
--- multiplies it, and for quants also their scales.
-function M.operand(product, block, panel, k0)
+-- multiplies it, and for quants also their scales. next: a panel that is fetched meanwhile, if there is one.
+function M.operand(product, block, panel, k0, next)
   local own, width = product.multiply, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
-  if not quant then return { p = panel:at(k0 * width), step = width, product = own } end
+  if not quant then
+    return { p = panel:at(k0 * width), step = width, product = own, next = next and next:at(k0 * width) }
+  end
   local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
   return { p = panel:at(expr.share(k0, in_step) * width), step = width, product = own,
            scales = panel:at(row * width):as(own.scales) }
@@ -30,6 +33,16 @@ end
 local function operand_a(tile, p)
   local a = tile.a
   return { p = p.a, row = a.row, step = a.step, passing = a.passing }
+end
+
+-- Operand B likewise. A K step fetches what the same step of the next panel reads.
+local function operand_b(K, tile, p)
+  local b = { p = p.b, step = tile.b.step }
+  if p.next then
+    b.beside = { { p = p.next, step = b.step } }
+    function b.fetch(k) fetch(K.t, tile.b.product.b.bytes, b.step, p.next:at(k * b.step)) end
+  end
+  return b
 end
 
 -- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
@@ -50,13 +63,14 @@ local function chunk_tile(K, tile)
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if bias then table.insert(params, 3, { "bias", "in", bias }) end
   if tile.b.scales then table.insert(params, 3, { "scales", "in", tile.b.scales }) end
+  if tile.b.next then table.insert(params, 3, { "next", "in", tile.b.next }) end
   K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
     ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
     local unroll, chains = summing(K, product, tile.rows, #tile.vecs, steps)
     local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
     local inner = {
       product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = unroll, chains = chains,
-      a = operand_a(tile, p), b = { p = p.b, step = tile.b.step },
+      a = operand_a(tile, p), b = operand_b(K, tile, p),
       init = bias and not late and tile.start(t, p.bias) or nil,
     }
     local target = target_of(K, tile, p.c)

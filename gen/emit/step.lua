@@ -6,6 +6,7 @@
 local epilogue = require "emit.epilogue"
 local exp = require "emit.exp"
 local expr = require "expr"
+local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
 local mask = require "emit.mask"
 local probs = require "emit.probs"
@@ -81,7 +82,7 @@ local function products(K, at, row, store)
     for h = 0, heads - 1 do acc[r * heads + h] = t:start("zero", w, ("acc_r%d_h%d"):format(r, h)) end
   end
   for r = 0, plan.step.ahead and keys - 1 or -1 do
-    widening.fetch(K, plan.attend.keys, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row))
+    fetch(K.t, plan.attend.keys.type.stored.bytes, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row))
   end
   K:vectors("i", plan.attend.depth, function(column, used)
     t:block(function()
@@ -284,7 +285,7 @@ local function context_tile(K, step, tile)
       end
     end
     if p.next then
-      function inner.b.fetch(k) widening.fetch(K, tile.of, block.used, p.next:at(k * tile.row)) end
+      function inner.b.fetch(k) fetch(K.t, tile.of.type.stored.bytes, block.used, p.next:at(k * tile.row)) end
     end
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })

@@ -3,8 +3,6 @@
 
 local M = {}
 
-local LINE = 64 -- bytes that are fetched together
-
 -- A vector v of a row of the tensor `from`, at x, by the name `name`; scale: where that of the row is, if there is one.
 function M.value(K, from, v, name, x, scale)
   local t, product = K.t, K.plan.attend_product.b
@@ -15,14 +13,6 @@ function M.value(K, from, v, name, x, scale)
     value = t:op("mul", v.w, (rounds and "exact_" or "") .. name, value, factor)
   end
   return rounds and product.round(t, v.w, name, value) or value
-end
-
--- Hints that n numbers of a row will be read, at x.
-function M.fetch(K, from, n, x)
-  local bytes = from.type.stored.bytes
-  for line = 0, (n * bytes - 1) // LINE do
-    K.t:op("prefetch", K.plan.isa.full, nil, x:at(line * LINE // bytes))
-  end
 end
 
 return M

@@ -1,6 +1,7 @@
 -- Y = O Wo + bo, one product over the context of all heads: panels of Wo by blocks of groups of queries.
 
 local choices = require "choices"
+local fetch = require "fetch"
 local product_of = require "emit.product"
 local memory = require "memory"
 local tiles = require "tiles"
@@ -99,11 +100,12 @@ local function scaled_rows(stage) return stage.a.scaled == "rows" end
 
 -- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, kind, count of equal
 -- groups, o, y } each. Where rows are asked for, asked = so many from the first one of the piece on; the tile with the
--- last one goes by way of the tail if it has more.
-local function record(K, stage, pieces, block, panel, bias)
+-- last one goes by way of the tail if it has more. next: a panel that is fetched meanwhile.
+local function record(K, stage, pieces, block, panel, next, bias)
   local t, plan, product = K.t, K.plan, stage.product
   local d, names, queries = stage.cols, {}, 0
   local params = { { "panel", "in", panel }, { "bias", "in", bias } }
+  if next then params[3] = { "next", "in", next } end
   for i, piece in ipairs(pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used
@@ -135,7 +137,7 @@ local function record(K, stage, pieces, block, panel, bias)
                   { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
                     passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
                     scales = scales and scales:at(row) },
-                  product_of.operand(product, block, p.panel, k0), p.bias, { p = to, row = d, exact = true })
+                  product_of.operand(product, block, p.panel, k0, p.next), p.bias, { p = to, row = d, exact = true })
               end)
             end
             if not piece.asked then return tile(y:at(row * d)) end
@@ -159,7 +161,8 @@ function M.emit(K, place, stage, out_block, i, block, j)
   choices.add(K.t.why, "output_order")
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
-  local panel = j * (block.width * stage.product.depth) + block.panel
+  local panel, wo = j * (block.width * stage.product.depth) + block.panel, plan.memory:at(place, "wo")
+  local next = plan.fetch and wo:at(fetch.next(stage.product, block, panel))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first
@@ -173,7 +176,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
         or plan.memory:of_group(place, stage.a.scales, group, first)),
     }
   end
-  record(K, stage, pieces, block, plan.memory:at(place, "wo"):at(panel), plan.memory:at(place, "bo"):at(column))
+  record(K, stage, pieces, block, wo:at(panel), next, plan.memory:at(place, "bo"):at(column))
 end
 
 -- ---- in words, and packed ----

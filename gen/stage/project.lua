@@ -2,6 +2,7 @@
 
 local choices = require "choices"
 local expr = require "expr"
+local fetch = require "fetch"
 local graph = require "graph"
 local isas = require "isa.init"
 local memory = require "memory"
@@ -142,9 +143,14 @@ local function tiles_of(K, run, bounds)
   return function(build) K:each("tile", count - from, function(i) build((i + from) * run.size + run.at) end) end
 end
 
--- All rows by all panels: the panels are the inner loop, but of tile registers.
+-- All rows by all panels: the panels are the inner loop, but of tile registers, and where they are fetched ahead.
 local function record_tiles(K, stage, p)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
+  local output, ahead = K.plan.stage.output, K.plan.fetch and not product.parts
+  local function next_of(block, panel) -- Wo lies behind the last one
+    local followed = output and output.product.floats >= block.width * product.depth
+    return ahead and p.w:at(fetch.next(product, block, panel, followed))
+  end
   local function tile(run, row, block, j, panel)
     local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
     local column = j * block.width + block.at
@@ -153,13 +159,13 @@ local function record_tiles(K, stage, p)
         { p = p.x:at(row * a.row + k0 * step), row = a.row, step = step,
           passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
           scales = p.row_scales and p.row_scales:at(row) },
-        product_of.operand(product, block, p.w:at(panel), k0), p.bias and p.bias:at(column),
+        product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel)), p.bias and p.bias:at(column),
         { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
           exact = c.exact, pairs = not c.in_place and c.pairs })
     end)
   end
-  choices.add(K.t.why, a.block and "panels_outside" or "project_order")
-  if a.block then
+  if not ahead then choices.add(K.t.why, a.block and "panels_outside" or "project_order") end
+  if a.block or ahead then
     local rows = {}
     for i, run in ipairs(product.runs[1]) do rows[i] = tiles_of(K, run, p.bounds) end
     return product_of.each_panel(K, product, function(block, j, panel)
