@@ -221,6 +221,20 @@ local function even(items, moves)
   return true
 end
 
+-- Whether two rounds of n items from item i on are in each round of a longer run, but begin elsewhere each time: as
+-- loops of their own they would not be of one shape, and keep that run from being one.
+local function in_longer(list, i, n, moves)
+  local function first(at) return (counted(table.move(list, at, at + n - 1, 1, {}), moves)) end
+  for longer = 2 * n + 1, MOST_ITEMS do
+    for before = 0, 2 do -- rounds of the longer run
+      local at = i - before * longer
+      local all = at > 0 and at + 3 * longer - 1 <= #list and list[at].shape == list[at + longer].shape
+      if all and rounds_of(list, at, longer) > 2 then return first(at) ~= first(at + longer) end
+    end
+  end
+  return false
+end
+
 -- How many rounds of n items from item i on are worth a loop, and what moves; or nil.
 local function run_at(list, i, n)
   if i + 2 * n - 1 > #list or list[i].shape ~= list[i + n].shape then return nil end
@@ -229,7 +243,7 @@ local function run_at(list, i, n)
   local round = table.move(list, i, i + n - 1, 1, {})
   local saved = rounds * sum_of(round, "lines") - lines_of(round)
   if saved < (rounds == 2 and OF_TWO or WORTH) or sum_of(round, "size") > MOST_SIZE then return nil end
-  if rounds == 2 and not even(round, moves) then return nil end
+  if rounds == 2 and (not even(round, moves) or in_longer(list, i, n, moves)) then return nil end
   return rounds, moves
 end
 

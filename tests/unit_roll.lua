@@ -219,6 +219,31 @@ local function texts()
     end
   end)
   writes([[
+  float sum = 0.0f;
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const float x = p[2 * r];
+    const float y = x + x;
+    sum = y * y + sum;
+    const float x_r = p[2 * r + 1];
+    const float y_r = x_r + x_r;
+    sum = y_r * y_r + sum;
+    const float z = y * y_r;
+    q[r] = z;
+  }
+  q[9] = sum;
+]], "two rows and what is made of both, one loop and not many of two rounds", function(t, w, p, q)
+    local y, sum = {}, t:start("zero", w, "sum")
+    for r = 0, 7 do
+      local x = t:op("load", w, "x_r" .. r, p:at(r))
+      y[r] = t:op("add", w, "y_r" .. r, x, x)
+      t:update(sum, "fma", y[r], y[r], sum)
+      if r % 2 > 0 then
+        t:op("store", w, nil, q:at(r // 2), t:op("mul", w, "z_r" .. r // 2, y[r - 1], y[r]))
+      end
+    end
+    t:op("store", w, nil, q:at(9), sum)
+  end)
+  writes([[
   float x[5], y[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) x[r] = y[r] = 0.0f;
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
