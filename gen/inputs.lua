@@ -59,6 +59,29 @@ end
 
 function M.axes(_, stage) return { { var = "part", items = stage.parts, total = stage.tasks } } end
 
+-- Where copies of them lie, of float32 or the type that is given.
+function M.sections(stage, add, doc, type)
+  for _, input in ipairs(stage.inputs) do
+    add("entry", { name = input.to.name, doc = doc, cols = input.cols, count = input.rows * input.cols, type = type })
+  end
+end
+
+-- A part of a copy: change(w, name, number) returns what becomes of a vector, name being a suffix for the values of the
+-- text; without it that is the vector. Rows lie side by side, whatever they are of. words: verb, of the function, and
+-- done, what the numbers are then.
+function M.copy(K, place, part, i, words, change)
+  local t, input, count = K.t, part.input, part.size * part.input.cols
+  local first = (i * part.size + part.at) * input.cols
+  local params = { { "x", "in", place[input.name]:at(first) },
+                   { words.done, "out", K.plan.memory:at(place, input.to.name):at(first) } }
+  K:part(words.verb .. "_" .. count, ("%d numbers%s."):format(count, words.text), params, function(p)
+    K:covered(count, function(v, at, suffix)
+      local number = t:read("load", v.w, "number" .. suffix, p.x:at(at), v.used)
+      t:write(v.w, p[words.done]:at(at), change and change(v.w, suffix, number) or number, v.used)
+    end)
+  end)
+end
+
 -- Of a stage that does so much with each number.
 function M.cycles(plan, stage, each)
   local sum = 0.0

@@ -32,6 +32,7 @@ local paired = require "paired"
 local quantized = require "quantized"
 local score = require "score.init"
 local quadrants = require "stage.quadrants"
+local round = require "stage.round"
 local step = require "step"
 local tiles = require "tiles"
 local transpose = require "stage.transpose"
@@ -426,7 +427,7 @@ function M.build(cfg)
   plan.work = work_of(plan, formula)
 
   list = quantized.rewrite(plan, paired.rewrite(plan, with_steps(plan, list)))
-  list = widen.rewrite(plan, context_rows.rewrite(plan, list))
+  list = widen.rewrite(plan, context_rows.rewrite(plan, round.rewrite(plan, list)))
   local way = choose_way(plan, list)
   arrange(plan, list, way.lanes, way.hb, way.in_one)
   plan.stage = {}

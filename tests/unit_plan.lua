@@ -215,10 +215,11 @@ return function(check)
     check((keys and keys.c.row) == case[5], ("%s: rows of K of %d words"):format(words, keys and keys.c.row or 0))
   end
 
-  -- Inputs of a smaller type are widened once, but for those that are read in pairs; sums of y are stored whole.
+  -- Inputs of a smaller type are widened once, but for those that are read in pairs, or rounded where they are read;
+  -- sums of y are stored whole.
   for _, case in ipairs {
     { "", "wide_q" }, { "attention=cross", "wide_q wide_k wide_v" }, { "dtype=bf16", "" },
-    { "dtype=f16", "wide_q" }, { "attention=cross project=o layout=bhsd", "wide_q wide_k wide_v" },
+    { "dtype=f16", "" }, { "attention=cross project=o layout=bhsd", "wide_q wide_k wide_v" },
     { "attention=cross cache=fixed", "wide_q", "wide_k wide_v" },
   } do
     local plan = plan_of.build(config.load(nil, split("h=4 d_model=300 dk=76 seq=9 io_dtype=bf16 isa=avx512_bf16 " ..
@@ -229,6 +230,7 @@ return function(check)
       return table.concat(names, " ")
     end
     check(widened(plan.stage.widen) == case[2], case[1] .. ": widens " .. widened(plan.stage.widen))
+    check(widened(plan.stage.round) == (case[1] == "dtype=f16" and "rounded_q" or ""), case[1] .. ": rounds")
     check(widened(plan.stage.widen_filling) == (case[3] or ""), case[1] .. ": fills")
     check(plan.stage.output.product.chunks.count == 1, case[1] .. ": chunks of y")
   end

@@ -92,7 +92,8 @@ function M.block(K, group, ptrs, block)
         local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
         local target, ends = { p = p.o, row = group.width }, {}
         local result = p.context and { p = p.context, row = group.width, rows = run.size, pairs = "rows",
-                                       product = plan.product } or target
+                                       product = plan.product }
+          or block.final and { p = p.o, row = group.width, round = p.o.type.rounded } or target
         if block.add then ends[#ends + 1] = epilogue.add(t, target) end
         if block.final then ends[#ends + 1] = epilogue.scale(t, "o", inverse) end
         ends[#ends + 1] = epilogue.store_as(t, result)

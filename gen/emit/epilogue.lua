@@ -85,8 +85,14 @@ end
 
 local stores = { columns = M.store_columns, rows = M.store_rows }
 
--- As target.pairs says, the numbers of a row or the rows in pairs, or neither.
-function M.store_as(t, target) return (stores[target.pairs] or M.store)(t, target) end
+-- As target.pairs says, the numbers of a row or the rows in pairs, or neither; target.round: rounded to that type.
+function M.store_as(t, target)
+  local store = (stores[target.pairs] or M.store)(t, target)
+  if not target.round then return store end
+  return { apply = function(value, at)
+    return store.apply(target.round.round(t, at.v.w, "rounded_" .. at.name, value), at)
+  end }
+end
 
 -- Sums of words become floats: times the scale of their row and of their column, plus a bias, if there is one.
 -- columns[c]: scale and bias. The scales meet first, for their product is near the result's size.

@@ -12,7 +12,7 @@ local M = {}
 
 -- Where a tile goes, for an epilogue.
 local function target_of(K, tile, c)
-  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, rows = tile.rows,
+  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, round = tile.c.round, rows = tile.rows,
            product = tile.c.pairs and K.plan.attend_product }
 end
 

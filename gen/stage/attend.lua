@@ -334,10 +334,10 @@ function M.sections(plan, stage, add)
     add("head", { name = value.name, doc = value.doc, count = plan.hb })
   end
   if stage.context.at == "lanes" then
-    local type = stage.context.pairs and plan.product.held
+    local context = stage.context
     add("lanes", { name = "context", doc = "context of all heads", rows = plan.cfg.h * context_rows(plan, stage),
-                   type = type })
-    if type then add_task("o", "context of a head", stage.out) end
+                   type = (context.pairs or context.held) and plan.product.held })
+    if context.pairs then add_task("o", "context of a head", stage.out) end
   elseif stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
                    count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.product.held })

@@ -29,7 +29,7 @@ function M.plan(plan, stage)
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep, twice = plan.product.tiled } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
-  if stage.c.pairs and not stage.c.in_place then
+  if stage.c.held or stage.c.pairs and not stage.c.in_place then
     stage.product.chunks = tiles.one_chunk(stage.product.steps) -- sums are not stored
   end
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
@@ -161,7 +161,7 @@ local function record_tiles(K, stage, p)
           scales = p.row_scales and p.row_scales:at(row) },
         product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel)), p.bias and p.bias:at(column),
         { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
-          exact = c.exact, pairs = not c.in_place and c.pairs })
+          exact = c.exact, round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs })
     end)
   end
   if not ahead then choices.add(K.t.why, a.block and "panels_outside" or "project_order") end

@@ -17,9 +17,9 @@ end
 
 function M.emit(K, place, stage, group, i)
   local row, product = stage.a.row, K.plan.product
-  local round = product.group == 1 and product.b.round
-  local function change(w, name, x) return round(K.t, w, "rounded_" .. name, x) end
   local x = K.plan.memory:tensor(place, stage.a)
+  local round = product.group == 1 and x.type.rounded ~= product.b and product.b.round
+  local function change(w, name, number) return round(K.t, w, "rounded_" .. name, number) end
   transpose.panel(K, "transpose", group, { p = x:at(i * (group.used * row) + group.q0 * row), row = row,
       columns = tiles.words(product, K.plan.cfg.d_model), words = stage.a.block and stage.a,
       change = round and change },

@@ -34,26 +34,12 @@ function M.plan(plan, stage)
   return 0
 end
 
-function M.sections(_, stage, add)
-  for _, input in ipairs(stage.inputs) do
-    add("entry", { name = input.to.name, doc = "inputs in float32", cols = input.cols,
-                   count = input.rows * input.cols })
-  end
-end
+function M.sections(_, stage, add) inputs.sections(stage, add, M.title) end
 
 M.axes = inputs.axes
 
--- Rows lie side by side, whatever they are of.
 function M.emit(K, place, _, part, i)
-  local t, input, count = K.t, part.input, part.size * part.input.cols
-  local first = (i * part.size + part.at) * input.cols
-  local params = { { "x", "in", place[input.name]:at(first) },
-                   { "wide", "out", K.plan.memory:at(place, input.to.name):at(first) } }
-  K:part("widen_" .. count, ("%d numbers in float32."):format(count), params, function(p)
-    K:covered(count, function(v, at, suffix)
-      t:write(v.w, p.wide:at(at), t:read("load", v.w, "number" .. suffix, p.x:at(at), v.used), v.used)
-    end)
-  end)
+  inputs.copy(K, place, part, i, { verb = "widen", done = "wide", text = " in float32" })
 end
 
 function M.cycles(plan, stage) return inputs.cycles(plan, stage, 2.0) end

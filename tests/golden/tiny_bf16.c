@@ -14,7 +14,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      128 flops; 256 bytes packed, 320 bytes of workspace
+ *   cost      128 flops; 256 bytes packed, 384 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -160,6 +160,15 @@ static inline float to_bf16(float a) {
   return a;
 }
 
+/* 6 numbers, rounded. */
+static NOINLINE void round_6(const float *x, float *rounded) {
+  for (ptrdiff_t i = 0; i < 6; ++i) {
+    const float number = x[i];
+    const float nearest = to_bf16(number);
+    rounded[i] = nearest;
+  }
+}
+
 /* A tile of 2 rows and 3 columns, 3 K steps. */
 static NOINLINE void queries_2x3_k3(const float *a, const float *b, const float *bias, float *c) {
   float acc_r0[3], acc_r1[3];
@@ -171,11 +180,9 @@ static NOINLINE void queries_2x3_k3(const float *a, const float *b, const float 
       const float b_exact = b[3 * i + j];
       b_c[j] = to_bf16(b_exact);
     }
-    const float a_r0_exact = a[i];
-    const float a_r0 = to_bf16(a_r0_exact);
+    const float a_r0 = a[i];
     UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = a_r0 * b_c[j] + acc_r0[j];
-    const float a_r1_exact = a[i + 3];
-    const float a_r1 = to_bf16(a_r1_exact);
+    const float a_r1 = a[i + 3];
     UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = a_r1 * b_c[j] + acc_r1[j];
   }
   UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) c[j] = acc_r0[j];
@@ -302,8 +309,9 @@ static NOINLINE void context_3x2_k2_final(const float *v, const float *p, float 
     const float zero = 0.0f;
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
       const float o_r_c = acc[r][c] * inverse;
-      o[c + 2 * r] = o_r_c;
-      test = o_r_c * zero + test;
+      const float rounded = to_bf16(o_r_c);
+      o[c + 2 * r] = rounded;
+      test = rounded * zero + test;
     }
     stats[c + 4] = test;
   }
@@ -465,11 +473,9 @@ static NOINLINE void output_2_2x3_k3(const float *a, const float *b, const float
       const float b_exact = b[3 * i + j];
       b_c[j] = to_bf16(b_exact);
     }
-    const float a_r0_exact = a[2 * i];
-    const float a_r0 = to_bf16(a_r0_exact);
+    const float a_r0 = a[2 * i];
     UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = a_r0 * b_c[j] + acc_r0[j];
-    const float a_r1_exact = a[2 * i + 1];
-    const float a_r1 = to_bf16(a_r1_exact);
+    const float a_r1 = a[2 * i + 1];
     UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = a_r1 * b_c[j] + acc_r1[j];
   }
   UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) c[j] = acc_r0[j];
@@ -488,10 +494,13 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const wo = (const float *)args->packed + 32; /* [9], Wo */
   const float *const bo = (const float *)args->packed + 48; /* [3], bias */
   float *const context = (float *)args->workspace; /* [3][2] a group */
-  float *const queries = (float *)args->workspace + 16; /* [2][3] */
-  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
+  float *const queries = (float *)args->workspace + 32; /* [2][3] */
+  float *const task = (float *)args->workspace + 48; /* what tasks have */
+  /* inputs, rounded */
+  round_6(args->q + 6 * b, rounded_q);
   /* keys and values */
-  project_queries(args->q + 6 * b, head, queries, head + 16);
+  project_queries(rounded_q, head, queries, head + 16);
   /* attend */
   attend_2(args->q + 6 * b, args->q + 6 * b, task, context, queries);
   /* output */
@@ -502,16 +511,23 @@ static void run_all(const mhagen_args *args) {
   run_entry(args, 0);
 }
 
+static void task_round(const mhagen_args *args, int index) {
+  (void)index;
+  float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
+  round_6(args->q, rounded_q);
+}
+
 static void task_keys_values(const mhagen_args *args, int index) {
   const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
-  float *const queries = (float *)args->workspace + 16; /* [2][3] */
-  project_queries(args->q, head + 32 * index, queries + 16 * index, head + 32 * index + 16);
+  float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
+  float *const queries = (float *)args->workspace + 32; /* [2][3] */
+  project_queries(rounded_q, head + 32 * index, queries + 16 * index, head + 32 * index + 16);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [3][2] a group */
-  float *const queries = (float *)args->workspace + 16; /* [2][3] */
-  float *const task = (float *)args->workspace + 32; /* what tasks have */
+  float *const queries = (float *)args->workspace + 32; /* [2][3] */
+  float *const task = (float *)args->workspace + 48; /* what tasks have */
   attend_2(args->q, args->q, task + 48 * index, context + 6 * index, queries + 16 * index);
 }
 
@@ -575,6 +591,7 @@ static NOINLINE void self_test(const float *in, float *out) {
 #endif
 
 static const mhagen_phase phases[] = {
+  { "round", task_round, 0, 1, 12 },
   { "keys_values", task_keys_values, 0, 1, 18 },
   { "attend", task_attend, 0, 1, 24 },
   { "output", task_output, 0, 1, 18 },

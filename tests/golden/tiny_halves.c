@@ -238,7 +238,9 @@ static NOINLINE void values_3x2_k65_again(const f16_pair *a, const f16_pair *b, 
     const __m256 sum_c0 = _mm256_mask_blend_ps(finite_c0, acc_c0[r], both_c0);
     __m256 bias_c0 = _mm256_loadu_ps(bias);
     const __m256 biased_c0 = _mm256_add_ps(sum_c0, bias_c0);
-    _mm256_storeu_ps(c + 16 * r, biased_c0);
+    const __m256 rounded_c0 = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, biased_c0,
+        _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_ps(c + 16 * r, rounded_c0);
   }
 }
 
@@ -325,7 +327,9 @@ static NOINLINE void values_3x2_k65(const f16_pair *a, const f16_pair *b, const 
     test_c0 = _mm256_fmadd_ps(both_c0, zero_c0, test_c0);
     __m256 bias_c0 = _mm256_loadu_ps(bias);
     const __m256 biased_c0 = _mm256_add_ps(both_c0, bias_c0);
-    _mm256_storeu_ps(c + 16 * r, biased_c0);
+    const __m256 rounded_c0 = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, biased_c0,
+        _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_ps(c + 16 * r, rounded_c0);
   }
   const __m256 one_c0 = _mm256_set1_ps(1.0f);
   const __mmask8 below_c0 = _mm256_cmp_ps_mask(test_c0, one_c0, _CMP_LT_OQ);
@@ -447,13 +451,9 @@ static NOINLINE void context_2x1of16_k3_final(const float *v, const float *p, fl
   __m256 acc_r1_c0 = _mm256_setzero_ps();
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(p + 16 * i));
-    const __m256 a_r0_exact = _mm256_set1_ps(v[16 * i]);
-    const __m256 a_r0 = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_r0_exact,
-        _MM_FROUND_TO_NEAREST_INT));
+    const __m256 a_r0 = _mm256_set1_ps(v[16 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1_exact = _mm256_set1_ps(v[16 * i + 1]);
-    const __m256 a_r1 = _mm256_maskz_cvtph_ps(0xFF, _mm256_maskz_cvtps_ph(0xFF, a_r1_exact,
-        _MM_FROUND_TO_NEAREST_INT));
+    const __m256 a_r1 = _mm256_set1_ps(v[16 * i + 1]);
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
   }
   const __m256 inverse_c0 = _mm256_loadu_ps(stats + 48);

@@ -1,0 +1,52 @@
+-- Operands A rounded to their type once, as float32, where products are those of float32: else each tile would round
+-- the rows that it reads. Inputs become copies in front of the projections; what a product makes is rounded as it ends.
+
+local choices = require "choices"
+local graph = require "graph"
+local inputs = require "inputs"
+local quadrants = require "stage.quadrants"
+
+local M = { phase = "round", title = "inputs, rounded" }
+
+local function rounds(product) return product.a.round and product.group == 1 end
+
+-- Marks keys and values that attention reads as their projection leaves them.
+local function held_rows(list)
+  for _, name in ipairs { "keys", "values" } do
+    local stage = graph.projection(list, name)
+    if stage and stage.c.at == "workspace" and not stage.turn and not stage.c.passing then stage.c.held = true end
+  end
+end
+
+-- The list with rounded operands. Sums of quadrants are of numbers as they are.
+function M.rewrite(plan, list)
+  if quadrants.asked(plan) then return list end
+  if rounds(plan.attend_product) or rounds(plan.product) then choices.add(plan.why, "rounded") end
+  if rounds(plan.attend_product) then held_rows(list) end
+  if not rounds(plan.product) then return list end
+  local attend = graph.find(list, "attend")
+  local read = graph.projection(list, "output") and not graph.find(list, "value_context")
+  if read and attend.context.at == "lanes" then attend.context.held = true end
+  return inputs.rewrite(list, "round", function(input)
+    return graph.with(input, { name = "rounded_" .. input.name, at = "workspace" })
+  end)
+end
+
+function M.plan(_, stage)
+  inputs.split(stage)
+  return 0
+end
+
+function M.sections(plan, stage, add) inputs.sections(stage, add, M.title, plan.product.held) end
+
+M.axes = inputs.axes
+
+function M.emit(K, place, _, part, i)
+  inputs.copy(K, place, part, i, { verb = "round", done = "rounded", text = ", rounded" }, function(w, name, number)
+    return K.plan.product.a.round(K.t, w, "nearest" .. name, number)
+  end)
+end
+
+function M.cycles(plan, stage) return inputs.cycles(plan, stage, 4.0) end
+
+return M
