@@ -215,6 +215,12 @@ return function(check)
     check((keys and keys.c.row) == case[5], ("%s: rows of K of %d words"):format(words, keys and keys.c.row or 0))
   end
 
+  -- Keys that are rounded as they are stored are whole sums; those of groups of weights are not.
+  for words, count in pairs { ["weight_dtype=int8"] = 1, ["weight_dtype=int4"] = 10 } do
+    local plan = plan_of.build(config.load(nil, split("h=4 d_model=300 dk=76 seq=9 dtype=bf16 isa=avx2 " .. words)))
+    check(plan.stage.keys.product.chunks.count == count, words .. ": sums of keys")
+  end
+
   -- Inputs of a smaller type are widened once, but for those that are read in pairs, or rounded where they are read;
   -- sums of y are stored whole.
   for _, case in ipairs {

@@ -10,8 +10,10 @@ local M = { phase = "round", title = "inputs, rounded" }
 
 local function rounds(product) return product.a.round and product.group == 1 end
 
--- Marks keys and values that attention reads as their projection leaves them.
-local function held_rows(list)
+-- Marks keys and values that attention reads as their projection leaves them. Sums of groups are stored and added.
+local function held_rows(plan, list)
+  local quant = plan.weights.quant
+  if quant and quant.group then return end
   for _, name in ipairs { "keys", "values" } do
     local stage = graph.projection(list, name)
     if stage and stage.c.at == "workspace" and not stage.turn and not stage.c.passing then stage.c.held = true end
@@ -22,7 +24,7 @@ end
 function M.rewrite(plan, list)
   if quadrants.asked(plan) then return list end
   if rounds(plan.attend_product) or rounds(plan.product) then choices.add(plan.why, "rounded") end
-  if rounds(plan.attend_product) then held_rows(list) end
+  if rounds(plan.attend_product) then held_rows(plan, list) end
   if not rounds(plan.product) then return list end
   local attend = graph.find(list, "attend")
   local read = graph.projection(list, "output") and not graph.find(list, "value_context")
