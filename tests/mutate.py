@@ -263,7 +263,7 @@ MUTATIONS = [
      'return K.plan.product.a.round(K.t, w, "nearest" .. name, number)', "return number"),
     ("rows of keys and values that are not rounded", "stage/project.lua", "round = c.held and K.plan.attend_product.b",
      "round = false"),
-    ("a context that is not rounded", "emit/context.lua", "round = p.o.type.rounded", "round = false"),
+    ("a context that is not rounded", "emit/context.lua", "round = block.final and p.o.type.rounded", "round = false"),
     ("an input that fills a cache and is not widened", "inputs.lua", "for _, fill in ipairs { true, false }",
      "for _, fill in ipairs { false }"),
     ("partial sums of y that are rounded", "stage/output.lua", "if plan.arrays.round then", "if false then"),

@@ -90,10 +90,9 @@ function M.block(K, group, ptrs, block)
           return function(c) return stat(group, p.stats, name, c) end
         end
         local function inverse(c, v) return t:op("load", v.w, ("inverse_c%d"):format(c - 1), row "inverse"(c)) end
-        local target, ends = { p = p.o, row = group.width }, {}
+        local target, ends = { p = p.o, row = group.width, round = block.final and p.o.type.rounded }, {}
         local result = p.context and { p = p.context, row = group.width, rows = run.size, pairs = "rows",
-                                       product = plan.product }
-          or block.final and { p = p.o, row = group.width, round = p.o.type.rounded } or target
+                                       product = plan.product } or target
         if block.add then ends[#ends + 1] = epilogue.add(t, target) end
         if block.final then ends[#ends + 1] = epilogue.scale(t, "o", inverse) end
         ends[#ends + 1] = epilogue.store_as(t, result)
