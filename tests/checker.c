@@ -1638,6 +1638,16 @@ static void require_need(checker *c, int id, int needed, int align, int most) {
   if (!as_said) fail(c, "%s is not needed as the options say", names[id]);
 }
 
+/* Whether inputs are rounded ahead, to the workspace: where products are those of float32. ISAs that have some of 16
+ * bits do not have all, and what they lack only the kernel's table knows. */
+static int rounds_ahead(const checker *c, int projected) {
+  const mhagen_kernel *kernel = c->kernel;
+  if (!projected || !kernel->dtype || !strcmp(kernel->dtype, "int8") || has(c, MHAGEN_STRASSEN)) return 0;
+  for (const char *const *isa = (const char *const[]){"scalar", "avx2", "avx_vnni", "avx512", "neon", NULL}; *isa; isa++)
+    if (!strcmp(kernel->isa, *isa)) return 1;
+  return fill_need_of(c, WORKSPACE) != NULL;
+}
+
 /* Of an option that is new here, only the kernel's table knows. */
 static void check_needs(checker *c) {
   const unsigned known =
@@ -1670,7 +1680,7 @@ static void check_needs(checker *c) {
   const int projected = projects(c, K) || projects(c, V), made = projected || has(c, MHAGEN_ROPE),
             integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
             small = kept_bytes(c) < sizeof(float), wide = has(c, MHAGEN_IO_DTYPE) && (made || !small),
-            scratch = has(c, MHAGEN_QK_NORM) || integers || wide || (small && made);
+            scratch = has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) || rounds_ahead(c, projected);
   const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
   const int filling[] = {K, V, PACKED, CACHE};
