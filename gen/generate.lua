@@ -107,9 +107,9 @@ end
 -- A matrix as mhagen.h names it.
 local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() end
 
--- The tables of a list of fills, as initializers.
+-- The tables of a list of fills by their names, as initializers.
 local function pack_text(list, h)
-  local terms, fills, in_pairs, quants, of_values, sizes, instead = {}, {}, {}, {}, {}, {}, {}
+  local terms, sizes, instead = {}, {}, {}
   for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
   for _, matrix in ipairs(list.more) do
     sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
@@ -122,7 +122,7 @@ local function pack_text(list, h)
       instead[#instead + 1] = ("    %s = (const float[]){\n%s\n    },\n"):format(at, cprint.list(numbers, "      "))
     end
   end
-  local function add(to, fill)
+  local function text(fill)
     local rounds = {}
     for j, round in ipairs(fill.rounds) do
       rounds[j] = ("{ %d, %d, %d, %d, %d }"):format(round.count, round.to, round.row or 0, round.column or 0,
@@ -131,18 +131,19 @@ local function pack_text(list, h)
     local numbers = ("{ %d, %d, %d, %d, %s, %d, %d"):format(fill.to, fill.steps, fill.used, fill.width,
       cprint.double(fill.scale), #terms, #fill.terms)
     local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
-    to[#to + 1] = cprint.list({ numbers, moves }, "  ")
     for _, term in ipairs(fill.terms) do
       terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d, %d },"):format(matrix_name(term.a),
         term.a_flipped and 1 or 0, matrix_name(term.b), term.b_flipped and 1 or 0, term.row or 0, term.column or 0,
         term.first or 0, term.inner or 0, term.sign or 1)
     end
+    return cprint.list({ numbers, moves }, "  ")
   end
-  for _, fill in ipairs(list.fills) do add(fills, fill) end
-  for _, fill in ipairs(list.pairs) do add(in_pairs, fill) end
-  for _, fill in ipairs(list.quants) do add(quants, fill) end
-  for _, fill in ipairs(list.value_quants) do add(of_values, fill) end
-  return { terms, fills, in_pairs, quants, of_values }, cprint.list(sizes, "    "),
+  local rows = { terms = terms }
+  for _, name in ipairs(pack.lists) do
+    rows[name] = {}
+    for i, fill in ipairs(list.lists[name]) do rows[name][i] = text(fill) end
+  end
+  return rows, cprint.list(sizes, "    "),
     #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
 end
 
@@ -152,6 +153,8 @@ local packing_tables = {
     name = "pack_terms", pointer = "terms" },
   { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",
     type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
+  { doc = "the same, rounded", type = "mhagen_pack_fill", name = "pack_rounded", pointer = "rounded",
+    count = "rounded_count" },
   { doc = "the same of pairs", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
     count = "pair_count" },
   { doc = "the same of quants", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
@@ -162,13 +165,14 @@ local packing_tables = {
     count = "need_count" },
 }
 
--- These, for the rows of the tables in their order.
+-- These, for the rows of the tables by their pointers.
 local function packing_text(rows)
   local tables, fields = {}, {}
-  for i, of in ipairs(packing_tables) do
-    if #rows[i] > 0 then
+  for _, of in ipairs(packing_tables) do
+    local list = rows[of.pointer]
+    if #list > 0 then
       tables[#tables + 1] = template.file("table.c.in", { doc = of.doc, type = of.type, name = of.name,
-                                                          rows = table.concat(rows[i], "\n") })
+                                                          rows = table.concat(list, "\n") })
       fields[#fields + 1] = ("  .%s = %s,\n"):format(of.pointer, of.name)
       if of.count then
         fields[#fields + 1] = ("  .%s = sizeof %s / sizeof %s[0],\n"):format(of.count, of.name, of.name)
@@ -190,8 +194,8 @@ local function quant_text(quant)
     quant.sums and 1 or 0)
 end
 
--- The type of pairs, if it is not bfloat16, as an initializer.
-local function pair_text(plan) return pack.pair_f16(plan) and "  .pair_f16 = 1,\n" or "" end
+-- The type of pairs and of what is rounded, if it is not bfloat16, as an initializer.
+local function type_text(plan) return pack.f16(plan) and "  .f16 = 1,\n" or "" end
 
 -- What decides the packed bytes: all of their list but comments.
 local function packed_by(...)
@@ -271,13 +275,13 @@ function M.kernel(cfg)
   local weight_needs = needs_text(plan, "weights")
   local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
   local rope = rope_text(plan.attend.turn)
-  local quant = quant_text(plan.weights.quant) .. pair_text(plan) .. deep_text(tiles.deep(plan.product))
+  local quant = quant_text(plan.weights.quant) .. type_text(plan) .. deep_text(tiles.deep(plan.product))
     .. apart_text(pack.apart(plan))
   local small = {}
-  for i = 3, 5 do table.move(rows[i], 1, #rows[i], #small + 1, small) end
-  recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows[1]), table.concat(rows[2]),
-    rope .. quant, table.unpack(small))
-  rows[6] = weight_needs
+  for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
+  recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows.terms),
+    table.concat(rows.fills), rope .. quant, table.unpack(small))
+  rows.needs = weight_needs
   local tables, fields = packing_text(rows)
   local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan))
   local test_inputs, test_bits = test_values(test_rows)

@@ -13,6 +13,7 @@ local kinds = require "stage.init"
 local score = require "score.init"
 local tiles = require "tiles"
 local turn_of = require "turn"
+local types = require "types"
 
 local M = {}
 local Pack = {}
@@ -42,6 +43,10 @@ end
 -- Where a section begins in its space.
 function Pack:at(name) return self.plan.memory.sections[name].offset end
 
+-- The lists of fills, by what a number becomes: float32, the nearest one of a type as float32, one of two in a word,
+-- one of the integers in a word; and one of those where Wv has others.
+M.lists = { "fills", "rounded", "pairs", "quants", "value_quants" }
+
 -- Adds a fill, with the rounds that do more than one.
 function Pack:add(text, fill)
   local rounds = {}
@@ -50,8 +55,8 @@ function Pack:add(text, fill)
     if round and round.count > 1 then rounds[#rounds + 1] = round end
   end
   fill.text, fill.rounds = text, rounds
-  local quants = fill.quant and (fill.quant == self.plan.weights.quant and self.quants or self.value_quants)
-  table.insert(quants or fill.pairs and self.pairs or self.fills, fill)
+  local quants = fill.quant and (fill.quant == self.plan.weights.quant and "quants" or "value_quants")
+  table.insert(self.lists[quants or fill.list or "fills"], fill)
 end
 
 -- Adds one of the weights of blocks of heads.
@@ -78,20 +83,21 @@ function Pack:rows(product, to, build)
   end
 end
 
--- A fill of weights, in pairs where a plan has them so, or as quants of a kind.
+-- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind.
 function Pack:of_weights(fill)
-  fill.pairs = self.plan.product.group > 1
+  local product = self.plan.product
+  fill.list = product.group > 1 and "pairs" or product.packed.rounded and "rounded"
   return fill
 end
 
--- { matrices, rows, more, fills, pairs, quants, value_quants, deep }; rows: what gen/score has of a number for each
--- head; more: matrices of some configs; pairs: fills of pairs; quants: of quants; value_quants: of those of Wv where
--- they are others; deep: so many of their words of a column lie side by side.
+-- { matrices, rows, more, lists, deep }; rows: what gen/score has of a number for each head; more: matrices of some
+-- configs; lists: the fills by the names of their lists; deep: so many words of a column lie side by side.
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
 -- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
 -- begins, and for a product the first of its `inner` columns of a.
 function M.list(plan)
-  local pack = setmetatable({ plan = plan, fills = {}, pairs = {}, quants = {}, value_quants = {} }, Pack)
+  local pack = setmetatable({ plan = plan, lists = {} }, Pack)
+  for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, letter in ipairs { "q", "k", "v", "o" } do
     for _, stage in ipairs(plan.stages) do
       if stage.letter == letter then kinds.of(stage).fills(pack, stage) end
@@ -99,8 +105,7 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           fills = pack.fills, pairs = pack.pairs, quants = pack.quants, value_quants = pack.value_quants,
-           deep = tiles.deep(plan.product) }
+           lists = pack.lists, deep = tiles.deep(plan.product) }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -116,8 +121,8 @@ end
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
 
--- Whether its pairs are of half precision.
-function M.pair_f16(plan) return plan.product.coarse ~= nil end
+-- Whether its pairs and rounded numbers are of half precision.
+function M.f16(plan) return plan.product.packed.rounded == types.by_name.f16 end
 
 -- The list for the host's pack: with the sizes, the numbers that a null pointer stands for by the names of matrices,
 -- and for tables of rope that are not given the part of a turn of each pair, and the first place.
@@ -125,10 +130,8 @@ function M.packing(plan)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, fills = list.fills, pairs = list.pairs, pair_f16 = M.pair_f16(plan),
-           apart = M.apart(plan), deep = list.deep, quants = list.quants, value_quants = list.value_quants,
-           quant = plan.weights.quant,
-           sizes = M.sizes(plan.cfg), instead = instead,
+  return { bytes = plan.packed_bytes, lists = list.lists, f16 = M.f16(plan), apart = M.apart(plan), deep = list.deep,
+           quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 

@@ -612,10 +612,13 @@ static int host_pack(lua_State *L) {
   lua_getfield(L, 1, "first");
   packing.rope_first = (int)luaL_optinteger(L, -1, 0);
 
-  enum { KINDS = 4 };
-  static const char *const kinds[KINDS] = {"fills", "pairs", "quants", "value_quants"};
+  enum { KINDS = 5 };
+  static const char *const kinds[KINDS] = {"fills", "rounded", "pairs", "quants", "value_quants"};
+  lua_getfield(L, 1, "lists");
+  const int of_kinds = lua_gettop(L);
+  luaL_checktype(L, of_kinds, LUA_TTABLE);
   size_t counts[KINDS], count = 0;
-  for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, 1, kinds[kind]);
+  for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, of_kinds, kinds[kind]);
   const int lists = lua_gettop(L) - KINDS + 1;
   mhagen_pack_fill *const list = push_memory(L, (count + 1) * sizeof *list)->at, *fill = list;
   mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
@@ -629,11 +632,12 @@ static int host_pack(lua_State *L) {
   }
   packing.terms = terms;
   packing.fills = list, packing.fill_count = (int)counts[0];
-  packing.pairs = packing.fills + counts[0], packing.pair_count = (int)counts[1];
-  packing.quants = packing.pairs + counts[1], packing.quant_count = (int)counts[2];
-  packing.value_quants = packing.quants + counts[2], packing.value_quant_count = (int)counts[3];
+  packing.rounded = packing.fills + counts[0], packing.rounded_count = (int)counts[1];
+  packing.pairs = packing.rounded + counts[1], packing.pair_count = (int)counts[2];
+  packing.quants = packing.pairs + counts[2], packing.quant_count = (int)counts[3];
+  packing.value_quants = packing.quants + counts[3], packing.value_quant_count = (int)counts[4];
   lua_pushvalue(L, 1);
-  packing.pair_f16 = flag_in(L, "pair_f16");
+  packing.f16 = flag_in(L, "f16");
   lua_pop(L, 1);
   lua_getfield(L, 1, "deep");
   packing.deep = luaL_optinteger(L, -1, 1);

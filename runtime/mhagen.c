@@ -369,6 +369,25 @@ static uint32_t to_f16(double x) {
   return sign | (uint32_t)(half + (rest > middle || (rest == middle && half % 2 != 0)));
 }
 
+/* What bits of these types are, as a float. */
+static float of_bits(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+static float of_bf16(uint32_t bits) { return of_bits(bits << 16); }
+
+static float of_f16(uint32_t bits) {
+  const uint32_t sign = (bits & 0x8000) << 16, size = (bits & 0x7FFF) << 13;
+  if (size < UINT32_C(1) << 23) { /* so many times 2^-24 */
+    const float x = (float)(bits & 0x3FF) * 0x1p-24f;
+    return sign ? -x : x;
+  }
+  const uint32_t more = size < UINT32_C(31) << 23 ? 127 - 15 : 255 - 31; /* of the exponent */
+  return of_bits(sign | (size + (more << 23)));
+}
+
 /* Where a step of a panel is written. */
 typedef struct place {
   double scale;          /* of the fill */
@@ -433,6 +452,18 @@ static void write_f16(place to, ptrdiff_t first, ptrdiff_t end, const double *su
     } else {
       add_bits(to.words + c * to.apart, bits << to.shift);
     }
+  }
+}
+
+static void write_rounded_bf16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  for (ptrdiff_t c = first; c < end; ++c) {
+    to.words[c] = of_bf16(to_bf16((float)(to.scale * *sums++)));
+  }
+}
+
+static void write_rounded_f16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  for (ptrdiff_t c = first; c < end; ++c) {
+    to.words[c] = of_f16(to_f16((float)(to.scale * *sums++)));
   }
 }
 
@@ -538,8 +569,9 @@ static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *f
 void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
   if (p->bytes > 0) memset(packed, 0, p->bytes); /* the gaps between sections too */
   write_fills(p, p->fills, p->fill_count, 32, weights, write_floats, packed);
-  write_fills(p, p->pairs, p->pair_count, 16, weights, p->pair_f16 ? write_f16 : write_bf16,
-              packed);
+  write_fills(p, p->rounded, p->rounded_count, 32, weights,
+              p->f16 ? write_rounded_f16 : write_rounded_bf16, packed);
+  write_fills(p, p->pairs, p->pair_count, 16, weights, p->f16 ? write_f16 : write_bf16, packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scales, packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quants, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scales, packed);

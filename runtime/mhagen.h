@@ -389,10 +389,11 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
  * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
  * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half,
- * or the nearest numbers of half precision. Where `deep` is not 1, so many words of a column that
- * follow each other lie side by side, as panel[words / deep][width][deep]. Where `apart` is not 0,
- * the first numbers of the words of so many columns lie before the second ones, of 16 bits, as
- * panel[words][width / apart][2][apart].
+ * or the nearest numbers of half precision. A fill that is rounded writes panel[steps][width], the
+ * nearest bfloat16 or half precision of float32, as float32. Where `deep` is not 1, so many words
+ * of a column that follow each other lie side by side, as panel[words / deep][width][deep]. Where
+ * `apart` is not 0, the first numbers of the words of so many columns lie before the second ones,
+ * of 16 bits, as panel[words][width / apart][2][apart].
  *
  * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
@@ -458,11 +459,13 @@ typedef struct mhagen_packing {
   int quant_bits;        /* of a number: 8 or 4 */
   ptrdiff_t quant_group; /* steps that share a scale; 0: all of a panel */
   int quant_sums;        /* whether there are the sums */
-  int pair_f16;          /* whether pairs are of half precision */
+  int f16;               /* whether pairs and what is rounded are of half precision */
   ptrdiff_t deep;        /* words of pairs and quants side by side; 0 is 1 */
   const mhagen_pack_fill *value_quants; /* fills of quants of 8 bits beside those of fewer bits, */
   int value_quant_count;                /* with a scale for all of a panel's column */
   ptrdiff_t apart; /* columns of pairs of half precision that lie together, 0: each by itself */
+  const mhagen_pack_fill *rounded; /* fills that are rounded */
+  int rounded_count;
 } mhagen_packing;
 
 /* For generated code: the status that packing starts with. */

@@ -1643,8 +1643,10 @@ static void require_need(checker *c, int id, int needed, int align, int most) {
 static int rounds_ahead(const checker *c, int projected) {
   const mhagen_kernel *kernel = c->kernel;
   if (!projected || !kernel->dtype || !strcmp(kernel->dtype, "int8") || has(c, MHAGEN_STRASSEN)) return 0;
-  for (const char *const *isa = (const char *const[]){"scalar", "avx2", "avx_vnni", "avx512", "neon", NULL}; *isa; isa++)
-    if (!strcmp(kernel->isa, *isa)) return 1;
+  const char *const of_floats[] = {"scalar", "avx2", "avx_vnni", "avx512", "neon"};
+  for (size_t i = 0; i < sizeof of_floats / sizeof *of_floats; i++) {
+    if (!strcmp(kernel->isa, of_floats[i])) return 1;
+  }
   return fill_need_of(c, WORKSPACE) != NULL;
 }
 

@@ -203,6 +203,8 @@ MUTATIONS = [
     ("sums of half precision that stay infinite", "emit/coarse.lua", "t:unless(found(), function()",
      "t:unless({}, function()"),
     ("sums that are finite made again", "emit/coarse.lua", "finite, own, value)", "finite, value, value)"),
+    ("weights rounded to the wrong type", RUNTIME, "p->f16 ? write_rounded_f16 : write_rounded_bf16",
+     "p->f16 ? write_rounded_bf16 : write_rounded_f16"),
     ("half precision that is cut off", RUNTIME, "half + (rest > middle ||", "half + (rest < 0 ||"),
     ("halves of pairs exchanged", "emit/epilogue.lua", "even[at.c], high)", "high, even[at.c])"),
     ("the last of odd rows twice", "emit/epilogue.lua", 't:op("zero", at.v.w, "none_" .. at.name)', "even[at.c]"),

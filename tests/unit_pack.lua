@@ -1,4 +1,4 @@
--- Unit tests of packing: what mhagen_pack makes of a list of fills of quants, bit by bit.
+-- Unit tests of packing: what mhagen_pack makes of a list of fills of quants or of rounded numbers, bit by bit.
 
 local host = require "host"
 
@@ -89,8 +89,9 @@ local function quants(check, quant, steps, in_out, beside)
   local size = (-(-steps // in_word) + groups + (quant.sums and 1 or 0)) * 4
   local fill = { to = 8, steps = steps, used = 3, width = 4, scale = 0.75,
                  terms = { { a = "wq", row = 1, column = 0 } }, rounds = { { count = 2, to = size, column = 3 } } }
-  local packed = host.pack({ bytes = 4 * (8 + 2 * size), sizes = { wq = { steps + 1, 6 } }, instead = {}, fills = {},
-                             pairs = {}, quants = beside and {} or { fill }, value_quants = beside and { fill } or {},
+  local packed = host.pack({ bytes = 4 * (8 + 2 * size), sizes = { wq = { steps + 1, 6 } }, instead = {},
+                             lists = { fills = {}, rounded = {}, pairs = {}, quants = beside and {} or { fill },
+                                       value_quants = beside and { fill } or {} },
                              quant = beside or quant }, { wq = wq, in_out = in_out })
   local want = { ("\0"):rep(32) }
   for i = 0, 1 do
@@ -105,7 +106,39 @@ local function quants(check, quant, steps, in_out, beside)
   check(plain(bytes_of(packed)) == plain(table.concat(want)), "quants: " .. name)
 end
 
+-- Numbers with the nearest of a type, whose significands have so many bits: ties, the least, the largest, no numbers.
+local function special_of(bits, least, largest)
+  local unit = 2.0 ^ (1 - bits)
+  return {
+    { 0.0, 0.0 }, { -0.0, 0.0 }, { 1.0, 1.0 }, { -3.0, -3.0 },
+    { 1.0 + unit / 2, 1.0 }, { 1.0 + 1.5 * unit, 1.0 + 2 * unit }, -- ties, to even
+    { 1.0 + unit / 2 + 2.0 ^ -23, 1.0 + unit }, { -(1.0 + unit / 2 + 2.0 ^ -23), -(1.0 + unit) },
+    { 2.0 - unit / 2, 2.0 }, -- a carry to the exponent
+    { least, least }, { least / 2, 0.0 }, { -1.5 * least, -2 * least }, { 2.5 * least, 2 * least },
+    { 1023.25 * least, bits == 11 and 1023 * least or 1024 * least },
+    { largest, largest }, { largest * (1 + unit / 8), largest }, { -largest * (1 + unit / 2), -math.huge },
+    { math.huge, math.huge }, { -math.huge, -math.huge },
+  }
+end
+
+local function rounded(check, name, f16, numbers)
+  local wq = memory_of(1, #numbers, function(_, column) return numbers[column + 1][1] end)
+  local fill = { to = 0, steps = 1, used = #numbers, width = #numbers, scale = 1.0,
+                 terms = { { a = "wq", row = 0, column = 0 } }, rounds = {} }
+  local bytes = bytes_of(host.pack({ bytes = 4 * #numbers, sizes = { wq = { 1, #numbers } }, instead = {}, f16 = f16,
+                                     lists = { fills = {}, rounded = { fill }, pairs = {}, quants = {},
+                                               value_quants = {} } }, { wq = wq, in_out = true }))
+  for i, number in ipairs(numbers) do
+    local got, want = bytes:sub(4 * i - 3, 4 * i), string.pack("<f", number[2])
+    local x = string.unpack("<f", got)
+    check(got == want or number[2] ~= number[2] and x ~= x, ("%s: %a is packed as %a"):format(name, number[1], x))
+  end
+end
+
 return function(check)
+  local nan = { 0 / 0, 0 / 0 }
+  rounded(check, "bf16", false, { nan, table.unpack(special_of(8, 2.0 ^ -133, 0x1.FEp127)) })
+  rounded(check, "f16", true, { nan, table.unpack(special_of(11, 2.0 ^ -24, 65504.0)) })
   for _, in_out in ipairs { true, false } do
     quants(check, { bits = 8 }, 4, in_out)
     quants(check, { bits = 8, sums = true }, 11, in_out)

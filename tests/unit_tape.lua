@@ -259,8 +259,8 @@ local function pack_weights(list, weights, packed)
       rounds(fill, write, i + 1, at)
     end
   end
-  for _, fill in ipairs(list.fills) do rounds(fill, panel, 1, { to = 0, row = 0, column = 0, first = 0 }) end
-  for _, fills in ipairs { list.quants, list.value_quants } do
+  for _, fill in ipairs(list.lists.fills) do rounds(fill, panel, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  for _, fills in ipairs { list.lists.quants, list.lists.value_quants } do
     for _, fill in ipairs(fills) do rounds(fill, quants, 1, { to = 0, row = 0, column = 0, first = 0 }) end
   end
 end

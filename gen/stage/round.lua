@@ -1,5 +1,6 @@
 -- Operands A rounded to their type once, as float32, where products are those of float32: else each tile would round
--- the rows that it reads. Inputs become copies in front of the projections; what a product makes is rounded as it ends.
+-- the rows that it reads. Inputs become copies in front of the projections; what a product makes is rounded as it ends,
+-- weights as they are packed (pack.lua).
 
 local choices = require "choices"
 local graph = require "graph"

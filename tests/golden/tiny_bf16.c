@@ -47,19 +47,23 @@
 
 /* a, transposed?, b, transposed?, row, column, first, inner, sign */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
   { MHAGEN_BQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
-  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
   { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
   { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
+  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
 static const mhagen_pack_fill pack_fills[] = {
-  { 0, 3, 3, 3, 1.0, 0, 1, { { 0 } } }, /* wq wk^T */
-  { 16, 1, 3, 3, 1.0, 1, 1, { { 0 } } }, /* bq wk^T */
-  { 32, 3, 3, 3, 1.0, 2, 1, { { 0 } } }, /* wv wo */
-  { 48, 1, 3, 3, 1.0, 3, 2, { { 0 } } }, /* bo + bv wo */
+  { 16, 1, 3, 3, 1.0, 0, 1, { { 0 } } }, /* bq wk^T */
+  { 48, 1, 3, 3, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
+};
+
+/* the same, rounded */
+static const mhagen_pack_fill pack_rounded[] = {
+  { 0, 3, 3, 3, 1.0, 3, 1, { { 0 } } }, /* wq wk^T */
+  { 32, 3, 3, 3, 1.0, 4, 1, { { 0 } } }, /* wv wo */
 };
 
 /* offset, alignment, most */
@@ -78,6 +82,8 @@ static const mhagen_packing packing = {
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+  .rounded = pack_rounded,
+  .rounded_count = sizeof pack_rounded / sizeof pack_rounded[0],
   .needs = weight_needs,
   .need_count = sizeof weight_needs / sizeof weight_needs[0],
 };
@@ -176,10 +182,7 @@ static NOINLINE void queries_2x3_k3(const float *a, const float *b, const float 
   UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = bias[j];
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     float b_c[3];
-    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
-      const float b_exact = b[3 * i + j];
-      b_c[j] = to_bf16(b_exact);
-    }
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) b_c[j] = b[3 * i + j];
     const float a_r0 = a[i];
     UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = a_r0 * b_c[j] + acc_r0[j];
     const float a_r1 = a[i + 3];
@@ -469,10 +472,7 @@ static NOINLINE void output_2_2x3_k3(const float *a, const float *b, const float
   UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r1[j] = bias[j];
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     float b_c[3];
-    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) {
-      const float b_exact = b[3 * i + j];
-      b_c[j] = to_bf16(b_exact);
-    }
+    UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) b_c[j] = b[3 * i + j];
     const float a_r0 = a[2 * i];
     UNROLL(3) for (ptrdiff_t j = 0; j < 3; ++j) acc_r0[j] = a_r0 * b_c[j] + acc_r0[j];
     const float a_r1 = a[2 * i + 1];
@@ -683,5 +683,5 @@ const mhagen_kernel tiny_bf16_kernel = {
   .scale = 0.70710678118654746,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0xA8A360FFB3545BF4,
+  .fingerprint = 0xAE03580B068B9796,
 };

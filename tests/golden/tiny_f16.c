@@ -45,19 +45,23 @@
 
 /* a, transposed?, b, transposed?, row, column, first, inner, sign */
 static const mhagen_pack_term pack_terms[] = {
-  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
   { MHAGEN_BQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
-  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
   { MHAGEN_BO, 0, MHAGEN_NONE, 0, 0, 0, 0, 0, 1 },
   { MHAGEN_BV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
+  { MHAGEN_WQ, 0, MHAGEN_WK, 1, 0, 0, 0, 2, 1 },
+  { MHAGEN_WV, 0, MHAGEN_WO, 0, 0, 0, 0, 2, 1 },
 };
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
 static const mhagen_pack_fill pack_fills[] = {
-  { 0, 3, 3, 3, 1.0, 0, 1, { { 0 } } }, /* wq wk^T */
-  { 16, 1, 3, 3, 1.0, 1, 1, { { 0 } } }, /* bq wk^T */
-  { 32, 3, 3, 8, 1.0, 2, 1, { { 0 } } }, /* wv wo */
-  { 64, 1, 3, 8, 1.0, 3, 2, { { 0 } } }, /* bo + bv wo */
+  { 16, 1, 3, 3, 1.0, 0, 1, { { 0 } } }, /* bq wk^T */
+  { 64, 1, 3, 8, 1.0, 1, 2, { { 0 } } }, /* bo + bv wo */
+};
+
+/* the same, rounded */
+static const mhagen_pack_fill pack_rounded[] = {
+  { 0, 3, 3, 3, 1.0, 3, 1, { { 0 } } }, /* wq wk^T */
+  { 32, 3, 3, 8, 1.0, 4, 1, { { 0 } } }, /* wv wo */
 };
 
 /* offset, alignment, most */
@@ -76,8 +80,11 @@ static const mhagen_packing packing = {
   .terms = pack_terms,
   .fills = pack_fills,
   .fill_count = sizeof pack_fills / sizeof pack_fills[0],
+  .rounded = pack_rounded,
+  .rounded_count = sizeof pack_rounded / sizeof pack_rounded[0],
   .needs = weight_needs,
   .need_count = sizeof weight_needs / sizeof weight_needs[0],
+  .f16 = 1,
 };
 
 mhagen_status tiny_f16_pack(const mhagen_weights *weights, void *packed) {
@@ -185,8 +192,7 @@ static NOINLINE void key_query_3x2of8_k3(const float *a, const float *b, const f
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
-      const __m256 a_exact = _mm256_set1_ps(a[3 * i + r]);
-      const __m256 a_r = _mm256_cvtph_ps(_mm256_cvtps_ph(a_exact, _MM_FROUND_TO_NEAREST_INT));
+      const __m256 a_r = _mm256_set1_ps(a[3 * i + r]);
       acc_c0[r] = _mm256_fmadd_ps(a_r, b_c0, acc_c0[r]);
     }
   }
@@ -421,8 +427,7 @@ static NOINLINE void output_2of8_2x3_k3(const float *a, const float *b, const fl
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   __m256 acc_r1_c0 = _mm256_loadu_ps(bias);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0_exact = kept8(_mm256_loadu_ps(b + 8 * i));
-    const __m256 b_c0 = _mm256_cvtph_ps(_mm256_cvtps_ph(b_c0_exact, _MM_FROUND_TO_NEAREST_INT));
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(b + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(a[8 * i]);
     acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(a[8 * i + 1]);
@@ -636,5 +641,5 @@ const mhagen_kernel tiny_f16_kernel = {
   .scale = 0.70710678118654746,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0xCEFC561D7A3DFEBE,
+  .fingerprint = 0x15D1C34D8D22761D,
 };

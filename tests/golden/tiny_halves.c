@@ -78,7 +78,7 @@ static const mhagen_packing packing = {
   .pair_count = sizeof pack_pairs / sizeof pack_pairs[0],
   .needs = weight_needs,
   .need_count = sizeof weight_needs / sizeof weight_needs[0],
-  .pair_f16 = 1,
+  .f16 = 1,
 };
 
 mhagen_status tiny_halves_pack(const mhagen_weights *weights, void *packed) {
@@ -822,5 +822,5 @@ const mhagen_kernel tiny_halves_kernel = {
   .scale = 0.70710678118654746,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0xD6C5827607AE3EBC,
+  .fingerprint = 0xA31405EA98F45FD7,
 };
