@@ -15,7 +15,6 @@ local self_test = require "emit.self_test"
 local show = require "options.show"
 local tape = require "tape"
 local template = require "template"
-local tiles = require "tiles"
 local turn_of = require "turn"
 local types = require "types"
 local version = require "version"
@@ -195,7 +194,7 @@ local function quant_text(quant)
 end
 
 -- The type of pairs and of what is rounded, if it is not bfloat16, as an initializer.
-local function type_text(plan) return pack.f16(plan) and "  .f16 = 1,\n" or "" end
+local function type_text(list) return list.f16 and "  .f16 = 1,\n" or "" end
 
 -- What decides the packed bytes: all of their list but comments.
 local function packed_by(...)
@@ -273,9 +272,10 @@ function M.kernel(cfg)
   local test_rows = self_test.emit(testing)
 
   local weight_needs = needs_text(plan, "weights")
-  local rows, sizes, instead = pack_text(pack.list(plan), cfg.h)
+  local list = pack.list(plan)
+  local rows, sizes, instead = pack_text(list, cfg.h)
   local rope = rope_text(plan.attend.turn)
-  local quant = quant_text(plan.weights.quant) .. type_text(plan) .. deep_text(tiles.deep(plan.product))
+  local quant = quant_text(plan.weights.quant) .. type_text(list) .. deep_text(list.deep)
     .. apart_text(pack.apart(plan))
   local small = {}
   for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end

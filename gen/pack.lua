@@ -90,8 +90,9 @@ function Pack:of_weights(fill)
   return fill
 end
 
--- { matrices, rows, more, lists, deep }; rows: what gen/score has of a number for each head; more: matrices of some
--- configs; lists: the fills by the names of their lists; deep: so many words of a column lie side by side.
+-- { matrices, rows, more, lists, deep, f16 }; rows: what gen/score has of a number for each head; more: matrices of
+-- some configs; lists: the fills by the names of their lists; deep: so many words of a column lie side by side; f16:
+-- whether pairs and rounded numbers are of half precision, if there are such.
 -- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
 -- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
 -- begins, and for a product the first of its `inner` columns of a.
@@ -105,7 +106,8 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           lists = pack.lists, deep = tiles.deep(plan.product) }
+           lists = pack.lists, deep = tiles.deep(plan.product),
+           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.product.packed.rounded == types.by_name.f16 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -121,16 +123,13 @@ end
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
 
--- Whether its pairs and rounded numbers are of half precision.
-function M.f16(plan) return plan.product.packed.rounded == types.by_name.f16 end
-
 -- The list for the host's pack: with the sizes, the numbers that a null pointer stands for by the names of matrices,
 -- and for tables of rope that are not given the part of a turn of each pair, and the first place.
 function M.packing(plan)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, lists = list.lists, f16 = M.f16(plan), apart = M.apart(plan), deep = list.deep,
+  return { bytes = plan.packed_bytes, lists = list.lists, f16 = list.f16, apart = M.apart(plan), deep = list.deep,
            quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
