@@ -86,7 +86,7 @@ end
 -- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind.
 function Pack:of_weights(fill)
   local product = self.plan.product
-  fill.list = product.group > 1 and "pairs" or product.packed.rounded and "rounded"
+  fill.list = product.group > 1 and "pairs" or product.packed and "rounded"
   return fill
 end
 
@@ -107,7 +107,7 @@ function M.list(plan)
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
            lists = pack.lists, deep = tiles.deep(plan.product),
-           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.product.packed.rounded == types.by_name.f16 }
+           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.product.b == types.by_name.f16 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.

@@ -8,9 +8,10 @@ local M = {}
 -- that where sums of projections are of it as well;
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
 -- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
--- for it; least, what sums of rounded weights have to be where 2^-126 is no number of the type as
--- precise as others; pair and store_pairs, the ops that make words of two numbers; stored, the same type as it lies in
--- callers' arrays, where it can: load and store are the ops for it, if not those of float32.
+-- for it; packs, whether packing rounds to it (mhagen.h); least, what sums of rounded weights have to be where 2^-126
+-- is no number of the type as precise as others; pair and store_pairs, the ops that make words of two numbers; stored,
+-- the same type as it lies in callers' arrays, where it can: load and store are the ops for it, if not those of
+-- float32.
 M.names, M.by_name = {}, {}
 M.of_attention = {} -- the names of those that attention may have
 
@@ -33,7 +34,7 @@ M.stored_names = { "f32" }
 -- A type that ISAs round to by an op of its name.
 local function add_rounded(row)
   local op, load, store = "round_" .. row.name, "load_" .. row.name, "store_" .. row.name
-  row.ops = { op }
+  row.ops, row.packs = { op }, true
   row.stored = { name = row.name .. " in memory", bytes = 2, c = "uint16_t", load = load, store = store,
                  ops = { load, load .. "_n", store, store .. "_n" } }
   M.stored_names[#M.stored_names + 1] = row.name

@@ -79,7 +79,7 @@ function M.product(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
   return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", lane = "fma_lane", group = 1,
-           held = types.held(type), packed = types.held(type), does = of_floats }
+           held = types.held(type), packed = type.packs and types.held(type), does = of_floats }
 end
 
 local four = [[
