@@ -70,10 +70,12 @@ local function packing_changes(list)
     found[#found + 1] = { text = ("packing of %s: %s + 1"):format(fill.text, what),
                           apply = function() record[key] = (record[key] or 0) + 1 end }
   end
-  for _, fill in ipairs(list.lists.fills) do
-    for _, key in ipairs { "to", "scale" } do add(fill, key, fill, key) end
-    for _, round in ipairs(fill.rounds) do add(fill, "to of a round", round, "to") end
-    for _, term in ipairs(fill.terms) do add(fill, "column of a term", term, "column") end
+  for _, name in ipairs { "fills", "rounded" } do
+    for _, fill in ipairs(list.lists[name]) do
+      for _, key in ipairs { "to", "scale" } do add(fill, key, fill, key) end
+      for _, round in ipairs(fill.rounds) do add(fill, "to of a round", round, "to") end
+      for _, term in ipairs(fill.terms) do add(fill, "column of a term", term, "column") end
+    end
   end
   return found
 end
