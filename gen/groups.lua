@@ -9,8 +9,9 @@ local ceil_div = tiles.ceil_div
 
 local M = {}
 
--- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it.
-M.key_block = 64
+-- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it. Products of
+-- tile registers round their operands anyway, and store their sums after each block.
+M.key_block, M.tiled_block = 64, 256
 
 -- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
 -- one tile run beside the FMAs of the next.
@@ -109,11 +110,13 @@ function M.finish(plan)
     group.kind = kind
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
-    local block_tiles = ceil_div(count, math.min(count, ceil_div(m, cfg.key_block or M.key_block)))
+    local tiled = plan.attend_product.tiled
+    local block = cfg.key_block or (tiled and M.tiled_block or M.key_block)
+    local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
     group.keys = { rows = rows, words = tiles.padded(plan.attend_product, tiles.words(plan.attend_product, rows)),
                    tiles = count,
                    block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
-    if group.keys.blocks > 1 and not cfg.key_block then choices.add(group.why, "key_block") end
+    if m > M.key_block and not cfg.key_block then choices.add(group.why, tiled and "tiled_block" or "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0 = plan.group_count, group.at
     plan.group_count = plan.group_count + group.count
