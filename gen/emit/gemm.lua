@@ -131,7 +131,7 @@ end
 -- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
 -- Returns acc[r][c], r from 0, c from 1.
 function M.tile(t, tile)
-  if way_of(tile) == "tile" then return tiled(t, tile) end
+  if way_of(tile) == "tile" then return tiled.tile(t, tile) end
   local sums, zero = {}, M.from_zero(t, tile.product)
   local init, whole = tile.init or zero, not tile.blocks and tile.steps <= tile.unroll
   local starting = whole and not tile.init and tile.product.starts

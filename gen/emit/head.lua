@@ -6,6 +6,7 @@ local expr = require "expr"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
+local tiled = require "emit.tiled"
 local tiles = require "tiles"
 
 local M = {}
@@ -33,31 +34,59 @@ function M.blind(K, w, name, load)
   return t:op("lt", w, "blind_" .. name, last, first)
 end
 
+-- Operands of the scores of a tile of keys.
+local function operands(plan, group, k, q)
+  return { p = k, row = plan.attend.keys.row, step = 1 }, { p = q, step = group.width }
+end
+
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
 -- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
--- roundings it has.
+-- roundings it has; next: where the products of this tile were made beside the one before, the tile of which it makes
+-- them, { key, rows }, if there is one.
 local function score_tile(K, group, ptrs, tile)
-  local plan, pass = K.plan, tile.pass
+  local plan, pass, next = K.plan, tile.pass, tile.next
   local depth = tiles.words(plan.attend_product, plan.attend.depth)
   local scores = pass.shows and plan.scores.shown or plan.scores
   local rows = tile.rows or group.keys.rows
-  local params = {
-    { "k", "in", ptrs.k:at(tile.key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats },
-  }
+  local function keys(key) return ptrs.k:at(key * plan.attend.keys.row) end
+  local params = { { "k", "in", keys(tile.key) }, { "q", "in", ptrs.q }, { "stats", "out", ptrs.stats } }
+  local ahead = pass.ahead and ptrs.sums
+  if ahead then
+    params[1] = { "sums", "out", ptrs.sums }
+    if next then table.insert(params, 2, { "next_k", "in", keys(next.key) }) end
+  end
   if tile.p_at then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
   score.add_head_params(scores, params, ptrs.reads)
   local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
-  local word = pass.word .. (tile.edge and "_masked" or "") .. like
+  local followed = not ahead and "" or not next and "_last" or next.rows < group.keys.rows and "_then_rest" or ""
+  local word = pass.word .. (tile.edge and "_masked" or "") .. like .. followed
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
     local unroll, chains = K:summing(plan.attend_product, tile.like or rows, #group.vecs, depth, tile.edge)
-    softmax.tile(K.t, {
-      product = plan.attend_product, group = group, pass = pass, rows = rows, steps = depth, unroll = unroll,
-      chains = chains,
-      test = plan.attend.test_scores, scores = scores, key = p.key, edge = tile.edge, reads = p,
-      a = { p = p.k, row = plan.attend.keys.row, step = 1 }, b = { p = p.q, step = group.width },
-      out = p.p, stats = p.stats,
-    })
+    local function products(rows, k) -- what a tile of so many rows is of keys
+      local of = { product = plan.attend_product, rows = rows, vecs = group.vecs, steps = depth, unroll = unroll }
+      of.a, of.b = operands(plan, group, k, p.q)
+      return of
+    end
+    local one = products(rows, p.k)
+    one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
+    one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
+    if ahead then one.sums, one.next = p.sums, next and products(next.rows, p.next_k) end
+    softmax.tile(K.t, one)
+  end)
+end
+
+-- The products of a tile of keys alone, for the softmax that follows.
+local function score_products(K, group, ptrs, key)
+  local plan, rows = K.plan, group.keys.rows
+  K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
+    { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
+  }, function(p)
+    local steps = tiles.words(plan.attend_product, plan.attend.depth)
+    local of = { product = plan.attend_product, rows = rows, vecs = group.vecs, steps = steps,
+                 unroll = K:summing(plan.attend_product, rows, #group.vecs, steps) }
+    of.a, of.b = operands(plan, group, p.k, p.q)
+    tiled.products(K.t, of, p.sums)
   end)
 end
 
@@ -66,6 +95,7 @@ local function part_of_attend(name, record)
   return function(K, ...) return K:of(name, record, ...) end
 end
 score_tile = part_of_attend("scores", score_tile)
+score_products = part_of_attend("scores", score_products)
 local context_block = part_of_attend("context", context.block)
 
 -- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
@@ -149,13 +179,38 @@ local function invert_sums(K, group, ptrs)
   end)
 end
 
+-- Whether the products of each tile are made beside the softmax of the one before: where they are made by tile
+-- registers, and tiles come in the order of their keys.
+local function is_ahead(K, group, head)
+  return K.plan.attend_product.tiled and group.keys.tiles > 1 and not (K.full or head.again)
+    and not K.plan.scores.bounds.first
+end
+
+-- The tile of keys behind one, or nil behind the last. Behind a mask there is one more, which a run may not ask for.
+local function tile_behind(K, group, at)
+  local keys, masked, size = group.keys, K.plan.scores.masked, K.plan.isa.tile
+  local behind = at + 1
+  if masked then behind = expr.min(behind, keys.tiles - 1) end
+  if behind == keys.tiles then return nil end
+  local short = not masked and behind == keys.tiles - 1 and tiles.ceil_div(keys.rest, size) % (keys.rows // size) > 0
+  return { key = behind * keys.rows, rows = short and keys.rest or keys.rows }
+end
+
+-- Whether the last tile of a run has a function of its own, for what is behind it is no tile like others.
+local function ends_apart(K, group, run)
+  if K.plan.scores.masked or not expr.is_const(run.to) or run.to - run.from < 1 then return false end
+  local behind = tile_behind(K, group, run.to - 1)
+  return not behind or behind.rows < group.keys.rows
+end
+
 -- The first tile: m comes from it. It is one that all lanes see, if there is any; if not, and its keys are not the
 -- first ones of all lanes, m comes from all tiles.
 local function lead_tile(K, group, ptrs, head)
   local span, passes = head.span, softmax.passes
   local function tile(pass, edge)
     local p_at = K.plan.whole_p and span.lead * (group.keys.words * group.width) or 0
-    score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge })
+    score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge,
+                                 next = ptrs.sums and tile_behind(K, group, span.lead) })
   end
   if head.again then return tile(passes.again, K.plan.scores.masked) end
   K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
@@ -187,11 +242,15 @@ local function block(K, group, ptrs, head, part)
   local pass = head.again and softmax.passes.next_again or softmax.passes.next
   if part.edge then runs[2] = { from = bound, to = stop, tile = edge } end
   for _, run in ipairs(runs) do
-    K:each("tile", run.to - run.from, function(i)
-      local at, tile = run.from + i, run.tile
-      score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = tile.rows, edge = tile.edge,
-                                   p_at = (probs and at or at - from) * p_tile })
-    end)
+    local function tile(i)
+      local at, of = run.from + i, run.tile
+      score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = of.rows, edge = of.edge,
+                                   p_at = (probs and at or at - from) * p_tile,
+                                   next = ptrs.sums and tile_behind(K, group, at) })
+    end
+    local count, alone = run.to - run.from, ptrs.sums and ends_apart(K, group, run)
+    K:each("tile", alone and count - 1 or count, tile)
+    if alone then tile(count - 1) end
   end
   if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
@@ -217,6 +276,11 @@ function M.pass(K, group, ptrs, head)
   if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
 
   if not count then context.clear(K, group, ptrs.o, plan.attend.breadth) end
+  if is_ahead(K, group, head) then
+    local sums = K.t:buffer("sums", tiled.size(plan.isa, group.keys.rows, group.vecs))
+    ptrs = setmetatable({ sums = sums }, { __index = ptrs })
+    score_products(K, group, ptrs, span.lead * group.keys.rows)
+  end
   lead_tile(K, group, ptrs, head)
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)

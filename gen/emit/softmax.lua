@@ -15,6 +15,7 @@ local exp = require "emit.exp"
 local gemm = require "emit.gemm"
 local powers = require "isa.powers"
 local stat = require "emit.stats".at
+local tiled = require "emit.tiled"
 local tiles = require "tiles"
 local types = require "types"
 
@@ -35,11 +36,12 @@ end
 -- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
 -- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
 -- weighs: makes weights; adds: their sum is added to that of the tiles before; any: whatever the size of m. shows: the
--- scores go where weights go. word: of the function's name.
+-- scores go where weights go. ahead: the products of a tile may be made beside the softmax of the one before. word: of
+-- the function's name.
 M.passes = {
-  first = { word = "_first", new_m = true, weighs = true,
+  first = { word = "_first", new_m = true, weighs = true, ahead = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
-  next = { word = "", from_m = true, weighs = true, adds = true,
+  next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
   -- The first tile with a known m, in the operations of `first`.
   again = { word = "_again", old_m = true, weighs = true, any = true,
@@ -366,7 +368,8 @@ end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
--- gen/score read); out (weights), stats.
+-- gen/score read); out (weights), stats; sums, where the scores are already, and next, the tile whose products are made
+-- meanwhile, which take their place.
 function M.tile(t, tile)
   choices.add(t.why, "short_chains")
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
@@ -377,7 +380,7 @@ function M.tile(t, tile)
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
   tile.vecs, tile.init = group.vecs, start(t, tile, from_m)
-  local acc = gemm.tile(t, tile)
+  local acc = tile.sums and tiled.sums(t, tile, tile.sums) or gemm.tile(t, tile)
   for i, row in ipairs(scores.changes) do
     for r = 0, tile.rows - 1 do
       for c, v in ipairs(group.vecs) do
@@ -396,7 +399,8 @@ function M.tile(t, tile)
   if not pass.weighs then return end
   if by_powers then
     choices.add(t.why, "powers")
-    return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m, small)) })
+    local beside = tile.next and tiled.beside(t, tile.next, tile.sums, tile.rows)
+    return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m, small)) }, beside)
   end
   local steps = { less(t, tile, m), weight(t, tile) }
   if tile.product.group > 1 then

@@ -2,60 +2,107 @@
 -- a tile has. Operand A lies in rows of words, or in blocks of them (tiles.lua), B in rows of vectors; what is behind
 -- the last K step is zeros in both, and rows of A that nobody asks for may be anything. The sums are left in a small
 -- buffer, whose vectors an epilogue reads.
+--
+-- Tile registers and vectors work at the same time, as far as a core sees both ahead: so the products of one block may
+-- be recorded beside the epilogue of the one before, a tile here and a few rows there.
 
 local choices = require "choices"
 local expr = require "expr"
 local tiles = require "tiles"
+
+local M = {}
 
 -- K steps of tiles: a literal number, or one that a run decides.
 local function steps_of(tile, size)
   return tile.blocks and expr.share(tile.blocks * tile.unroll, size) or tiles.ceil_div(tile.steps, size)
 end
 
--- tile: as gemm.tile has it. Returns acc[r][c], vectors that are read as they are asked for.
-local function by_tiles(t, tile)
-  choices.add(t.why, "tiles")
+-- Ops of the tiles of a block, C<i><j> += A<i> B<j>.
+local function ops(t, tile)
   local size, product, a, b = t.isa.tile, tile.product, tile.a, tile.b
   local full, width = t.isa.full, #tile.vecs * size
-  local down, across = tiles.ceil_div(tile.rows, size), #tile.vecs
-  local function each(visit)
-    for i = 0, down - 1 do
-      for j = 0, across - 1 do visit(i, j, ("C%d%d"):format(i, j)) end
-    end
-  end
   local load_a = a.passing and "tile_stream" or "tile_load"
-  local function step(s)
-    for i = 0, down - 1 do
+  local function sum(i, j) return ("C%d%d"):format(i, j) end
+  return {
+    down = tiles.ceil_div(tile.rows, size), across = #tile.vecs, count = steps_of(tile, size),
+    zero = function(i, j) t:op("tile_zero", full, nil, sum(i, j)) end,
+    load_a = function(s, i)
       t:op(load_a, full, nil, "A" .. i, a.p:at(s * (size * a.step) + i * (size * a.row)), a.row)
-    end
-    for j = 0, across - 1 do
-      t:op("tile_load", full, nil, "B" .. j, b.p:at(s * (size * b.step) + j * size), b.step)
-    end
-    each(function(i, j, sum) t:op(product.tiled, full, nil, sum, "A" .. i, "B" .. j) end)
-  end
+    end,
+    load_b = function(s, j, as) t:op("tile_load", full, nil, "B" .. (as or j), b.p:at(s * (size * b.step) + j * size), b.step) end,
+    multiply = function(i, j) t:op(product.tiled, full, nil, sum(i, j), "A" .. i, "B" .. j) end,
+    store = function(sums, i, j, as)
+      t:op("tile_store", full, nil, sum(i, as or j), sums:at(i * (size * width) + j * size), width)
+    end,
+  }
+end
 
-  local sums, count = t:buffer("sums", down * size * width), steps_of(tile, size)
-  t:note(("%d rows and %d columns of sums, %d K steps at a time"):format(tile.rows, width, size))
-  each(function(_, _, sum) t:op("tile_zero", full, nil, sum) end)
-  if not tile.blocks and (count == 1 or tile.steps <= tile.unroll) then
-    for s = 0, count - 1 do step(s) end
+-- Numbers of the buffer of a block's sums.
+function M.size(isa, rows, vecs) return tiles.round_up(rows, isa.tile) * #vecs * isa.tile end
+
+-- Records the products of a block; its sums go to the buffer `sums`. tile: as gemm.tile has it.
+function M.products(t, tile, sums)
+  choices.add(t.why, "tiles")
+  local of = ops(t, tile)
+  local function each(visit, ...)
+    for i = 0, of.down - 1 do
+      for j = 0, of.across - 1 do visit(..., i, j) end
+    end
+  end
+  local function step(s)
+    for i = 0, of.down - 1 do of.load_a(s, i) end
+    for j = 0, of.across - 1 do of.load_b(s, j) end
+    each(function(_, i, j) of.multiply(i, j) end)
+  end
+  t:note(("%d rows and %d columns of sums, %d K steps at a time"):format(tile.rows, of.across * t.isa.tile, t.isa.tile))
+  each(function(_, i, j) of.zero(i, j) end)
+  if not tile.blocks and (of.count == 1 or tile.steps <= tile.unroll) then
+    for s = 0, of.count - 1 do step(s) end
   else
-    t:loop("step", count, step)
+    t:loop("step", of.count, step)
   end
-  each(function(i, j, sum)
-    t:op("tile_store", full, nil, sum, sums:at(i * (size * width) + j * size), width)
-  end)
+  each(of.store, sums)
+end
 
-  local acc, does = {}, product.does
+-- The sums of a block in a buffer: acc[r][c], vectors that are read as they are asked for.
+function M.sums(t, tile, sums)
+  local size, does, acc = t.isa.tile, tile.product.does, {}
   for r = 0, tile.rows - 1 do
     acc[r] = setmetatable({}, { __index = function(row, c)
       local w, name = tile.vecs[c].w, ("r%d_c%d"):format(r, c - 1)
-      local sum = t:op(does.load, w, (tile.init and "tile_" or "acc_") .. name, sums:at(r * width + (c - 1) * size))
+      local at = sums:at(r * (#tile.vecs * size) + (c - 1) * size)
+      local sum = t:op(does.load, w, (tile.init and "tile_" or "acc_") .. name, at)
       row[c] = tile.init and t:op(does.add, w, "acc_" .. name, tile.init(r, c, w, "from_" .. name), sum) or sum
       return row[c]
     end })
   end
   return acc
+end
+
+-- The products of a block as work beside the epilogue of another one of `rows` rows, column by column of vectors:
+-- row(r, c) records what comes before row r of column c, done(c) what follows the column. The sums take the place of
+-- those that the epilogue has read.
+function M.beside(t, tile, sums, rows)
+  choices.add(t.why, "beside")
+  local of = ops(t, tile)
+  local parts = of.down * of.count
+  local function part(n, j)
+    local s, i = n // of.down, n % of.down
+    if i == 0 then of.load_b(s, j, 0) end
+    of.load_a(s, i)
+    of.multiply(i, 0)
+  end
+  return {
+    row = function(r, c)
+      for i = 0, r == 0 and of.down - 1 or -1 do of.zero(i, 0) end
+      for n = 0, parts - 1 do
+        if n * rows // parts == r then part(n, c - 1) end
+      end
+    end,
+    done = function(c)
+      for i = 0, of.down - 1 do of.store(sums, i, c - 1, 0) end
+    end,
+  }
 end
 
 -- The same sums of pairs of bfloat16, in the same roundings, by vectors: for elements of A that a filter changes.
@@ -111,4 +158,11 @@ local function by_vectors(t, tile)
   return acc
 end
 
-return function(t, tile) return (tile.filter and by_vectors or by_tiles)(t, tile) end
+function M.tile(t, tile)
+  if tile.filter then return by_vectors(t, tile) end
+  local sums = t:buffer("sums", M.size(t.isa, tile.rows, tile.vecs))
+  M.products(t, tile, sums)
+  return M.sums(t, tile, sums)
+end
+
+return M

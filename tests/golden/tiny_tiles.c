@@ -228,6 +228,7 @@ static inline void tiles_on(void) {
   } while (0)
 #define tile_store(tile, p, step) \
   do { \
+    __asm__ volatile("" ::: "memory"); \
     _tile_stored(tile, p, 4 * (step)); \
     __asm__ volatile("" ::: "memory"); \
   } while (0)
