@@ -3,6 +3,7 @@
 -- writes it. And the exact count of the functions afterwards.
 
 local kinds = require "stage.init"
+local tiles = require "tiles"
 
 local M = {}
 local Count = {}
@@ -45,15 +46,18 @@ end
 
 -- KB of stack that a kernel needs at most.
 function M.stack(plan)
-  local bytes = 0
-  for _, stage in ipairs(plan.stages) do bytes = bytes + kinds.ask("stack", 0, plan, stage) end
+  local bytes, kept = 0, 0
+  for _, stage in ipairs(plan.stages) do
+    bytes = bytes + kinds.ask("stack", 0, plan, stage)
+    if stage.product and tiles.keeps_sums(stage.product) then kept = 16 end -- of four tiles
+  end
   -- What changes scores keeps vectors for each of a tile: clang 14 takes 4 KB for a tile of softcap, of five kinds.
   local changed = #plan.scores.changes > 0 and 16 or 0
   -- With a mask of one row of keys clang 22 takes 17.6 KB, beside a sink and both ends of keys.
   local hidden = #plan.scores.hides > 0 and 8 or 0
   -- Compilers round operands ahead of the products that take them: clang 22 takes 18 KB for 19x6 tiles.
   local rounded = (plan.product.a.round or plan.attend_product.a.round) and 16 or 0
-  return 16 + changed + hidden + rounded + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
+  return 16 + changed + hidden + kept + rounded + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
 end
 
 local function refuse(cfg, about, statements)

@@ -178,6 +178,11 @@ M.rows = {
   { "panels_outside", "panels of weights in the outer loop of tile registers' projections",
     "a panel stays in the nearest cache, which rows of X pass by",
     rejected = { { "tiles of X outside", "Granite Rapids: bert_base_128 4 % slower" } } },
+  { "near_chunks", "chunks of a panel for four tiles of rows in turn, whose sums are kept meanwhile",
+    "so a panel stays in the nearest cache, which other operands pass by",
+    rejected = { { "all K steps of a tile at once", "Granite Rapids, 32x32 tiles of 768 " ..
+                   "steps: 1030 ns instead of 750; gpt2_1024 13 % slower, bert_base_512 6, bert_base_128 4" },
+                 { "two chunks for each tile in turn", "1000 ns" } } },
   { "project_order", "tiles of X in the outer loop of keys and values, panels in the inner",
     "X is read once a product, and may be larger than the cache",
     rejected = { { "panels outside", "d_model 512 and 768: 3 % slower, together with the tiles' choice" } } },
@@ -215,6 +220,13 @@ M.rows = {
                    "1280_20_64_96 by 6, _128 by 2" },
                  { "into the second-level cache alone", "Zen 5: 1280_20_64_32 12 % slower, _64 6 %, " ..
                    "752_16_112_29 10 %, 2048_32_64_64 as fast" } } },
+  { "fetched_tiles", "the next panel of weights is fetched into the second-level cache, a share of it by each tile",
+    "65 to 128 queries read weights from behind that cache, and multiply them long enough meanwhile",
+    rejected = { { "fetch=none", "Granite Rapids, slower: bert_base_128 by 10 % in bf16 and 5 in int8, " ..
+                   "xformer_base by 5, d_model 768 with 96 queries by 13, d_model 1024 with 128 by 4" },
+                 { "the same for fewer queries, or weights of less than 2 MB", "d_model 768, slower: 8 queries by " ..
+                   "12 %, 16 by 21, 32 by 11, 64 by 2; minilm by 6 %" },
+                 { "into the nearest cache", "bert_base_128 2 % slower" } } },
   { "prefetch", "no prefetch",
     "tiles of few rows have the loads in flight already",
     rejected = { { "1, 2 or 4 KB ahead, few queries of d_model 700 to 944", "from 6 % slower to 0.1 % faster" },

@@ -24,7 +24,8 @@ local M = {}
 --   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
 --   slots              of its port that an op takes, where it is not one
 --   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
---                      load from the nearest cache takes 8)
+--                      load from the nearest cache takes 8); and `fetched` of a layer that is multiplied by them, with
+--                      more queries than few
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
 local generic = {
@@ -59,7 +60,8 @@ M.rows = {
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
     is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far_bytes = 8,
-    cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel },
+    cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
+    tiling = { dot = 16, load = 12, store = 13, fetched = 2097152 } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
     fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },

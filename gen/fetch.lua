@@ -22,8 +22,11 @@ end
 local against = {
   { function(plan) return not plan.isa.rows.prefetch end,
     function(plan) return ("has no effect with isa = %s, which has no such instruction"):format(plan.isa.name) end },
-  { function(plan) return plan.product.tiled or plan.product.coarse or plan.weights.quant end,
+  { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
     "has no effect with weights that no vectors of numbers are" },
+  { function(plan) return plan.product.tiled and plan.cfg.seq > tiles.TOGETHER * 2 * plan.isa.tile end,
+    function(plan) return ("has no effect with tile registers and more than %d queries"):format(
+      tiles.TOGETHER * 2 * plan.isa.tile) end },
   { function(plan) return not has_panels(plan) end,
     "has no effect where no projection goes through the rows panel by panel" },
 }
@@ -34,8 +37,11 @@ function M.choose(plan)
   local rule = choices.against(against, plan)
   if cfg.fetch == "panels" and rule then tiles.refuse("fetch", cfg.fetch, rule) end
   if rule or cfg.fetch then return cfg.fetch == "panels" end
-  local far = cpu.fetched and cfg.seq >= LEAST and tiles.few(cfg.seq) and tiles.weight_bytes(plan) >= cpu.fetched
-  if far then choices.add(plan.why, "fetched_panels") end
+  local tiled, few, least = plan.product.tiled, tiles.few(cfg.seq), nil
+  if tiled and not few then least = cpu.tiling.fetched end
+  if not tiled and few and cfg.seq >= LEAST then least = cpu.fetched end
+  local far = least and tiles.weight_bytes(plan) >= least
+  if far then choices.add(plan.why, tiled and "fetched_tiles" or "fetched_panels") end
   return far
 end
 
@@ -44,6 +50,14 @@ end
 function M.next(product, block, panel, followed)
   local size = block.width * product.depth
   return followed and panel + size or expr.min(panel + size, product.floats - size)
+end
+
+-- Numbers that the i-th of `count` tiles of rows fetches of it in a K step, and where they begin in its step: vectors
+-- do so for each tile, which may have replaced them; tile registers, whose panels stay near, share a step.
+function M.share(isa, product, block, i, count)
+  if not product.multiply.tiled then return block.width, 0 end
+  local numbers = isa.tile * math.max(1, #block.vecs * isa.tile // count)
+  return numbers, i * numbers
 end
 
 return M

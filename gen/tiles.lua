@@ -13,6 +13,13 @@ local M = {}
 -- Sums of more steps than this are long: their panels do not stay in the nearest cache.
 M.LONG = 256
 
+-- Row tiles of a panel that tile registers make together: while their sums are kept, a chunk of the panel stays in the
+-- nearest cache.
+M.TOGETHER = 4
+
+-- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
+function M.keeps_sums(product) return product.multiply.tiled and product.chunks.count > 1 end
+
 function M.ceil_div(a, b) return (a + b - 1) // b end
 function M.round_up(a, b) return M.ceil_div(a, b) * b end
 
@@ -119,11 +126,17 @@ end
 
 function M.one_chunk(n) return M.chunks(n, n, 1) end
 
+-- K steps of a panel of two tiles that stay in the nearest cache, beside all else that a tile touches.
+local function near_steps(target, pad)
+  return math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
+end
+
 -- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
 function M.k_chunks(target, steps)
   local quant = target.product.quant
   if target.product.coarse then return M.one_chunk(steps) end -- emit/coarse.lua has parts of its own
   local pad = target.product.pad or 1
+  if target.product.tiled then return M.chunks(steps, target.cfg.k_block or near_steps(target, pad), pad) end
   local multiple = pad > 1 and pad or M.round_up(target.k_unroll, M.deep(target.product))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
   if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once

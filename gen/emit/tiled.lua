@@ -26,10 +26,15 @@ local function ops(t, tile)
   return {
     down = tiles.ceil_div(tile.rows, size), across = #tile.vecs, count = steps_of(tile, size),
     zero = function(i, j) t:op("tile_zero", full, nil, sum(i, j)) end,
+    load_sum = function(sums, i, j)
+      t:op("tile_load", full, nil, sum(i, j), sums:at(i * (size * width) + j * size), width)
+    end,
     load_a = function(s, i)
       t:op(load_a, full, nil, "A" .. i, a.p:at(s * (size * a.step) + i * (size * a.row)), a.row)
     end,
-    load_b = function(s, j, as) t:op("tile_load", full, nil, "B" .. (as or j), b.p:at(s * (size * b.step) + j * size), b.step) end,
+    load_b = function(s, j, as)
+      t:op("tile_load", full, nil, "B" .. (as or j), b.p:at(s * (size * b.step) + j * size), b.step)
+    end,
     multiply = function(i, j) t:op(product.tiled, full, nil, sum(i, j), "A" .. i, "B" .. j) end,
     store = function(sums, i, j, as)
       t:op("tile_store", full, nil, sum(i, as or j), sums:at(i * (size * width) + j * size), width)
@@ -40,7 +45,8 @@ end
 -- Numbers of the buffer of a block's sums.
 function M.size(isa, rows, vecs) return tiles.round_up(rows, isa.tile) * #vecs * isa.tile end
 
--- Records the products of a block; its sums go to the buffer `sums`. tile: as gemm.tile has it.
+-- Records the products of a block; its sums go to the buffer `sums`. tile: as gemm.tile has it; continues: they are
+-- added to those that are there.
 function M.products(t, tile, sums)
   choices.add(t.why, "tiles")
   local of = ops(t, tile)
@@ -50,12 +56,13 @@ function M.products(t, tile, sums)
     end
   end
   local function step(s)
+    if tile.b.fetch then tile.b.fetch(s * t.isa.tile) end
     for i = 0, of.down - 1 do of.load_a(s, i) end
     for j = 0, of.across - 1 do of.load_b(s, j) end
     each(function(_, i, j) of.multiply(i, j) end)
   end
   t:note(("%d rows and %d columns of sums, %d K steps at a time"):format(tile.rows, of.across * t.isa.tile, t.isa.tile))
-  each(function(_, i, j) of.zero(i, j) end)
+  each(tile.continues and of.load_sum or function(_, i, j) of.zero(i, j) end, sums)
   if not tile.blocks and (of.count == 1 or tile.steps <= tile.unroll) then
     for s = 0, of.count - 1 do step(s) end
   else
@@ -160,7 +167,7 @@ end
 
 function M.tile(t, tile)
   if tile.filter then return by_vectors(t, tile) end
-  local sums = t:buffer("sums", M.size(t.isa, tile.rows, tile.vecs))
+  local sums = tile.sums or t:buffer("sums", M.size(t.isa, tile.rows, tile.vecs))
   M.products(t, tile, sums)
   return M.sums(t, tile, sums)
 end

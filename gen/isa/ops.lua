@@ -98,6 +98,8 @@ op { "store_int8_n", "- <- b f n", "the same of the first n < L lanes; touches n
      ref = "rintf(b) + 0.0", domain = "fabsf(b) < 127.5" }
 op { "prefetch", "- <- a",    "a hint that what is at the address, of any type, will be read", optional = true,
      hint = true, ref = "0.0", port = "load" }
+op { "prefetch_far", "- <- a", "the same, for the second-level cache alone", optional = true,
+     hint = true, ref = "0.0", port = "load" }
 op { "dup",     "f <- e",     "one float of memory in every lane", ref = "e" }
 -- constants
 op { "zero",    "f <-",       "zeros", ref = "0.0", port = "none" }

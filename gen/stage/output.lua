@@ -51,7 +51,9 @@ function M.plan(plan, stage)
   end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
     "columns")
-  if plan.arrays.round then stage.product.chunks = tiles.one_chunk(stage.product.steps) end -- sums are not stored
+  if plan.arrays.round and not plan.product.tiled then -- sums are not stored
+    stage.product.chunks = tiles.one_chunk(stage.product.steps)
+  end
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end
@@ -119,38 +121,51 @@ local function record(K, stage, pieces, block, panel, next, bias)
     ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
     params, function(p)
     for i, piece in ipairs(pieces) do
-      local group = piece.group
-      K:each("g", piece.count, function(g)
-        local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
-        local in_rows = stage.a.at == "rows"
-        local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
-        local y = p["y" .. i]:at(g * (group.used * d))
-        local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
-          or { row = tiles.deep(plan.product), step = group.width }
-        for _, run in ipairs(product.runs[piece.kind]) do
-          K:each("tile", run.count, function(j)
-            local row = j * run.size + run.at
-            local function tile(to)
-              local apart = to.type ~= p["y" .. i].type and "tail_" or "" -- another function
-              K:chunks(product.chunks, function(mode, k0, steps)
-                product_of.column_tile(K, "output_" .. apart .. group.name, run.size, block, mode, steps,
-                  { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
-                    passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
-                    scales = scales and scales:at(row) },
-                  product_of.operand(product, block, p.panel, k0, p.next), p.bias, { p = to, row = d, exact = true })
-              end)
-            end
-            if not piece.asked then return tile(y:at(row * d)) end
-            local left = p["asked" .. i] - g * group.used - row
-            t:when(run.size - 1, left, function() tile(y:at(row * d)) end, run.size > 1 and function()
-              t:when(0, left, function()
-                tile(p.tail)
-                copy(K, stage, block, run.size, { from = p.tail, to = y:at(row * d), rows = left })
+      local group, in_rows = piece.group, stage.a.at == "rows"
+      local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
+        or { row = tiles.deep(plan.product), step = group.width }
+      -- `count` tiles, of which the i-th is at(i): the number of its group and its first row there, and where it goes.
+      local function tiles_of(run, count, at)
+        local function next(n)
+          if not p.next then return nil end
+          local numbers, from = fetch.share(plan.isa, product, block, n, count)
+          return { p = p.next:at(from), numbers = numbers }
+        end
+        product_of.each_tile(K, product, block, run.size, count, function(n, mode, k0, steps, sums)
+          local g, row, to = at(n)
+          local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
+          local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
+          local apart = to.type ~= p["y" .. i].type and "tail_" or "" -- another function
+          product_of.column_tile(K, "output_" .. apart .. group.name, run.size, block, mode, steps,
+            { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
+              passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
+              scales = scales and scales:at(row) },
+            product_of.operand(product, block, p.panel, k0, next(n)), p.bias, { p = to, row = d, exact = true }, sums)
+        end)
+      end
+      local function y_of(g, row) return p["y" .. i]:at(g * (group.used * d)):at(row * d) end
+      local runs = product.runs[piece.kind]
+      if tiles.keeps_sums(product) and #runs == 1 and runs[1].count == 1 and not piece.asked then
+        tiles_of(runs[1], piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
+      else
+        K:each("g", piece.count, function(g)
+          for _, run in ipairs(runs) do
+            K:each("tile", run.count, function(j)
+              local row = j * run.size + run.at
+              local function tile(to) tiles_of(run, 1, function() return g, row, to end) end
+              local y = y_of(g, row)
+              if not piece.asked then return tile(y) end
+              local left = p["asked" .. i] - g * group.used - row
+              t:when(run.size - 1, left, function() tile(y) end, run.size > 1 and function()
+                t:when(0, left, function()
+                  tile(p.tail)
+                  copy(K, stage, block, run.size, { from = p.tail, to = y, rows = left })
+                end)
               end)
             end)
-          end)
-        end
-      end)
+          end
+        end)
+      end
     end
   end)
 end

@@ -29,7 +29,7 @@ function M.plan(plan, stage)
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep, twice = plan.product.tiled } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
-  if stage.c.held or stage.c.pairs and not stage.c.in_place then
+  if (stage.c.held or stage.c.pairs and not stage.c.in_place) and not plan.product.tiled then
     stage.product.chunks = tiles.one_chunk(stage.product.steps) -- sums are not stored
   end
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
@@ -132,51 +132,59 @@ function M.bounds_of(K, place, stage)
   return score.keys_seen(K.plan.scores, place)
 end
 
--- The tiles of a run of rows as a function of build(row), to be done with each. Where a run bounds the keys, whole
--- tiles are left out.
-local function tiles_of(K, run, bounds)
+-- The tiles of a run of rows: the first, and how many. Where a run bounds the keys, whole tiles are left out.
+local function span_of(K, run, bounds)
   local from, count = 0, run.count
   if bounds.stop then count = expr.min(count, expr.ceil_div(bounds.stop - run.at, run.size)) end
   if bounds.first then
     from = K.t:int("from" .. run.at, expr.div(expr.max(bounds.first - run.at, 0), run.size))
   end
-  return function(build) K:each("tile", count - from, function(i) build((i + from) * run.size + run.at) end) end
+  return from, count - from
+end
+
+-- build(first, some) for `count` tiles of a run from number `from` on: one at a time, or a few.
+local function each_part(K, run, from, count, few, build)
+  if not few then return K:each("tile", count, function(i) build(from + i, 1) end) end
+  if run.count <= few then return build(from, count) end
+  K:each("part", expr.ceil_div(count, few), function(i) build(from + i * few, expr.min(few, count - i * few)) end)
 end
 
 -- All rows by all panels: the panels are the inner loop, but of tile registers, and where they are fetched ahead.
 local function record_tiles(K, stage, p)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
   local output, ahead = K.plan.stage.output, K.plan.fetch and not product.parts
-  local function next_of(block, panel) -- Wo lies behind the last one
+  local function next_of(block, panel, i, count) -- Wo lies behind the last one
+    if not ahead then return nil end
     local followed = output and output.product.floats >= block.width * product.depth
-    return ahead and p.w:at(fetch.next(product, block, panel, followed))
+    local numbers, from = fetch.share(K.plan.isa, product, block, i, count)
+    return { p = p.w:at(fetch.next(product, block, panel, followed)):at(from), numbers = numbers }
   end
-  local function tile(run, row, block, j, panel)
-    local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
-    local column = j * block.width + block.at
-    K:chunks(product.chunks, function(mode, k0, steps)
+  local function tiles_of(run, from, count, block, j, panel)
+    product_of.each_tile(K, product, block, run.size, count, function(i, mode, k0, steps, sums)
+      local row, column = (i + from) * run.size + run.at, j * block.width + block.at
+      local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
       product_of.column_tile(K, stage.name, run.size, block, mode, steps,
         { p = p.x:at(row * a.row + k0 * step), row = a.row, step = step,
           passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
           scales = p.row_scales and p.row_scales:at(row) },
-        product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel)), p.bias and p.bias:at(column),
+        product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i, count)),
+        p.bias and p.bias:at(column),
         { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
-          exact = c.exact, round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs })
+          exact = c.exact, round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs }, sums)
     end)
   end
   if not ahead then choices.add(K.t.why, a.block and "panels_outside" or "project_order") end
-  if a.block or ahead then
-    local rows = {}
-    for i, run in ipairs(product.runs[1]) do rows[i] = tiles_of(K, run, p.bounds) end
+  local spans = {}
+  for i, run in ipairs(product.runs[1]) do spans[i] = { span_of(K, run, p.bounds) } end
+  local few = not ahead and a.block and tiles.keeps_sums(product) and tiles.TOGETHER
+  if a.block and not few or ahead then
     return product_of.each_panel(K, product, function(block, j, panel)
-      for i, run in ipairs(product.runs[1]) do
-        rows[i](function(row) tile(run, row, block, j, panel) end)
-      end
+      for i, run in ipairs(product.runs[1]) do tiles_of(run, spans[i][1], spans[i][2], block, j, panel) end
     end)
   end
-  for _, run in ipairs(product.runs[1]) do
-    tiles_of(K, run, p.bounds)(function(row)
-      product_of.each_panel(K, product, function(block, j, panel) tile(run, row, block, j, panel) end)
+  for i, run in ipairs(product.runs[1]) do
+    each_part(K, run, spans[i][1], spans[i][2], few, function(first, some)
+      product_of.each_panel(K, product, function(block, j, panel) tiles_of(run, first, some, block, j, panel) end)
     end)
   end
 end
