@@ -178,6 +178,10 @@ M.rows = {
   { "panels_outside", "panels of weights in the outer loop of tile registers' projections",
     "a panel stays in the nearest cache, which rows of X pass by",
     rejected = { { "tiles of X outside", "Granite Rapids: bert_base_128 4 % slower" } } },
+  { "ends_beside", "products of a tile beside the end of the one before, some rows behind each K step",
+    "tile registers and vectors work at the same time, as far as a core sees both",
+    rejected = { { "the end behind the products", "Granite Rapids, slower: minilm by 6 % in bf16 and 7 in int8, " ..
+                   "deit_s by 5 and 6, deit_ti 4 and 2, berttiny 4 and 1, bert_base_128 2 and 5; small as fast" } } },
   { "near_chunks", "chunks of a panel for four tiles of rows in turn, whose sums are kept meanwhile",
     "so a panel stays in the nearest cache, which other operands pass by",
     rejected = { { "all K steps of a tile at once", "Granite Rapids, 32x32 tiles of 768 " ..

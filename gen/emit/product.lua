@@ -12,10 +12,11 @@ local tiles = require "tiles"
 
 local M = {}
 
--- Where a tile goes, for an epilogue.
-local function target_of(K, tile, c)
-  return { p = c, row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, round = tile.c.round, rows = tile.rows,
-           product = tile.c.pairs and K.plan.attend_product }
+-- Where a tile goes, for an epilogue; or so many rows of it from row `base` on.
+local function target_of(K, tile, c, base, rows)
+  local at = expr.share(base or 0, tile.c.pairs == "rows" and 2 or 1) * tile.c.row
+  return { p = c:at(at), row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, round = tile.c.round,
+           rows = rows or tile.rows, product = tile.c.pairs and K.plan.attend_product }
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
@@ -75,101 +76,155 @@ local function operand_params(tile)
   return params
 end
 
--- A chunk of the K steps of a tile whose sums are kept for the next one.
-local function kept_tile(K, tile)
-  K:part(("%s_k%d%s"):format(tile.name, tile.steps, suffix[tile.mode]),
-    ("%s, %d K steps%s."):format(tile.text, tile.steps, tile.mode == "more" and ", added to what is there" or ""),
-    operand_params(tile), function(p) tiled.products(K.t, inner_of(K, tile, p), p.sums) end)
+-- Adds what the end of a tile takes, of which row_scales and c are those of its rows.
+local function add_end_params(params, tile, row_scales, c)
+  if row_scales then params[#params + 1] = { "row_scales", "in", row_scales } end
+  if tile.b.scales then params[#params + 1] = { "scales", "in", tile.b.scales } end
+  if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
+  params[#params + 1] = { "c", "out", c }
+  return params
 end
 
--- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step, passing } and b { p, step } as gemm.tile has them, b also with its product;
--- c { p, row, exact, pairs } as an epilogue's target; sums, where those of the chunks before are. Without a bias sums
--- start at zero; with one, start is gemm's way to start from it.
-local function chunk_tile(K, tile)
-  if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
-  local t, next_chunk, steps, product = K.t, tile.mode == "next", tile.steps, tile.b.product
-  local bias = not next_chunk and tile.bias
-  local params = operand_params(tile)
-  if tile.b.scales then params[#params + 1] = { "scales", "in", tile.b.scales } end
-  if bias then params[#params + 1] = { "bias", "in", bias } end
-  params[#params + 1] = { "c", "out", tile.c.p }
-  K:part(("%s_k%d%s"):format(tile.name, steps, suffix[tile.mode]),
-    ("%s, %d K steps%s."):format(tile.text, steps, next_chunk and ", added to what is there" or ""), params, function(p)
-    local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
-    local inner = inner_of(K, tile, p)
-    inner.init = bias and not late and tile.start(t, p.bias) or nil
-    local target = target_of(K, tile, p.c)
+-- The end of so many rows of a tile from row `base` on, in the function that has its parameters as p: init, what their
+-- sums start with, or have added when they are read; steps(), those of their epilogue.
+local function floats_end(K, tile, p, base, rows)
+  local t, product, next_chunk = K.t, tile.b.product, tile.mode == "next"
+  local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
+  return { init = p.bias and not late and tile.start(t, p.bias) or nil, steps = function()
+    local target = target_of(K, tile, p.c, base, rows)
     local store = epilogue.store_as(t, target)
-    local added = next_chunk and target or bias and { p = p.bias, row = 0 }
+    local added = next_chunk and target or p.bias and { p = p.bias, row = 0 }
     local add = p.scales and epilogue.scaled(t, p.scales, added)
       or (next_chunk or late and added) and epilogue.add(t, added)
-    epilogue.run(inner, gemm.tile(t, inner), add and { add, store } or { store })
-  end)
+    return add and { add, store } or { store }
+  end }
 end
 
--- The same of words of bytes: all K steps, whose sums are integers. b.scales are those of
--- the columns, behind which what sums begin with may be, a.scales those of the rows.
-local function words_tile(K, tile)
-  local t, product, steps = K.t, tile.b.product, tile.steps
-  local params = operand_params(tile)
-  params[#params + 1] = { "row_scales", "in", tile.a.scales }
-  params[#params + 1] = { "scales", "in", tile.b.scales }
-  if tile.bias then params[#params + 1] = { "bias", "in", tile.bias } end
-  params[#params + 1] = { "c", "out", tile.c.p }
-  K:part(tile.name .. "_k" .. steps .. suffix[tile.mode], ("%s, %d K steps."):format(tile.text, steps), params,
-    function(p)
-    local inner = inner_of(K, tile, p)
-    inner.init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product) or nil
-    local sums = gemm.tile(t, inner)
+-- The same of words of bytes, whose sums are integers. b.scales are those of the columns, behind which what sums
+-- begin with may be, a.scales those of the rows.
+local function words_end(K, tile, p, base, rows)
+  local t, product = K.t, tile.b.product
+  local init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product) or nil
+  return { init = init, steps = function()
     local columns = {}
     for c, v in ipairs(tile.vecs) do
       local at = (c - 1) * t.isa.lanes
       columns[c] = { scale = t:op("load", v.w, "scale_c" .. c - 1, p.scales:at(at)),
                      bias = p.bias and t:op("load", v.w, "bias_c" .. c - 1, p.bias:at(at)) }
     end
-    local target = target_of(K, tile, p.c)
-    epilogue.run(inner, sums, { epilogue.from_words(t, p.row_scales, columns), epilogue.store_as(t, target) })
+    local target = target_of(K, tile, p.c, base, rows)
+    return { epilogue.from_words(t, p.row_scales:at(base), columns), epilogue.store_as(t, target) }
+  end }
+end
+
+local function end_of(K, ...) return (K.plan.product.integers and words_end or floats_end)(K, ...) end
+
+local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end
+
+-- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
+-- mode, steps; a { p, row, step, passing, scales } and b { p, step } as gemm.tile has them, b also with its product;
+-- c { p, row, exact, pairs } as an epilogue's target; sums, where those of the chunks before are. Without a bias sums
+-- start at zero; with one, start is gemm's way to start from it.
+local function whole_tile(K, tile)
+  if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
+  local added = tile.mode == "next" and ", added to what is there" or ""
+  K:part(name_of(tile), ("%s, %d K steps%s."):format(tile.text, tile.steps, added),
+    add_end_params(operand_params(tile), tile, tile.a.scales, tile.c.p), function(p)
+    local inner, ends = inner_of(K, tile, p), end_of(K, tile, p, 0, tile.rows)
+    inner.init = ends.init
+    local sums = gemm.tile(K.t, inner)
+    epilogue.run(inner, sums, ends.steps())
   end)
 end
 
--- One with vectors over columns, those of a panel, b being the operand of its chunk; sums: as chunk_tile has them.
-function M.column_tile(K, label, rows, block, mode, steps, a, b, bias, c, sums)
-  local record = (mode == "start" or mode == "more") and kept_tile
-    or K.plan.product.integers and words_tile or chunk_tile
-  record(K, {
-    name = ("%s_%dx%d"):format(label, rows, block.used),
-    text = ("A tile of %d rows and %d columns"):format(rows, block.used),
-    rows = rows, vecs = block.vecs, mode = mode, steps = steps,
-    a = a, b = b, bias = bias, start = gemm.from_columns, c = c, sums = sums,
-  })
+-- What a tile with vectors over columns is, those of a panel; b is the operand of its chunk.
+local function of_columns(label, rows, block, mode, steps, a, b, bias, c)
+  return { name = ("%s_%dx%d"):format(label, rows, block.used),
+           text = ("A tile of %d rows and %d columns"):format(rows, block.used), rows = rows, vecs = block.vecs,
+           mode = mode, steps = steps, a = a, b = b, bias = bias, start = gemm.from_columns, c = c }
 end
 
--- build(i, mode, k0, steps, sums) for `count` row tiles of a panel, each of `rows` rows, and the chunks of their K
--- steps. sums: a buffer of as many tiles, where chunks are of a panel.
-function M.each_tile(K, product, block, rows, count, build)
-  local chunks = product.chunks
-  if not tiles.keeps_sums(product) then
-    return K:each("tile", count, function(i)
-      K:chunks(chunks, function(mode, k0, steps) build(i, mode, k0, steps) end)
-    end)
-  end
-  choices.add(K.t.why, "near_chunks")
-  local size = tiled.size(K.plan.isa, rows, block.vecs)
-  local function few(first, some)
-    K.t:block(function()
-      local sums = K.t:buffer("sums", tiles.TOGETHER * size)
-      local function chunk(mode, k0, steps)
-        K:each("tile", some, function(i) build(first + i, mode, k0, steps, sums:at(i * size)) end)
-      end
+function M.column_tile(K, ...) whole_tile(K, of_columns(...)) end
+
+-- The end of rows of a tile in tile registers whose sums are in a buffer.
+local function end_rows(K, tile, p, sums, base, rows)
+  local ends = end_of(K, tile, p, base, rows)
+  local some = { product = tile.b.product, rows = rows, vecs = tile.vecs, init = ends.init }
+  epilogue.run(some, tiled.sums(K.t, some, sums:at(base * (#tile.vecs * K.plan.isa.tile))), ends.steps())
+end
+
+-- The products of a tile in tile registers, whose sums stay in a buffer. before: the tile whose end is made meanwhile,
+-- { c, row_scales, from }, the last being the place of its sums from those of this one on.
+local function products_tile(K, tile, before)
+  local more, params = tile.mode == "more", operand_params(tile)
+  if before then add_end_params(params, tile, before.row_scales, before.c) end
+  K:part(name_of(tile, before and (more and "_more" or "") .. "_beside"), ("%s, %d K steps%s%s."):format(tile.text,
+    tile.steps, more and ", added to what is there" or "", before and ", beside the end of the tile before" or ""),
+    params, function(p)
+    tiled.products(K.t, inner_of(K, tile, p), p.sums, before and { rows = tile.rows, record = function(base, rows)
+      end_rows(K, tile, p, p.sums:at(before.from), base, rows)
+    end })
+  end)
+end
+
+local function end_tile(K, tile)
+  local params = add_end_params({ { "sums", "in", tile.sums } }, tile, tile.a.scales, tile.c.p)
+  K:part(tile.name .. "_end", ("The end of a tile of %d rows."):format(tile.rows), params, function(p)
+    end_rows(K, tile, p, p.sums, 0, tile.rows)
+  end)
+end
+
+-- A few row tiles of a panel in tile registers, one at least: the products of each beside the end of the one before. Of
+-- chunks all but the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns
+-- makes them.
+local function few_tiles(K, product, block, rows, count, tile)
+  local chunks, isa = product.chunks, K.plan.isa
+  local kept, size = tiles.keeps_sums(product), tiled.size(isa, rows, block.vecs)
+  K.t:block(function()
+    local sums = K.t:buffer("sums", (kept and tiles.TOGETHER or 1) * size)
+    local function placed(i, ...)
+      local one = tile(i, ...)
+      one.sums = kept and sums:at(i * size) or sums
+      return one
+    end
+    local function chunk(mode, k0, steps)
+      K:each("tile", count, function(i) products_tile(K, placed(i, mode, k0, steps)) end)
+    end
+    if kept then
       chunk("start", 0, chunks.size)
       K:each("chunk", chunks.count - 2, function(i) chunk("more", (i + 1) * chunks.size, chunks.size) end)
-      chunk("last", (chunks.count - 1) * chunks.size, chunks.last)
+    end
+    local mode, k0 = kept and "more" or "start", (chunks.count - 1) * chunks.size
+    products_tile(K, placed(0, mode, k0, chunks.last))
+    K:each("tile", count - 1, function(i)
+      local before = tile(i, mode, k0, chunks.last)
+      products_tile(K, placed(i + 1, mode, k0, chunks.last),
+        { c = before.c.p, row_scales = before.a.scales, from = kept and -size or 0 })
+    end)
+    end_tile(K, placed(count - 1, mode, k0, chunks.last))
+  end)
+end
+
+-- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, a(i, k0), b(i, k0) and c(i) of tile i, as
+-- whole_tile has them.
+function M.each_tile(K, product, block, rows, count, of)
+  local function tile(i, mode, k0, steps)
+    return of_columns(of.label, rows, block, mode, steps, of.a(i, k0), of.b(i, k0), of.bias, of.c(i))
+  end
+  if not product.multiply.tiled or K.full or expr.is_const(count) and count < 2 and product.chunks.count == 1 then
+    return K:each("tile", count, function(i)
+      K:chunks(product.chunks, function(...) whole_tile(K, tile(i, ...)) end)
     end)
   end
-  if expr.is_const(count) and count <= tiles.TOGETHER then return few(0, count) end
-  K:each("few", expr.ceil_div(count, tiles.TOGETHER), function(i)
-    few(i * tiles.TOGETHER, expr.min(tiles.TOGETHER, count - i * tiles.TOGETHER))
+  choices.add(K.t.why, "ends_beside")
+  if tiles.keeps_sums(product) then choices.add(K.t.why, "near_chunks") end
+  local most = tiles.keeps_sums(product) and tiles.TOGETHER
+  if not most or expr.is_const(count) and count <= most then
+    return K.t:when(0, count, function() few_tiles(K, product, block, rows, count, tile) end)
+  end
+  K:each("few", expr.ceil_div(count, most), function(n)
+    local first = n * most
+    few_tiles(K, product, block, rows, expr.min(most, count - first), function(i, ...) return tile(first + i, ...) end)
   end)
 end
 
@@ -191,7 +246,7 @@ function M.rows(K, label, product, group, weights, b, bias, c)
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       K:chunks(product.chunks, function(mode, k0, steps)
-        chunk_tile(K, {
+        whole_tile(K, {
           name = ("%s_%dx%s"):format(label, run.size, group.name),
           text = ("%d rows for a group of queries"):format(run.size),
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,

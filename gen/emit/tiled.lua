@@ -45,9 +45,16 @@ end
 -- Numbers of the buffer of a block's sums.
 function M.size(isa, rows, vecs) return tiles.round_up(rows, isa.tile) * #vecs * isa.tile end
 
+-- build(s) for `count` K steps from number `from` on: a loop, or straight if there is one.
+local function repeated(t, from, count, build)
+  if count > 1 then return t:loop("step", count, function(s) build(s + from) end) end
+  for s = from, from + count - 1 do build(s) end
+end
+
 -- Records the products of a block; its sums go to the buffer `sums`. tile: as gemm.tile has it; continues: they are
--- added to those that are there.
-function M.products(t, tile, sums)
+-- added to those that are there. among: { rows, record }, work on so many rows that record(base, rows) does from row
+-- `base` on, a few beside each K step.
+function M.products(t, tile, sums, among)
   choices.add(t.why, "tiles")
   local of = ops(t, tile)
   local function each(visit, ...)
@@ -63,7 +70,17 @@ function M.products(t, tile, sums)
   end
   t:note(("%d rows and %d columns of sums, %d K steps at a time"):format(tile.rows, of.across * t.isa.tile, t.isa.tile))
   each(tile.continues and of.load_sum or function(_, i, j) of.zero(i, j) end, sums)
-  if not tile.blocks and (of.count == 1 or tile.steps <= tile.unroll) then
+  if among then
+    local some = 2 * tiles.ceil_div(among.rows, 2 * of.count) -- pairs of rows stay together
+    local full = among.rows // some
+    local function record(from, rows) t:block(function() among.record(from, rows) end) end
+    repeated(t, 0, full, function(s)
+      step(s)
+      record(s * some, some)
+    end)
+    repeated(t, full, of.count - full, step)
+    if among.rows % some > 0 then record(full * some, among.rows % some) end
+  elseif not tile.blocks and (of.count == 1 or tile.steps <= tile.unroll) then
     for s = 0, of.count - 1 do step(s) end
   else
     t:loop("step", of.count, step)

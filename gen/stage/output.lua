@@ -131,21 +131,27 @@ local function record(K, stage, pieces, block, panel, next, bias)
           local numbers, from = fetch.share(plan.isa, product, block, n, count)
           return { p = p.next:at(from), numbers = numbers }
         end
-        product_of.each_tile(K, product, block, run.size, count, function(n, mode, k0, steps, sums)
-          local g, row, to = at(n)
-          local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
-          local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
-          local apart = to.type ~= p["y" .. i].type and "tail_" or "" -- another function
-          product_of.column_tile(K, "output_" .. apart .. group.name, run.size, block, mode, steps,
-            { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
-              passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
-              scales = scales and scales:at(row) },
-            product_of.operand(product, block, p.panel, k0, next(n)), p.bias, { p = to, row = d, exact = true }, sums)
-        end)
+        local _, _, first = at(0)
+        product_of.each_tile(K, product, block, run.size, count, {
+          label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name, bias = p.bias,
+          a = function(n, k0)
+            local g, row = at(n)
+            local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
+            local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
+            return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
+                     passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
+                     scales = scales and scales:at(row) }
+          end,
+          b = function(n, k0) return product_of.operand(product, block, p.panel, k0, next(n)) end,
+          c = function(n)
+            local _, _, to = at(n)
+            return { p = to, row = d, exact = true }
+          end,
+        })
       end
       local function y_of(g, row) return p["y" .. i]:at(g * (group.used * d)):at(row * d) end
       local runs = product.runs[piece.kind]
-      if tiles.keeps_sums(product) and #runs == 1 and runs[1].count == 1 and not piece.asked then
+      if product.multiply.tiled and #runs == 1 and runs[1].count == 1 and not piece.asked then
         tiles_of(runs[1], piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
       else
         K:each("g", piece.count, function(g)

@@ -160,18 +160,24 @@ local function record_tiles(K, stage, p)
     return { p = p.w:at(fetch.next(product, block, panel, followed)):at(from), numbers = numbers }
   end
   local function tiles_of(run, from, count, block, j, panel)
-    product_of.each_tile(K, product, block, run.size, count, function(i, mode, k0, steps, sums)
-      local row, column = (i + from) * run.size + run.at, j * block.width + block.at
-      local word = expr.share(run.size % down(c) == 0 and row or run.at, down(c)) -- a last odd row is alone
-      product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-        { p = p.x:at(row * a.row + k0 * step), row = a.row, step = step,
-          passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
-          scales = p.row_scales and p.row_scales:at(row) },
-        product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i, count)),
-        p.bias and p.bias:at(column),
-        { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row,
-          exact = c.exact, round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs }, sums)
-    end)
+    local column = j * block.width + block.at
+    local function row_of(i) return (i + from) * run.size + run.at end
+    product_of.each_tile(K, product, block, run.size, count, {
+      label = stage.name, bias = p.bias and p.bias:at(column),
+      a = function(i, k0)
+        return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
+                 passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
+                 scales = p.row_scales and p.row_scales:at(row_of(i)) }
+      end,
+      b = function(i, k0)
+        return product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i, run.count))
+      end,
+      c = function(i)
+        local word = expr.share(run.size % down(c) == 0 and row_of(i) or run.at, down(c)) -- a last odd row is alone
+        return { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row, exact = c.exact,
+                 round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs }
+      end,
+    })
   end
   if not ahead then choices.add(K.t.why, a.block and "panels_outside" or "project_order") end
   local spans = {}
