@@ -180,6 +180,10 @@ M.rows = {
   { "panels_outside", "panels of weights in the outer loop of tile registers' projections",
     "a panel stays in the nearest cache, which rows of X pass by",
     rejected = { { "tiles of X outside", "Granite Rapids: bert_base_128 4 % slower" } } },
+  { "query_pairs", "queries are scaled and become pairs as their projection ends",
+    "that is done beside products, and half as much is stored, and turned from rows to lanes",
+    rejected = { { "behind the transposition", "Granite Rapids, bf16, slower: micro by 27 %, small by 10, " ..
+                   "whisper_tiny 6, minilm and deit_s 5, bert_base_512 1; int8: micro 18, small 4, deit_s 4" } } },
   { "ends_beside", "products of a tile beside the end of the one before, some rows behind each K step",
     "tile registers and vectors work at the same time, as far as a core sees both",
     rejected = { { "the end behind the products", "Granite Rapids, slower: minilm by 6 % in bf16 and 7 in int8, " ..

@@ -4,7 +4,7 @@
 --
 --   of            along       made
 --   X, Wq Wk Wv   d_model     by a stage of its own; when packing
---   Q^T, K        dk          behind the query projection; where keys are stored
+--   Q^T, K        dk          behind the query projection, or where queries are stored; where keys are
 --   P, V          keys        two rows at a time, as their tiles end
 --   context, Wo   dv          likewise; when packing
 --
@@ -120,6 +120,12 @@ function M.rewrite(plan, list)
         stage.c.in_place = stage.turn ~= nil
       end
     end
+  end
+  local attend, queries = attend_of(list), graph.projection(list, "queries")
+  if plan.attend_product.tiled and queries and not (queries.merged or attend.turn) then
+    marks.keys(plan, queries.c)
+    queries.c.scale = attend.late
+    choices.add(plan.why, "query_pairs")
   end
   if plan.product.group == 1 or plan.product.integers then return list end
   if graph.projection(list, "output") then attend_of(list).context.pairs = true end

@@ -85,12 +85,15 @@ end
 
 local stores = { columns = M.store_columns, rows = M.store_rows }
 
--- As target.pairs says, the numbers of a row or the rows in pairs, or neither; target.round: rounded to that type.
+-- As target.pairs says, the numbers of a row or the rows in pairs, or neither; target.scale: times this; target.round:
+-- rounded to that type.
 function M.store_as(t, target)
-  local store = (stores[target.pairs] or M.store)(t, target)
-  if not target.round then return store end
+  local store, scale, round = (stores[target.pairs] or M.store)(t, target), target.scale, target.round
+  if not (scale or round) then return store end
   return { apply = function(value, at)
-    return store.apply(target.round.round(t, at.v.w, "rounded_" .. at.name, value), at)
+    local w, name = at.v.w, at.name
+    if scale then value = t:op("mul", w, "scaled_" .. name, value, t:op("set", w, "factor_" .. name, scale)) end
+    return store.apply(round and round.round(t, w, "rounded_" .. name, value) or value, at)
   end }
 end
 

@@ -16,7 +16,7 @@ local M = {}
 local function target_of(K, tile, c, base, rows)
   local at = expr.share(base or 0, tile.c.pairs == "rows" and 2 or 1) * tile.c.row
   return { p = c:at(at), row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, round = tile.c.round,
-           rows = rows or tile.rows, product = tile.c.pairs and K.plan.attend_product }
+           scale = tile.c.scale, rows = rows or tile.rows, product = tile.c.pairs and K.plan.attend_product }
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
@@ -123,8 +123,8 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
 -- mode, steps; a { p, row, step, passing, scales } and b { p, step } as gemm.tile has them, b also with its product;
--- c { p, row, exact, pairs } as an epilogue's target; sums, where those of the chunks before are. Without a bias sums
--- start at zero; with one, start is gemm's way to start from it.
+-- c { p, row, exact, pairs, scale } as an epilogue's target; sums, where those of the chunks before are. Without a bias
+-- sums start at zero; with one, start is gemm's way to start from it.
 local function whole_tile(K, tile)
   if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
   local added = tile.mode == "next" and ", added to what is there" or ""

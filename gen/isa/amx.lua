@@ -24,11 +24,10 @@ return extend(avx512_bf16, {
                                  powers = "powers",
                                  vectors = avx512_bf16.products["bf16 bf16"].rows },
                ["int8 int8"] = { way = "tile", op = "dot_bytes", tiled = "tile_dot_bytes", group = 4, rows = rows } },
-  widths = {},
+  -- A shift would take the one port of vectors that products of tiles leave to FMAs.
+  widths = { { shifted = "_mm512_multishift_epi64_epi8(\n      _mm512_set1_epi64(0x0032002200120002), words)" } },
   helpers = {
-    -- Not by a shift, which would take the one port of vectors that products of tiles leave to FMAs.
-    powers = powers.helper({ type = "uint8_t", columns = 22, places =
-      "_mm512_multishift_epi64_epi8(\n      _mm512_set1_epi64(0x0032002200120002), words)" },
+    powers = powers.helper({ type = "uint8_t", columns = 22 },
       "_mm512_maskz_permutexvar_epi8(\n      0x5555555555555555, $places, _mm512_load_si512(parts))"),
     tiles_on = [[
 /* Tile registers: sums C<row><column> of two by two tiles, their rows A<row>, columns B<column>. */

@@ -42,11 +42,12 @@ static inline $t pair_$lanes($t a, $t b) {
   },
   widths = {
     { bh = "__m512bh", half = "__m256", quarters = two_quarters .. ",\n      " .. two_quarters,
-      places = "places", found = "found",
+      shifted = "_mm512_srli_epi16(words, 2)", places = "places", found = "found",
       pairs = "31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,\n" ..
         "      23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0" },
     { bh = "__m256bh", half = "__m128", quarters = two_quarters,
-      places = "_mm512_castsi256_si512(places)", found = "_mm512_castsi512_si256(found)",
+      shifted = "_mm256_srli_epi16(words, 2)", places = "_mm512_castsi256_si512(places)",
+      found = "_mm512_castsi512_si256(found)",
       pairs = "15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0" },
   },
   rows = {

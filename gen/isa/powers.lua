@@ -17,8 +17,8 @@ for k = 0, 63 do
 end
 
 -- The helper of x86 for each width. as: how the table is written, the type of its numbers and how many stand in a line;
--- places: how words / 4 are made, of which the low six bits count, if not by a shift; look: what is looked up there;
--- both as text.
+-- look: what is looked up at `places`, as text. A width says how words / 4 are made (shifted), of whose bytes the low
+-- six bits count.
 function M.helper(as, look)
   local lines = {}
   for first = 0, 63, as.columns do
@@ -37,12 +37,11 @@ static inline $t powers_$lanes($t a, $t b) {
   const $i low = $p_cvtps_epi32($p_min_ps(a, most));
   const $i high = $p_cvtps_epi32($p_min_ps(b, most));
   const $i words = $p_shuffle_epi8($p_packus_epi32(low, high), order);
-  const $i places = %s;
+  const $i places = $shifted;
   const __m512i found = %s;
   return $p_cast$si_ps($p_avg_epu16(words, $found));
 }
-]]):format(256 * 127 - M.offset, as.type, table.concat(lines, ",\n      "), M.most,
-    as.places or "$p_srli_epi16(words, 2)", look)
+]]):format(256 * 127 - M.offset, as.type, table.concat(lines, ",\n      "), M.most, look)
 end
 
 return M

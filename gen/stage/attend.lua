@@ -23,20 +23,25 @@ local words = require "words"
 
 local M = { phase = "attend", title = "attend", per = "heads" }
 
--- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head, and
--- the scale, where no weights have it. Or nil.
+-- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
+-- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them. Or
+-- nil.
 local function query_rows(plan)
   local projected, given = plan.stage.queries, plan.attend.queries
-  if projected then return { tensor = projected.c, width = projected.cols } end
-  return given and { tensor = given, width = given.width, scale = plan.attend.scale }
+  if projected and projected.c.pairs then
+    local words = projected.c.head
+    return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_product, words), paired = true }
+  end
+  if projected then return { tensor = projected.c, width = projected.cols, height = projected.cols } end
+  return given and { tensor = given, width = given.width, height = given.width, scale = plan.attend.scale }
 end
 
 -- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
--- at: where it is there; lane: the first of its rows where these are lanes.
-local function each_matrix(K, tensor, width, build)
+-- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`.
+local function each_matrix(K, tensor, width, height, build)
   local hb = K.plan.hb
-  if tensor.head == width then return build(hb * width, 0, 0) end
-  K:each("head", hb, function(i) build(width, i * tensor.head, i * width) end)
+  if tensor.head == height and width == height then return build(hb * width, 0, 0) end
+  K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
 end
 
 -- Whether queries are read as the rows that they are: steps have no lanes for them.
@@ -93,8 +98,8 @@ end
 -- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
 local function apart_words(plan)
   local product, depth = plan.attend_product, plan.attend.depth
-  local words = tiles.padded(product, tiles.words(product, depth))
-  return words > depth and words or nil
+  local words, rows = tiles.padded(product, tiles.words(product, depth)), query_rows(plan)
+  return not (rows and rows.paired) and words > depth and words or nil
 end
 
 -- Queries, scores, softmax and context of one group for one block of heads.
@@ -121,10 +126,11 @@ local function attend(K, group, a)
     local q
     if rows and not read_as_rows(plan) then
       q = scratch "q"
-      each_matrix(K, rows.tensor, rows.width, function(columns, at, lane)
+      each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
         transpose.panel(K, "queries_lanes", group,
           { p = p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale },
           q:at(lane * group.width))
+        context_of.clear(K, group, q:at((lane + rows.width) * group.width), rows.height - rows.width)
       end)
     elseif query then
       q = scratch "q"
@@ -206,7 +212,7 @@ local function attend(K, group, a)
       if biases and mask.by_head(plan) then write_biases(i) end
       local k, v = of_keys(kv)
       local ptrs = {
-        q = q and q:at(i * ((rows and rows.width or query.cols) * group.width)), p = scratch "p", stats = stats,
+        q = q and q:at(i * ((rows and rows.height or query.cols) * group.width)), p = scratch "p", stats = stats,
         reads = score.of_head(plan.scores, p, function(name) return plan.memory:from(p.packed, name):at(i) end, biases),
         k = k, v = v, o = o_heads:at(i * (context_rows(plan, plan.attend) * group.width)), asked = asked,
         query = seen.query,
@@ -224,8 +230,10 @@ local function attend(K, group, a)
         ptrs.q = applied(key_query, ptrs.q or p.xt, scratch "kq")
       end
       local apart = apart_words(plan) and scratch "q_pairs"
-      rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, to = apart, rows = plan.attend.depth,
-                                                   scale = plan.attend.late, product = plan.attend_product })
+      if not (rows and rows.paired) then
+        rounding.lanes(K, "scaled_queries", group, { p = ptrs.q, to = apart, rows = plan.attend.depth,
+                                                     scale = plan.attend.late, product = plan.attend_product })
+      end
       ptrs.q = (apart or ptrs.q):as(plan.attend_product.held)
       local o = ptrs.o
       if value_context then ptrs.o = scratch "c" end
@@ -253,7 +261,7 @@ local function attend(K, group, a)
       K:each("sharing", share, function(i) one_head(kv * share + i, kv) end)
     end)
     if not p.y then return end
-    each_matrix(K, context, context.width, function(columns, at, lane)
+    each_matrix(K, context, context.width, context.width, function(columns, at, lane)
       transpose.rows(K, "y_rows", group, o_heads:at(lane * group.width),
         { p = p.y:at(at), row = context.row, columns = columns, asked = asked })
     end)
@@ -299,13 +307,13 @@ function M.sections(plan, stage, add)
   local rows, query = query_rows(plan), in_list.query
   local scored = plan.attend_product.held
   local asked = scored -- of queries; not yet before they are pairs
-  if plan.attend_product.group > 1 then asked = nil end
+  if plan.attend_product.group > 1 and not (rows and rows.paired) then asked = nil end
   local function add_task(name, doc, rows, type)
     add("task", { name = name, doc = doc, count = rows * widest, type = type })
   end
   local in_lanes = (rows or query) and not read_as_rows(plan)
   if in_lanes then
-    add_task("q", "Q", plan.hb * (rows and rows.width or query.cols),
+    add_task("q", "Q", plan.hb * (rows and rows.height or query.cols),
       in_list.key_query and plan.product.held or asked)
   end
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end

@@ -175,7 +175,7 @@ local function record_tiles(K, stage, p)
       c = function(i)
         local word = expr.share(run.size % down(c) == 0 and row_of(i) or run.at, down(c)) -- a last odd row is alone
         return { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row, exact = c.exact,
-                 round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs }
+                 round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs, scale = c.scale }
       end,
     })
   end

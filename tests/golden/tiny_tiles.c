@@ -185,8 +185,7 @@ static inline __m256 powers_8(__m256 a, __m256 b) {
   const __m256i low = _mm256_cvtps_epi32(_mm256_min_ps(a, most));
   const __m256i high = _mm256_cvtps_epi32(_mm256_min_ps(b, most));
   const __m256i words = _mm256_shuffle_epi8(_mm256_packus_epi32(low, high), order);
-  const __m256i places = _mm512_multishift_epi64_epi8(
-      _mm512_set1_epi64(0x0032002200120002), words);
+  const __m256i places = _mm256_srli_epi16(words, 2);
   const __m512i found = _mm512_maskz_permutexvar_epi8(
       0x5555555555555555, _mm512_castsi256_si512(places), _mm512_load_si512(parts));
   return _mm256_castsi256_ps(_mm256_avg_epu16(words, _mm512_castsi512_si256(found)));
