@@ -167,10 +167,15 @@ local function products_tile(K, tile, before)
   end)
 end
 
+local SOME = 8 -- rows of a round: there is one such end for each panel, so short code matters more
+
 local function end_tile(K, tile)
   local params = add_end_params({ { "sums", "in", tile.sums } }, tile, tile.a.scales, tile.c.p)
   K:part(tile.name .. "_end", ("The end of a tile of %d rows."):format(tile.rows), params, function(p)
-    end_rows(K, tile, p, p.sums, 0, tile.rows)
+    local rounds, rest = tile.rows // SOME, tile.rows % SOME
+    local function rows(base, count) K.t:block(function() end_rows(K, tile, p, p.sums, base, count) end) end
+    K:each("round", rounds, function(i) rows(i * SOME, SOME) end)
+    if rest > 0 then rows(rounds * SOME, rest) end
   end)
 end
 
@@ -206,12 +211,13 @@ local function few_tiles(K, product, block, rows, count, tile)
 end
 
 -- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, a(i, k0), b(i, k0) and c(i) of tile i, as
--- whole_tile has them.
+-- whole_tile has them; alone: there are no other tiles of so many rows.
 function M.each_tile(K, product, block, rows, count, of)
   local function tile(i, mode, k0, steps)
     return of_columns(of.label, rows, block, mode, steps, of.a(i, k0), of.b(i, k0), of.bias, of.c(i))
   end
-  if not product.multiply.tiled or K.full or expr.is_const(count) and count < 2 and product.chunks.count == 1 then
+  local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
+  if not product.multiply.tiled or K.full or one then
     return K:each("tile", count, function(i)
       K:chunks(product.chunks, function(...) whole_tile(K, tile(i, ...)) end)
     end)

@@ -133,7 +133,8 @@ local function record(K, stage, pieces, block, panel, next, bias)
         end
         local _, _, first = at(0)
         product_of.each_tile(K, product, block, run.size, count, {
-          label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name, bias = p.bias,
+          label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name,
+          alone = true, bias = p.bias,
           a = function(n, k0)
             local g, row = at(n)
             local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))

@@ -163,7 +163,7 @@ local function record_tiles(K, stage, p)
     local column = j * block.width + block.at
     local function row_of(i) return (i + from) * run.size + run.at end
     product_of.each_tile(K, product, block, run.size, count, {
-      label = stage.name, bias = p.bias and p.bias:at(column),
+      label = stage.name, alone = #product.runs[1] == 1, bias = p.bias and p.bias:at(column),
       a = function(i, k0)
         return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
                  passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),

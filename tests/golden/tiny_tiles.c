@@ -329,8 +329,7 @@ static NOINLINE void project_keys(const bf16_pair *x, const bf16_pair *w, bf16_p
 }
 
 /* A tile of 2 rows and 2 columns, 17 K steps. */
-static NOINLINE void values_2x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
-  float sums[256] __attribute__((aligned(64)));
+static NOINLINE void values_2x2_k17_start(const bf16_pair *a, const bf16_pair *b, float *sums) {
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
   tile_load(A0, a, 16);
@@ -340,15 +339,20 @@ static NOINLINE void values_2x2_k17(const bf16_pair *a, const bf16_pair *b, bf16
   tile_load(B0, b + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-  const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
-  const __m256 acc_r1_c0 = _mm256_loadu_ps(sums + 16);
-  const __m256 pair_r0_c0 = pair_8(acc_r0_c0, acc_r1_c0);
-  _mm256_storeu_ps(c, pair_r0_c0);
+}
+
+/* The end of a tile of 2 rows. */
+static NOINLINE void values_2x2_end(const float *sums, bf16_pair *c) {
+  {
+    const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
+    const __m256 acc_r1_c0 = _mm256_loadu_ps(sums + 16);
+    const __m256 pair_r0_c0 = pair_8(acc_r0_c0, acc_r1_c0);
+    _mm256_storeu_ps(c, pair_r0_c0);
+  }
 }
 
 /* A tile of 1 rows and 2 columns, 17 K steps. */
-static NOINLINE void values_1x2_k17(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
-  float sums[256] __attribute__((aligned(64)));
+static NOINLINE void values_1x2_k17_start(const bf16_pair *a, const bf16_pair *b, float *sums) {
   /* 1 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
   tile_load(A0, a, 16);
@@ -358,16 +362,30 @@ static NOINLINE void values_1x2_k17(const bf16_pair *a, const bf16_pair *b, bf16
   tile_load(B0, b + 256, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-  const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
-  const __m256 none_r0_c0 = _mm256_setzero_ps();
-  const __m256 pair_r0_c0 = pair_8(acc_r0_c0, none_r0_c0);
-  _mm256_storeu_ps(c, pair_r0_c0);
+}
+
+/* The end of a tile of 1 rows. */
+static NOINLINE void values_1x2_end(const float *sums, bf16_pair *c) {
+  {
+    const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
+    const __m256 none_r0_c0 = _mm256_setzero_ps();
+    const __m256 pair_r0_c0 = pair_8(acc_r0_c0, none_r0_c0);
+    _mm256_storeu_ps(c, pair_r0_c0);
+  }
 }
 
 /* Projects values of 1 head. */
 static NOINLINE void project_values(const bf16_pair *x, const bf16_pair *w, bf16_pair *out) {
-  values_2x2_k17(x, w, out);
-  values_1x2_k17(x + 32, w, out + 16);
+  {
+    float sums[256] __attribute__((aligned(64)));
+    values_2x2_k17_start(x, w, sums);
+    values_2x2_end(sums, out);
+  }
+  {
+    float sums[256] __attribute__((aligned(64)));
+    values_1x2_k17_start(x + 32, w, sums);
+    values_1x2_end(sums, out + 16);
+  }
 }
 
 /* 2 rows for a group of queries, 17 K steps. */
