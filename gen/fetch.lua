@@ -18,15 +18,18 @@ local function has_panels(plan)
   return false
 end
 
+-- Rows that tile registers take with one panel.
+local function most_rows(plan) return tiles.TOGETHER * 2 * plan.isa.tile end
+
 -- What stands against it, of a plan.
 local against = {
   { function(plan) return not plan.isa.rows.prefetch end,
     function(plan) return ("has no effect with isa = %s, which has no such instruction"):format(plan.isa.name) end },
   { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
     "has no effect with weights that no vectors of numbers are" },
-  { function(plan) return plan.product.tiled and plan.cfg.seq > tiles.TOGETHER * 2 * plan.isa.tile end,
-    function(plan) return ("has no effect with tile registers and more than %d queries"):format(
-      tiles.TOGETHER * 2 * plan.isa.tile) end },
+  { function(plan) return plan.product.tiled and math.max(plan.cfg.seq, plan.cfg.seq_kv) > most_rows(plan) end,
+    function(plan) return ("has no effect with tile registers and more than %d queries or keys"):format(
+      most_rows(plan)) end },
   { function(plan) return not has_panels(plan) end,
     "has no effect where no projection goes through the rows panel by panel" },
 }

@@ -160,6 +160,6 @@ function Code:chunks(chunks, run)
   run("next", (chunks.count - 1) * chunks.size, chunks.last)
 end
 
-M.suffix = { only = "", first = "", next = "_add", start = "_start", more = "_more", last = "_last" }
+M.suffix = { only = "", first = "", next = "_add", start = "_start", more = "_more" }
 
 return M

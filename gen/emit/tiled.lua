@@ -184,7 +184,7 @@ end
 
 function M.tile(t, tile)
   if tile.filter then return by_vectors(t, tile) end
-  local sums = tile.sums or t:buffer("sums", M.size(t.isa, tile.rows, tile.vecs))
+  local sums = t:buffer("sums", M.size(t.isa, tile.rows, tile.vecs))
   M.products(t, tile, sums)
   return M.sums(t, tile, sums)
 end
