@@ -3,7 +3,8 @@
 
 local M = {}
 
--- name, doc; is: how /proc/cpuinfo names it, see M.of; fmas: FMAs of the full width of an ISA in a cycle, for each ISA
+-- name, doc; is: how /proc/cpuinfo names it, see M.of; mark: the feature by which it knows a core of a model that has no
+-- row, such as a virtual machine may say; fmas: FMAs of the full width of an ISA in a cycle, for each ISA
 -- that the core has, and for those that extend it, but for what it lacks; products of small numbers are as many. What a
 -- row does not say is as in `generic`, which says:
 --   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
@@ -58,7 +59,7 @@ M.rows = {
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
-    is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } },
+    is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } }, mark = "amx_tile",
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far_bytes = 8,
     cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
     tiling = { dot = 16, load = 12, store = 13, fetched = 2097152 } },
@@ -103,9 +104,11 @@ function M.of(text)
   for key, value in text:gmatch("([^\n:]-)%s*:%s*([^\n]*)") do
     if key == "vendor_id" or key == "CPU implementer" then maker, family = value, nil end
     if key == "cpu family" then family = tonumber(value) end
-    local model = (key == "model" or key == "CPU part") and tonumber(value) -- what a core is told by last
-    for _, row in ipairs(model and M.rows or {}) do
-      if is_one(row.is, maker, family, model) then return row.name end
+    local model = (key == "model" or key == "CPU part") and tonumber(value)
+    local features = key == "flags" and " " .. value .. " " -- behind the model
+    for _, row in ipairs((model or features) and M.rows or {}) do
+      if model and is_one(row.is, maker, family, model) then return row.name end
+      if features and row.mark and features:find(" " .. row.mark .. " ", 1, true) then return row.name end
     end
   end
   return generic.name

@@ -107,6 +107,8 @@ ARM = "CPU implementer\t: {}\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\
     ("generic", 2 * [AMD.format(26, 36)]),  # Zen 5 with 256-bit units
     ("sapphirerapids", 2 * [INTEL.format(143)]), ("sapphirerapids", 2 * [INTEL.format(207)]),
     ("generic", 2 * [INTEL.format(106)]),
+    ("sapphirerapids", 2 * [INTEL.format(167) + "\nflags\t\t: fpu amx_tile amx_int8"]),  # a virtual machine
+    ("generic", 2 * [INTEL.format(167) + "\nflags\t\t: fpu avx512f amx_tiles"]),
     ("neoverse_v1", 2 * [ARM.format("0x41", "0xd40")]), ("neoverse_v2", 2 * [ARM.format("0x41", "0xd4f")]),
     ("apple_m1", [ARM.format("0x61", "0x022"), ARM.format("0x61", "0x023")]),  # a small core first
     ("apple_m2", 2 * [ARM.format("0x61", "0x033")]), ("generic", 2 * [ARM.format("0x41", "0xd0c")]),
