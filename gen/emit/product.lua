@@ -122,8 +122,8 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
 -- mode, steps; a { p, row, step, passing, scales } and b { p, step } as gemm.tile has them, b also with its product;
--- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is gemm's
--- way to start from it.
+-- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is
+-- gemm's way to start from it.
 local function whole_tile(K, tile)
   if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
   local added = tile.mode == "next" and ", added to what is there" or ""
