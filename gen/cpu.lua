@@ -3,10 +3,10 @@
 
 local M = {}
 
--- name, doc; is: how /proc/cpuinfo names it, see M.of; mark: the feature that tells such a core whose model is of no row,
--- as a virtual machine may have it; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core has,
--- and for those that extend it, but for what it lacks; products of small numbers are as many. What a row does not say is
--- as in `generic`, which says:
+-- name, doc; is: how /proc/cpuinfo names it, see M.of; mark: the feature that tells such a core whose model is of no
+-- row, as a virtual machine may have it; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core
+-- has, and for those that extend it, but for what it lacks; products of small numbers are as many. What a row does not
+-- say is as in `generic`, which says:
 --   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
 --                      as many sums as hide it
 --   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
