@@ -55,12 +55,12 @@ function M.next(product, block, panel, followed)
   return followed and panel + size or expr.min(panel + size, product.floats - size)
 end
 
--- Numbers that the i-th of `count` tiles of rows fetches of it in a K step, and where they begin in its step: vectors
--- do so for each tile, which may have replaced them; tile registers, whose panels stay near, share a step.
-function M.share(isa, product, block, i, count)
-  if not product.multiply.tiled then return block.width, 0 end
+-- What the i-th of `count` tiles of rows fetches of it, at p, for product.operand: vectors do so for each tile, which
+-- may have replaced them; tile registers, whose panels stay near, share a step.
+function M.share(isa, product, block, i, count, p)
+  if not product.multiply.tiled then return { p = p, numbers = block.width } end
   local numbers = isa.tile * math.max(1, #block.vecs * isa.tile // count)
-  return numbers, i * numbers
+  return { p = p:at(i * numbers), numbers = numbers }
 end
 
 return M

@@ -34,9 +34,13 @@ function M.blind(K, w, name, load)
   return t:op("lt", w, "blind_" .. name, last, first)
 end
 
--- Operands of the scores of a tile of keys.
-local function operands(plan, group, k, q)
-  return { p = k, row = plan.attend.keys.row, step = 1 }, { p = q, step = group.width }
+-- K steps of scores.
+local function depth_of(plan) return tiles.words(plan.attend_product, plan.attend.depth) end
+
+-- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
+local function product_of(plan, group, rows, k, q, unroll)
+  return { product = plan.attend_product, rows = rows, vecs = group.vecs, steps = depth_of(plan), unroll = unroll,
+           a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
 end
 
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
@@ -45,7 +49,6 @@ end
 -- them, { key, rows }, if there is one.
 local function score_tile(K, group, ptrs, tile)
   local plan, pass, next = K.plan, tile.pass, tile.next
-  local depth = tiles.words(plan.attend_product, plan.attend.depth)
   local scores = pass.shows and plan.scores.shown or plan.scores
   local rows = tile.rows or group.keys.rows
   local function keys(key) return ptrs.k:at(key * plan.attend.keys.row) end
@@ -62,16 +65,11 @@ local function score_tile(K, group, ptrs, tile)
   local followed = not ahead and "" or not next and "_last" or next.rows < group.keys.rows and "_then_rest" or ""
   local word = pass.word .. (tile.edge and "_masked" or "") .. like .. followed
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
-    local unroll, chains = K:summing(plan.attend_product, tile.like or rows, #group.vecs, depth, tile.edge)
-    local function products(rows, k) -- what a tile of so many rows is of keys
-      local of = { product = plan.attend_product, rows = rows, vecs = group.vecs, steps = depth, unroll = unroll }
-      of.a, of.b = operands(plan, group, k, p.q)
-      return of
-    end
-    local one = products(rows, p.k)
+    local unroll, chains = K:summing(plan.attend_product, tile.like or rows, #group.vecs, depth_of(plan), tile.edge)
+    local one = product_of(plan, group, rows, p.k, p.q, unroll)
     one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
     one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
-    if ahead then one.sums, one.next = p.sums, next and products(next.rows, p.next_k) end
+    if ahead then one.sums, one.next = p.sums, next and product_of(plan, group, next.rows, p.next_k, p.q, unroll) end
     softmax.tile(K.t, one)
   end)
 end
@@ -82,11 +80,8 @@ local function score_products(K, group, ptrs, key)
   K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
-    local steps = tiles.words(plan.attend_product, plan.attend.depth)
-    local of = { product = plan.attend_product, rows = rows, vecs = group.vecs, steps = steps,
-                 unroll = K:summing(plan.attend_product, rows, #group.vecs, steps) }
-    of.a, of.b = operands(plan, group, p.k, p.q)
-    tiled.products(K.t, of, p.sums)
+    local unroll = K:summing(plan.attend_product, rows, #group.vecs, depth_of(plan))
+    tiled.products(K.t, product_of(plan, group, rows, p.k, p.q, unroll), p.sums)
   end)
 end
 

@@ -126,11 +126,7 @@ local function record(K, stage, pieces, block, panel, next, bias)
         or { row = tiles.deep(plan.product), step = group.width }
       -- `count` tiles, of which the i-th is at(i): the number of its group and its first row there, and where it goes.
       local function tiles_of(run, count, at)
-        local function next(n)
-          if not p.next then return nil end
-          local numbers, from = fetch.share(plan.isa, product, block, n, count)
-          return { p = p.next:at(from), numbers = numbers }
-        end
+        local function next(n) return p.next and fetch.share(plan.isa, product, block, n, count, p.next) end
         local _, _, first = at(0)
         product_of.each_tile(K, product, block, run.size, count, {
           label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name,

@@ -156,8 +156,7 @@ local function record_tiles(K, stage, p)
   local function next_of(block, panel, i, count) -- Wo lies behind the last one
     if not ahead then return nil end
     local followed = output and output.product.floats >= block.width * product.depth
-    local numbers, from = fetch.share(K.plan.isa, product, block, i, count)
-    return { p = p.w:at(fetch.next(product, block, panel, followed)):at(from), numbers = numbers }
+    return fetch.share(K.plan.isa, product, block, i, count, p.w:at(fetch.next(product, block, panel, followed)))
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
