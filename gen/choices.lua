@@ -197,6 +197,11 @@ M.rows = {
                  { "two chunks for each tile in turn", "1000 ns" },
                  { "more heads together, so that rows of X are read less often", "gpt2_1024 2 % faster with " ..
                    "two, 7 with four; bert_base_512 6 and 7 % slower, bert_base_128 2 and 5" } } },
+  { "panels_pass", "panels of weights in the outer loop of keys and values",
+    "those of a product are more than half of the second-level cache, and tiles of X would read them anew from behind it",
+    rejected = { { "tiles of X outside", "Granite Rapids, fetch=none, slower: 900_10_90_80 by 160 %, 900_5_90_100 by " ..
+                   "24, 800_5_90_100 by 27, 1000_4_90_100 by 15, 700_5_90_100 by 11, 755_16_107_29 by 8; " ..
+                   "900_10_90_300 1 % faster" } } },
   { "project_order", "tiles of X in the outer loop of keys and values, panels in the inner",
     "X is read once a product, and may be larger than the cache",
     rejected = { { "panels outside", "d_model 512 and 768: 3 % slower, together with the tiles' choice" } } },
@@ -204,7 +209,11 @@ M.rows = {
     "each is read in rows of its own width, and one of all columns has hardly fewer idle lanes", rejected = {} },
   { "joint", "one product of all that reads the same rows",
     "their columns share vectors whose lanes would be idle else, or tiles whose sums would wait for each other",
-    rejected = { { "qkv=separate", "Zen 5, d_model_h_dk_n, slower: 656_1_4_16 by 119 %, 928_1_4_352 by 105, " ..
+    rejected = { { "the same where products of their own fetch (fetch=shares), unless it is 7 % cheaper by the model",
+                   "Granite Rapids, slower: 900_5_90_100, 500_5_30_100 and 600_3_45_100 by 5 %, 800_10_45_100 by 4" },
+                 { "the same of more weights than half of the second-level cache", "Granite Rapids: 900_5_65_100 in " ..
+                   "2.7 times the time" },
+                 { "qkv=separate", "Zen 5, d_model_h_dk_n, slower: 656_1_4_16 by 119 %, 928_1_4_352 by 105, " ..
                    "288_2_4_16 by 42, 585_1_17_19 by 37, 205_4_5_23 by 30, 139_3_11_1 by 17, 880_1_52_16 by 15, " ..
                    "256_3_12_16 by 12, 608_3_28_32 by 10, 749_4_9_23 by 9, 944_5_20_2 by 5, odd by 2" },
                  { "one product where it only saves X's transposition", "Zen 5: micro 1 % slower, 144_12_8_16 1 % " ..
@@ -236,13 +245,20 @@ M.rows = {
                    "752_16_112_29 10 %, 2048_32_64_64 as fast" },
                  { "the same on Intel", "Granite Rapids, slower: 755_16_107_29 by 8 %, 560_12_64_16 by 17, " ..
                    "672_16_88_16 and 768_12_64_64 by 12, 1280_20_64_8 by 3; 2048_32_64_64 2 % faster" } } },
-  { "fetched_tiles", "the next panel of weights is fetched into the second-level cache, a share of it by each tile",
-    "65 to 128 queries read weights from behind that cache, and multiply them long enough meanwhile",
-    rejected = { { "fetch=none", "Granite Rapids, slower: bert_base_128 by 10 % in bf16 and 5 in int8, " ..
-                   "xformer_base by 5, d_model 768 with 96 queries by 13, d_model 1024 with 128 by 4" },
-                 { "the same for fewer queries, or weights of less than 2 MB", "d_model 768, slower: 8 queries by " ..
-                   "12 %, 16 by 21, 32 by 11, 64 by 2; minilm by 6 %" },
-                 { "into the nearest cache", "bert_base_128 2 % slower" } } },
+  { "fetched_shares", "the next weights are fetched into the second-level cache, a share of them by each tile",
+    "many queries read weights from behind that cache, and multiply them long enough meanwhile",
+    rejected = { { "fetch=none", "Granite Rapids, slower: 2048_32_64_64 by 23 %, 768_12_64_80 by 24, xformer_base and " ..
+                   "bert_base_128 by 10, minilm by 9, deit_s by 7, bert_base_512 and gpt2_1024 by 4, whisper_tiny by " ..
+                   "2; with tile registers bert_base_128 by 10 % in bf16 and 5 in int8" },
+                 { "the next panel instead of what follows all panels of a product, which a tile of X meets one by " ..
+                   "one", "xformer_base 4 % slower, bert_base_512 and deit_s 2, bert_base_128 1.6" },
+                 { "a hint in each K step instead of one for a line", "prototype: minilm 1 % slower" },
+                 { "into the nearest cache", "minilm as fast; with tile registers bert_base_128 2 % slower" },
+                 { "the same for 16 to 64 queries and weights of less than 32 MB", "from 35 % slower (one tile of " ..
+                   "rows) to 12 % faster" },
+                 { "the same for weights of less than 1 MB", "deit_ti, kwt3 and berttiny within 2 %" },
+                 { "with tile registers for fewer queries, or weights of less than 2 MB", "d_model 768, slower: 8 " ..
+                   "queries by 12 %, 16 by 21, 32 by 11, 64 by 2; minilm by 6 %" } } },
   { "prefetch", "no prefetch",
     "tiles of few rows have the loads in flight already",
     rejected = { { "1, 2 or 4 KB ahead, few queries of d_model 700 to 944", "from 6 % slower to 0.1 % faster" },

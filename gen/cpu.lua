@@ -14,7 +14,8 @@ local M = {}
 --   set_lines          lines that a set of the nearest cache holds
 --   far_bytes          bytes a cycle from behind the second-level cache, where that decides what tiles few rows have
 --                      (measured, Granite Rapids and Zen 5)
---   fetched            bytes of a layer's weights from which on few queries fetch the next panel meanwhile (measured)
+--   fetch              how weights are fetched ahead (fetch.lua): `kind`, for `queries` from a number on up to another,
+--                      and from so many `bytes` of a layer's weights on; the first row that holds (measured)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
 --                      a panel of weights passes through the other half
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
@@ -25,8 +26,7 @@ local M = {}
 --   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
 --   slots              of its port that an op takes, where it is not one
 --   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
---                      load from the nearest cache takes 8); and `fetched` of a layer that is multiplied by them, with
---                      more queries than few
+--                      load from the nearest cache takes 8); and `fetch` of what is multiplied by them
 --   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
 --                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
 local generic = {
@@ -35,7 +35,8 @@ local generic = {
   latency = 4.4, near = 16384, near_bytes = 20, set_lines = 8, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
   ports = {}, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
-  tiling = { dot = 16, load = 12, store = 13 },
+  tiling = { dot = 16, load = 12, store = 13, fetch = {} },
+  fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 1048576 } },
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
@@ -48,21 +49,25 @@ M.rows = {
   generic,
   { name = "zen4", doc = "AMD Zen 4",
     is = { { "AuthenticAMD", 0x19, { 0x10, 0x1F }, { 0x60, 0x7F }, { 0xA0, 0xAF } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, lacks = { "avx_vnni", "avx512_fp16" },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, lacks = { "avx_vnni", "avx512_fp16" }, fetch = {},
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 24,
-    fetched = 18874368, narrow = 1, lacks = { "avx512_fp16" }, slots = { div = 10, sqrt = 18 },
+    fetch = { { kind = "panels", queries = { 4, 64 }, bytes = 18874368 } }, narrow = 1, lacks = { "avx512_fp16" },
+    slots = { div = 10, sqrt = 18 },
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
     is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } }, mark = "amx_tile",
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far_bytes = 8,
     cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
-    tiling = { dot = 16, load = 12, store = 13, fetched = 2097152 } },
+    fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 1048576 },
+              { kind = "shares", queries = { 24, 64 }, bytes = 33554432 } },
+    tiling = { dot = 16, load = 12, store = 13,
+               fetch = { { kind = "shares", queries = { 65, 128 }, bytes = 2097152 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
     fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },

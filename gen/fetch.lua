@@ -1,6 +1,7 @@
--- Panels of weights that are fetched while the one before is multiplied: of layers whose weights come from far, for few
--- queries. A panel then serves all rows of X, one tile after the other, and each K step of these fetches as much of the
--- next panel.
+-- Weights that are fetched while those before them are multiplied. With `panels` a panel serves all rows of X, and each
+-- tile of these fetches the whole next panel into the nearest cache: for few queries, whose weights come from far. With
+-- `shares` each tile fetches a share of what is next into the second-level cache: for more queries, which multiply at
+-- least as long as the weights take to come.
 
 local choices = require "choices"
 local expr = require "expr"
@@ -8,59 +9,76 @@ local tiles = require "tiles"
 
 local M = {}
 
-local LEAST = 4 -- queries: for fewer the weights pass by once, and the hardware's own fetching is as fast as can be
-
--- Whether a stage goes through all rows with one panel of weights.
-local function has_panels(plan)
-  for _, stage in ipairs(plan.stages) do
-    if stage.kind == "project" or stage.kind == "output" then return true end
-  end
-  return false
-end
-
 -- Rows that tile registers take with one panel.
 local function most_rows(plan) return tiles.TOGETHER * 2 * plan.isa.tile end
 
+local function no_instruction(op)
+  return function(plan) return not plan.isa.rows[op] end, function(plan)
+    return ("has no effect with isa = %s, which has no such instruction"):format(plan.isa.name)
+  end
+end
+
 -- What stands against it, of a plan.
+local no_vectors = { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
+                     "has no effect with weights that no vectors of numbers are" }
 local against = {
-  { function(plan) return not plan.isa.rows.prefetch end,
-    function(plan) return ("has no effect with isa = %s, which has no such instruction"):format(plan.isa.name) end },
-  { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
-    "has no effect with weights that no vectors of numbers are" },
-  { function(plan) return plan.product.tiled and math.max(plan.cfg.seq, plan.cfg.seq_kv) > most_rows(plan) end,
-    function(plan) return ("has no effect with tile registers and more than %d queries or keys"):format(
-      most_rows(plan)) end },
-  { function(plan) return not has_panels(plan) end,
-    "has no effect where no projection goes through the rows panel by panel" },
+  panels = { { no_instruction "prefetch" }, no_vectors,
+             { function(plan) return plan.product.tiled end, "tile registers take shares" } },
+  shares = { { no_instruction "prefetch_far" }, no_vectors,
+             { function(plan)
+                 return plan.product.tiled and math.max(plan.cfg.seq, plan.cfg.seq_kv) > most_rows(plan)
+               end,
+               function(plan) return ("has no effect with tile registers and more than %d queries or keys"):format(
+                 most_rows(plan)) end } },
 }
 
--- Whether a plan has them, by the key `fetch` or by facts of the core.
+-- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares` or `none`.
+function M.kind(plan)
+  local cfg, facts = plan.cfg, plan.product.tiled and plan.cpu.tiling or plan.cpu
+  if cfg.fetch then return cfg.fetch end
+  for _, row in ipairs(facts.fetch) do
+    local holds = cfg.seq >= row.queries[1] and cfg.seq <= row.queries[2] and tiles.weight_bytes(plan) >= row.bytes
+    if holds and not choices.against(against[row.kind], plan) then return row.kind end
+  end
+  return "none"
+end
+
+-- How those of a plan are, that has its stages; nil if not.
 function M.choose(plan)
-  local cfg, cpu = plan.cfg, plan.cpu
-  local rule = choices.against(against, plan)
-  if cfg.fetch == "panels" and rule then tiles.refuse("fetch", cfg.fetch, rule) end
-  if rule or cfg.fetch then return cfg.fetch == "panels" end
-  local tiled, few, least = plan.product.tiled, tiles.few(cfg.seq), nil
-  if tiled and not few then least = cpu.tiling.fetched end
-  if not tiled and few and cfg.seq >= LEAST then least = cpu.fetched end
-  local far = least and tiles.weight_bytes(plan) >= least
-  if far then choices.add(plan.why, tiled and "fetched_tiles" or "fetched_panels") end
-  return far
+  local kind, panels = M.kind(plan), false
+  if kind == "none" then return nil end
+  for _, stage in ipairs(plan.stages) do panels = panels or stage.kind == "project" or stage.kind == "output" end
+  local rule = choices.against(against[kind], plan)
+    or not panels and "has no effect where no projection goes through the rows panel by panel"
+  if not rule then
+    choices.add(plan.why, "fetched_" .. kind)
+    return kind
+  end
+  if plan.cfg.fetch then tiles.refuse("fetch", kind, rule) end
 end
 
--- What is fetched beside a panel of a block: as much as it has, from behind it on, or, where no other weights follow
--- those of the product, what these end with.
-function M.next(product, block, panel, followed)
-  local size = block.width * product.depth
-  return followed and panel + size or expr.min(panel + size, product.floats - size)
+-- Whether the panels of a product stay in the second-level cache while tiles of rows meet all of them, one by one.
+function M.stay(plan, product) return product.multiply.b.bytes * product.floats <= plan.cpu.cached end
+
+-- Whether the tiles of such a product fetch from the next one, whose panels lie behind its own. behind: numbers that
+-- follow those of the product.
+function M.crosses(plan, product, behind)
+  return plan.fetch == "shares" and not product.multiply.tiled and behind >= product.floats and M.stay(plan, product)
 end
 
--- What the i-th of `count` tiles of rows fetches of it, at p, for product.operand: vectors do so for each tile, which
--- may have replaced them; tile registers, whose panels stay near, share a step.
-function M.share(isa, product, block, i, count, p)
-  if not product.multiply.tiled then return { p = p, numbers = block.width } end
-  local numbers = isa.tile * math.max(1, #block.vecs * isa.tile // count)
-  return { p = p:at(i * numbers), numbers = numbers }
+-- What is fetched beside a panel of a block: what lies behind it, as much as the panel has or, where it crosses, its
+-- product. Where no weights follow, it is what those of the product end with.
+function M.next(product, block, panel, behind, crosses)
+  local size = crosses and product.floats or block.width * product.depth
+  return behind >= size and panel + size or expr.min(panel + size, product.floats - size)
+end
+
+-- What the i-th of `count` tiles fetches meanwhile in each K step, for product.operand: so many numbers, from p on for
+-- the first step of a panel, which is at `panel`.
+function M.part(kind, product, block, panel, i, count)
+  if kind == "panels" then return { p = panel, numbers = block.width } end
+  local first = expr.div(i * block.width, count)
+  return { p = panel:at(first * product.depth), numbers = tiles.ceil_div(block.width, count), far = true }
 end
 
 return M

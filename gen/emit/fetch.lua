@@ -1,7 +1,7 @@
--- Hints that n numbers of so many bytes will be read, at x: one for each line of a cache; op: if not `prefetch`.
+-- Hints that n numbers of so many bytes will be read, at x, by an op: one for each line of a cache.
 
 local LINE = 64
 
 return function(t, bytes, n, x, op)
-  for line = 0, (n * bytes - 1) // LINE do t:op(op or "prefetch", t.isa.full, nil, x:at(line * LINE // bytes)) end
+  for line = 0, (n * bytes - 1) // LINE do t:op(op, t.isa.full, nil, x:at(line * LINE // bytes)) end
 end

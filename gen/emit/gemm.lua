@@ -79,6 +79,7 @@ end
 
 -- A block of n K steps at the pointers of A and B; starting: the first ones start the sums.
 local function block(t, tile, sums, n, base, starting)
+  if tile.b.fetch_block and n > 0 then tile.b.fetch_block(n) end
   local group = t.rolled and together(t, tile) or n
   local first = starting and math.min(group, n) or 0
   if starting then steps(t, tile, sums, 0, first, base, true) end
@@ -126,8 +127,9 @@ end
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
 -- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step, passing
 -- (whether tile registers read it past the nearest cache) },
--- b { p, step; value(v, name, at, k, c), a vector of it, if it is not read as it lies; fetch(k), what is done ahead of
--- a step; beside, { p, step } of what these two read }, init(r, c, w, name) starts one accumulator, if not from zero;
+-- b { p, step; value(v, name, at, k, c), a vector of it, if it is not read as it lies; fetch(k) and fetch_block(n),
+-- what is done ahead of a step and of a block of n steps; beside, { p, step } of what these two read }, init(r, c, w,
+-- name) starts one accumulator, if not from zero;
 -- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
 -- Returns acc[r][c], r from 0, c from 1.
 function M.tile(t, tile)
@@ -150,7 +152,7 @@ function M.tile(t, tile)
     return joined(t, tile, sums)
   end
   choices.add(t.why, "loops")
-  if not tile.b.fetch then choices.add(t.why, "prefetch") end
+  if not (tile.b.fetch or tile.b.fetch_block) then choices.add(t.why, "prefetch") end
   local blocks = tile.blocks or tile.steps // tile.unroll
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)

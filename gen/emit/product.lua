@@ -20,14 +20,16 @@ local function target_of(K, tile, c, base, rows)
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
--- multiplies it, and for quants also their scales. next: { p, numbers }, what is fetched meanwhile of another panel, if
--- there is one: so many numbers for each K step, from p on for the first one of the panel.
+-- multiplies it, and for quants also their scales. next: what is fetched meanwhile of another panel, if there is one
+-- (fetch.part).
 function M.operand(product, block, panel, k0, next)
   local own, width = product.multiply, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
   local at = expr.share(k0, quant and in_step or 1) * width
   local b = { p = panel:at(at), step = width, product = own }
-  if next then b.next, b.fetched = next.p:at(at), next.numbers end
+  if next then
+    b.next, b.fetched, b.far = next.p:at(expr.share(k0, quant and in_step or 1) * next.numbers), next.numbers, next.far
+  end
   if quant then
     local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
     b.scales = panel:at(row * width):as(own.scales)
@@ -41,13 +43,18 @@ local function operand_a(tile, p)
   return { p = p.a, row = a.row, step = a.step, passing = a.passing }
 end
 
--- Operand B likewise. A K step fetches what the same step of the next panel reads, or a share of it.
+-- Operand B likewise. Of another panel each K step fetches what it reads of its own, or each block of steps a share.
 local function operand_b(K, tile, p)
-  local b, product = { p = p.b, step = tile.b.step }, tile.b.product
-  if p.next then
-    local bytes, op = product.tiled and 4 or product.b.bytes, product.tiled and "prefetch_far"
-    b.beside = { { p = p.next, step = b.step } }
-    function b.fetch(k) fetch(K.t, bytes, tile.b.fetched, p.next:at(k * b.step), op) end
+  local b, t, product, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.product, p.next, tile.b.fetched
+  if not next then return b end
+  local bytes = product.tiled and 4 or product.b.bytes
+  b.beside = { { p = next, step = numbers } }
+  if product.tiled then
+    function b.fetch(k) fetch(t, bytes, t.isa.tile * numbers, next:at(k * numbers), "prefetch_far") end
+  elseif tile.b.far then
+    function b.fetch_block(steps) fetch(t, bytes, steps * numbers, next, "prefetch_far") end
+  else
+    function b.fetch(k) fetch(t, bytes, numbers, next:at(k * numbers), "prefetch") end
   end
   return b
 end

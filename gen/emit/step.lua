@@ -82,7 +82,8 @@ local function products(K, at, row, store)
     for h = 0, heads - 1 do acc[r * heads + h] = t:start("zero", w, ("acc_r%d_h%d"):format(r, h)) end
   end
   for r = 0, plan.step.ahead and keys - 1 or -1 do
-    fetch(K.t, plan.attend.keys.type.stored.bytes, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row))
+    fetch(K.t, plan.attend.keys.type.stored.bytes, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row),
+      "prefetch")
   end
   K:vectors("i", plan.attend.depth, function(column, used)
     t:block(function()
@@ -285,7 +286,8 @@ local function context_tile(K, step, tile)
       end
     end
     if p.next then
-      function inner.b.fetch(k) fetch(K.t, tile.of.type.stored.bytes, block.used, p.next:at(k * tile.row)) end
+      local bytes = tile.of.type.stored.bytes
+      function inner.b.fetch(k) fetch(K.t, bytes, block.used, p.next:at(k * tile.row), "prefetch") end
     end
     local target = { p = p.o, row = step.product.ld }
     epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })

@@ -74,7 +74,6 @@ static inline void tiles_on(void) {
 ]],
   },
   rows = {
-    prefetch_far = "_mm_prefetch((const char *)($1), _MM_HINT_T1)",
     tiles_on = "tiles_on()",
     tiles_off = "_tile_release()",
     tile_zero = "_tile_zero($1)",

@@ -136,6 +136,7 @@ return {
     store = "_mm256_storeu_ps($1, $2)",
     store_n = "_mm256_maskstore_ps($1, _mm256_setr_epi32($on), $2)",
     prefetch = "_mm_prefetch((const char *)($1), _MM_HINT_T0)",
+    prefetch_far = "_mm_prefetch((const char *)($1), _MM_HINT_T1)",
     dup = "_mm256_set1_ps($1)",
     zero = "_mm256_setzero_ps()",
     set = "_mm256_set1_ps($1)",

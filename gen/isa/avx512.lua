@@ -123,6 +123,7 @@ static inline __m512 root16(__m512 a) {
     store = "$p_storeu_ps($1, $2)",
     store_n = "$p_mask_storeu_ps($1, $hex, $2)",
     prefetch = "_mm_prefetch((const char *)($1), _MM_HINT_T0)",
+    prefetch_far = "_mm_prefetch((const char *)($1), _MM_HINT_T1)",
     dup = "$p_set1_ps($1)",
     zero = "$p_setzero_ps()",
     set = "$p_set1_ps($1)",

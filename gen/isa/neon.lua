@@ -180,6 +180,7 @@ return {
       [3] = "vst1_f32($1, vget_low_f32($2));\nvst1q_lane_f32($1 + 2, $2, 2)",
     },
     prefetch = "__builtin_prefetch($1)",
+    prefetch_far = "__builtin_prefetch($1, 0, 2)",
     dup = "vdupq_n_f32($1)",
     zero = "vdupq_n_f32(0.0f)",
     set = "vdupq_n_f32($1)",

@@ -4,6 +4,7 @@
 -- columns of the product's. A tile of rows is a task.
 
 local choices = require "choices"
+local fetch = require "fetch"
 local graph = require "graph"
 local product_of = require "emit.product"
 local project = require "stage.project"
@@ -76,6 +77,12 @@ function M.plan(plan, stage)
     if other.joint == stage then other.c.row = stage.product.ld end
   end
   return cost
+end
+
+-- Whether its weights stay in the second-level cache, or meet no second tile of rows.
+function M.stays_near(plan, stage)
+  local runs = stage.product.runs[1]
+  return fetch.stay(plan, stage.product) or #runs == 1 and runs[1].count == 1
 end
 
 function M.sections(plan, stage, add)

@@ -105,12 +105,18 @@ local function scaled_rows(stage) return stage.a.scaled == "rows" end
 -- last one goes by way of the tail if it has more. next: a panel that is fetched meanwhile.
 local function record(K, stage, pieces, block, panel, next, bias)
   local t, plan, product = K.t, K.plan, stage.product
-  local d, names, queries = stage.cols, {}, 0
+  local d, names, queries, total = stage.cols, {}, 0, 0
+  local function tiles_in(piece)
+    local count = 0
+    for _, run in ipairs(product.runs[piece.kind]) do count = count + run.count end
+    return count
+  end
   local params = { { "panel", "in", panel }, { "bias", "in", bias } }
   if next then params[3] = { "next", "in", next } end
   for i, piece in ipairs(pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used
+    total = total + piece.count * tiles_in(piece)
     params[#params + 1] = { "o" .. i, "in", piece.o }
     if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
     params[#params + 1] = { "y" .. i, "out", piece.y }
@@ -120,13 +126,17 @@ local function record(K, stage, pieces, block, panel, next, bias)
   K:part(("output_%s_%d"):format(table.concat(names, "_"), block.used),
     ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
     params, function(p)
+    local before = 0 -- tiles of other pieces
     for i, piece in ipairs(pieces) do
       local group, in_rows = piece.group, stage.a.at == "rows"
       local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
         or { row = tiles.deep(plan.product), step = group.width }
-      -- `count` tiles, of which the i-th is at(i): the number of its group and its first row there, and where it goes.
-      local function tiles_of(run, count, at)
-        local function next(n) return p.next and fetch.share(plan.isa, product, block, n, count, p.next) end
+      -- `count` tiles from `number` of all on, of which the i-th is at(i): the number of its group and its first
+      -- row there, and where it goes.
+      local function tiles_of(run, number, count, at)
+        local function next(n)
+          return p.next and fetch.part(plan.fetch, product, block, p.next, number + n, total)
+        end
         local _, _, first = at(0)
         product_of.each_tile(K, product, block, run.size, count, {
           label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name,
@@ -149,13 +159,14 @@ local function record(K, stage, pieces, block, panel, next, bias)
       local function y_of(g, row) return p["y" .. i]:at(g * (group.used * d)):at(row * d) end
       local runs = product.runs[piece.kind]
       if product.multiply.tiled and #runs == 1 and runs[1].count == 1 and not piece.asked then
-        tiles_of(runs[1], piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
+        tiles_of(runs[1], before, piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
       else
         K:each("g", piece.count, function(g)
+          local number = g * tiles_in(piece) + before
           for _, run in ipairs(runs) do
             K:each("tile", run.count, function(j)
               local row = j * run.size + run.at
-              local function tile(to) tiles_of(run, 1, function() return g, row, to end) end
+              local function tile(to) tiles_of(run, number + j, 1, function() return g, row, to end) end
               local y = y_of(g, row)
               if not piece.asked then return tile(y) end
               local left = p["asked" .. i] - g * group.used - row
@@ -166,9 +177,11 @@ local function record(K, stage, pieces, block, panel, next, bias)
                 end)
               end)
             end)
+            number = number + run.count
           end
         end)
       end
+      before = before + piece.count * tiles_in(piece)
     end
   end)
 end
@@ -180,7 +193,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
   local panel, wo = j * (block.width * stage.product.depth) + block.panel, plan.memory:at(place, "wo")
-  local next = plan.fetch and wo:at(fetch.next(stage.product, block, panel))
+  local next = plan.fetch and wo:at(fetch.next(stage.product, block, panel, 0))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first

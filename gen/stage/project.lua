@@ -149,14 +149,18 @@ local function each_part(K, run, from, count, few, build)
   K:each("part", expr.ceil_div(count, few), function(i) build(from + i * few, expr.min(few, count - i * few)) end)
 end
 
--- All rows by all panels: the panels are the inner loop, but of tile registers, and where they are fetched ahead.
+-- All rows by all panels: the panels are the inner loop, but of tile registers, and where each fetches the next one.
 local function record_tiles(K, stage, p)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
-  local output, ahead = K.plan.stage.output, K.plan.fetch and not product.parts
-  local function next_of(block, panel, i, count) -- Wo lies behind the last one
+  local output, ahead = K.plan.stage.output, not product.parts and K.plan.fetch
+  local behind = output and output.product.floats or 0 -- Wo, behind the last product
+  local crosses = ahead and fetch.crosses(K.plan, product, behind)
+  local total, before = 0, {}
+  for _, run in ipairs(product.runs[1]) do total, before[run] = total + run.count, total end
+  local function next_of(block, panel, i)
     if not ahead then return nil end
-    local followed = output and output.product.floats >= block.width * product.depth
-    return fetch.share(K.plan.isa, product, block, i, count, p.w:at(fetch.next(product, block, panel, followed)))
+    local next = p.w:at(fetch.next(product, block, panel, behind, crosses))
+    return fetch.part(ahead, product, block, next, i, total)
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
@@ -169,7 +173,7 @@ local function record_tiles(K, stage, p)
                  scales = p.row_scales and p.row_scales:at(row_of(i)) }
       end,
       b = function(i, k0)
-        return product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i, run.count))
+        return product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel, i + from + before[run]))
       end,
       c = function(i)
         local word = expr.share(run.size % down(c) == 0 and row_of(i) or run.at, down(c)) -- a last odd row is alone
@@ -178,11 +182,15 @@ local function record_tiles(K, stage, p)
       end,
     })
   end
-  if not ahead then choices.add(K.t.why, a.block and "panels_outside" or "project_order") end
+  local pass = not a.block and not fetch.stay(K.plan, product)
+  local panels_first = not crosses and (ahead or pass)
+  if not panels_first or pass then
+    choices.add(K.t.why, a.block and "panels_outside" or pass and "panels_pass" or "project_order")
+  end
   local spans = {}
   for i, run in ipairs(product.runs[1]) do spans[i] = { span_of(K, run, p.bounds) } end
   local few = not ahead and a.block and tiles.keeps_sums(product) and tiles.TOGETHER
-  if a.block and not few or ahead then
+  if a.block and not few or panels_first then
     return product_of.each_panel(K, product, function(block, j, panel)
       for i, run in ipairs(product.runs[1]) do tiles_of(run, spans[i][1], spans[i][2], block, j, panel) end
     end)
