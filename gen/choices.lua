@@ -198,9 +198,10 @@ M.rows = {
                  { "more heads together, so that rows of X are read less often", "gpt2_1024 2 % faster with " ..
                    "two, 7 with four; bert_base_512 6 and 7 % slower, bert_base_128 2 and 5" } } },
   { "panels_pass", "panels of weights in the outer loop of keys and values",
-    "those of a product are more than half of the second-level cache, and tiles of X would read them anew from behind it",
-    rejected = { { "tiles of X outside", "Granite Rapids, fetch=none, slower: 900_10_90_80 by 160 %, 900_5_90_100 by " ..
-                   "24, 800_5_90_100 by 27, 1000_4_90_100 by 15, 700_5_90_100 by 11, 755_16_107_29 by 8; " ..
+    "those of a product are more than half of the second-level cache, and tiles of X would read them anew from " ..
+    "behind it",
+    rejected = { { "tiles of X outside", "Granite Rapids, fetch=none, slower: 900_10_90_80 by 160 %, 800_5_90_100 " ..
+                   "by 27, 900_5_90_100 by 24, 1000_4_90_100 by 15, 700_5_90_100 by 11, 755_16_107_29 by 8; " ..
                    "900_10_90_300 1 % faster" } } },
   { "project_order", "tiles of X in the outer loop of keys and values, panels in the inner",
     "X is read once a product, and may be larger than the cache",
@@ -247,9 +248,9 @@ M.rows = {
                    "672_16_88_16 and 768_12_64_64 by 12, 1280_20_64_8 by 3; 2048_32_64_64 2 % faster" } } },
   { "fetched_shares", "the next weights are fetched into the second-level cache, a share of them by each tile",
     "many queries read weights from behind that cache, and multiply them long enough meanwhile",
-    rejected = { { "fetch=none", "Granite Rapids, slower: 2048_32_64_64 by 23 %, 768_12_64_80 by 24, xformer_base and " ..
-                   "bert_base_128 by 10, minilm by 9, deit_s by 7, bert_base_512 and gpt2_1024 by 4, whisper_tiny by " ..
-                   "2; with tile registers bert_base_128 by 10 % in bf16 and 5 in int8" },
+    rejected = { { "fetch=none", "Granite Rapids, slower: 768_12_64_80 by 24 %, 2048_32_64_64 by 23, xformer_base " ..
+                   "and bert_base_128 by 10, minilm by 9, deit_s by 7, bert_base_512 and gpt2_1024 by 4, " ..
+                   "whisper_tiny by 2; with tile registers bert_base_128 by 10 % in bf16 and 5 in int8" },
                  { "the next panel instead of what follows all panels of a product, which a tile of X meets one by " ..
                    "one", "xformer_base 4 % slower, bert_base_512 and deit_s 2, bert_base_128 1.6" },
                  { "a hint in each K step instead of one for a line", "prototype: minilm 1 % slower" },

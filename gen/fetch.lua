@@ -66,19 +66,23 @@ function M.crosses(plan, product, behind)
   return plan.fetch == "shares" and not product.multiply.tiled and behind >= product.floats and M.stay(plan, product)
 end
 
--- What is fetched beside a panel of a block: what lies behind it, as much as the panel has or, where it crosses, its
--- product. Where no weights follow, it is what those of the product end with.
+-- Where what is fetched beside a panel of a block begins, and how wide it is. It lies behind the panel or, where tiles
+-- cross to the next product, in the same place of that; and where no weights follow it is what those of the product end
+-- with. Behind the last panel of a product another one begins.
 function M.next(product, block, panel, behind, crosses)
+  local last = block == product.blocks[#product.blocks] and not crosses
+  local width = last and product.blocks[1].width or block.width
   local size = crosses and product.floats or block.width * product.depth
-  return behind >= size and panel + size or expr.min(panel + size, product.floats - size)
+  if behind >= math.max(size, width * product.depth) then return panel + size, width end
+  return expr.min(panel + size, product.floats - size), block.width
 end
 
--- What the i-th of `count` tiles fetches meanwhile in each K step, for product.operand: so many numbers, from p on for
--- the first step of a panel, which is at `panel`.
-function M.part(kind, product, block, panel, i, count)
-  if kind == "panels" then return { p = panel, numbers = block.width } end
-  local first = expr.div(i * block.width, count)
-  return { p = panel:at(first * product.depth), numbers = tiles.ceil_div(block.width, count), far = true }
+-- What the i-th of `count` tiles fetches of so wide a panel, at p, in each K step of its own, for product.operand: so
+-- many numbers, from p on for the first step.
+function M.part(kind, product, p, width, i, count)
+  if kind == "panels" then return { p = p, numbers = width } end
+  local first = expr.div(i * width, count)
+  return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
 end
 
 return M

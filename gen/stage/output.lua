@@ -135,7 +135,7 @@ local function record(K, stage, pieces, block, panel, next, bias)
       -- row there, and where it goes.
       local function tiles_of(run, number, count, at)
         local function next(n)
-          return p.next and fetch.part(plan.fetch, product, block, p.next, number + n, total)
+          return p.next and fetch.part(plan.fetch, product, p.next, block.width, number + n, total)
         end
         local _, _, first = at(0)
         product_of.each_tile(K, product, block, run.size, count, {
@@ -193,7 +193,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
   local panel, wo = j * (block.width * stage.product.depth) + block.panel, plan.memory:at(place, "wo")
-  local next = plan.fetch and wo:at(fetch.next(stage.product, block, panel, 0))
+  local next = plan.fetch and wo:at((fetch.next(stage.product, block, panel, 0)))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first

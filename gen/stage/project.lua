@@ -159,8 +159,8 @@ local function record_tiles(K, stage, p)
   for _, run in ipairs(product.runs[1]) do total, before[run] = total + run.count, total end
   local function next_of(block, panel, i)
     if not ahead then return nil end
-    local next = p.w:at(fetch.next(product, block, panel, behind, crosses))
-    return fetch.part(ahead, product, block, next, i, total)
+    local next, width = fetch.next(product, block, panel, behind, crosses)
+    return fetch.part(ahead, product, p.w:at(next), width, i, total)
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at

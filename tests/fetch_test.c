@@ -1,0 +1,42 @@
+/* fetch_test.c: counts what a kernel fetches ahead, compiled with its hints as calls of note().
+ * Prints the hints that lie outside the packed weights, and the lines within that no hint names. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernel.h"
+
+#define LINE 64
+
+void note(const void *at);
+
+static char *packed, *seen;
+static long outside;
+
+void note(const void *at) {
+  ptrdiff_t to = (const char *)at - packed;
+  if (to < 0 || to >= KERNEL_PACKED_BYTES) {
+    ++outside;
+  } else {
+    seen[to / LINE] = 1;
+  }
+}
+
+int main(void) {
+  const size_t lines = (KERNEL_PACKED_BYTES + LINE - 1) / LINE;
+  float *x = calloc(KERNEL_SEQ_KV * KERNEL_D_MODEL, sizeof *x), *y = calloc(KERNEL_SEQ * KERNEL_Y_WIDTH, sizeof *y);
+  void *workspace = aligned_alloc(MHAGEN_ALIGN, (KERNEL_WORKSPACE_BYTES + 4095) / 4096 * 4096);
+  packed = aligned_alloc(MHAGEN_ALIGN, (KERNEL_PACKED_BYTES + 4095) / 4096 * 4096);
+  seen = calloc(lines, 1);
+  for (size_t i = 0; i < KERNEL_PACKED_BYTES; ++i) packed[i] = 0;
+  const mhagen_args args = {
+    .q = x, .k = x, .v = x, .y = y, .packed = packed, .workspace = workspace, .kv_len = (int[]){KERNEL_SEQ_KV}};
+  mhagen_status status = kernel_run(&args);
+  if (status != MHAGEN_OK) {
+    fprintf(stderr, "status %d\n", (int)status);
+    return 1;
+  }
+  long missed = 0;
+  for (size_t i = 0; i < lines; ++i) missed += !seen[i];
+  printf("%ld %ld\n", outside, missed);
+  return 0;
+}
