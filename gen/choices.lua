@@ -203,6 +203,10 @@ M.rows = {
     rejected = { { "tiles of X outside", "Granite Rapids, fetch=none, slower: 900_10_90_80 by 160 %, 800_5_90_100 " ..
                    "by 27, 900_5_90_100 by 24, 1000_4_90_100 by 15, 700_5_90_100 by 11, 755_16_107_29 by 8; " ..
                    "900_10_90_300 1 % faster" } } },
+  { "parts", "some tiles of X at a time, by the weights of keys, values and queries in turn",
+    "X is larger than half of the second-level cache: it is read from behind it once for three products",
+    rejected = { { "all of X by each", "Granite Rapids, bf16: gpt2_1024 7 % slower" },
+                 { "the same for less of X", "prototype: bert_base_512 and whisper_tiny within 1 %" } } },
   { "project_order", "tiles of X in the outer loop of keys and values, panels in the inner",
     "X is read once a product, and may be larger than the cache",
     rejected = { { "panels outside", "d_model 512 and 768: 3 % slower, together with the tiles' choice" } } },

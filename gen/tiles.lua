@@ -61,6 +61,12 @@ function M.word_at(to, word)
   return block * (to.block * to.step) + (word - block * to.block)
 end
 
+-- The name of a function that does `what` with some rows of as many numbers: blocks of words lie as far apart as the
+-- tensor has rows.
+function M.label(what, to, rows, cols)
+  return ("%s_%d%sx%d"):format(what, rows, to.block and to.rows ~= rows and "of" .. to.rows or "", cols)
+end
+
 -- K steps that a word of operand B has: of quants several, whatever a step multiplies.
 function M.in_step(product)
   local quant = product.quant

@@ -4,8 +4,9 @@
 -- of its axes, outermost first, for each batch entry and, where per = "heads", for each block of heads. An axis is
 -- { var, items, total, grain }: its places are numbered, an item { first, count } having those from `first` on; a task
 -- has `grain` places of it, one if that is missing; queries(item), if it is there, tells the first query of the item's
--- first place, and how many each place has. emit(K, place, stage, item, i, ...) records the work at one place:
--- an item and the place in it for each axis. Stages of one phase stand behind each other, and do not wait for each
+-- first place, and how many each place has; along: what stages read at its places, which have these in common then if
+-- they stand behind each other. emit(K, place, stage, item, i, ...) records the work at one place: an item and the
+-- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each
 -- other.
 --
 -- `place` has the pointers of a batch entry (entry_pointers), the lengths that are read, hb (the number of the head
@@ -114,10 +115,17 @@ end
 -- used at once, in the same place for every block.
 local function forward(K, e)
   local stages, told = K.plan.walked, nil
-  local function run(stage)
+  local function run(first, last)
+    local stage = stages[first]
     if stage.title and stage.title ~= told then K.t:note(stage.title) end
     told = stage.title
-    each_place(K, e, stage.axes, function(...) K:of(stage.phase, kinds.of(stage).emit, e, stage, ...) end)
+    each_place(K, e, stage.axes, function(...)
+      for j = first, last do K:of(stages[j].phase, kinds.of(stages[j]).emit, e, stages[j], ...) end
+    end)
+  end
+  local function in_common(j)
+    local along = stages[j].axes[1].along
+    return along and stages[j + 1].axes[1].along == along
   end
   e.heads_slot, e.task_slot = 0, 0
   local i = 1
@@ -125,7 +133,13 @@ local function forward(K, e)
     local last = i
     while stages[i].per == "heads" and stages[last + 1] and stages[last + 1].per == "heads" do last = last + 1 end
     local function all()
-      for j = i, last do run(stages[j]) end
+      local first = i
+      for j = i, last do
+        if j == last or not in_common(j) then
+          run(first, j)
+          first = j + 1
+        end
+      end
     end
     if stages[i].per == "heads" then
       K:each("hb", K.plan.head_blocks, function(hb)

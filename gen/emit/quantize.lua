@@ -81,17 +81,14 @@ end
 -- x[rows][cols] -> words[rows], as `to` has them, and scales[rows].
 function M.rows(K, x)
   local lanes = K.plan.isa.lanes
-  local function name(of, rows) -- blocks of words lie as far apart as the tensor has rows
-    return ("%s_%d%sx%d"):format(of, rows, x.to.block and x.to.rows ~= rows and "of" .. x.to.rows or "", x.cols)
-  end
   local function blocks(p, first, rows)
     local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.to.row) },
                      { "scales", "out", p.scales:at(first) } }
-    K:part(name("quantize_rows", rows), ("%d rows of %d numbers in int8."):format(rows, x.cols), params, function(q)
+    K:part(tiles.label("quantize_rows", x.to, rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols), params, function(q)
       block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, to = x.to }, rows)
     end)
   end
-  K:part(name("quantize", x.rows), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
+  K:part(tiles.label("quantize", x.to, x.rows, x.cols), ("%d rows of %d numbers in int8."):format(x.rows, x.cols),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
       K:each("block", x.rows // lanes, function(i) blocks(p, i * lanes, lanes) end)
       if x.rows % lanes > 0 then blocks(p, x.rows - x.rows % lanes, x.rows % lanes) end

@@ -12,7 +12,7 @@ local turn_of = require "turn"
 local turning = require "emit.turn"
 local widening = require "emit.widening"
 
-local M = { phase = project.phase, title = project.title, per = project.per, axes = project.axes }
+local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once }
 
 -- The list with copies where they are needed, for groups that are planned.
 function M.rewrite(plan, list)

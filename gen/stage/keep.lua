@@ -6,7 +6,7 @@ local graph = require "graph"
 local project = require "stage.project"
 local transpose = require "emit.transpose"
 
-local M = { phase = "keep", title = "rows into the cache", per = project.per, axes = project.axes }
+local M = { phase = "keep", title = "rows into the cache", per = project.per, axes = project.at_once }
 
 local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zero
 

@@ -6,7 +6,7 @@ local project = require "stage.project"
 local score = require "score.init"
 local tiles = require "tiles"
 
-local M = { phase = "key_rows", title = "rows of K", per = "heads", axes = project.axes }
+local M = { phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once }
 
 -- The list with this stage in front of attention, if it is needed.
 function M.rewrite(plan, list)

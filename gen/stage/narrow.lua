@@ -30,7 +30,7 @@ function M.emit(K, place, _, part, i)
   local first = i * part.size + part.at
   local params = { { "x", "in", place[input.name]:at(first * input.cols) },
                    { "pairs", "out", K.plan.memory:at(place, to.name):at(first * to.row) } }
-  K:part(("narrow_%dx%d"):format(part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
+  K:part(tiles.label("narrow", to, part.size, input.cols), ("%d rows of %d numbers in pairs."):format(
     part.size, input.cols), params, function(p)
     local function row(r, first)
       local function store(word, numbers)

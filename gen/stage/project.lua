@@ -150,13 +150,13 @@ local function each_part(K, run, from, count, few, build)
 end
 
 -- All rows by all panels: the panels are the inner loop, but of tile registers, and where each fetches the next one.
-local function record_tiles(K, stage, p)
+local function record_tiles(K, stage, p, runs)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
   local output, ahead = K.plan.stage.output, not product.parts and K.plan.fetch
   local behind = output and output.product.floats or 0 -- Wo, behind the last product
   local crosses = ahead and fetch.crosses(K.plan, product, behind)
   local total, before = 0, {}
-  for _, run in ipairs(product.runs[1]) do total, before[run] = total + run.count, total end
+  for _, run in ipairs(runs) do total, before[run] = total + run.count, total end
   local function next_of(block, panel, i)
     if not ahead then return nil end
     local next, width = fetch.next(product, block, panel, behind, crosses)
@@ -166,7 +166,7 @@ local function record_tiles(K, stage, p)
     local column = j * block.width + block.at
     local function row_of(i) return (i + from) * run.size + run.at end
     product_of.each_tile(K, product, block, run.size, count, {
-      label = stage.name, alone = #product.runs[1] == 1, bias = p.bias and p.bias:at(column),
+      label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column),
       a = function(i, k0)
         return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
                  passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
@@ -188,14 +188,14 @@ local function record_tiles(K, stage, p)
     choices.add(K.t.why, a.block and "panels_outside" or pass and "panels_pass" or "project_order")
   end
   local spans = {}
-  for i, run in ipairs(product.runs[1]) do spans[i] = { span_of(K, run, p.bounds) } end
+  for i, run in ipairs(runs) do spans[i] = { span_of(K, run, p.bounds) } end
   local few = not ahead and a.block and tiles.keeps_sums(product) and tiles.TOGETHER
   if a.block and not few or panels_first then
     return product_of.each_panel(K, product, function(block, j, panel)
-      for i, run in ipairs(product.runs[1]) do tiles_of(run, spans[i][1], spans[i][2], block, j, panel) end
+      for i, run in ipairs(runs) do tiles_of(run, spans[i][1], spans[i][2], block, j, panel) end
     end)
   end
-  for i, run in ipairs(product.runs[1]) do
+  for i, run in ipairs(runs) do
     each_part(K, run, spans[i][1], spans[i][2], few, function(first, some)
       product_of.each_panel(K, product, function(block, j, panel) tiles_of(run, first, some, block, j, panel) end)
     end)
@@ -271,34 +271,69 @@ end
 -- Rows of C before those that a stage makes.
 function M.rows_before(stage, past) return stage.c.at == "cache" and past or 0 end
 
--- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to.
-function M.record(K, place, stage, more, record)
+-- The function that projects a block of heads; `record` does it with its parameters, which `more` adds to. part: { row,
+-- rows } of X, if it is not all of them.
+function M.record(K, place, stage, more, record, part)
   local plan, memory = K.plan, K.plan.memory
   local past, bounds = stage.behind and place[stage.behind], M.bounds_of(K, place, stage)
   K.role = stage.name
-  local params = { { "x", "in", memory:tensor(place, stage.a) }, { "w", "in", memory:at(place, "w" .. stage.letter) },
-                   { "out", "out", memory:at(place, stage.name):at(M.rows_before(stage, past) * stage.c.row) } }
+  local row = part and part.row or 0
+  local before = M.rows_before(stage, past) + expr.share(row, down(stage.c))
+  local params = { { "x", "in", memory:tensor(place, stage.a):at(row * stage.a.row) },
+                   { "w", "in", memory:at(place, "w" .. stage.letter) },
+                   { "out", "out", memory:at(place, stage.name):at(before * stage.c.row) } }
   if stage.bias then params[#params + 1] = { "bias", "in", memory:at(place, "b" .. stage.letter) } end
-  if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales) } end
+  if stage.a.scales then params[#params + 1] = { "row_scales", "in", memory:at(place, stage.a.scales):at(row) } end
   if past then params[#params + 1] = { "past", "int", past } end
   local bounded = M.bounded(K, bounds, params, record)
   local turns = stage.turn and turning.key_params(K, place, stage.turn) or {}
   table.move(turns, 1, #turns, #params + 1, params)
   table.move(more, 1, #more, #params + 1, params)
   local heads = graph.in_block(plan, stage)
-  K:part("project_" .. stage.name, ("Projects %s of %d head%s."):format(stage.name, heads, heads > 1 and "s" or ""),
-    params, function(p)
+  K:part("project_" .. stage.name .. (part and "_" .. part.rows or ""), ("Projects %s of %d head%s%s."):format(
+    stage.name, heads, heads > 1 and "s" or "", part and (" for %d rows"):format(part.rows) or ""), params, function(p)
     bounded(p)
     M.finish(K, stage, p)
   end)
   K.role = nil
 end
 
-function M.emit(K, place, stage)
-  M.record(K, place, stage, {}, function(p) record_tiles(K, stage, p) end)
+function M.emit(K, place, stage, item, i)
+  local runs, part = stage.product.runs[1], nil
+  if item.tiles then
+    local size = runs[1].size
+    part = { row = (item.first + i) * (tiles.TOGETHER * size), rows = item.tiles * size }
+    runs = { { size = size, count = item.tiles, at = 0 } }
+    choices.add(K.t.why, "parts")
+  end
+  M.record(K, place, stage, {}, function(p) record_tiles(K, stage, p, runs) end, part)
 end
 
-function M.axes() return { { var = "which", items = { { first = 0, count = 1 } }, total = 1 } } end
+-- All rows at once.
+function M.at_once() return { { var = "which", items = { { first = 0, count = 1 } }, total = 1 } } end
+
+-- Whether tiles of rows are taken a few at a time, by the weights of keys, values and queries in turn: rows of X that
+-- the second-level cache does not keep, where nothing says how many are asked for, or is done behind the last one.
+local function in_parts(plan, stage)
+  local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
+  for _, read in ipairs(plan.scores.reads) do
+    if read.kind == "int" then return false end
+  end
+  local margin = stage.letter == "v" and not c.passing and plan.kv_rows > plan.cfg.seq_kv
+  return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
+    and not (stage.turn or stage.behind or stage.fill or c.in_place or margin)
+    and product.multiply.b.bytes * product.steps * stage.rows > plan.cpu.cached
+end
+
+function M.axes(plan, stage)
+  if not in_parts(plan, stage) then return M.at_once() end
+  local few, run = tiles.TOGETHER, stage.product.runs[1][1]
+  local count = run.count
+  local items = { { first = 0, count = count // few, tiles = few } }
+  if count % few > 0 then items[2] = { first = count // few, count = 1, tiles = count % few } end
+  return { { var = "part", items = items, total = tiles.ceil_div(count, few),
+             along = ("%s %dx%d"):format(stage.a.name, count, run.size) } }
+end
 
 function M.statements(count, plan, stage)
   local product = stage.product

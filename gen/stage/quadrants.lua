@@ -15,7 +15,7 @@ local product_of = require "emit.product"
 local project = require "stage.project"
 local tiles = require "tiles"
 
-local M = { phase = project.phase, title = project.title, per = project.per, axes = project.axes,
+local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once,
             statements = project.statements,
             error = 2 } -- times as large: rows and columns of a quadrant share sums
 
