@@ -67,7 +67,7 @@ M.rows = {
     fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 1048576 },
               { kind = "shares", queries = { 24, 64 }, bytes = 33554432 } },
     tiling = { dot = 16, load = 12, store = 13,
-               fetch = { { kind = "shares", queries = { 65, 128 }, bytes = 2097152 } } } },
+               fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 2097152 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
     fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },

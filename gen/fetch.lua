@@ -9,9 +9,6 @@ local tiles = require "tiles"
 
 local M = {}
 
--- Rows that tile registers take with one panel.
-local function most_rows(plan) return tiles.TOGETHER * 2 * plan.isa.tile end
-
 local function no_instruction(op)
   return function(plan) return not plan.isa.rows[op] end, function(plan)
     return ("has no effect with isa = %s, which has no such instruction"):format(plan.isa.name)
@@ -24,12 +21,7 @@ local no_vectors = { function(plan) return plan.product.coarse or plan.weights.q
 local against = {
   panels = { { no_instruction "prefetch" }, no_vectors,
              { function(plan) return plan.product.tiled end, "tile registers take shares" } },
-  shares = { { no_instruction "prefetch_far" }, no_vectors,
-             { function(plan)
-                 return plan.product.tiled and math.max(plan.cfg.seq, plan.cfg.seq_kv) > most_rows(plan)
-               end,
-               function(plan) return ("has no effect with tile registers and more than %d queries or keys"):format(
-                 most_rows(plan)) end } },
+  shares = { { no_instruction "prefetch_far" }, no_vectors },
 }
 
 -- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares` or `none`.
@@ -63,7 +55,8 @@ function M.stay(plan, product) return product.multiply.b.bytes * product.floats 
 -- Whether the tiles of such a product fetch from the next one, whose panels lie behind its own. behind: numbers that
 -- follow those of the product.
 function M.crosses(plan, product, behind)
-  return plan.fetch == "shares" and not product.multiply.tiled and behind >= product.floats and M.stay(plan, product)
+  local alone = product.multiply.tiled and not (tiles.keeps_sums(product) and tiles.count(product) > tiles.TOGETHER)
+  return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
 end
 
 -- Where what is fetched beside a panel of a block begins, and how wide it is. It lies behind the panel or, where tiles

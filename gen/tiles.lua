@@ -20,6 +20,13 @@ M.TOGETHER = 4
 -- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
 function M.keeps_sums(product) return product.multiply.tiled and product.chunks.count > 1 end
 
+-- Tiles of rows of a product's first set.
+function M.count(product)
+  local count = 0
+  for _, run in ipairs(product.runs[1]) do count = count + run.count end
+  return count
+end
+
 function M.ceil_div(a, b) return (a + b - 1) // b end
 function M.round_up(a, b) return M.ceil_div(a, b) * b end
 

@@ -198,8 +198,8 @@ def grid(rows):
                 dict(h=12, d_model=384, dk=32, seq=128),
                 *(base(d_model=n, dv=64, dtype="f16", sum_dtype="f16") for n in (16, 63, 64, 65, 128, 131, 193)),
                 base(**{**everything, "dv": 10}, dtype="f16", sum_dtype="f16"),
-                # Rows of X in blocks that lie apart, as those of tile registers do; more of X, and of weights, than stays
-                # in a cache.
+                # Rows of X in blocks that lie apart, as those of tile registers do; more of X, and of weights, than a
+                # cache keeps.
                 *(dict(h=2, d_model=40, dk=16, seq=64, seq_kv=100, attention="cross", dtype=kind)
                   for kind in ("bf16", "int8")),
                 dict(h=1, d_model=1024, dk=16, seq=270, dtype="bf16"),

@@ -256,8 +256,6 @@ MERGED = "h=1 d_model=24 dk=32 seq=19 isa=avx2"
      "fetch = shares: has no effect with weights that no vectors of numbers are"),
     ("h=2 d_model=64 dk=32 seq=16 isa=amx dtype=bf16 fetch=panels",
      "fetch = panels: tile registers take shares"),
-    ("h=2 d_model=64 dk=32 seq=160 isa=amx dtype=bf16 fetch=shares",
-     "fetch = shares: has no effect with tile registers and more than 128 queries or keys"),
     ("h=2 d_model=24 dk=4 seq=16 isa=avx2 project=qkv qkv=joint fetch=panels",
      "fetch = panels: has no effect where no projection goes through the rows panel by panel"),
 ])

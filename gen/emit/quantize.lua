@@ -84,7 +84,8 @@ function M.rows(K, x)
   local function blocks(p, first, rows)
     local params = { { "x", "in", p.x:at(first * x.cols) }, { "words", "out", p.words:at(first * x.to.row) },
                      { "scales", "out", p.scales:at(first) } }
-    K:part(tiles.label("quantize_rows", x.to, rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols), params, function(q)
+    K:part(tiles.label("quantize_rows", x.to, rows, x.cols), ("%d rows of %d numbers in int8."):format(rows, x.cols),
+      params, function(q)
       block(K, { x = q.x, words = q.words, scales = q.scales, cols = x.cols, to = x.to }, rows)
     end)
   end

@@ -149,14 +149,16 @@ local function each_part(K, run, from, count, few, build)
   K:each("part", expr.ceil_div(count, few), function(i) build(from + i * few, expr.min(few, count - i * few)) end)
 end
 
--- All rows by all panels: the panels are the inner loop, but of tile registers, and where each fetches the next one.
+-- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where each of them fetches
+-- the next one. p.number: that of the first tile, if it is not the first of all.
 local function record_tiles(K, stage, p, runs)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
   local output, ahead = K.plan.stage.output, not product.parts and K.plan.fetch
   local behind = output and output.product.floats or 0 -- Wo, behind the last product
   local crosses = ahead and fetch.crosses(K.plan, product, behind)
-  local total, before = 0, {}
-  for _, run in ipairs(runs) do total, before[run] = total + run.count, total end
+  local total, before = tiles.count(product), {}
+  local number = p.number or 0
+  for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(block, panel, i)
     if not ahead then return nil end
     local next, width = fetch.next(product, block, panel, behind, crosses)
@@ -189,7 +191,7 @@ local function record_tiles(K, stage, p, runs)
   end
   local spans = {}
   for i, run in ipairs(runs) do spans[i] = { span_of(K, run, p.bounds) } end
-  local few = not ahead and a.block and tiles.keeps_sums(product) and tiles.TOGETHER
+  local few = not panels_first and a.block and tiles.keeps_sums(product) and tiles.TOGETHER
   if a.block and not few or panels_first then
     return product_of.each_panel(K, product, function(block, j, panel)
       for i, run in ipairs(runs) do tiles_of(run, spans[i][1], spans[i][2], block, j, panel) end
@@ -302,11 +304,13 @@ function M.emit(K, place, stage, item, i)
   local runs, part = stage.product.runs[1], nil
   if item.tiles then
     local size = runs[1].size
-    part = { row = (item.first + i) * (tiles.TOGETHER * size), rows = item.tiles * size }
+    local number = (item.first + i) * tiles.TOGETHER
+    part = { row = number * size, rows = item.tiles * size, number = number }
     runs = { { size = size, count = item.tiles, at = 0 } }
     choices.add(K.t.why, "parts")
   end
-  M.record(K, place, stage, {}, function(p) record_tiles(K, stage, p, runs) end, part)
+  local more = part and { { "number", "int", part.number } } or {}
+  M.record(K, place, stage, more, function(p) record_tiles(K, stage, p, runs) end, part)
 end
 
 -- All rows at once.
