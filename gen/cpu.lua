@@ -14,8 +14,8 @@ local M = {}
 --   set_lines          lines that a set of the nearest cache holds
 --   far_bytes          bytes a cycle from behind the second-level cache, where that decides what tiles few rows have
 --                      (measured, Granite Rapids and Zen 5)
---   fetch              how weights are fetched ahead (fetch.lua): `kind`, for `queries` from a number on up to another,
---                      and from so many `bytes` of a layer's weights on; the first row that holds (measured)
+--   fetch              how weights are fetched ahead (fetch.lua): { kind, least and most queries, least bytes of a
+--                      layer's weights }, of which the first holds that may (measured)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
 --                      a panel of weights passes through the other half
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
@@ -36,7 +36,7 @@ local generic = {
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
   ports = {}, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
   tiling = { dot = 16, load = 12, store = 13, fetch = {} },
-  fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 1048576 } },
+  fetch = { { "shares", 65, math.huge, 1048576 } },
 }
 
 local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
@@ -56,7 +56,7 @@ M.rows = {
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 24,
-    fetch = { { kind = "panels", queries = { 4, 64 }, bytes = 18874368 } }, narrow = 1, lacks = { "avx512_fp16" },
+    fetch = { { "panels", 4, 64, 18874368 } }, narrow = 1, lacks = { "avx512_fp16" },
     slots = { div = 10, sqrt = 18 },
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
@@ -64,10 +64,10 @@ M.rows = {
     is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } }, mark = "amx_tile",
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far_bytes = 8,
     cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
-    fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 1048576 },
-              { kind = "shares", queries = { 24, 64 }, bytes = 33554432 } },
+    fetch = { { "shares", 65, math.huge, 1048576 },
+              { "shares", 24, 64, 33554432 } },
     tiling = { dot = 16, load = 12, store = 13,
-               fetch = { { kind = "shares", queries = { 65, math.huge }, bytes = 2097152 } } } },
+               fetch = { { "shares", 65, math.huge, 2097152 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
     fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },

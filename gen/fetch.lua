@@ -29,8 +29,9 @@ function M.kind(plan)
   local cfg, facts = plan.cfg, plan.product.tiled and plan.cpu.tiling or plan.cpu
   if cfg.fetch then return cfg.fetch end
   for _, row in ipairs(facts.fetch) do
-    local holds = cfg.seq >= row.queries[1] and cfg.seq <= row.queries[2] and tiles.weight_bytes(plan) >= row.bytes
-    if holds and not choices.against(against[row.kind], plan) then return row.kind end
+    local kind, least, most, bytes = table.unpack(row)
+    local holds = cfg.seq >= least and cfg.seq <= most and tiles.weight_bytes(plan) >= bytes
+    if holds and not choices.against(against[kind], plan) then return kind end
   end
   return "none"
 end
@@ -43,7 +44,7 @@ function M.choose(plan)
   local rule = choices.against(against[kind], plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
   if not rule then
-    choices.add(plan.why, "fetched_" .. kind)
+    choices.add(plan.why, kind == "panels" and "fetched_panels" or "fetched_shares")
     return kind
   end
   if plan.cfg.fetch then tiles.refuse("fetch", kind, rule) end

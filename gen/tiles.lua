@@ -20,10 +20,10 @@ M.TOGETHER = 4
 -- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
 function M.keeps_sums(product) return product.multiply.tiled and product.chunks.count > 1 end
 
--- Tiles of rows of a product's first set.
-function M.count(product)
+-- Tiles of a set of rows of a product, the first one if none is named.
+function M.count(product, set)
   local count = 0
-  for _, run in ipairs(product.runs[1]) do count = count + run.count end
+  for _, run in ipairs(product.runs[set or 1]) do count = count + run.count end
   return count
 end
 

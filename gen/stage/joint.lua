@@ -81,8 +81,7 @@ end
 
 -- Whether its weights stay in the second-level cache, or meet no second tile of rows.
 function M.stays_near(plan, stage)
-  local runs = stage.product.runs[1]
-  return fetch.stay(plan, stage.product) or #runs == 1 and runs[1].count == 1
+  return fetch.stay(plan, stage.product) or tiles.count(stage.product) == 1
 end
 
 function M.sections(plan, stage, add)

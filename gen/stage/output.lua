@@ -106,17 +106,12 @@ local function scaled_rows(stage) return stage.a.scaled == "rows" end
 local function record(K, stage, pieces, block, panel, next, bias)
   local t, plan, product = K.t, K.plan, stage.product
   local d, names, queries, total = stage.cols, {}, 0, 0
-  local function tiles_in(piece)
-    local count = 0
-    for _, run in ipairs(product.runs[piece.kind]) do count = count + run.count end
-    return count
-  end
   local params = { { "panel", "in", panel }, { "bias", "in", bias } }
   if next then params[3] = { "next", "in", next } end
   for i, piece in ipairs(pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used
-    total = total + piece.count * tiles_in(piece)
+    total = total + piece.count * tiles.count(product, piece.kind)
     params[#params + 1] = { "o" .. i, "in", piece.o }
     if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
     params[#params + 1] = { "y" .. i, "out", piece.y }
@@ -162,7 +157,7 @@ local function record(K, stage, pieces, block, panel, next, bias)
         tiles_of(runs[1], before, piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
       else
         K:each("g", piece.count, function(g)
-          local number = g * tiles_in(piece) + before
+          local number = g * tiles.count(product, piece.kind) + before
           for _, run in ipairs(runs) do
             K:each("tile", run.count, function(j)
               local row = j * run.size + run.at
@@ -181,7 +176,7 @@ local function record(K, stage, pieces, block, panel, next, bias)
           end
         end)
       end
-      before = before + piece.count * tiles_in(piece)
+      before = before + piece.count * tiles.count(product, piece.kind)
     end
   end)
 end
