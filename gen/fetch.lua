@@ -44,7 +44,8 @@ function M.choose(plan)
   local rule = choices.against(against[kind], plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
   if not rule then
-    choices.add(plan.why, kind == "panels" and "fetched_panels" or "fetched_shares")
+    local whole = kind == "panels"
+    choices.add(plan.why, whole and "fetched_panels" or "fetched_shares")
     return kind
   end
   if plan.cfg.fetch then tiles.refuse("fetch", kind, rule) end
