@@ -335,11 +335,13 @@ end
 
 function Tape:result(value) self:push { kind = "result", result = value } end
 
-function Tape:int(name, value)
+-- name = value, an integer, where that is no constant and no name; range: { least, most } of it, where that is known by
+-- more than its text.
+function Tape:int(name, value, range)
   if expr.is_const(value) or expr.is_var(value) then return value end
   self:push { kind = "int", name = name, value = value }
   local least, most = expr.range(value)
-  return expr.var(name, least and { least, most })
+  return expr.var(name, range or least and { least, most })
 end
 
 -- name = the element of the int array `base` at `off`

@@ -185,13 +185,13 @@ local function end_tile(K, tile)
   end)
 end
 
--- A few row tiles of a panel in tile registers, one at least: the products of each beside the end of the one before. Of
+-- A few row tiles of a panel in tile registers: the products of each beside the end of the one before. Of
 -- chunks all but the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns
 -- makes them.
 local function few_tiles(K, product, block, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
   local kept, size = tiles.keeps_sums(product), tiled.size(isa, rows, block.vecs)
-  K.t:block(function()
+  local function all()
     local sums = K.t:buffer("sums", (kept and tiles.TOGETHER or 1) * size)
     local function placed(i, ...)
       local one = tile(i, ...)
@@ -213,7 +213,9 @@ local function few_tiles(K, product, block, rows, count, tile)
         { c = before.c.p, row_scales = before.a.scales, from = kept and -size or 0 })
     end)
     end_tile(K, placed(count - 1, mode, k0, chunks.last))
-  end)
+  end
+  if expr.is_const(count) then return K.t:block(all) end
+  K.t:when(0, count, all)
 end
 
 -- C of `count` row tiles of a panel, each of `rows` rows. of: label, bias, a(i, k0), b(i, k0) and c(i) of tile i, as
@@ -230,13 +232,14 @@ function M.each_tile(K, product, block, rows, count, of)
   end
   choices.add(K.t.why, "ends_beside")
   if tiles.keeps_sums(product) then choices.add(K.t.why, "near_chunks") end
-  local most = tiles.keeps_sums(product) and tiles.TOGETHER
-  if not most or expr.is_const(count) and count <= most then
-    return K.t:when(0, count, function() few_tiles(K, product, block, rows, count, tile) end)
+  local most, _, at_most = tiles.keeps_sums(product) and tiles.TOGETHER, expr.range(count)
+  if not most or at_most and at_most <= most then
+    return few_tiles(K, product, block, rows, count, tile)
   end
   K:each("few", expr.ceil_div(count, most), function(n)
     local first = n * most
-    few_tiles(K, product, block, rows, expr.min(most, count - first), function(i, ...) return tile(first + i, ...) end)
+    local some = K.t:int("some", expr.min(most, count - first), { 1, most })
+    few_tiles(K, product, block, rows, some, function(i, ...) return tile(first + i, ...) end)
   end)
 end
 

@@ -139,14 +139,16 @@ local function span_of(K, run, bounds)
   if bounds.first then
     from = K.t:int("from" .. run.at, expr.div(expr.max(bounds.first - run.at, 0), run.size))
   end
-  return from, count - from
+  return from, K.t:int("tiles" .. run.at, count - from, { -(run.at + run.count * run.size), run.count })
 end
 
 -- build(first, some) for `count` tiles of a run from number `from` on: one at a time, or a few.
 local function each_part(K, run, from, count, few, build)
   if not few then return K:each("tile", count, function(i) build(from + i, 1) end) end
   if run.count <= few then return build(from, count) end
-  K:each("part", expr.ceil_div(count, few), function(i) build(from + i * few, expr.min(few, count - i * few)) end)
+  K:each("part", expr.ceil_div(count, few), function(i)
+    build(from + i * few, K.t:int("some", expr.min(few, count - i * few), { 1, few }))
+  end)
 end
 
 -- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where each of them fetches

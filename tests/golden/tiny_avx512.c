@@ -197,9 +197,8 @@ static NOINLINE void keys_5x8_k8(const float *a, const float *b, float *c) {
 
 /* Projects keys of 2 heads. */
 static NOINLINE void project_keys(const float *x, const float *w, float *out, ptrdiff_t len) {
-  for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
-    keys_5x8_k8(x + 40 * tile, w, out + 80 * tile);
-  }
+  const ptrdiff_t tiles0 = 1 < (len + 4) / 5 ? 1 : (len + 4) / 5;
+  for (ptrdiff_t tile = 0; tile < tiles0; ++tile) keys_5x8_k8(x + 40 * tile, w, out + 80 * tile);
 }
 
 /* A tile of 5 rows and 8 columns, 8 K steps. */
@@ -219,7 +218,8 @@ static NOINLINE void values_5x8_k8(const float *a, const float *b, const float *
 /* Projects values of 2 heads. */
 static NOINLINE void project_values(const float *x, const float *w, float *out, const float *bias,
     ptrdiff_t len) {
-  for (ptrdiff_t tile = 0; tile < (1 < (len + 4) / 5 ? 1 : (len + 4) / 5); ++tile) {
+  const ptrdiff_t tiles0 = 1 < (len + 4) / 5 ? 1 : (len + 4) / 5;
+  for (ptrdiff_t tile = 0; tile < tiles0; ++tile) {
     values_5x8_k8(x + 40 * tile, w, bias, out + 80 * tile);
   }
   for (ptrdiff_t row = 0; row < 5 - len; ++row) {
