@@ -116,7 +116,8 @@ def command_of(build, name):
         own = VENV / "bin/python"
         return [own if own.exists() else sys.executable, HERE / "worker.py", build["module"]], {}, False
     source = HERE / build["source"]
-    program = compile_c(WORK / f"{name}_{source.stem}", [*NATIVE, f"-I{HERE}", source, worker_object(), *build["flags"], "-lm"],
+    program = compile_c(WORK / f"{name}_{source.stem}",
+                        [*NATIVE, f"-I{HERE}", source, worker_object(), *build["flags"], "-lm"],
                         [source, worker_object(), *HERE.glob("*.h")])
     return [program], build["environment"], True
 
