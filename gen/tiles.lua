@@ -144,9 +144,11 @@ local function near_steps(target, pad)
   return math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
 end
 
--- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
-function M.k_chunks(target, steps)
+-- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be. Rounded
+-- results are of one chunk, but for tile registers, whose sums stay apart.
+function M.k_chunks(target, steps, rounded)
   local quant = target.product.quant
+  if rounded and not target.product.tiled then return M.one_chunk(steps) end
   if target.product.coarse then return M.one_chunk(steps) end -- emit/coarse.lua has parts of its own
   local pad = target.product.pad or 1
   if target.product.tiled then return M.chunks(steps, target.cfg.k_block or near_steps(target, pad), pad) end
@@ -349,8 +351,8 @@ end
 -- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply =
 -- the target's product, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
 -- block and of `depth` rows: panels = their number, floats = their size, and where a block's begin, first and panel.
--- keys: the schedule's for rows and vectors.
-function M.columns(target, keys, sets, columns, steps, a_order)
+-- keys: the schedule's for rows and vectors. rounded: results are stored rounded, and no chunk is added to them then.
+function M.columns(target, keys, sets, columns, steps, a_order, rounded)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
     local product = { blocks = M.vector_blocks(isa, columns, vectors, false, target.product.apart), runs = {} }
@@ -376,7 +378,7 @@ function M.columns(target, keys, sets, columns, steps, a_order)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
-  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps), M.depth(target.product, steps)
+  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, rounded), M.depth(target.product, steps)
   best.multiply = target.product
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do

@@ -50,10 +50,7 @@ function M.plan(plan, stage)
     sets[i] = { rows = group.used, count = group.count, even = plan.product.deep }
   end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
-    "columns")
-  if plan.arrays.round and not plan.product.tiled then -- sums are not stored
-    stage.product.chunks = tiles.one_chunk(stage.product.steps)
-  end
+    "columns", plan.arrays.round)
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end

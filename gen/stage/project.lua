@@ -28,10 +28,8 @@ function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep, twice = plan.product.tiled } },
-    graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows")
-  if (stage.c.held or stage.c.pairs and not stage.c.in_place) and not plan.product.tiled then
-    stage.product.chunks = tiles.one_chunk(stage.product.steps) -- sums are not stored
-  end
+    graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows",
+    stage.c.held or stage.c.pairs and not stage.c.in_place)
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
 end
