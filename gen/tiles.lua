@@ -144,8 +144,8 @@ local function near_steps(target, pad)
   return math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
 end
 
--- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be. Rounded
--- results are of one chunk, but for tile registers, whose sums stay apart.
+-- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
+-- Rounded results are of one chunk, but for tile registers, whose sums stay apart.
 function M.k_chunks(target, steps, rounded)
   local quant = target.product.quant
   if rounded and not target.product.tiled then return M.one_chunk(steps) end
