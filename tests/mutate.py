@@ -276,7 +276,7 @@ MUTATIONS = [
     ("a context that is not rounded", "emit/context.lua", "round = block.final and p.o.type.rounded", "round = false"),
     ("an input that fills a cache and is not widened", "inputs.lua", "for _, fill in ipairs { true, false }",
      "for _, fill in ipairs { false }"),
-    ("partial sums of y that are rounded", "stage/output.lua", "if plan.arrays.round and", "if false and"),
+    ("partial sums of y that are rounded", "stage/output.lua", '"columns", plan.arrays.round)', '"columns")'),
     ("bfloat16 that is cut off in memory", "isa/avx2.lua", "_mm256_srli_epi32(_mm256_or_si256(sum, none), 16)",
      "_mm256_srli_epi32(_mm256_or_si256(bits, none), 16)"),
     ("NaN of bfloat16 that is lost", "isa/x86.lua", "$p_set1_epi32(0x7FC00000)", "$p_set1_epi32(0x7F800000)"),
