@@ -254,7 +254,8 @@ M.rows = {
     "many queries read weights from behind that cache, and multiply them long enough meanwhile",
     rejected = { { "fetch=none", "Granite Rapids, slower: 768_12_64_80 by 24 %, 2048_32_64_64 by 23, xformer_base " ..
                    "and bert_base_128 by 10, minilm by 9, deit_s by 7, bert_base_512 and gpt2_1024 by 4, " ..
-                   "whisper_tiny by 2, 2048_32_64_8 by 102, _4 by 83, _16 by 46; with tile registers in bf16 and int8 bert_base_128 by 10 and 5 %, " ..
+                   "whisper_tiny by 2, 2048_32_64_8 by 102, _4 by 83, _16 by 46; with tile registers in bf16 and " ..
+                   "int8 bert_base_128 by 10 and 5 %, " ..
                    "bert_base_512 by 4 and 2, gpt2_1024 by 2 and 3, 1024_16_64_384 by 6 and 5" },
                  { "the next panel instead of what follows all panels of a product, which a tile of X meets one by " ..
                    "one", "xformer_base 4 % slower, bert_base_512 and deit_s 2, bert_base_128 1.6" },
