@@ -1,7 +1,7 @@
 -- Weights that are fetched while those before them are multiplied. With `panels` a panel serves all rows of X, and each
 -- tile of these fetches the whole next panel into the nearest cache: for few queries, whose weights come from far. With
 -- `shares` each tile fetches a share of what is next into the second-level cache: for more queries, which multiply at
--- least as long as the weights take to come.
+-- least as long as the weights take to come, and for few where a core's facts say so.
 
 local choices = require "choices"
 local expr = require "expr"

@@ -6,8 +6,7 @@
 -- has `grain` places of it, one if that is missing; queries(item), if it is there, tells the first query of the item's
 -- first place, and how many each place has; along: what stages read at its places, which have these in common then if
 -- they stand behind each other. emit(K, place, stage, item, i, ...) records the work at one place: an item and the
--- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each
--- other.
+-- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each other.
 --
 -- `place` has the pointers of a batch entry (entry_pointers), the lengths that are read, hb (the number of the head
 -- block), and heads_slot and task_slot, the parts of the workspace for what is projected and for a task.

@@ -25,11 +25,9 @@ end
 function M.operand(product, block, panel, k0, next)
   local own, width = product.multiply, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
-  local at = expr.share(k0, quant and in_step or 1) * width
-  local b = { p = panel:at(at), step = width, product = own }
-  if next then
-    b.next, b.fetched, b.far = next.p:at(expr.share(k0, quant and in_step or 1) * next.numbers), next.numbers, next.far
-  end
+  local word = expr.share(k0, quant and in_step or 1)
+  local b = { p = panel:at(word * width), step = width, product = own }
+  if next then b.next, b.fetched, b.far = next.p:at(word * next.numbers), next.numbers, next.far end
   if quant then
     local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
     b.scales = panel:at(row * width):as(own.scales)
@@ -47,7 +45,7 @@ end
 local function operand_b(K, tile, p)
   local b, t, product, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.product, p.next, tile.b.fetched
   if not next then return b end
-  local bytes = product.tiled and 4 or product.b.bytes
+  local bytes = product.b.bytes
   b.beside = { { p = next, step = numbers } }
   if product.tiled then
     function b.fetch(k) fetch(t, bytes, t.isa.tile * numbers, next:at(k * numbers), "prefetch_far") end
@@ -185,9 +183,8 @@ local function end_tile(K, tile)
   end)
 end
 
--- A few row tiles of a panel in tile registers: the products of each beside the end of the one before. Of
--- chunks all but the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns
--- makes them.
+-- A few row tiles of a panel in tile registers: the products of each beside the end of the one before. Of chunks all
+-- but the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
 local function few_tiles(K, product, block, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
   local kept, size = tiles.keeps_sums(product), tiled.size(isa, rows, block.vecs)

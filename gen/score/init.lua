@@ -198,6 +198,14 @@ function M.of_head(scores, values, at, biases)
   return own
 end
 
+-- Whether a run says lengths or places: how many keys or rows there are, or from where on.
+function M.reads_lengths(scores)
+  for _, read in ipairs(scores.reads) do
+    if read.kind == "int" then return true end
+  end
+  return false
+end
+
 -- The keys of a batch entry that some row sees, or whose scores are shown, from `first` on and below `stop`, as far as
 -- what is read at run time tells; values: by name.
 function M.keys_seen(scores, values)

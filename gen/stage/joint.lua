@@ -9,6 +9,7 @@ local graph = require "graph"
 local product_of = require "emit.product"
 local project = require "stage.project"
 local quadrants = require "stage.quadrants"
+local score = require "score.init"
 local tiles = require "tiles"
 
 local M = { phase = project.phase, title = project.title, per = project.per, statements = project.statements }
@@ -21,11 +22,8 @@ local function small(type) return type.round or type.quantized end
 local against = {
   { function(plan) return small(plan.product.a) or small(plan.attend_product.a) or plan.weights.quant end,
     "has no effect with operands of a smaller type, which lie as products of their own read them" },
-  { function(plan)
-      for _, read in ipairs(plan.scores.reads) do
-        if read.kind == "int" then return true end
-      end
-    end, "has no effect with lengths that a run says: products of their own leave out rows of K and V" },
+  { function(plan) return score.reads_lengths(plan.scores) end,
+    "has no effect with lengths that a run says: products of their own leave out rows of K and V" },
   { quadrants.asked, "has no effect with products of quadrants" },
   { function(_, parts) return #parts < 2 end, "has no effect with fewer than two projections of the same rows" },
 }

@@ -184,10 +184,12 @@ local function record_tiles(K, stage, p, runs)
       end,
     })
   end
-  local pass = not a.block and not fetch.stay(K.plan, product)
-  local panels_first = not crosses and (ahead or pass)
-  if not panels_first or pass then
-    choices.add(K.t.why, a.block and "panels_outside" or pass and "panels_pass" or "project_order")
+  local pass = not a.block and not fetch.stay(K.plan, product) -- and so cross to no other product
+  local panels_first = pass or ahead and not crosses
+  if pass then
+    choices.add(K.t.why, "panels_pass")
+  elseif not panels_first then
+    choices.add(K.t.why, a.block and "panels_outside" or "project_order")
   end
   local spans = {}
   for i, run in ipairs(runs) do spans[i] = { span_of(K, run, p.bounds) } end
@@ -301,15 +303,14 @@ function M.record(K, place, stage, more, record, part)
 end
 
 function M.emit(K, place, stage, item, i)
-  local runs, part = stage.product.runs[1], nil
+  local runs, more, part = stage.product.runs[1], {}, nil
   if item.tiles then
-    local size = runs[1].size
-    local number = (item.first + i) * tiles.TOGETHER
-    part = { row = number * size, rows = item.tiles * size, number = number }
+    local size, number = runs[1].size, (item.first + i) * tiles.TOGETHER
+    part = { row = number * size, rows = item.tiles * size }
+    more[1] = { "number", "int", number }
     runs = { { size = size, count = item.tiles, at = 0 } }
     choices.add(K.t.why, "parts")
   end
-  local more = part and { { "number", "int", part.number } } or {}
   M.record(K, place, stage, more, function(p) record_tiles(K, stage, p, runs) end, part)
 end
 
@@ -320,12 +321,9 @@ function M.at_once() return { { var = "which", items = { { first = 0, count = 1 
 -- the second-level cache does not keep, where nothing says how many are asked for, or is done behind the last one.
 local function in_parts(plan, stage)
   local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
-  for _, read in ipairs(plan.scores.reads) do
-    if read.kind == "int" then return false end
-  end
   local margin = stage.letter == "v" and not c.passing and plan.kv_rows > plan.cfg.seq_kv
   return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
-    and not (stage.turn or stage.behind or stage.fill or c.in_place or margin)
+    and not (stage.turn or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
     and product.multiply.b.bytes * product.steps * stage.rows > plan.cpu.cached
 end
 
