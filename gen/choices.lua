@@ -157,6 +157,10 @@ M.rows = {
                    "Granite Rapids, avx512, d_model 560 to 768, slower: 16 queries by 12 to 17 %, 32 by 17, 64 by 10" },
                  { "the same for more queries",
                    "Granite Rapids: minilm and deit_s 1 % faster, bert_base_128 3.5 % slower" },
+                 { "those of weights of 1.2 to 2 MB (cpu.lua, far)",
+                   "Granite Rapids, slower: 256_13_38_16 by 29 %, 233_7_76_16 by 23, 432_4_64_16 by 22, " ..
+                   "171_14_37_17 by 12, 105_14_64_39 by 9, 640_6_26_48 by 15, 192_8_64_17 2 % faster; of 1 to 1.2 " ..
+                   "MB from 17 % faster (192_6_64_9) to 6 % slower" },
                  { "weights from far as fast as others, on Zen 5",
                    "few queries, slower: 704_10_20_16 by 5 %, 400_4_64_12 by 6, 749_8_32_24 by 2; d_model 560 to " ..
                    "1024 within 0.3 %" },

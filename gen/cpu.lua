@@ -12,8 +12,9 @@ local M = {}
 --   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
 --                      many bytes a cycle while FMAs run
 --   set_lines          lines that a set of the nearest cache holds
---   far_bytes          bytes a cycle from behind the second-level cache, where that decides what tiles few rows have
---                      (measured, Granite Rapids and Zen 5)
+--   far, far_bytes     a layer's weights of more than `far` bytes come from behind the second-level cache, which gives
+--                      far_bytes of them a cycle, where that decides what tiles few rows have (measured, Granite
+--                      Rapids and Zen 5)
 --   fetch              how weights are fetched ahead (fetch.lua): { kind, least and most queries, least bytes of a
 --                      layer's weights }, of which the first holds that may (measured)
 --   cached             half of the second-level cache in bytes: what is read again and again may take it, while
@@ -55,15 +56,16 @@ M.rows = {
   -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
   { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
     is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far_bytes = 24,
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far = 1048576,
+    far_bytes = 24,
     fetch = { { "panels", 4, 64, 18874368 } }, narrow = 1, lacks = { "avx512_fp16" },
     slots = { div = 10, sqrt = 18 },
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
     is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } }, mark = "amx_tile",
-    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far_bytes = 8,
-    cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far = 1179648,
+    far_bytes = 8, cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
     fetch = { { "shares", 65, math.huge, 1048576 },
               { "shares", 24, 64, 33554432 }, { "shares", 4, 64, 67108864 } },
     tiling = { dot = 16, load = 12, store = 13,

@@ -342,7 +342,7 @@ end
 -- second-level cache: so many numbers a K step, in which it has `rows` FMAs of each of the vectors.
 function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local cpu, product = target.cpu, target.product
-  if not cpu.far_bytes or not M.few(queries) or M.weight_bytes(target) <= 2 * cpu.cached then return 0 end
+  if not cpu.far_bytes or not M.few(queries) or M.weight_bytes(target) <= cpu.far then return 0 end
   local fma = rows * slots_of(target, vecs)
   return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
