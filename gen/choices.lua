@@ -254,18 +254,33 @@ M.rows = {
                    "752_16_112_29 10 %, 2048_32_64_64 as fast" },
                  { "the same on Intel", "Granite Rapids, slower: 755_16_107_29 by 8 %, 560_12_64_16 by 17, " ..
                    "672_16_88_16 and 768_12_64_64 by 12, 1280_20_64_8 by 3; 2048_32_64_64 2 % faster" } } },
+  { "fetched_ahead", "weights are fetched 2 KB before they are multiplied",
+    "few queries wait for weights from behind the second-level cache, of which the core has more lines under way then",
+    rejected = { { "fetch=none", "Granite Rapids, d_model_h_dk_n, slower: 768_12_64_10 by 37 %, 512_8_64_8 by 34, " ..
+                   "1024_16_64_8 by 29, 768_12_64_5 by 26, 512_8_64_4 by 24, 512_8_64_2 by 22, 1015_10_109_6 by 19, " ..
+                   "279_14_57_3 by 9, 1024_16_64_16, 512_8_64_32 and _48 by 4, 1015_10_109_3 and 768_12_64_32 by 3" },
+                 { "fetch=shares", "2048_32_64_8 slower by 35 %, _4 by 25, _16 by 7; _24 is 6 % faster" },
+                 { "1 KB ahead", "512_8_64_4 6 % slower, 1015_10_109_3 and 1024_16_64_8 2 % faster" },
+                 { "4 and 8 KB ahead", "1024_16_64_8 22 % slower, 1015_10_109_3 7, 512_8_64_4 5 to 8; 2048_32_64_1 " ..
+                   "2 to 4 % faster" },
+                 { "the same for one query", "4096_32_128_1 7 % slower, 1024_16_64_1 1 % faster" },
+                 { "the same of weights of less than 1.2 MB", "256_4_64_1 8 % slower, 128_4_64_4 5; 256_4_64_8 1 % " ..
+                   "faster, 256_4_32_2 8" },
+                 { "q_lanes=queries, where the model has no more than 2 % less for it", "slower: one query by 60 % " ..
+                   "(300_5_60), 13 (2048_32_64) and 3 (1024_16_64); 768_12_64_10 and 512_8_64_8 by 5, 768_12_64_5 " ..
+                   "and 512_8_64_2 by 4; 512_8_64_4 1 % faster" } } },
   { "fetched_shares", "the next weights are fetched into the second-level cache, a share of them by each tile",
     "weights lie behind that cache, and come while those before them are multiplied",
     rejected = { { "fetch=none", "Granite Rapids, slower: 768_12_64_80 by 24 %, 2048_32_64_64 by 23, xformer_base " ..
                    "and bert_base_128 by 10, minilm by 9, deit_s by 7, bert_base_512 and gpt2_1024 by 4, " ..
-                   "whisper_tiny by 2, 2048_32_64_8 by 102, _4 by 83, _16 by 46; with tile registers in bf16 and " ..
+                   "whisper_tiny by 2; with tile registers in bf16 and " ..
                    "int8 bert_base_128 by 10 and 5 %, bert_base_512 by 4 and 2, gpt2_1024 by 2 and 3, " ..
                    "1024_16_64_384 by 6 and 5" },
                  { "the next panel instead of what follows all panels of a product, which a tile of X meets one by " ..
                    "one", "xformer_base 4 % slower, bert_base_512 and deit_s 2, bert_base_128 1.6" },
                  { "a hint in each K step instead of one for a line", "prototype: minilm 1 % slower" },
                  { "into the nearest cache", "minilm as fast; with tile registers bert_base_128 2 % slower" },
-                 { "the same for 4 to 64 queries whose weights are less than 32 MB, or 64 MB for fewer than 24",
+                 { "the same for 4 to 64 queries whose weights are less than 32 MB",
                    "from 35 % slower (one tile of rows) to 12 % faster" },
                  { "the same for weights of less than 1 MB", "deit_ti, kwt3 and berttiny within 2 %" },
                  { "with tile registers for fewer queries, or weights of less than 2 MB", "d_model 768, slower: 8 " ..

@@ -67,7 +67,7 @@ M.rows = {
     fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far = 1179648,
     far_bytes = 8, cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
     fetch = { { "shares", 65, math.huge, 1048576 },
-              { "shares", 24, 64, 33554432 }, { "shares", 4, 64, 67108864 } },
+              { "shares", 24, 64, 33554432 }, { "ahead", 2, 64, 1179649 } },
     tiling = { dot = 16, load = 12, store = 13,
                fetch = { { "shares", 65, math.huge, 2097152 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },

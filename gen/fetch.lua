@@ -1,13 +1,16 @@
 -- Weights that are fetched while those before them are multiplied. With `panels` a panel serves all rows of X, and each
 -- tile of these fetches the whole next panel into the nearest cache: for few queries, whose weights come from far. With
--- `shares` each tile fetches a share of what is next into the second-level cache: for more queries, which multiply at
--- least as long as the weights take to come, and for few where a core's facts say so.
+-- `ahead` each tile fetches what it reads itself a little later: for few queries, on a core that does not ask for
+-- enough lines by itself. With `shares` each tile fetches a share of what is next into the second-level cache: for more
+-- queries, which multiply at least as long as the weights take to come, and for few where a core's facts say so.
 
 local choices = require "choices"
 local expr = require "expr"
 local tiles = require "tiles"
 
 local M = {}
+
+local AHEAD = 512 -- numbers between what is multiplied and what is fetched: 2 KB
 
 local function no_instruction(op)
   return function(plan) return not plan.isa.rows[op] end, function(plan)
@@ -18,13 +21,14 @@ end
 -- What stands against it, of a plan.
 local no_vectors = { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
                      "has no effect with weights that no vectors of numbers are" }
+local no_tiles = { function(plan) return plan.product.tiled end, "tile registers take shares" }
 local against = {
-  panels = { { no_instruction "prefetch" }, no_vectors,
-             { function(plan) return plan.product.tiled end, "tile registers take shares" } },
+  panels = { { no_instruction "prefetch" }, no_vectors, no_tiles },
+  ahead = { { no_instruction "prefetch" }, no_vectors, no_tiles },
   shares = { { no_instruction "prefetch_far" }, no_vectors },
 }
 
--- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares` or `none`.
+-- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
 function M.kind(plan)
   local cfg, facts = plan.cfg, plan.product.tiled and plan.cpu.tiling or plan.cpu
   if cfg.fetch then return cfg.fetch end
@@ -40,12 +44,15 @@ end
 function M.choose(plan)
   local kind, panels = M.kind(plan), false
   if kind == "none" then return nil end
-  for _, stage in ipairs(plan.stages) do panels = panels or stage.kind == "project" or stage.kind == "output" end
+  for _, stage in ipairs(plan.stages) do
+    panels = panels or stage.kind == "project" or stage.kind == "output" or kind == "ahead" and stage.kind == "joint"
+  end
   local rule = choices.against(against[kind], plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
   if not rule then
-    local whole = kind == "panels"
-    choices.add(plan.why, whole and "fetched_panels" or "fetched_shares")
+    if kind == "panels" then choices.add(plan.why, "fetched_panels") end
+    if kind == "ahead" then choices.add(plan.why, "fetched_ahead") end
+    if kind == "shares" then choices.add(plan.why, "fetched_shares") end
     return kind
   end
   if plan.cfg.fetch then tiles.refuse("fetch", kind, rule) end
@@ -62,20 +69,20 @@ function M.crosses(plan, product, behind)
 end
 
 -- Where what is fetched beside a panel of a block begins, and how wide it is. It lies behind the panel or, where tiles
--- cross to the next product, in the same place of that; and where no weights follow it is what those of the product end
--- with. Behind the last panel of a product another one begins.
-function M.next(product, block, panel, behind, crosses)
-  local last = block == product.blocks[#product.blocks] and not crosses
-  local width = last and product.blocks[1].width or block.width
-  local size = crosses and product.floats or block.width * product.depth
+-- cross to the next product, in the same place of that, or a little ahead; and where no weights follow it is what those
+-- of the product end with. Behind the last panel of a product another one begins.
+function M.next(kind, product, block, panel, behind, crosses)
+  local last = block == product.blocks[#product.blocks] and not crosses and kind ~= "ahead"
+  local width, own = last and product.blocks[1].width or block.width, block.width * product.depth
+  local size = kind == "ahead" and AHEAD or crosses and product.floats or own
   if behind >= math.max(size, width * product.depth) then return panel + size, width end
-  return expr.min(panel + size, product.floats - size), block.width
+  return expr.min(panel + size, product.floats - own), block.width
 end
 
 -- What the i-th of `count` tiles fetches of so wide a panel, at p, in each K step of its own, for product.operand: so
 -- many numbers, from p on for the first step.
 function M.part(kind, product, p, width, i, count)
-  if kind == "panels" then return { p = p, numbers = width } end
+  if kind ~= "shares" then return { p = p, numbers = width } end
   local first = expr.div(i * width, count)
   return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
 end

@@ -338,11 +338,16 @@ function M.weight_bytes(target)
   return target.product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.product, cfg.d_model)
 end
 
--- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from behind the
--- second-level cache: so many numbers a K step, in which it has `rows` FMAs of each of the vectors.
+-- Whether few queries wait for weights that come from behind the second-level cache, as far as a core's facts say.
+function M.far(target, queries)
+  return target.cpu.far_bytes and M.few(queries) and M.weight_bytes(target) > target.cpu.far
+end
+
+-- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from far: so many
+-- numbers a K step, in which it has `rows` FMAs of each of the vectors.
 function M.first_cost(target, queries, numbers, rows, vecs, steps)
   local cpu, product = target.cpu, target.product
-  if not cpu.far_bytes or not M.few(queries) or M.weight_bytes(target) <= cpu.far then return 0 end
+  if not M.far(target, queries) then return 0 end
   local fma = rows * slots_of(target, vecs)
   return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end

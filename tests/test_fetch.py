@@ -8,7 +8,7 @@ HINTS = ("#if defined(__x86_64__)\n#include <immintrin.h>\n#endif\nvoid note(con
          "#define _mm_prefetch(at, hint) note(at)\n#define __builtin_prefetch(...) NOTE(__VA_ARGS__, 0)\n"
          "#define NOTE(at, ...) note(at)\n")
 # Isa, config, and the bytes of weights that are multiplied first, which nothing can have fetched: those of a product
-# or, where panels are fetched, of a panel.
+# or, where panels are fetched, of a panel, or so many as a hint is ahead.
 KERNELS = [
     ("avx512", "h=4 d_model=128 dk=32 seq=80 fetch=shares", 4 * 128 * 32),
     ("avx512", "h=4 d_model=100 dk=24 seq=67 fetch=shares", 4 * 100 * 48),  # tiles of several sizes, for two heads
@@ -18,6 +18,10 @@ KERNELS = [
     ("avx512", "h=10 d_model=900 dk=90 seq=30 fetch=shares", 4 * 900 * 64),  # a product is more than the cache
     ("avx512", "h=4 d_model=128 dk=32 seq=20 fetch=panels", 4 * 128 * 16),
     ("avx512", "h=4 d_model=128 dk=32 seq=20 kv_len=true causal=true fetch=panels", 4 * 128 * 16),
+    ("avx512", "h=4 d_model=128 dk=32 seq=20 fetch=ahead q_lanes=columns", 2048),  # what is multiplied meanwhile
+    ("avx512", "h=3 d_model=100 dk=30 seq=70 qkv=joint kv_len=false fetch=ahead", 2048),
+    ("avx512", "h=2 d_model=300 dk=96 seq=3 q_lanes=columns fetch=ahead", 2048),
+    ("avx2", "h=4 d_model=128 dk=32 seq=9 q_lanes=columns causal=true fetch=ahead", 2048),
     ("avx2", "h=4 d_model=128 dk=32 seq=80 fetch=shares", 4 * 128 * 32),
     ("avx2", "h=4 d_model=128 dk=32 seq=20 fetch=panels kv_vectors=1", 4 * 128 * 16),  # Wo's are twice as wide
     ("neon", "h=2 d_model=64 dk=16 seq=40 fetch=shares", 4 * 64 * 16),

@@ -395,10 +395,10 @@ M.schedule = {
     doc = "K steps per loop iteration, but in tiles of few sums", draw = { from = 1, to = 8 } },
   { key = "head_block", kind = "integer", min = 1, max = 64, divides = "h", multiple = { "h", "h_kv" },
     doc = "heads projected together; divides h, a multiple of h / h_kv", draw = { from = 1, to = 8 } },
-  { key = "fetch", kind = "choice", choices = { "none", "panels", "shares" },
+  { key = "fetch", kind = "choice", choices = { "none", "panels", "shares", "ahead" },
     doc = "what each tile of rows fetches of the weights behind those that it multiplies: all of the next panel, " ..
-      "into the nearest cache; or its share, into the second-level cache",
-    draw = { chance = 0.1, of = { "none", "panels", "shares" } } },
+      "into the nearest cache; its share, into the second-level cache; or what it reads itself 2 KB later",
+    draw = { chance = 0.1, of = { "none", "panels", "shares", "ahead" } } },
   { key = "code_limit", kind = "integer", min = 1000, max = 10000000, default = 60000, schedule = false,
     doc = "statements of the kernel's functions" },
 }

@@ -185,7 +185,7 @@ function M.emit(K, place, stage, out_block, i, block, j)
   local column = j * block.width + block.at
   local pieces = { tail = place.rows and plan.memory:at(place, "tail"):at(column) }
   local panel, wo = j * (block.width * stage.product.depth) + block.panel, plan.memory:at(place, "wo")
-  local next = plan.fetch and wo:at((fetch.next(stage.product, block, panel, 0)))
+  local next = plan.fetch and wo:at((fetch.next(plan.fetch, stage.product, block, panel, 0)))
   for n, piece in ipairs(out_block.pieces) do
     local group = plan.groups[piece.kind]
     local first = i * piece.count + piece.first

@@ -161,7 +161,7 @@ local function record_tiles(K, stage, p, runs)
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(block, panel, i)
     if not ahead then return nil end
-    local next, width = fetch.next(product, block, panel, behind, crosses)
+    local next, width = fetch.next(ahead, product, block, panel, behind, crosses)
     return fetch.part(ahead, product, p.w:at(next), width, i, total)
   end
   local function tiles_of(run, from, count, block, j, panel)
