@@ -69,7 +69,7 @@ M.rows = {
     fetch = { { "shares", 65, math.huge, 1048576 },
               { "shares", 24, 64, 33554432 }, { "ahead", 2, 64, 1179649 } },
     tiling = { dot = 16, load = 12, store = 13,
-               fetch = { { "shares", 65, math.huge, 2097152 } } } },
+               fetch = { { "shares", 65, math.huge, 2097152 }, { "shares", 97, math.huge, 1048576 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
     fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },

@@ -304,6 +304,8 @@ def reasons(words):
     ("h=4 d_model=304 dk=64 seq=8 isa=avx512 cpu=sapphirerapids", "weights are fetched 2 KB before", True),
     ("h=28 d_model=1792 dk=64 seq=8 isa=avx512 cpu=sapphirerapids", "the next weights are fetched", False),
     ("h=28 d_model=1792 dk=64 seq=24 isa=avx512 cpu=sapphirerapids", "the next weights are fetched", True),
+    ("h=6 d_model=384 dk=64 seq=97 isa=amx dtype=bf16 cpu=sapphirerapids", "the next weights are fetched", True),
+    ("h=6 d_model=384 dk=64 seq=96 isa=amx dtype=bf16 cpu=sapphirerapids", "the next weights are fetched", False),
     ("h=10 d_model=900 dk=90 seq=80 isa=avx2", "panels of weights in the outer loop of keys and values", True),
     ("h=12 d_model=768 dk=64 seq=80 isa=avx512", "panels of weights in the outer loop of keys and values", False),
     ("h=5 d_model=900 dk=65 seq=100 isa=avx512 fetch=none", "one product of all", False),
