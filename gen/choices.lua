@@ -271,6 +271,8 @@ M.rows = {
                  { "4 and 8 KB ahead", "1024_16_64_8 22 % slower, 1015_10_109_3 7, 512_8_64_4 5 to 8; 2048_32_64_1 " ..
                    "2 to 4 % faster" },
                  { "the same for one query", "4096_32_128_1 7 % slower, 1024_16_64_1 1 % faster" },
+                 { "the same for tile registers",
+                   "bf16, slower: 384_6_64_16 by 40 %, 1024_16_64_8 by 15, 768_12_64_8 by 12, _32 by 6" },
                  { "the same of weights of less than 1.2 MB", "256_4_64_1 8 % slower, 128_4_64_4 5; 256_4_64_8 1 % " ..
                    "faster, 256_4_32_2 8" },
                  { "q_lanes=queries, where the model has no more than 2 % less for it", "slower: one query by 60 % " ..
@@ -326,7 +328,10 @@ M.rows = {
                    "tiles become expressions that spill: micro has 1,921 accesses " ..
                    "of the stack instead of 2, and 26 % more instructions" },
                  { "gcc's -fno-tree-coalesce-vars, against single spills", "Zen 5: odd and kwt1 0.2 to 0.5 % " ..
-                   "slower, by moves between registers" } } },
+                   "slower, by moves between registers" },
+                 { "sums that an empty assembler keeps in their registers, between which gcc moves them",
+                   "by hand, Granite Rapids, gcc: minilm 1 to 2 % faster, bert_base_128 1 % slower; " ..
+                   "clang moves none, and is as fast" } } },
   { "edge_steps", "two K steps in a round of tiles at the edge of a mask",
     "with what the mask adds behind the loop, gcc spills sums in a longer one",
     rejected = { { "four", "gpt2_1024 has 22 spills in two such loops" } } },
