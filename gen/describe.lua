@@ -104,9 +104,8 @@ function M.written(all, paths, bytes, compile)
   return table.concat(lines, "\n") .. "\n"
 end
 
--- What operations take at least, by phase.
-local function floor_lines(recorded, line)
-  local counts, sum = floor.of(recorded)
+-- What operations take at least, by phase, and in all.
+local function floor_lines(recorded, counts, sum, line)
   line("floor (cycles of a batch entry, each phase by its fullest port; cpu=%s)", recorded.plan.cfg.cpu)
   local plan = recorded.plan
   local tiled = plan.product.tiled or plan.attend_product.tiled
@@ -158,8 +157,10 @@ function M.explain(recorded)
     line("  fold       %s flops are left to do (%.3g of them)", number(plan.folded_flops),
       plan.folded_flops / plan.flops)
   end
-  line("  model      %s cycles of tiles for a batch entry, exponentials apart",
-    number(math.ceil(plan.cost / plan.cpu.fmas)))
+  local counts, sum, apart = floor.of(recorded)
+  local tiles = plan.cost / plan.cpu.fmas
+  line("  model      %s cycles of tiles for a batch entry, %s with exponentials and all else that is no product",
+    number(math.ceil(tiles)), number(math.ceil(tiles + apart)))
   for _, idle in ipairs(options.idle(plan)) do line("  %-10s %s", idle[1].key, idle[2]) end
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
     plan.straight) or ""
@@ -169,7 +170,7 @@ function M.explain(recorded)
     plan.isa.registers)
   line("phases")
   for _, text in ipairs(phases(plan)) do line("  %s", text) end
-  floor_lines(recorded, line)
+  floor_lines(recorded, counts, sum, line)
   type_lines(plan, line)
   line("why")
   for _, list in ipairs { plan.why, recorded.tape.why } do

@@ -118,19 +118,21 @@ local function fullest(counts, cpu)
   return cycles[most], most
 end
 
--- For each phase { phase, the counts by port, cycles, port }, of a batch entry; and the sum of the cycles.
+-- For each phase { phase, the counts by port, cycles, port }, of a batch entry; the sum of the cycles; and what of it
+-- is more than products take.
 function M.of(recorded)
   local plan, functions = recorded.plan, recorded.tape.functions
   local c = setmetatable({ plan = plan, phases = {}, deciding = {} }, Counter)
   for _, fn in ipairs(functions) do
     if fn.name == "run_entry" then c:body(fn.body, "entry", 1, {}) end
   end
-  local sum = 0
+  local sum, apart = 0, 0
   for _, counts in ipairs(c.phases) do
     counts.cycles, counts.port = fullest(counts, plan.cpu)
-    sum = sum + counts.cycles
+    local products = math.max(counts.fma / plan.cpu.fmas, counts.tile * plan.cpu.tiling.dot)
+    sum, apart = sum + counts.cycles, apart + counts.cycles - products
   end
-  return c.phases, sum
+  return c.phases, sum, apart
 end
 
 return M
