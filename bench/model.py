@@ -1,6 +1,6 @@
 """Measures how well the cost model orders schedules. It times random schedules of some shapes in a sweep, and
 prints for each shape the rank correlation (Spearman) of the model's cycles with the times: those of tiles, by which
-plans are made, and those with exponentials and all else that takes the ports of FMAs.
+plans are made, and those with what the fullest port of each phase takes beyond FMAs.
 
     python3 bench/model.py [OPTION...] [key=value ...]
 

@@ -159,7 +159,7 @@ function M.explain(recorded)
   end
   local counts, sum, apart = floor.of(recorded)
   local tiles = plan.cost / plan.cpu.fmas
-  line("  model      %s cycles of tiles for a batch entry, %s with exponentials and all else that is no product",
+  line("  model      %s cycles of tiles for a batch entry, %s with what the fullest ports take beyond FMAs",
     number(math.ceil(tiles)), number(math.ceil(tiles + apart)))
   for _, idle in ipairs(options.idle(plan)) do line("  %-10s %s", idle[1].key, idle[2]) end
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(

@@ -68,9 +68,10 @@ function M.crosses(plan, product, behind)
   return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
 end
 
--- Where what is fetched beside a panel of a block begins, and how wide it is. It lies behind the panel or, where tiles
--- cross to the next product, in the same place of that, or a little ahead; and where no weights follow it is what those
--- of the product end with. Behind the last panel of a product another one begins.
+-- Where what is fetched beside a panel of a block begins, and how wide it is. With `ahead` it begins a little behind
+-- where the panel does; else it lies behind the panel or, where tiles cross to the next product, in the same place of
+-- that. Where no weights follow it is what those of the product end with. Behind the last panel of a product another
+-- one begins.
 function M.next(kind, product, block, panel, behind, crosses)
   local last = block == product.blocks[#product.blocks] and not crosses and kind ~= "ahead"
   local width, own = last and product.blocks[1].width or block.width, block.width * product.depth

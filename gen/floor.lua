@@ -119,7 +119,7 @@ local function fullest(counts, cpu)
 end
 
 -- For each phase { phase, the counts by port, cycles, port }, of a batch entry; the sum of the cycles; and what of it
--- is more than products take.
+-- is more than FMAs, those of exponentials too, or products of tiles take.
 function M.of(recorded)
   local plan, functions = recorded.plan, recorded.tape.functions
   local c = setmetatable({ plan = plan, phases = {}, deciding = {} }, Counter)

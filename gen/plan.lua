@@ -142,8 +142,8 @@ end
 -- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
 -- model does not know that X needs no transposition then, nor that one vector of queries is in the nearest
 -- cache all the time. Merged weights have X transposed once for all heads, but the queries of each. With one product
--- of all (joint) the transposition is counted, and still lanes over columns are faster than the model has them. Weights
--- from far are read by them in longer pieces.
+-- of all (joint) the transposition is counted, and still lanes over columns are faster than the model has them. One
+-- vector of queries that waits for weights from far has these read in longer pieces by them.
 local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98, joint = 1.08, far = 1.02 }
 
 -- The keys that nothing would obey, or not as they are given, with these lanes in the query projection ("none": there
@@ -230,9 +230,8 @@ local function choose_lanes(plan, list, possible, in_one)
   if in_one then
     return columns.cost < COLUMNS.joint * (queries.cost + transpose.cost(plan)) and columns or queries
   end
-  local waits = fetch.kind(plan) == "ahead" or cfg.seq == 1 and tiles.far(plan, cfg.seq)
-  local most = waits and not projected.merged and COLUMNS.far
-    or cfg.seq <= plan.isa.lanes and COLUMNS.one_vector
+  local waits = tiles.far(plan, cfg.seq) and (cfg.seq == 1 or fetch.kind(plan) == "ahead") and not projected.merged
+  local most = cfg.seq <= plan.isa.lanes and (waits and COLUMNS.far or COLUMNS.one_vector)
     or projected.merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
   return columns.cost < most * queries.cost and columns or queries
 end

@@ -20,8 +20,7 @@ local function target_of(K, tile, c, base, rows)
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
--- multiplies it, and for quants also their scales. next: what is fetched meanwhile of another panel, if there is one
--- (fetch.part).
+-- multiplies it, and for quants also their scales. next: what is fetched meanwhile, if something is (fetch.part).
 function M.operand(product, block, panel, k0, next)
   local own, width = product.multiply, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
@@ -41,7 +40,7 @@ local function operand_a(tile, p)
   return { p = p.a, row = a.row, step = a.step, passing = a.passing }
 end
 
--- Operand B likewise. Of another panel each K step fetches what it reads of its own, or each block of steps a share.
+-- Operand B likewise. Each K step fetches as much as it reads, or each block of steps a share.
 local function operand_b(K, tile, p)
   local b, t, product, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.product, p.next, tile.b.fetched
   if not next then return b end

@@ -99,7 +99,7 @@ local function scaled_rows(stage) return stage.a.scaled == "rows" end
 
 -- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, kind, count of equal
 -- groups, o, y } each. Where rows are asked for, asked = so many from the first one of the piece on; the tile with the
--- last one goes by way of the tail if it has more. next: a panel that is fetched meanwhile.
+-- last one goes by way of the tail if it has more. next: what is fetched meanwhile.
 local function record(K, stage, pieces, block, panel, next, bias)
   local t, plan, product = K.t, K.plan, stage.product
   local d, names, queries, total = stage.cols, {}, 0, 0

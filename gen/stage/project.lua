@@ -149,20 +149,20 @@ local function each_part(K, run, from, count, few, build)
   end)
 end
 
--- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where each of them fetches
--- the next one. p.number: that of the first tile, if it is not the first of all.
+-- The tiles of some runs by all panels: these are the inner loop, but of tile registers, and where tiles fetch
+-- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_tiles(K, stage, p, runs)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
-  local output, ahead = K.plan.stage.output, not product.parts and K.plan.fetch
+  local output, kind = K.plan.stage.output, not product.parts and K.plan.fetch
   local behind = output and output.product.floats or 0 -- Wo, behind the last product
-  local crosses = ahead and fetch.crosses(K.plan, product, behind)
+  local crosses = kind and fetch.crosses(K.plan, product, behind)
   local total, before = tiles.count(product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(block, panel, i)
-    if not ahead then return nil end
-    local next, width = fetch.next(ahead, product, block, panel, behind, crosses)
-    return fetch.part(ahead, product, p.w:at(next), width, i, total)
+    if not kind then return nil end
+    local next, width = fetch.next(kind, product, block, panel, behind, crosses)
+    return fetch.part(kind, product, p.w:at(next), width, i, total)
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
@@ -185,7 +185,7 @@ local function record_tiles(K, stage, p, runs)
     })
   end
   local pass = not a.block and not fetch.stay(K.plan, product) -- and so cross to no other product
-  local panels_first = pass or ahead and not crosses
+  local panels_first = pass or kind and not crosses
   if pass then
     choices.add(K.t.why, "panels_pass")
   elseif not panels_first then
