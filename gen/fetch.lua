@@ -88,4 +88,16 @@ function M.part(kind, product, p, width, i, count)
   return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
 end
 
+-- Numbers of weights that follow those of a block of heads at least: those of Wo.
+function M.behind(plan)
+  local output = plan.stage.output
+  return output and output.product.floats or 0
+end
+
+-- What the i-th of `count` tiles fetches beside a panel of a block, of the weights w of a product.
+function M.beside(kind, product, block, w, panel, behind, crosses, i, count)
+  local next, width = M.next(kind, product, block, panel, behind, crosses)
+  return M.part(kind, product, w:at(next), width, i, count)
+end
+
 return M

@@ -110,18 +110,13 @@ end
 
 -- A tile of rows with all panels.
 local function record(K, stage, size, p)
-  local product, a, c, ahead = stage.product, stage.a, stage.c, K.plan.fetch == "ahead"
-  local output = K.plan.stage.output
-  local function next_of(block, panel)
-    if not ahead then return nil end
-    local next, width = fetch.next("ahead", product, block, panel, output and output.product.floats or 0)
-    return fetch.part("ahead", product, p.w:at(next), width)
-  end
+  local product, a, c, kind = stage.product, stage.a, stage.c, K.plan.fetch
   product_of.each_panel(K, product, function(block, j, panel)
     local column = j * block.width + block.at
+    local next = kind == "ahead" and fetch.beside(kind, product, block, p.w, panel, fetch.behind(K.plan))
     K:chunks(product.chunks, function(mode, k0, steps)
       product_of.column_tile(K, stage.name, size, block, mode, steps, { p = p.x:at(k0), row = a.row, step = 1 },
-        product_of.operand(product, block, p.w:at(panel), k0, next_of(block, panel)), p.bias and p.bias:at(column),
+        product_of.operand(product, block, p.w:at(panel), k0, next), p.bias and p.bias:at(column),
         { p = p.out:at(column), row = c.row })
     end)
   end)

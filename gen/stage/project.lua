@@ -153,16 +153,13 @@ end
 -- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_tiles(K, stage, p, runs)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
-  local output, kind = K.plan.stage.output, not product.parts and K.plan.fetch
-  local behind = output and output.product.floats or 0 -- Wo, behind the last product
+  local kind, behind = not product.parts and K.plan.fetch, fetch.behind(K.plan)
   local crosses = kind and fetch.crosses(K.plan, product, behind)
   local total, before = tiles.count(product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(block, panel, i)
-    if not kind then return nil end
-    local next, width = fetch.next(kind, product, block, panel, behind, crosses)
-    return fetch.part(kind, product, p.w:at(next), width, i, total)
+    return kind and fetch.beside(kind, product, block, p.w, panel, behind, crosses, i, total)
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
