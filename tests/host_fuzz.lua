@@ -19,6 +19,7 @@ local report = require "command.report"
 local safetensors = require "model.safetensors"
 local sweep = require "command.sweep"
 local tensors = require "model.tensors"
+local turn = require "turn"
 local weights = require "command.weights"
 
 local text -- the input
@@ -68,6 +69,17 @@ local function reads(read)
   end
 end
 
+-- The configs of the layers of a model, the parts of its tensors, and the angles of rope.
+local function read_layers(model)
+  for _, layer in ipairs(layers.of(model)) do
+    local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
+    local cfg = config.load(nil, words)
+    layers.weights(model, layer, cfg, host.type_size)
+    local of = turn.of(cfg)
+    weights.turns(layer, cfg, of and of.pairs > 0 and turn.turns(of) or nil)
+  end
+end
+
 -- The layers of a model whose config is the input, and which has every tensor.
 local function read_model()
   local values, why = json.decode(text)
@@ -78,12 +90,17 @@ local function read_model()
   end })
   local model = { path = "config.json", data = "model", type = of:word "model_type", rows = families.rows, fields = of,
                   tensors = all }
-  for _, layer in ipairs(layers.of(model)) do
-    local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
-    local cfg = config.load(nil, words)
-    if layer.divide then layer.divide({ 0.1, 0.01 }, cfg.seq_kv) end
-    layers.weights(model, layer, cfg, host.type_size)
-  end
+  read_layers(model)
+end
+
+-- Those of a GGUF file, and the numbers of all its tensors.
+local function read_gguf(file)
+  local all, values = gguf(file, "input", host.type_size)
+  numbers(all)
+  local kind = fields.new("input", values):word("general.architecture", "llama")
+  read_layers { path = "input", data = "input", type = kind, rows = families.gguf, tensors = all,
+                fields = fields.new("input", values, kind .. ".") }
+  return {}
 end
 
 -- The layers of an ONNX file, and the numbers of all its constants.
@@ -113,7 +130,7 @@ local targets = {
                                                   sort = "us_median", limit = "20" })
   end,
   safetensors = reads(function(file) return safetensors(file, "input", host.type_size) end),
-  gguf = reads(function(file) return (gguf(file, "input", host.type_size)) end),
+  gguf = reads(read_gguf),
   npy = reads(function(file) return { npy(file, "input", host.type_size) } end),
   npz = reads(function(file) return npz(file, "input", host.type_size) end),
   onnx = reads(read_onnx),

@@ -637,6 +637,80 @@ def test_wrong_models(bert, tmp_path):
         assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=4")
 
 
+def llama_gguf(path, *more, keys=b"", key_count=0, skip=()):
+    """A layer with two heads of two pairs, written by hand; more: (name, shape, type, bytes) of other tensors."""
+    draw, given, tensors, data = numpy.random.default_rng(4), [], b"", b""
+    for name in "q", "k", "v", "output":
+        given.append((f"blk.0.attn_{name}.weight", [8, 8], 0, draw.normal(size=(8, 8)).astype("<f4").tobytes()))
+    kept = [one for one in [*given, *more] if one[0] not in skip]
+    for name, shape, kind, numbers in kept:
+        tensors += gguf_tensor(shape, kind, len(data), name)
+        data += numbers + bytes(-len(numbers) % 32)
+    text = gguf_key("general.architecture", 8, gguf_text("llama"))
+    for key, value in ("block_count", 1), ("embedding_length", 8), ("attention.head_count", 2):
+        text += gguf_key(f"llama.{key}", 4, struct.pack("<I", value))
+    path.write_bytes(gguf_file(text + keys, tensors, (len(kept), 4 + key_count), data=data))
+    return path
+
+
+F32, F16, I8, Q8_0 = 0, 1, 24, 8
+
+
+def factors_of(*numbers, shape=None, kind=F32):
+    data = numpy.array(numbers, {F32: "<f4", F16: "<f2", I8: "i1", Q8_0: "u1"}[kind])
+    return "rope_freqs.weight", shape or [len(numbers)], kind, data.tobytes()
+
+
+WRONG_FACTORS = [
+    (factors_of(1), "tensor rope_freqs.weight: its shape is [1], and by the config it must be [2]"),
+    (factors_of(1, 1, 1), "its shape is [3], and by the config it must be [2]"),
+    (factors_of(1, 1, kind=I8), "numbers of type I8 are not read"),
+    *[(factors_of(4, value, kind=kind), f"divides the angle of pair 1 by {told}")
+      for value, kind, told in [(0, F32, "0.0: must be from 0.001 to 1e+30"), (-1, F16, "-1.0: "),
+                                (numpy.nan, F32, "nan: "), (numpy.inf, F32, "inf: "),
+                                (1e-30, F32, "1.0000000"), (1e-4, F16, "0.000100")]],
+]
+
+
+def test_wrong_factors_of_angles(bert, tmp_path):
+    """What a file divides the angles of rope by: its shape, its type and each number."""
+    def angles(*more, rope="half"):
+        path = llama_gguf(tmp_path / "x.gguf", *more)
+        run(MHAGEN, "model", path, "isa=scalar", "seq=4", f"rope={rope}", "-o", tmp_path / "out", "--force")
+        return in_file(next((tmp_path / "out").glob("*.packed")))
+    for factors, message in WRONG_FACTORS:
+        path = llama_gguf(tmp_path / "x.gguf", factors)
+        said = refused(tmp_path, "model", path, "isa=scalar", "seq=4")
+        assert f"{path}: tensor rope_freqs.weight: " in said and message in said, said
+    plain = angles()
+    assert angles(factors_of(1, 1)) == plain != angles(factors_of(1, 2))
+    assert angles(factors_of(1, 2, shape=[2, 1])) == angles(factors_of(1, 2, kind=F16)) != plain
+    shutil.rmtree(tmp_path / "out")
+    assert angles(WRONG_FACTORS[0][0], rope="none")  # then nobody asks
+
+
+WRONG_SCALINGS = [
+    (dict(rope_type="linear", factor=1e-30), "linear: divides the angle of pair 0 by "),
+    (dict(rope_type="linear", factor=1e300), "linear: divides the angle of pair 0 by "),
+    (dict(rope_type="llama3", factor=1e-9, low_freq_factor=1.0, high_freq_factor=4.0), "llama3: divides the angle"),
+    (dict(rope_type="yarn", factor=1e-9), "yarn: divides the angle of pair "),
+    (dict(rope_type="longrope", short_factor=[1, 0], long_factor=[1, 1]), "longrope: divides the angle of pair 1 by 0"),
+    (dict(rope_type="longrope", short_factor=[1, -2], long_factor=[1, 1]), "of pair 1 by -2.0: must be from 0.001 to"),
+    (dict(rope_type="longrope", short_factor=[1, "2"], long_factor=[1, 1]), "short_factor: has what is no number"),
+    (dict(rope_type="longrope", short_factor=[1], long_factor=[1, 1]), "short_factor: has 1 numbers, not 2"),
+]
+
+
+@pytest.mark.parametrize("scaling, message", WRONG_SCALINGS, ids=range(len(WRONG_SCALINGS)))
+def test_wrong_scalings(scaling, message, tmp_path):
+    config = dict(model_type="llama", hidden_size=8, num_attention_heads=2, num_hidden_layers=1, rope_scaling=scaling,
+                  max_position_embeddings=64)
+    path = write_model(tmp_path / "model", config, {
+        f"layers.0.self_attn.{name}_proj.weight": torch.ones(8, 8) for name in "qkvo"})
+    said = refused(tmp_path, "model", path, "isa=scalar", "seq=4")
+    assert f"{path}/config.json: " in said and message in said
+
+
 def test_wrong_shards(bert, tmp_path):
     config, tensors = bert
     folder = write_model(tmp_path / "model", config, tensors)

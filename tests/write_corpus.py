@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
 sys.path.append(str(CORPUS.parent))
 import architectures
+import test_import
 import test_import_onnx
 
 
@@ -53,6 +54,7 @@ def main():
         elements, size = gguf.GGML_QUANT_SIZES[quantized]
         writer.add_tensor(kind, draw.integers(0, 256, (1, 256 // elements * size), dtype="u1"), raw_dtype=quantized)
     finish(writer)
+    test_import.llama_gguf(CORPUS / "gguf/factors", test_import.factors_of(4, 8))
     for operator in test_import_onnx.OPERATORS:
         for number in range(6):
             drawing = test_import_onnx.Drawing(f"corpus {number}")

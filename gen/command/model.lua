@@ -54,25 +54,9 @@ local function config_of(layer, arguments, given)
   error({ message = ("layer %s: %s"):format(layer.name, errors.one_line(cfg)) }, 0)
 end
 
--- ---- angles of rope ----
+-- ---- packing ----
 
--- The parts of a turn of a layer's pairs, which may not be those of rope_theta alone; nil without rope.
-local function turns_of(cfg, turns, layer)
-  if not turns then return nil end
-  if layer.divide then turns = layer.divide(turns, cfg.seq_kv) end
-  local tensor = layer.frequencies
-  if tensor then -- GGUF: what the angles of each pair are divided by
-    local memory = weights.floats({ name = tensor.name, tensor = tensor, features = #turns, blocks = 1, count = #turns,
-                                    first = 0, step = #turns })
-    local divided = {}
-    for i, factor in ipairs(memory:floats(0, #turns)) do divided[i] = turns[i] / factor end
-    memory:free()
-    turns = divided
-  end
-  return turns
-end
-
--- A packing with these.
+-- A packing with these parts of a turn.
 local function turned(packing, turns)
   local own = {}
   for key, value in pairs(packing) do own[key] = value end
@@ -126,7 +110,7 @@ local SOON = 2 -- seconds between lines that say how far it is
 -- Packs a layer for each CPU; returns how many bytes that are.
 local function pack_layer(layer)
   local packers, done = layer.kernel.packers, 0
-  local turns = turns_of(layer.kernel.cfg, packers[1].packing.turns, layer)
+  local turns = weights.turns(layer, layer.kernel.cfg, packers[1].packing.turns)
   local given = weights.read(layer.weights, layer.in_out)
   for _, packer in ipairs(packers) do
     local packed = host.pack(turned(packer.packing, turns), given)

@@ -11,7 +11,9 @@ local npy = require "model.npy"
 local npz = require "model.npz"
 local onnx = require "model.onnx"
 local operators = require "model.operators"
+local rope = require "model.rope"
 local safetensors = require "model.safetensors"
+local tensors = require "model.tensors"
 
 local must = errors.must
 
@@ -136,6 +138,18 @@ function M.floats(part)
   end
   if part.plus then memory:add(part.plus) end
   return memory
+end
+
+-- The parts of a turn of a layer's pairs, of those of rope_theta; nil without rope.
+function M.turns(layer, cfg, turns)
+  if not turns then return nil end
+  if layer.divide then turns = layer.divide(turns, cfg.seq_kv) end
+  local part = layer.factors
+  if not part then return turns end
+  local memory = M.floats(part)
+  local factors = memory:floats(0, part.features)
+  memory:free()
+  return rope.divided(turns, factors, function(...) tensors.fail(part.tensor, ...) end)
 end
 
 -- parts: by the names of matrices -> the weights that host.pack takes, in memory of the host until they are freed.

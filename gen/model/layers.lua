@@ -4,6 +4,7 @@ local families = require "model.families"
 local pack = require "pack"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
+local turn_of = require "turn"
 local words = require "words"
 
 local M = {}
@@ -119,9 +120,15 @@ local function check_shape(tensor, part, type_size)
   end
 end
 
--- The parts of the weights of a layer with their tensors, whose shapes are as cfg says.
+-- The parts of the weights of a layer with their tensors, whose shapes are as cfg says. With rope so is that of what
+-- GGUF divides the angles of its pairs by, `frequencies`.
 function M.weights(model, layer, cfg, type_size)
-  local all = layer:features(cfg)
+  local all, turn = layer:features(cfg), turn_of.of(cfg)
+  if layer.frequencies and turn and turn.pairs > 0 then
+    layer.factors = features(layer.frequencies.name, turn.pairs)
+    layer.factors.tensor = layer.frequencies
+    check_shape(layer.frequencies, layer.factors, type_size)
+  end
   for matrix, part in pairs(all) do
     part.tensor = model.tensors[part.name]
     if part.tensor then
@@ -139,6 +146,7 @@ end
 -- round than in the file.
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
+  assert(tensors.count(tensor) == part.features * (part.width or 1), "a part of a tensor of another size")
   local elements, bytes = type_size(tensor.type)
   local rows = part.width and not part.in_out
   local row = rows and part.width or part.features
@@ -176,7 +184,8 @@ local function add_stack(model, stack, all)
     local name = stack.at:gsub("%%d", tostring(i))
     local keys, divide = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
-                      divide = divide, frequencies = model.tensors[stack.frequencies], features = weights_of }
+                      divide = divide, frequencies = stack.frequencies and model.tensors[stack.frequencies],
+                      features = weights_of }
   end
 end
 

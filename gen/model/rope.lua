@@ -2,7 +2,19 @@
 -- `rope_scaling` (or rope_parameters) of their configs: { factor =, divide = of (turns, places) to new turns }. Cosines
 -- and sines are multiplied by the factor; turns[i] is the part of a turn of pair i - 1 from place to place.
 
+local words = require "words"
+
 local M = {}
+
+-- Of factors: with the least one an angle is exact to a float's last bit at any place; the most stands for a pair that
+-- is not turned.
+local LEAST, MOST = 1e-3, 1e30
+
+-- Refuses what the angle of pair i may not be divided by.
+function M.check_factor(factor, i, fail)
+  if factor >= LEAST and factor <= MOST then return end
+  fail("divides the angle of pair %d by %s: must be from %s to %s", i - 1, words.short(factor), LEAST, MOST)
+end
 
 local function map(turns, change)
   local changed = {}
@@ -72,7 +84,7 @@ function kinds.longrope(s, c, _, pairs)
     local list = s:list(name) or s:fail(name, "is missing")
     if #list ~= pairs then s:fail(name, "has %d numbers, not %d", #list, pairs) end
     return map(turns, function(turn, i)
-      if type(list[i]) ~= "number" or not (list[i] > 0) then s:fail(name, "has what is no number above zero") end
+      if type(list[i]) ~= "number" then s:fail(name, "has what is no number") end
       return turn / list[i]
     end)
   end }
@@ -83,7 +95,22 @@ function M.of(s, c, theta, pairs)
   local kind = s and s:word("rope_type", s:word("type", "default"))
   if not s or kind == "default" then return nil end
   local of = kinds[kind] or s:fail("rope_type", "%s is not known", kind)
-  return of(s, c, theta, pairs)
+  local scaling = of(s, c, theta, pairs)
+  return { factor = scaling.factor, divide = function(turns, places)
+    local divided = scaling.divide(turns, places)
+    for i, turn in ipairs(divided) do
+      M.check_factor(turns[i] / turn, i, function(...) s:fail("rope_type", "%s: %s", kind, string.format(...)) end)
+    end
+    return divided
+  end }
+end
+
+-- The turns of a model whose file has a factor for each pair; fail: of a format and its values.
+function M.divided(turns, factors, fail)
+  return map(turns, function(turn, i)
+    M.check_factor(factors[i], i, fail)
+    return turn / factors[i]
+  end)
 end
 
 return M
