@@ -278,9 +278,10 @@ mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int
   return good ? MHAGEN_OK : MHAGEN_ERR_ARITHMETIC;
 }
 
-/* sin(2 pi (x + quarters / 4)) for |x| < 2^31. */
+/* sin(2 pi (x + quarters / 4)) for any finite x: from 2^53 on all numbers are whole turns. */
 static double wave(double x, int quarters) {
-  double part = x - (double)(int32_t)x; /* exact */
+  const int fits = x > -0x1p53 && x < 0x1p53;
+  double part = fits ? x - (double)(int64_t)x : 0.0; /* exact */
   if (part < 0.0) part += 1.0;
   const int nearest = (int)(part * 4.0 + 0.5);
   const double a = 6.283185307179586 * (part - nearest * 0.25), square = a * a;

@@ -83,6 +83,43 @@ def test_without_pool(tmp_path):
     assert undefined <= {"_GLOBAL_OFFSET_TABLE_", "memset", "memcpy", "memcmp", "strcmp", "strlen"}
 
 
+WAVES = r"""
+#include "mhagen.c"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int wrong(double x, int quarters) {
+  const long double turn = 6.283185307179586476925286766559L, part = fmodl(x, 1);
+  const double got = wave(x, quarters), expected = (double)sinl(turn * (part + quarters / 4.0L));
+  if (fabs(got - expected) <= 1e-15) return 0;
+  return printf("%a, %d quarters: %.17g, not %.17g\n", x, quarters, got, expected);
+}
+
+int main(void) {
+  int failed = 0;
+  for (int exponent = -1074; exponent < 1024; exponent++) {
+    for (int i = 0; i < 20; i++) {
+      const double x = ldexp(0.5 + 0.5 * (rand() / (RAND_MAX + 1.0)), exponent + 1);
+      for (int quarters = 0; quarters < 2; quarters++) failed += wrong(x, quarters) + wrong(-x, quarters);
+    }
+  }
+  for (double x = 0; x < 1e17; x = 2 * x + 0.25) failed += wrong(x, 0) + wrong(x, 1);
+  return failed > 0;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_waves(compiler, tmp_path):
+    """Sines and cosines of turns, of every size that a double has."""
+    (tmp_path / "main.c").write_text(WAVES)
+    for flags in ["-O0"], ["-O2"], ["-O1", "-fsanitize=undefined,float-cast-overflow", "-fno-sanitize-recover=all"]:
+        run(*compiler_for("scalar", compiler), *flags, "-DMHAGEN_NO_POOL", "-I", ROOT / "runtime", tmp_path / "main.c",
+            "-lm", "-o", tmp_path / "waves")
+        run(tmp_path / "waves")
+
+
 AVX512, BF16 = "avx2 fma avx512f avx512dq avx512bw avx512vl", "avx512_bf16 avx512_vnni"
 CPUS = {"ANY": "", "AVX2": "avx2 fma", "AVX512": AVX512, "NEON": "asimd", "AVX2_F16C": "avx2 fma f16c",
         "AVX512_BF16": f"{AVX512} {BF16}", "AVX_VNNI": "avx2 fma f16c avx_vnni",
