@@ -426,6 +426,8 @@ WRONG = [
     (graph(node("GroupQueryAttention", "q", num_heads=2, kv_num_heads=1)), "no projection is found before it"),
     (graph(node("Attention", "q", "k", "v", domain="")), "Q: the file does not say its heads"),
     (graph(node("Attention", "q", "k", "v", domain="", q_num_heads=2, kv_num_heads=2)), "d_model, dk: are required"),
+    (graph(node("MultiHeadAttention", *"qkv", *[""] * 6, "c", num_heads=2)), "cache_indirection: is not supported"),
+    (graph(node("MultiHeadAttention", *"qkv", *[""] * 7, "z", num_heads=2)), "input 11, z: is not known"),
     (graph(node("Identity", "a", domain="", output="w") + node("Identity", "w", domain="", output="a") + NODE),
      "weights: is no constant"),
 ]
@@ -443,6 +445,41 @@ def test_wrong_files(tmp_path):
                            (["dk=2"], "constant w gives [8, 8], and by the config it must be [8, 4]")]:
         path.write_bytes(graph(NODE + tensor(RAW)))
         assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=3", *words)
+
+
+def shaped(name, *dims):
+    """An input of the graph with these axes."""
+    axes = b"".join(field(1, field(1, size)) for size in dims)
+    return field(11, field(1, name) + field(2, field(1, field(1, 1) + field(2, axes))))
+
+
+PAST = {  # operator: (domain, its inputs with p as keys of earlier runs, attributes)
+    "Attention": ("com.microsoft", "x w - - p".split(), dict(num_heads=2, unidirectional=1)),
+    "MultiHeadAttention": ("com.microsoft", "q k v - - - p v".split(), dict(num_heads=2, unidirectional=1)),
+    "GroupQueryAttention": ("com.microsoft", "q k v p v".split(), dict(num_heads=2, kv_num_heads=2)),
+    "of ONNX": ("", "q k v - p v".split(), dict(q_num_heads=2, kv_num_heads=2, is_causal=1)),
+}
+
+
+@pytest.mark.parametrize("operator", PAST)
+def test_past_without_a_cache(operator, tmp_path):
+    """Keys of earlier runs are in a cache, unless the file or the command line says that there are none."""
+    domain, inputs, attributes = PAST[operator]
+    made = node(operator.replace("of ONNX", "Attention"), *[name.replace("-", "") for name in inputs], domain=domain,
+                **attributes) + tensor(RAW)
+    made += b"".join(shaped(name, 1, 1, 8) for name in "qkv" if name in inputs)
+    path, base = tmp_path / "x.onnx", ["isa=scalar", "seq=1"]
+    for rows in None, 4, 0:
+        path.write_bytes(graph(made + (shaped("p", 2, 1, 2, rows, 4) if rows is not None else b"")))
+        if rows == 0:
+            assert "1 layer, 1 kernel" in run(MHAGEN, "model", path, *base, "-o", tmp_path / "none", "--force")
+            continue
+        said = refused(tmp_path, "model", path, *base, "seq_kv=32")
+        assert re.search(": past(_key)?: is of earlier runs: give cache=append and seq_kv, .*; or cache=none", said)
+    for keys, name in ["cache=append seq_kv=32".split(), "append"], [["cache=none"], "none"]:
+        path.write_bytes(graph(made))
+        text = run(MHAGEN, "model", path, *base, *keys, "-o", tmp_path / f"out_{name}")
+        assert (" cache=append" in text) == (name == "append")
 
 
 def test_given_masks_win(tmp_path):

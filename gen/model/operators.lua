@@ -200,6 +200,18 @@ function Layer:refuse(name, why)
   if self:input(name) then self:fail("%s: %s", name, why or "is not supported") end
 end
 
+-- Refuses inputs that nobody reads here, and keys of earlier runs where no cache is said that they are in.
+function Layer:check_inputs()
+  for i = #self.operator.inputs + 1, #self.node.inputs do
+    if self.node.inputs[i] ~= "" then self:fail("input %d, %s: is not known", i, words.short(self.node.inputs[i])) end
+  end
+  local name = self.operator.past
+  local dims = self:dims(name)
+  if not self:input(name) or self.from_user.cache or dims and dims[#dims - 1] == 0 then return end
+  self:fail("%s: is of earlier runs: give cache=append and seq_kv, the rows that it has room for; or cache=none for " ..
+    "runs that have none", name)
+end
+
 -- The constant that an input must be.
 function Layer:constant(name, axes)
   local tensor = self.graph:constant(self:input(name), axes)
@@ -283,7 +295,8 @@ end
 local operators = {}
 
 operators["com.microsoft Attention"] = {
-  inputs = { "input", "weights", "bias", "mask_index", "past", "attention_bias" },
+  inputs = { "input", "weights", "bias", "mask_index", "past", "attention_bias", "past_sequence_length" },
+  past = "past",
   read = function(layer)
     local c, keys = layer.c, layer.keys
     c:only("do_rotary", 0)
@@ -304,7 +317,9 @@ operators["com.microsoft Attention"] = {
 }
 
 operators["com.microsoft MultiHeadAttention"] = {
-  inputs = { "query", "key", "value", "bias", "key_padding_mask", "attention_bias" },
+  inputs = { "query", "key", "value", "bias", "key_padding_mask", "attention_bias", "past_key", "past_value",
+             "past_sequence_length", "cache_indirection" },
+  past = "past_key",
   read = function(layer)
     local c, keys = layer.c, layer.keys
     keys.h = c:int "num_heads"
@@ -326,6 +341,7 @@ operators["com.microsoft MultiHeadAttention"] = {
     if bias and bias.shape[1] ~= first then layer:fail("bias: has %d numbers, not %d", bias.shape[1], first) end
     keys.causal = c:number("unidirectional", 0) ~= 0
     keys.scale = layer:given "scale"
+    layer:refuse "cache_indirection"
     layer:mask "attention_bias"
     layer:padding "key_padding_mask"
   end,
@@ -334,6 +350,7 @@ operators["com.microsoft MultiHeadAttention"] = {
 operators["com.microsoft GroupQueryAttention"] = {
   inputs = { "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length", "cos_cache",
              "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale" },
+  past = "past_key",
   read = function(layer)
     local c, keys = layer.c, layer.keys
     keys.h, keys.h_kv, keys.causal = c:int "num_heads", c:int "kv_num_heads", true
@@ -372,6 +389,7 @@ local written = { [0] = { "scores", "scaled" }, { "scores", "capped" }, { "score
 
 operators[" Attention"] = {
   inputs = { "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen" },
+  past = "past_key",
   read = function(layer)
     local c, keys = layer.c, layer.keys
     local by_head = not c:has "q_num_heads"
@@ -496,6 +514,7 @@ return function(graph, from_user)
       local layer = setmetatable({
         name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
         projections = {}, more = {}, c = fields.new(graph.path, values, prefix), features = features_of }, Layer)
+      layer:check_inputs()
       operator.read(layer)
       add_projections(layer)
       layer.keys = layers.key_list(layer.keys)
