@@ -1,5 +1,5 @@
--- Where everything lies: named sections in spaces. Packed weights are those of a block of heads (`head`), for each
--- block, and those of all heads. The workspace of a batch entry has matrices with lanes over queries, group after
+-- Where everything lies: named sections in spaces. Packed weights are their fingerprint, those of a block of heads
+-- (`head`), for each block, and those of all heads. The workspace of a batch entry has matrices with lanes over queries, group after
 -- group, what belongs to the inputs, then for each block of heads what is projected (`projected`), and for each
 -- task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, then the values, and then
 -- their scales (`scales`), if they have such; it counts numbers of the cache's type.
@@ -49,6 +49,15 @@ function Memory:add(space, section)
   list[#list + 1], self.sections[section.name] = section, section
 end
 
+-- Packed weights begin with what a run tells them by, as long as an alignment; mhagen_pack writes it.
+local function add_fingerprint(memory, sections)
+  local count = memory.head.total
+  for _, section in ipairs(sections) do count = count + (section.within and 0 or section.count) end
+  if count > 0 then
+    memory:add("packed", { name = "fingerprint", doc = "of how what follows is packed, and zeros", count = M.ALIGN })
+  end
+end
+
 -- Lays the sections that the stages of a plan need: sections(plan, stage, add), where add(space, section) has "lanes"
 -- as one more space.
 function M.lay(plan, sections_of)
@@ -69,6 +78,7 @@ function M.lay(plan, sections_of)
   local function add_spaces(space, name, doc, count)
     memory:add(space, { name = name, doc = doc, count = plan.head_blocks * count * memory[name].total })
   end
+  add_fingerprint(memory, outer.packed)
   add_spaces("packed", "head", "weights of the blocks of heads", 1)
   add_all("packed", outer.packed)
   for _, section in ipairs(outer.lanes) do section.count, section.starts = groups.lanes(plan, section.rows) end

@@ -123,13 +123,13 @@ end
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
 
--- The list for the host's pack: with the sizes, the numbers that a null pointer stands for by the names of matrices,
+-- The list for the host's pack, which is told by its fingerprint: with the sizes, the numbers that a null pointer stands for by the names of matrices,
 -- and for tables of rope that are not given the part of a turn of each pair, and the first place.
-function M.packing(plan)
+function M.packing(plan, fingerprint)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
   local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, lists = list.lists, f16 = list.f16, apart = M.apart(plan), deep = list.deep,
+  return { bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16, apart = M.apart(plan), deep = list.deep,
            quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end

@@ -556,6 +556,9 @@ static int read_fill(lua_State *L, mhagen_pack_fill *fill, mhagen_pack_term *ter
   return fill->terms;
 }
 
+/* That of gen/fingerprint.lua. */
+static uint64_t fingerprint_of(const char *text) { return strtoull(text, NULL, 16); }
+
 /* pack(packing, weights) -> memory with the packed weights. packing: what gen/pack.lua's M.packing returns.
  * weights: memory by the names of matrices, and in_out = true where they lie so. */
 static int host_pack(lua_State *L) {
@@ -566,7 +569,9 @@ static int host_pack(lua_State *L) {
   lua_getfield(L, 1, "bytes");
   const lua_Integer bytes = luaL_checkinteger(L, -1);
   luaL_argcheck(L, bytes >= 0 && bytes <= NUMBER_MOST, 1, "bytes are out of their range");
-  mhagen_packing packing = {.bytes = (size_t)bytes};
+  lua_getfield(L, 1, "fingerprint");
+  mhagen_packing packing = {.bytes = (size_t)bytes, .fingerprint = fingerprint_of(luaL_optstring(L, -1, "0"))};
+  lua_pop(L, 1);
   mhagen_weights weights = {.layout = MHAGEN_OUT_IN};
 
   const float *given[MHAGEN_MATRICES] = {NULL};
@@ -656,7 +661,7 @@ static int host_packed_head(lua_State *L) {
   const lua_Integer bytes = luaL_checkinteger(L, 3);
   luaL_argcheck(L, bytes >= 0 && bytes <= NUMBER_MOST, 3, "out of range");
   const mhagen_kernel kernel = {.name = luaL_checkstring(L, 1), .packed_bytes = (size_t)bytes,
-                                .fingerprint = strtoull(luaL_checkstring(L, 2), NULL, 16)};
+                                .fingerprint = fingerprint_of(luaL_checkstring(L, 2))};
   const mhagen_packed_head head = mhagen_packed_begin(&kernel);
   lua_pushlstring(L, (const char *)&head, sizeof head);
   return 1;

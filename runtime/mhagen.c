@@ -168,7 +168,7 @@ const char *mhagen_status_text(mhagen_status status) {
     case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
     case MHAGEN_ERR_TARGET: return "compiled for an architecture without the kernel's instructions";
     case MHAGEN_ERR_ARITHMETIC: return "the compiler's flags changed the arithmetic of the kernel";
-    case MHAGEN_ERR_PACKED: return "no packed weights of the kernel, or damaged ones";
+    case MHAGEN_ERR_PACKED: return "packed weights are another kernel's, damaged, or none";
   }
   return "unknown status";
 }
@@ -239,13 +239,26 @@ const mhagen_kernel *mhagen_kernel_at(const mhagen_kernel *kernel, const mhagen_
   return *member;
 }
 
-/* The same with what this machine can run. */
+/* What packed weights begin with. */
+static uint64_t fingerprint_in(const void *packed) {
+  uint64_t fingerprint;
+  memcpy(&fingerprint, packed, sizeof fingerprint);
+  return fingerprint;
+}
+
+/* Whether packed weights are those of the kernel, which may have none. */
+static int is_packed_for(const mhagen_kernel *kernel, const void *packed) {
+  return kernel->packed_bytes == 0 || fingerprint_in(packed) == kernel->fingerprint;
+}
+
+/* The same with what this machine can run, and with whose packed weights they are. */
 static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
                                 const mhagen_args *args) {
   const mhagen_status status = check_needs(needs, count, args, kernel->batch);
-  if (status == MHAGEN_OK && kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
-  if (status == MHAGEN_OK && !kernel->supported()) return MHAGEN_ERR_CPU;
-  return status;
+  if (status != MHAGEN_OK) return status;
+  if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
+  if (!kernel->supported()) return MHAGEN_ERR_CPU;
+  return is_packed_for(kernel, args->packed) ? MHAGEN_OK : MHAGEN_ERR_PACKED;
 }
 
 mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
@@ -256,6 +269,55 @@ mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *
 mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args) {
   const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
   return check_call(one, one->fill_needs, one->fill_need_count, args);
+}
+
+/* What is said of an argument that is null, not aligned, or has a number out of its range. */
+typedef struct arg_row {
+  size_t at; /* in mhagen_args */
+  const char *text[3];
+} arg_row;
+
+/* What is wrong with what a run, or a fill, was given. */
+static const char *call_error(const mhagen_need *needs, int count, const mhagen_args *args,
+                              int batch, mhagen_status status) {
+#define ROW(name, range) \
+  {offsetof(mhagen_args, name), \
+   {#name " is null, and the kernel needs it", #name " is not aligned to 64 bytes, MHAGEN_ALIGN", \
+    #name " has a number that is outside " range}}
+  static const arg_row rows[] = {
+    ROW(q, ""), ROW(k, ""), ROW(v, ""), ROW(y, ""), ROW(packed, ""), ROW(workspace, ""),
+    ROW(kv_len, "0..seq_kv"), ROW(probs, ""),
+    ROW(kv_start, "0..seq_kv"),
+    ROW(q_len, "0..seq"), ROW(mask, ""), ROW(scores, ""),
+    ROW(past, "0..seq_kv - seq"), ROW(cache, ""),
+  };
+#undef ROW
+  if (!args) return "args is null";
+  if (status == MHAGEN_ERR_PACKED) {
+    return fingerprint_in(args->packed) == 0
+               ? "packed has no weights yet: the kernel's pack has not filled it"
+               : "packed is not of this kernel: its pack has to fill it, or a file of its weights";
+  }
+  for (int i = 0; i < count; ++i) {
+    if (check_need(&needs[i], args, batch) != status) continue;
+    for (size_t j = 0; j < sizeof rows / sizeof rows[0]; ++j) {
+      if (rows[j].at == needs[i].at && status <= MHAGEN_ERR_LENGTH && status >= MHAGEN_ERR_NULL) {
+        return rows[j].text[status - MHAGEN_ERR_NULL];
+      }
+    }
+  }
+  return mhagen_status_text(status);
+}
+
+const char *mhagen_args_error(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
+  return call_error(one->needs, one->need_count, args, one->batch, mhagen_check_args(one, args));
+}
+
+const char *mhagen_fill_error(const mhagen_kernel *kernel, const mhagen_args *args) {
+  const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
+  return call_error(one->fill_needs, one->fill_need_count, args, one->batch,
+                    mhagen_check_fill(one, args));
 }
 
 mhagen_status mhagen_check_weights(const mhagen_packing *packing, const mhagen_weights *weights,
@@ -568,7 +630,10 @@ static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *f
 }
 
 void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
-  if (p->bytes > 0) memset(packed, 0, p->bytes); /* the gaps between sections too */
+  if (p->bytes > 0) {
+    memset(packed, 0, p->bytes); /* the gaps between sections too */
+    memcpy(packed, &p->fingerprint, sizeof p->fingerprint);
+  }
   write_fills(p, p->fills, p->fill_count, 32, weights, write_floats, packed);
   write_fills(p, p->rounded, p->rounded_count, 32, weights,
               p->f16 ? write_rounded_f16 : write_rounded_bf16, packed);
@@ -631,6 +696,11 @@ mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes
   mhagen_packed_head head;
   if (found != MHAGEN_OK) return found;
   memcpy(&head, bytes, sizeof head);
+  for (size_t i = 0; i < head.layers; ++i) {
+    if (!is_packed_for(mhagen_kernel_of(kernel), mhagen_packed_layer(bytes, i))) {
+      return MHAGEN_ERR_PACKED;
+    }
+  }
   const uint64_t sum = sum_words(0, (const char *)bytes + sizeof head, size - sizeof head);
   return sum == head.checksum ? MHAGEN_OK : MHAGEN_ERR_PACKED;
 }

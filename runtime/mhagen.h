@@ -91,7 +91,8 @@ typedef enum mhagen_status {
   MHAGEN_ERR_LAYOUT = 5, /* mhagen_weights.layout is not one of mhagen_layout */
   MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
   MHAGEN_ERR_ARITHMETIC = 7, /* the compiler's flags changed the arithmetic of the kernel */
-  MHAGEN_ERR_PACKED = 8 /* bytes that are no packed weights of the kernel, or damaged ones */
+  MHAGEN_ERR_PACKED = 8 /* packed weights of another kernel, or of another member of a bundle, or
+                           none; or a damaged file of them */
 } mhagen_status;
 
 /* A short English text for a status; never null. */
@@ -133,8 +134,9 @@ typedef struct mhagen_args {
   float *y;               /* [batch][seq][y_width], where it is not projected [..][seq][h][dv] or,
                              with MHAGEN_BHSD, [..][h][seq][dv]; must not overlap any other
                              buffer */
-  const void *packed;     /* filled by the kernel's pack; aligned to MHAGEN_ALIGN; only read; may be
-                             null where packed_bytes is 0 */
+  const void *packed;     /* filled by the kernel's pack, or a layer of a file of its packed weights;
+                             it begins with the kernel's fingerprint; aligned to MHAGEN_ALIGN; only
+                             read; may be null where packed_bytes is 0 */
   void *workspace;        /* workspace_bytes, aligned to MHAGEN_ALIGN, contents irrelevant;
                              two runs at the same time need two workspaces */
   const int *kv_len;      /* [batch], each 0..seq_kv: the valid keys; only where the config
@@ -326,6 +328,11 @@ MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mh
 /* The same of kernel->fill. */
 MHAGEN_API mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args);
 
+/* In words what that status is for: which argument is wrong, and why. Never null, never to be
+ * freed; the text of another status where it is not for an argument. */
+MHAGEN_API const char *mhagen_args_error(const mhagen_kernel *kernel, const mhagen_args *args);
+MHAGEN_API const char *mhagen_fill_error(const mhagen_kernel *kernel, const mhagen_args *args);
+
 /* What a file of packed weights begins with: this head, and behind it the packed weights of one or
  * more layers, packed_bytes each. Numbers have the byte order of the CPU that packed. A file needs
  * no copy where it is mapped, or was read to an address aligned to MHAGEN_ALIGN. */
@@ -341,7 +348,7 @@ typedef struct mhagen_packed_head {
 } mhagen_packed_head;
 
 #define MHAGEN_PACKED_MAGIC "mhagen\n" /* text mode would change it */
-#define MHAGEN_PACKED_VERSION 1
+#define MHAGEN_PACKED_VERSION 2 /* 1: layers did not begin with the fingerprint */
 
 /* The head of a file for a kernel, without layers. mhagen_packed_add then adds each layer's packed
  * weights to the count and the checksum; the head is complete behind the last one. */
@@ -443,6 +450,8 @@ typedef struct mhagen_pack_fill {
 
 typedef struct mhagen_packing {
   size_t bytes;
+  uint64_t fingerprint; /* of the kernel, with which packed weights begin; zeros are behind it up to
+                           MHAGEN_ALIGN */
   mhagen_matrix_size sizes[MHAGEN_MATRICES]; /* from MHAGEN_WQ on */
   const float *instead[MHAGEN_MATRICES];     /* what a null matrix stands for; null means zeros */
   const mhagen_pack_term *terms;

@@ -51,12 +51,28 @@ static void require_same(const mhagen_kernel *bundle) {
   printf("%s %d", chosen->isa, bundle->supported());
 }
 
+/* Packed weights of one member are refused by another, and by the bundle where it has chosen another. */
+static void refuse_others(const mhagen_kernel *bundle) {
+  for (const mhagen_kernel *const *from = bundle->members; *from; from++) {
+    float y[NUMBERS];
+    const mhagen_args args = {.q = numbers + 1, .y = y, .packed = packed, .workspace = workspace};
+    REQUIRE((*from)->pack(&weights, packed) == MHAGEN_OK); /* any CPU can pack */
+    for (const mhagen_kernel *const *member = bundle->members; *member; member++) {
+      if (!(*member)->supported()) continue;
+      const int same = (*member)->fingerprint == (*from)->fingerprint;
+      REQUIRE((*member)->run(&args) == (same ? MHAGEN_OK : MHAGEN_ERR_PACKED));
+      if (*member == mhagen_kernel_of(bundle)) REQUIRE(bundle->run(&args) == (*member)->run(&args));
+    }
+  }
+}
+
 int main(int argc, char **argv) {
   float y[2][NUMBERS];
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) numbers[i] = (float)(i * 31 % 67) / 67 - 0.5f;
   require_same(&one_kernel);
   printf(", ");
   require_same(&two_kernel);
+  refuse_others(&one_kernel);
   REQUIRE(run(&one_kernel, NULL, y[0]) == MHAGEN_OK);
   for (int i = 1; i < argc; i++) {
     const mhagen_kernel *const member = mhagen_kernel_for(&one_kernel, argv[i]);

@@ -133,6 +133,12 @@ static const struct argument {
 };
 enum { ARGUMENTS = sizeof arguments / sizeof *arguments };
 
+static const char *name_at(size_t at) {
+  int i = 0;
+  while (arguments[i].at != at) i++;
+  return names[arguments[i].id];
+}
+
 /* What a table says of the pointer to a buffer, or null. */
 static const mhagen_need *need_in(const mhagen_need *needs, int count, int id) {
   for (int i = 0; i < count; i++) {
@@ -1571,23 +1577,56 @@ static void expect_of_pack(checker *c, const mhagen_weights *weights, void *pack
   require_untouched(c, WQ, PACKED, PACKED, what);
 }
 
+/* What is said of arguments begins with a name, and goes on with a word of the reason. */
+static void require_words(const checker *c, const char *text, const char *name, const char *word) {
+  const size_t length = strlen(name);
+  if (strncmp(text, name, length) || text[length] != ' ' || !strstr(text, word))
+    fail(c, "\"%s\" is said of %s, not \"%s\"", text, name, word);
+}
+
 /* Each pointer of a table is null, and is not aligned. */
 static void check_pointers(checker *c, const mhagen_need *needs, int need_count,
-                           void (*told)(checker *, const mhagen_args *, mhagen_status, const char *)) {
+                           void (*told)(checker *, const mhagen_args *, mhagen_status, const char *),
+                           const char *(*words)(const mhagen_kernel *, const mhagen_args *)) {
   const mhagen_args good = args_of(c, needs, need_count);
   mhagen_args bad = good;
   told(c, NULL, MHAGEN_ERR_NULL, "no arguments");
+  require_words(c, words(c->kernel, NULL), "args", "is null");
+  if (strcmp(words(c->kernel, &good), mhagen_status_text(MHAGEN_OK))) fail(c, "good arguments are called wrong");
   for (int i = 0; i < need_count; i++) {
-    const char *at;
+    const char *at, *const name = name_at(needs[i].at);
     memcpy(&at, (const char *)&good + needs[i].at, sizeof at);
     set_arg(&bad, needs[i].at, NULL);
     told(c, &bad, MHAGEN_ERR_NULL, "a null pointer");
+    require_words(c, words(c->kernel, &bad), name, "is null");
     for (int off = 4; needs[i].align > 1 && off < needs[i].align; off *= 2) {
       set_arg(&bad, needs[i].at, at + off);
       told(c, &bad, MHAGEN_ERR_ALIGN, "a misaligned pointer");
+      if (needs[i].align == MHAGEN_ALIGN) require_words(c, words(c->kernel, &bad), name, "is not aligned");
     }
     bad = good;
   }
+}
+
+/* Packed weights that begin with zeros, or with a fingerprint that differs in a bit. */
+static void check_other_weights(checker *c) {
+  const mhagen_kernel *kernel = c->kernel;
+  void *const packed = c->buffers[PACKED].master;
+  uint64_t own;
+  memcpy(&own, packed, sizeof own);
+  const uint64_t others[] = {0, own ^ 1, own ^ UINT64_C(1) << 63};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    memcpy(packed, &others[i], sizeof own);
+    place_input(c, PACKED, AFTER_GUARD);
+    const mhagen_args args = args_of(c, kernel->needs, kernel->need_count);
+    expect(c, &args, MHAGEN_ERR_PACKED, "weights of another kernel");
+    require_words(c, mhagen_args_error(kernel, &args), "packed", i ? "of this kernel" : "no weights");
+    if (!kernel->fill) continue;
+    const mhagen_args filling = args_of(c, kernel->fill_needs, kernel->fill_need_count);
+    expect_of_fill(c, &filling, MHAGEN_ERR_PACKED, "weights of another kernel");
+    require_words(c, mhagen_fill_error(kernel, &filling), "packed", i ? "of this kernel" : "no weights");
+  }
+  memcpy(packed, &own, sizeof own);
 }
 
 static void check_bad_args(checker *c) {
@@ -1595,8 +1634,10 @@ static void check_bad_args(checker *c) {
   c->part = "bad arguments";
   draw_and_pack(c, &sets[NORMAL]);
   const mhagen_args good = place_args(c, AFTER_GUARD, 0xFF);
-  check_pointers(c, kernel->needs, kernel->need_count, expect);
-  if (kernel->fill) check_pointers(c, kernel->fill_needs, kernel->fill_need_count, expect_of_fill);
+  check_pointers(c, kernel->needs, kernel->need_count, expect, mhagen_args_error);
+  if (kernel->fill) {
+    check_pointers(c, kernel->fill_needs, kernel->fill_need_count, expect_of_fill, mhagen_fill_error);
+  }
   for (int j = 0; j < LENGTHS; j++) {
     const mhagen_need *need = need_of(c, lengths[j]);
     const int wrong[] = {-1, need ? need->most + 1 : 0, INT_MIN, INT_MAX};
@@ -1605,11 +1646,13 @@ static void check_bad_args(checker *c) {
       *valid = wrong[i];
       place_input(c, lengths[j], AFTER_GUARD); /* where it was */
       expect(c, &good, MHAGEN_ERR_LENGTH, "a length out of range");
+      require_words(c, mhagen_args_error(kernel, &good), names[lengths[j]], "is outside 0..seq");
       *valid = before;
       place_input(c, lengths[j], AFTER_GUARD);
     }
   }
 
+  if (kernel->packed_bytes) check_other_weights(c);
   for (int i = WQ; i <= LAST_WEIGHTS; i++) place_input(c, i, AFTER_GUARD);
   place(c, PACKED, BEFORE_GUARD, 0xFF);
   char *packed = c->buffers[PACKED].at;

@@ -2,6 +2,7 @@
  * Prints the hints that lie outside the packed weights, and the lines within that no hint names. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernel.h"
 
@@ -27,7 +28,8 @@ int main(void) {
   void *workspace = aligned_alloc(MHAGEN_ALIGN, (KERNEL_WORKSPACE_BYTES + 4095) / 4096 * 4096);
   packed = aligned_alloc(MHAGEN_ALIGN, (KERNEL_PACKED_BYTES + 4095) / 4096 * 4096);
   seen = calloc(lines, 1);
-  for (size_t i = 0; i < KERNEL_PACKED_BYTES; ++i) packed[i] = 0;
+  memset(packed, 0, KERNEL_PACKED_BYTES);
+  memcpy(packed, &kernel_kernel.fingerprint, sizeof kernel_kernel.fingerprint);
   const mhagen_args args = {
     .q = x, .k = x, .v = x, .y = y, .packed = packed, .workspace = workspace, .kv_len = (int[]){KERNEL_SEQ_KV}};
   mhagen_status status = kernel_run(&args);

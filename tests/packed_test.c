@@ -61,6 +61,23 @@ static void run_from(const char *path) {
   }
 }
 
+/* A layer that another kernel has packed, with the right checksum, and as the weights of a run. */
+static void refuse_another_layer(void) {
+  static _Alignas(MHAGEN_ALIGN) char other[FILE_BYTES];
+  mhagen_packed_head head = mhagen_packed_begin(&one_kernel);
+  const mhagen_weights weights = weights_of(0);
+  float y[ONE_SEQ * ONE_D_MODEL];
+  memcpy(other, file, sizeof other);
+  char *const packed = other + sizeof head + ONE_PACKED_BYTES;
+  REQUIRE(two_pack(&weights, packed) == MHAGEN_OK);
+  for (size_t i = 0; i < LAYERS; i++) mhagen_packed_add(&head, other + sizeof head + i * ONE_PACKED_BYTES);
+  memcpy(other, &head, sizeof head);
+  REQUIRE(one_packed_check(other, FILE_BYTES) == MHAGEN_ERR_PACKED);
+  REQUIRE(mhagen_packed_check_head(&one_kernel, other, FILE_BYTES) == MHAGEN_OK);
+  const mhagen_args args = {.q = numbers, .y = y, .packed = packed, .workspace = workspace};
+  REQUIRE(two_run(&args) == MHAGEN_OK && one_run(&args) == MHAGEN_ERR_PACKED);
+}
+
 /* Each bit counts but for those of the name. */
 static void refuse_changes(void) {
   const size_t name = offsetof(mhagen_packed_head, name);
@@ -86,6 +103,7 @@ int main(int argc, char **argv) {
   REQUIRE(one_packed_check(file + 16, FILE_BYTES) == MHAGEN_ERR_ALIGN);
   REQUIRE(TWO_PACKED_BYTES == ONE_PACKED_BYTES); /* another kernel's weights, of the same size */
   REQUIRE(two_packed_check(file, FILE_BYTES) == MHAGEN_ERR_PACKED);
+  refuse_another_layer();
   REQUIRE(mhagen_packed_check_head(&one_kernel, file, FILE_BYTES) == MHAGEN_OK);
   file[FILE_BYTES - 1] ^= 1;
   REQUIRE(mhagen_packed_check_head(&one_kernel, file, FILE_BYTES) == MHAGEN_OK);

@@ -31,14 +31,17 @@ def test_files(tmp_path):
     data = (tmp_path / "one.packed").read_bytes()
     magic, version, head_bytes, fingerprint, packed_bytes, layers, check, name = HEAD.unpack_from(data)
     defined = dict(re.findall(r"#define ONE_(\w+) (\d+)", (tmp_path / "one.h").read_text()))
-    assert (magic, version, head_bytes, layers) == (b"mhagen\n\0", 1, HEAD.size, 2)
+    assert (magic, version, head_bytes, layers) == (b"mhagen\n\0", 2, HEAD.size, 2)
     assert packed_bytes == int(defined["PACKED_BYTES"]) and packed_bytes % 64 == 0
-    assert hex(fingerprint) in one.read_text().lower()
+    assert f"0x{fingerprint:016X}" in one.read_text()
     assert len(data) == head_bytes + layers * packed_bytes
+    for layer in range(layers):
+        first = head_bytes + layer * packed_bytes
+        assert data[first:first + 64] == struct.pack("=Q", fingerprint) + bytes(56)
     assert check == checksum(data[head_bytes:])
     assert name.rstrip(b"\0") == b"one"
 
-    head = HEAD.pack(magic, 1, HEAD.size, fingerprint, packed_bytes, 2, checksum(data[HEAD.size:]), b"another")
+    head = HEAD.pack(magic, version, HEAD.size, fingerprint, packed_bytes, 2, checksum(data[HEAD.size:]), b"another")
     (tmp_path / "ours.packed").write_bytes(head + data[HEAD.size:])
     run(program, tmp_path / "one.packed", tmp_path / "ours.packed")
 

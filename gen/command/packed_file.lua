@@ -16,7 +16,8 @@ function M.bytes(packed_bytes, layers) return #host.packed_head("", "0", packed_
 -- Begins the file of one of kernel.packers in `dir`, which need not be there yet.
 function M.new(dir, packer)
   local file = setmetatable({ stream = must(host.stream(dir)),
-                              head = host.packed_head(packer.cfg.name, packer.fingerprint, packer.packing.bytes) }, M)
+                              head = host.packed_head(packer.cfg.name, packer.packing.fingerprint,
+                                                     packer.packing.bytes) }, M)
   must(file.stream:write(file.head))
   return file
 end

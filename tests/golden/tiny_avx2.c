@@ -11,7 +11,7 @@
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,216 bytes packed, 1,472 bytes of workspace
+ *   cost      3,360 flops; 1,280 bytes packed, 1,472 bytes of workspace
  *   registers sums and operands of a K step take at most 13 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -56,12 +56,12 @@ static const mhagen_pack_term pack_terms[] = {
 
 /* to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first } */
 static const mhagen_pack_fill pack_fills[] = {
-  { 0, 1, 8, 8, 0.72134752044448169, 0, 1, { { 8, 16, 1, 0, 0 } } }, /* wq */
-  { 192, 1, 8, 8, 0.72134752044448169, 1, 1, { { 0 } } }, /* bq */
-  { 8, 1, 8, 8, 1.0, 2, 1, { { 8, 16, 1, 0, 0 } } }, /* wk */
-  { 128, 1, 8, 8, 1.0, 3, 1, { { 8, 8, 1, 0, 0 } } }, /* wv */
-  { 224, 8, 8, 8, 1.0, 4, 1, { { 0 } } }, /* wo */
-  { 288, 1, 8, 8, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
+  { 16, 1, 8, 8, 0.72134752044448169, 0, 1, { { 8, 16, 1, 0, 0 } } }, /* wq */
+  { 208, 1, 8, 8, 0.72134752044448169, 1, 1, { { 0 } } }, /* bq */
+  { 24, 1, 8, 8, 1.0, 2, 1, { { 8, 16, 1, 0, 0 } } }, /* wk */
+  { 144, 1, 8, 8, 1.0, 3, 1, { { 8, 8, 1, 0, 0 } } }, /* wv */
+  { 240, 8, 8, 8, 1.0, 4, 1, { { 0 } } }, /* wo */
+  { 304, 1, 8, 8, 1.0, 5, 2, { { 0 } } }, /* bo + bv wo */
 };
 
 /* offset, alignment, most */
@@ -74,6 +74,7 @@ static const mhagen_need weight_needs[] = {
 
 static const mhagen_packing packing = {
   .bytes = TINY_AVX2_PACKED_BYTES,
+  .fingerprint = 0x3023E47015C16759,
   .sizes = {
     { 8, 8 }, { 8, 8 }, { 8, 8 }, { 8, 8 }, { 1, 8 }, { 1, 8 }, { 1, 8 }, { 1, 8 }
   },
@@ -445,9 +446,9 @@ static NOINLINE void output_1x5of8_8(const float *panel, const float *bias, cons
 
 /* Everything for one batch entry. */
 static void run_entry(const mhagen_args *args, ptrdiff_t b) {
-  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
-  const float *const wo = (const float *)args->packed + 224; /* [64], Wo */
-  const float *const bo = (const float *)args->packed + 288; /* [8], bias */
+  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
+  const float *const wo = (const float *)args->packed + 240; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 304; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */
   float *const qkv = (float *)args->workspace + 64; /* [5][24] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
@@ -464,7 +465,7 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
-  const float *const head = (const float *)args->packed; /* weights of the blocks of heads */
+  const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const qkv = (float *)args->workspace + 64; /* [5][24] */
   project_qkv_5(args->q, head + 224 * index, qkv + 128 * index, head + 224 * index + 192);
 }
@@ -479,8 +480,8 @@ static void task_attend(const mhagen_args *args, int index) {
 
 static void task_output(const mhagen_args *args, int index) {
   (void)index;
-  const float *const wo = (const float *)args->packed + 224; /* [64], Wo */
-  const float *const bo = (const float *)args->packed + 288; /* [8], bias */
+  const float *const wo = (const float *)args->packed + 240; /* [64], Wo */
+  const float *const bo = (const float *)args->packed + 304; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */
   output_1x5of8_8(wo, bo, context, args->y);
 }
@@ -628,5 +629,5 @@ const mhagen_kernel tiny_avx2_kernel = {
   .scale = 0.5,
   .phases = phases,
   .phase_count = PHASES,
-  .fingerprint = 0x5974089FCD7832A4,
+  .fingerprint = 0x3023E47015C16759,
 };

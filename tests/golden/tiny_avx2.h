@@ -32,10 +32,10 @@ extern "C" {
 #define TINY_AVX2_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_AVX2_PACKED_BYTES 1216
+#define TINY_AVX2_PACKED_BYTES 1280
 #define TINY_AVX2_WORKSPACE_BYTES 1472
 
-/* Packs the weights, once, into the 1216 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 1280 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_avx2_pack(const mhagen_weights *weights, void *packed);
@@ -47,8 +47,8 @@ MHAGEN_API mhagen_status tiny_avx2_packed_check(const void *bytes, size_t size);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
- * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written
- * then. */
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_PACKED; nothing
+ * is written then, and mhagen_args_error says which argument is wrong. */
 MHAGEN_API mhagen_status tiny_avx2_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx2). */

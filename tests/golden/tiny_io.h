@@ -33,10 +33,10 @@ extern "C" {
 #define TINY_IO_Y_WIDTH 3
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_IO_PACKED_BYTES 320
+#define TINY_IO_PACKED_BYTES 384
 #define TINY_IO_WORKSPACE_BYTES 768
 
-/* Packs the weights, once, into the 320 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 384 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_io_pack(const mhagen_weights *weights, void *packed);
@@ -48,8 +48,8 @@ MHAGEN_API mhagen_status tiny_io_packed_check(const void *bytes, size_t size);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
- * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written
- * then. */
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_PACKED; nothing
+ * is written then, and mhagen_args_error says which argument is wrong. */
 MHAGEN_API mhagen_status tiny_io_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx2). */

@@ -33,7 +33,7 @@ extern "C" {
 #define TINY_KEPT_Y_WIDTH 3
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_KEPT_PACKED_BYTES 640
+#define TINY_KEPT_PACKED_BYTES 704
 #define TINY_KEPT_WORKSPACE_BYTES 768
 
 /* The same of args->cache, for each batch entry: entry b begins so many bytes times b from there.
@@ -42,7 +42,7 @@ extern "C" {
  * seq, masks and schedules can share it. */
 #define TINY_KEPT_CACHE_BYTES 256
 
-/* Packs the weights, once, into the 640 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 704 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_kept_pack(const mhagen_weights *weights, void *packed);
@@ -54,8 +54,8 @@ MHAGEN_API mhagen_status tiny_kept_packed_check(const void *bytes, size_t size);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
- * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written
- * then. */
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_PACKED; nothing
+ * is written then, and mhagen_args_error says which argument is wrong. */
 MHAGEN_API mhagen_status tiny_kept_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx2). */

@@ -33,7 +33,7 @@ extern "C" {
 #define TINY_STEP_Y_WIDTH 8
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
-#define TINY_STEP_PACKED_BYTES 1280
+#define TINY_STEP_PACKED_BYTES 1344
 #define TINY_STEP_WORKSPACE_BYTES 640
 
 /* The same of args->cache, for each batch entry: entry b begins so many bytes times b from there.
@@ -41,7 +41,7 @@ extern "C" {
  * seq, masks and schedules can share it. */
 #define TINY_STEP_CACHE_BYTES 1152
 
-/* Packs the weights, once, into the 1280 bytes at packed. Errors: MHAGEN_ERR_NULL for a
+/* Packs the weights, once, into the 1344 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
  * nothing is written then. */
 MHAGEN_API mhagen_status tiny_step_pack(const mhagen_weights *weights, void *packed);
@@ -53,8 +53,8 @@ MHAGEN_API mhagen_status tiny_step_packed_check(const void *bytes, size_t size);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 16 KB. Errors: MHAGEN_ERR_NULL,
- * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET; nothing is written
- * then. */
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_PACKED; nothing
+ * is written then, and mhagen_args_error says which argument is wrong. */
 MHAGEN_API mhagen_status tiny_step_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx2). */
