@@ -14,10 +14,20 @@ local function refuse(key, value, rule) error({ key = key, value = value, rule =
 
 -- ---- unknown keys ----
 
-local keys, other_names, told_of = {}, {}, {}
-for i, row in ipairs(options.list) do keys[i], other_names[row.key] = row.key, row.also end
+local keys, other_names, key_of, told_of = {}, {}, {}, {}
+for i, row in ipairs(options.list) do
+  local also, near = row.also or {}, row.near or {}
+  keys[i], other_names[row.key] = row.key, table.move(near, 1, #near, #also + 1, { table.unpack(also) })
+  for _, name in ipairs(also) do key_of[name] = row.key end
+end
 for _, row in ipairs(options.elsewhere) do
   for i = 2, #row do told_of[row[i]] = row[1] end
+end
+
+-- The key that a word is, or means: by its own name, another one, or one that is nearly written so; or nil.
+function M.meant(word)
+  if options.list[word] then return word end
+  return (closest(word, keys, other_names))
 end
 
 -- What is wrong with a key that is none of `words`, and which of them is meant.
@@ -26,6 +36,7 @@ local function unknown(key, value, words)
   for word in pairs(told_of) do all[#all + 1] = word end
   local meant, same = closest(key, all, other_names)
   local rule = "unknown key" .. (meant and (", did you mean %s?"):format(meant) or "")
+  if key_of[key] and key_of[key] == meant then rule = ("unknown key: it is %s here"):format(meant) end
   if told_of[meant] then rule = same and told_of[meant] or rule .. " It " .. told_of[meant] end
   error({ key = key, value = value, rule = rule, meant = meant }, 0)
 end
@@ -67,8 +78,13 @@ end
 
 -- ---- values ----
 
+local NATIVE = "native"
+
 -- The value of a row in its own type; an error if it breaks the rule.
 local function checked(row, value)
+  if row.native and value == NATIVE then
+    refuse(row.key, value, ("is for the command line alone; in a file write what `mhagen %s` prints"):format(row.native))
+  end
   local accepted, rule = options.accept(row, value)
   if accepted == nil then refuse(row.key, value, rule or options.rule(row)) end
   return accepted
@@ -92,13 +108,19 @@ local function from_file(entries, mistakes)
   return values
 end
 
-local function from_arguments(arguments, mistakes)
+-- native: whether that may be a value, which stays as it is.
+local function from_arguments(arguments, mistakes, native)
   local values = {}
   each(arguments, mistakes, function(argument)
     local key, text = argument:match("^([^=]*)=(.*)$")
+    local bare = key:match("^%s*(.-)%s*$")
+    if bare ~= key and options.list[bare] then
+      refuse(bare, text, ("must be one word without blanks, %s=%s"):format(bare, text:match("^%s*(.*)$")))
+    end
     local row = row_of(key, text)
     if values[key] ~= nil then refuse(key, text, "is given twice") end
-    values[key] = checked(row, options.from_text(row, text))
+    local kept = native and row.native and text == NATIVE
+    values[key] = kept and text or checked(row, options.from_text(row, text))
   end)
   return values
 end
@@ -284,15 +306,19 @@ end
 
 -- The checked config of a CONFIG.lua's entries (or nil) and key=value arguments, which win. Every
 -- key has its value or default; a schedule key that is not given is nil. read_tuning(path) -> the
--- schedules of a tuning file, lists of key=value by shape. A config that breaks a rule raises
+-- schedules of a tuning file, lists of key=value by shape. native: functions of the values by key, what
+-- `native` stands for as an argument; without it that is refused. A config that breaks a rule raises
 -- { key =, value =, rule = }, with `more` of them if there are. Also returns which keys were given.
-function M.load(entries, arguments, read_tuning)
+function M.load(entries, arguments, read_tuning, native)
   local mistakes, given = {}, {}
   local values = from_file(entries or {}, mistakes)
-  for key, value in pairs(from_arguments(arguments, mistakes)) do values[key] = value end
+  for key, value in pairs(from_arguments(arguments, mistakes, native)) do values[key] = value end
   require_keys(values, mistakes)
   raise(mistakes)
-  for _, row in ipairs(options.list) do given[row.key] = values[row.key] ~= nil end
+  for _, row in ipairs(options.list) do
+    given[row.key] = values[row.key] ~= nil
+    if row.native and values[row.key] == NATIVE then values[row.key] = native[row.key](values) end
+  end
   return checked_config(values, read_tuning), given
 end
 

@@ -4,6 +4,7 @@
 
 local argparse = require "argparse"
 local host = require "host"
+local config = require "config"
 local errors = require "command.errors"
 local version = require "version"
 
@@ -29,7 +30,9 @@ local function build_parser()
   end)
   parser.error = function(_, message)
     local told, tip = message:match("^(.*)\nDid you(.*)$")
-    error({ message = told and told .. ", did you" .. tip or message .. "; see --help" }, 0)
+    local key = not told and config.meant(message:match("^unknown option '%-+([%w_-]+)") or "")
+    tip = tip and ", did you" .. tip or key and ("; a key has no dashes, did you mean %s=VALUE?"):format(key)
+    error({ message = (told or message) .. (tip or "; see --help") }, 0)
   end
   local parsers = {}
   for _, group in ipairs(groups) do

@@ -50,6 +50,7 @@ INT = "must be an integer from"
     ("h=1e1", f"h = 1e1: {INT}"),
     ("h=0x10", f"h = 0x10: {INT}"),
     ("h= 1", f"h =  1: {INT}"),
+    ("h = 1", "h =  1: must be one word without blanks, h=1"),
     ("h=1\n", f"h = 1?: {INT}"),
     ("h=\u0663", f"h = ??: {INT}"),
     ("d_model=99999999999999999999", f"d_model = 99999999999999999999: {INT} 1 to 16384"),
@@ -67,25 +68,27 @@ INT = "must be an integer from"
     ("d_modle=3", "d_modle = 3: unknown key, did you mean d_model?"),
     ("kd=3", "kd = 3: unknown key, did you mean dk?"),
     ("H=3", "unknown key"),
-    ("num_heads=3", "num_heads = 3: unknown key, did you mean h?"),
-    ("embed_dim=3", "did you mean d_model?"),
-    ("hidden_size=3", "did you mean d_model?"),
-    ("num_attention_heads=3", "did you mean h?"),
-    ("head_dim=3", "did you mean dk?"),
+    ("num_heads=3", "num_heads = 3: unknown key: it is h here\n"),
+    ("num_head=3", "num_head = 3: unknown key, did you mean h?\n"),
+    ("embed_dim=3", "it is d_model here"),
+    ("hidden_size=3", "it is d_model here"),
+    ("num_attention_heads=3", "it is h here"),
+    ("head_dim=3", "it is dk here"),
     ("max_position_embeddings=3", "did you mean seq?"),
-    ("kv_heads=3", "kv_heads = 3: unknown key, did you mean h_kv?\n"),
-    ("num_key_value_heads=3", "num_key_value_heads = 3: unknown key, did you mean h_kv?"),
+    ("kv_heads=3", "kv_heads = 3: unknown key: it is h_kv here\n"),
+    ("num_key_value_heads=3", "num_key_value_heads = 3: unknown key: it is h_kv here"),
     ("kvheads=3", "unknown key, did you mean h_kv?"),
     ("rope=true", "rope = true: must be one of none, half, interleaved"),
     ("norm_eps=0.1", "norm_eps = 0.1: must be with one of qk_norm, or it has no effect"),
     ("qk_layernorm=true", "qk_layernorm = true: unknown key, did you mean qk_norm?"),
-    ("rotary_dim=8", "rotary_dim = 8: unknown key, did you mean rope_dims?"),
+    ("rotary_dim=8", "rotary_dim = 8: unknown key: it is rope_dims here"),
     ("rope_scaling=2", "rope_scaling = 2: is no key: scaled angles are tables, rope_cos and rope_sin"),
     ("rope_dims=4", "rope_dims = 4: must be with one of rope, or it has no effect"),
-    ("sliding_window=8", "sliding_window = 8: unknown key, did you mean window_left?"),
+    ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is one "
+     "less"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
     ("softcap=0", "softcap = 0: must be a number from 1e-09 to 1000000000"),
-    ("attn_logit_softcapping=50", "attn_logit_softcapping = 50: unknown key, did you mean softcap?"),
+    ("attn_logit_softcapping=50", "attn_logit_softcapping = 50: unknown key: it is softcap here"),
     ("add_zero_attn=true", "add_zero_attn = true: unknown key, did you mean sink?"),
     ("sink=1", "sink = 1: must be true or false"),
     ("scores=raw", "scores = raw: must be one of none, scaled, capped, masked"),
@@ -122,6 +125,44 @@ def test_bad_argument(argument, message, tmp_path):
     result = run("gen", *given, argument, "-o", tmp_path / "out")
     assert_refused(result, message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words, message", [
+    (["causal"], "config: causal: is no key=value; causal has the values true, false"),
+    (["num_heads"], "config: num_heads: is no key=value; h has the values 1..1024"),
+    (["h", "=", "4"], "config: h = 4: must be one word, h=4"),
+    (["h", "=4"], "config: h = 4: must be one word, h=4"),
+    (["h=", "4"], "config: h = 4: must be one word, h=4"),
+    (["h:4"], "config: h:4: is neither key=value nor a file"),
+    (["none.lua"], "config: none.lua: No such file or directory"),
+    (["cfg.json"], "config: cfg.json:1: unexpected symbol near '{'; such a file is one Lua table, return { h = 12"),
+    (["cfg.json", "causal"], "config: causal: is no key=value"),
+    (["cfg.json", "cfg.json"], "config: cfg.json: cfg.json is the config file already"),
+    (["tuned=cfg.json"], "tuned: cfg.json:1: unexpected symbol near '{'; such a file is one Lua table, as `tune`"),
+])
+def test_words_that_are_no_config(words, message, tmp_path):
+    (tmp_path / "cfg.json").write_text('{"h": 12}')
+    assert_refused(run("explain", *arguments(), *words, cwd=tmp_path), message)
+
+
+def test_a_config_has_any_name(tmp_path):
+    """A file may be named as a key is."""
+    (tmp_path / "causal").write_text("return { causal = true }")
+    assert "causal=true" in run("explain", *arguments(), "causal", cwd=tmp_path).stdout
+
+
+def test_native(tmp_path):
+    """It stands for this machine where a command is given, and is refused where it is written down."""
+    for dtype in "f32", "bf16":
+        widest = run("isas", "--widest", "--dtype", dtype).stdout.strip()
+        core = run("isas", "--cpu").stdout.strip()
+        words = [word for word in arguments() if not word.startswith("isa=")] + [f"dtype={dtype}"]
+        wanted = run("explain", *words, f"isa={widest}", f"cpu={core}").stdout
+        assert wanted and run("explain", *words, "isa=native", "cpu=native").stdout == wanted
+    for text in 'isa = "native"', 'isa = "avx2", cpu = "native"':
+        (tmp_path / "c.lua").write_text(f"return {{ h = 2, d_model = 32, dk = 16, seq = 16, {text} }}")
+        assert_refused(run("explain", tmp_path / "c.lua"), "= native: is for the command line alone; in a file write ")
+    assert_refused(run("explain", *arguments(), "unroll=native"), "unroll = native: must be one of auto, tile")
 
 
 def test_head_block_of_shared_keys():

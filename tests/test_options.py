@@ -145,7 +145,7 @@ def test_toy_option_is_everywhere(tmp_path):
     toys = [subprocess.run([TOY, "explain", *arguments(), *config.split()], capture_output=True, text=True)
             for config in ("tagged=true kv_len=true", "labelled=true")]
     assert_refused(toys[0], "config: tagged = true: must be false with kv_len, which has its lengths there")
-    assert_refused(toys[1], "labelled = true: unknown key, did you mean tagged?")
+    assert_refused(toys[1], "labelled = true: unknown key: it is tagged here")
     drawn = [fuzz.random_config(fuzz.random.Random(i), schema(TOY)) for i in range(40)]
     assert any("tagged" in config for config in drawn)
 

@@ -5,27 +5,18 @@ local build = require "command.build"
 local cpu = require "cpu"
 local errors = require "command.errors"
 local isas = require "isa.init"
+local native = require "command.native"
 local types = require "types"
-
--- The ISA of this CPU with the most products of a type in an instruction, or of float32 where it has none for the
--- type; of several the first in the list, which others extend.
-local function widest(dtype)
-  local best, most = nil, 0
-  for _, isa in ipairs(isas.list) do
-    local numbers = isa.lanes * isas.at_once(isa, types.by_name[dtype])
-    if not build.obstacle(isa) and numbers > most then best, most = isa, numbers end
-  end
-  return best.name
-end
 
 local function run(args)
   if args.widest then
-    errors.must(host.print(widest(args.dtype) .. "\n"))
+    errors.must(host.print(native.isa { dtype = args.dtype } .. "\n"))
     return 0
   end
   if args.cpu then
-    local text = args.cpu[1] and errors.must(host.read_file(args.cpu[1])) or host.read_file("/proc/cpuinfo") or ""
-    errors.must(host.print(cpu.of(text) .. "\n"))
+    local path = args.cpu[1]
+    local name = path and cpu.of(errors.must(host.read_file(path))) or native.cpu()
+    errors.must(host.print(name .. "\n"))
     return 0
   end
   local lines = { ("%-11s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",

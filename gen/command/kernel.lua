@@ -4,38 +4,69 @@ local host = require "host"
 local bundle = require "bundle"
 local config = require "config"
 local errors = require "command.errors"
+local native = require "command.native"
+local options = require "options.init"
 local pack = require "pack"
 local tuning = require "lab.tuning"
 
 local M = {}
 
+-- The entries of the table that a file of Lua returns. what: leads a message; form: what such a file is; eval: the
+-- host's function of the path and the rest.
+function M.entries_of(path, what, form, eval, ...)
+  local entries, message = eval(path, ...)
+  if entries then return entries end
+  local no_table = message:find(" near ", 1, true) or message:find("must return one table", 1, true)
+  error({ message = ("%s: %s%s"):format(what, message, no_table and "; such a file is one Lua table, " .. form or "") }, 0)
+end
+
 -- The records of a tuning file, and its schedules.
 function M.read_records(path)
-  local entries, message = host.eval_config(path, 1)
-  return tuning.read(errors.must(entries, message and "tuned: " .. message), path)
+  return tuning.read(M.entries_of(path, "tuned", "as `tune` writes it", host.eval_config, 1), path)
 end
 local function read_schedules(path) return tuning.schedules(M.read_records(path)) end
+
+-- Refuses the arguments from i on where blanks divide a key=value.
+local function refuse_divided(arguments, i)
+  local here, next_one = arguments[i], arguments[i + 1]
+  local key = here:match("^([%w_]+)=?$")
+  if not key or not next_one or not options.list[key] then return end
+  local value = next_one:match("^=(.+)$") or next_one == "=" and arguments[i + 2]
+  if here:find("=", 1, true) then value = not next_one:find("=", 1, true) and next_one end
+  if value then error({ key = key, value = value, rule = ("must be one word, %s=%s"):format(key, value) }, 0) end
+end
+
+-- Refuses an argument that is no key=value, and cannot be meant as a file.
+function M.refuse_word(argument, or_what)
+  local key = not host.exists(argument) and config.meant(argument)
+  local message
+  if key then
+    message = ("is no key=value; %s has the values %s"):format(key, options.values(options.list[key]))
+  elseif not argument:find("[./]") and not host.exists(argument) then
+    message = "is neither key=value nor " .. or_what
+  end
+  if message then error({ message = ("config: %s: %s"):format(errors.show(argument), message) }, 0) end
+end
 
 -- CONFIG.lua and key=value arguments -> cfg
 function M.load_config(arguments)
   local file
   local assignments = {}
-  for _, argument in ipairs(arguments) do
+  for i, argument in ipairs(arguments) do
+    refuse_divided(arguments, i)
     if argument:find("=", 1, true) then
       assignments[#assignments + 1] = argument
-    elseif file then
-      error({ message = ("config: %s: %s is the config file already"):format(errors.show(argument),
-                                                                             errors.show(file)) }, 0)
     else
+      M.refuse_word(argument, "a file")
+      if file then
+        error({ message = ("config: %s: %s is the config file already"):format(errors.show(argument),
+                                                                               errors.show(file)) }, 0)
+      end
       file = argument
     end
   end
-  local entries, message
-  if file then
-    entries, message = host.eval_config(file)
-    errors.must(entries, message and "config: " .. message)
-  end
-  return config.load(entries, assignments, read_schedules)
+  local entries = file and M.entries_of(file, "config", "return { h = 12, ... }", host.eval_config)
+  return config.load(entries, assignments, read_schedules, native)
 end
 
 -- The same for a command that takes one kernel.

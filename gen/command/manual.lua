@@ -39,6 +39,7 @@ local function values_of(row)
   if row.kind == "flag" then return { "true", "false" } end
   local values = table.move(row.choices or {}, 1, #(row.choices or {}), 1, {})
   for _, group in ipairs(row.groups or {}) do values[#values + 1] = group[1] end
+  values[#values + 1] = row.native and "native"
   return values
 end
 

@@ -22,7 +22,7 @@ local must = errors.must
 local function given_keys(arguments)
   local given = {}
   for _, argument in ipairs(arguments) do
-    local key = argument:match("^([^=]*)=") or error({ message = argument .. ": is no key=value" }, 0)
+    local key = argument:match("^([^=]*)=") or kernel.refuse_word(argument, "an option")
     if key == "name" then error({ message = "name: kernels are named by their keys; --name is for the table" }, 0) end
     if given[key] then error({ key = key, value = argument:match("=(.*)$"), rule = "is given twice" }, 0) end
     given[key] = argument:match("=(.*)$")

@@ -4,11 +4,13 @@ local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
 local json = require "json"
+local kernel = require "command.kernel"
 local ninja = require "command.ninja"
 local row_files = require "command.row_files"
 local slurm = require "command.slurm"
 local sweep = require "lab.sweep"
 local takes = require "command.takes"
+local words = require "words"
 
 local must = errors.must
 
@@ -34,6 +36,26 @@ end
 
 local function reason(one)
   return errors.one_line { message = one.command .. ": " .. errors.one_line(one.broken) }
+end
+
+local MOST_TOLD = 5 -- mistakes
+
+-- Tells each mistake once: of how many configs it is, and the first of them.
+local function tell_invalid(invalid, dir, say)
+  local list, by_text = {}, {}
+  for _, one in ipairs(invalid) do
+    for _, mistake in ipairs { one.broken, table.unpack(one.broken.more or {}) } do
+      local text = errors.one_line { key = mistake.key, value = mistake.value, rule = mistake.rule,
+                                     message = mistake.message }
+      local entry = by_text[text] or { text = text, count = 0, first = one.command }
+      if entry.count == 0 then by_text[text], list[#list + 1] = entry, entry end
+      entry.count = entry.count + 1
+    end
+  end
+  for i = 1, math.min(#list, MOST_TOLD) do
+    say("invalid: %s (%s, the first is %s)", list[i].text, words.counted(list[i].count, "config"), list[i].first)
+  end
+  if #list > MOST_TOLD then say("and %d mistakes more, in %s/invalid.txt", #list - MOST_TOLD, dir) end
 end
 
 -- Writes build.ninja, with what is known by now of configs that have the same code. Returns how many configs
@@ -105,13 +127,13 @@ local function run(args)
   local function say(...)
     if not args.quiet then must(host.print(string.format(...) .. "\n")) end
   end
-  local lists, message = host.eval_grid(args.grid, sweep.axes, tonumber(args.limit))
-  local configs, invalid = sweep.expand(must(lists, message and "sweep: " .. message))
-  for i = 1, math.min(#invalid, 5) do say("invalid: %s", reason(invalid[i])) end
-  if #invalid > 5 then say("and %d more, in %s/invalid.txt", #invalid - 5, args.output) end
+  local lists = kernel.entries_of(args.grid, "sweep", "return { h = { 1, 2 }, ... }", host.eval_grid, sweep.axes,
+    tonumber(args.limit))
+  local configs, invalid = sweep.expand(lists)
   if #configs == 0 then
     error({ message = ("sweep: all %d configs are invalid; %s"):format(#invalid, reason(invalid[1])) }, 0)
   end
+  tell_invalid(invalid, args.output, say)
   local settings = {
     cc = host.cc, compiler = build.version_of(build.words_of(host.cc)), launcher = args.launcher,
     launch_compile = args.launch == "compile" or nil, stage = args.stage, threads = args.threads,
