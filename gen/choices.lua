@@ -1,5 +1,5 @@
 -- Choices with their reasons, and what was measured instead. A decision that is taken names its row: `add` puts it
--- on the list of a plan or a tape, and `explain` prints these lists and nothing else. Ratios of
+-- on the list of a plan or a tape, and `explain --why` prints these lists and nothing else. Ratios of
 -- lower medians in one run, A B A B, one Zen 4 core, AVX-512, gcc -O2, unless a row says otherwise: how
 -- much slower or faster whole kernels are with the alternative.
 

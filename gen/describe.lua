@@ -16,10 +16,10 @@ local number = words.number
 
 local M = {}
 
--- The lines of all stages, and of what is there instead of one.
+-- The lines of all stages, and of what is there instead of one: { name, text }.
 local function phases(plan)
   local lines = {}
-  local function add(name, text) lines[#lines + 1] = ("%-9s %s"):format(name, text) end
+  local function add(name, text) lines[#lines + 1] = { ("%-9s"):format(name), text } end
   for _, name in ipairs { "keys", "values", "queries", "attend", "output" } do
     local stage = plan.stage[name]
     for _, line in ipairs(stage and kinds.ask("describe", {}, plan, stage) or {}) do add(line[1], line[2]) end
@@ -62,8 +62,8 @@ end
 function M.header(recorded)
   local plan, lines = recorded.plan, {}
   local rounded = rounding(plan)
-  for i, text in ipairs(phases(plan)) do
-    lines[#lines + 1] = (" *   %-9s %s"):format(i == 1 and "plan" or "", text)
+  for i, line in ipairs(phases(plan)) do
+    lines[#lines + 1] = (" *   %-9s %s %s"):format(i == 1 and "plan" or "", table.unpack(line))
   end
   if rounded then
     lines[#lines + 1] = " *   numbers   " .. rounded:gsub("; ", ";\n *             ")
@@ -104,20 +104,39 @@ function M.written(all, paths, bytes, compile)
   return table.concat(lines, "\n") .. "\n"
 end
 
+-- ---- explain ----
+
+-- Rows of cells in columns that are as wide as their cells: those in `left` begin at the left.
+local function columns(rows, left)
+  local width, lines = {}, {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do width[i] = math.max(width[i] or 1, #cell) end
+  end
+  for n, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do cells[i] = ("%" .. (left[i] and "-" or "") .. width[i] .. "s"):format(cell) end
+    lines[n] = "  " .. table.concat(cells, "  "):gsub(" +$", "")
+  end
+  return lines
+end
+
+local function rounded_up(x) return number(math.ceil(x)) end
+
 -- What operations take at least, by phase, and in all.
-local function floor_lines(recorded, counts, sum, line)
-  line("floor (cycles of a batch entry, each phase by its fullest port; cpu=%s)", recorded.plan.cfg.cpu)
+local function floor_lines(recorded, counts, sum)
   local plan = recorded.plan
   local tiled = plan.product.tiled or plan.attend_product.tiled
-  line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s%s", "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store",
-    tiled and ("%13s"):format "tile" or "")
+  local rows = { { "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store", tiled and "tile" or nil } }
   for _, phase in ipairs(counts) do
-    line("  %-9s %13s  %-8s%13s%13s%13s%13s%13s%s", phase.phase, number(math.ceil(phase.cycles)), phase.port,
-      number(math.ceil(phase.fma)), number(math.ceil(phase.vector)), number(math.ceil(phase.shuffle)),
-      number(math.ceil(phase.load)), number(math.ceil(phase.store)),
-      tiled and ("%13s"):format(number(math.ceil(phase.tile))) or "")
+    rows[#rows + 1] = { phase.phase, rounded_up(phase.cycles), phase.port, rounded_up(phase.fma),
+                        rounded_up(phase.vector), rounded_up(phase.shuffle), rounded_up(phase.load),
+                        rounded_up(phase.store), tiled and rounded_up(phase.tile) or nil }
   end
-  line("  %-9s %13s", "all", number(math.ceil(sum)))
+  rows[#rows + 1] = { "all", rounded_up(sum) }
+  local lines = columns(rows, { true, false, true })
+  table.insert(lines, 1, ("floor (cycles of a batch entry, each phase by its fullest port; cpu=%s)"):format(
+    plan.cfg.cpu))
+  return lines
 end
 
 -- The flops by the type that is multiplied, where that is not float32 alone.
@@ -130,68 +149,100 @@ local function multiplied(plan)
 end
 
 -- What this config and the same with other types cost.
-local function type_lines(plan, line)
-  line("types (bytes and cycles of a batch entry; the same config, and with another value of one key)")
-  line("  %-20s %8s %15s %15s %15s %15s", "", "error", "packed", "workspace", "cache", "cycles")
-  for _, row in ipairs(other_types.of(plan)) do
+local function type_lines(recorded)
+  local rows = { { "", "error", "packed", "workspace", "cache", "cycles", "" } }
+  for _, row in ipairs(other_types.of(recorded.plan)) do
     local other = row[2]
-    line("  %-20s %8g %15s %15s %15s %15s%s", row[1], other.error, number(other.packed_bytes),
+    rows[#rows + 1] = { row[1], ("%g"):format(other.error), number(other.packed_bytes),
       number(other.workspace_bytes // other.resident), number(other.cache_bytes),
-      number(math.ceil(other.cost / other.cpu.fmas)),
-      other.error_scores < 16 and ("  scores up to %d"):format(other.error_scores) or "")
+      rounded_up(other.cost / other.cpu.fmas),
+      other.error_scores < 16 and ("scores up to %d"):format(other.error_scores) or "" }
   end
+  local lines = columns(rows, { true, [7] = true })
+  table.insert(lines, 1, "types (bytes and cycles of a batch entry; the same config, and with another value of one key)")
+  return lines
 end
 
-function M.explain(recorded)
-  local plan, lines = recorded.plan, {}
-  local cfg = plan.cfg
-  local function line(...) lines[#lines + 1] = string.format(...) end
-  line("%s", cfg.name)
-  line("  command    mhagen gen %s", config.canonical(cfg))
-  line("  shape      %s", show.shape(cfg))
-  if rounding(plan) then line("  numbers    %s", rounding(plan)) end
-  line("  isa        %s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
-  line("  flops      %s (%s FMA vectors if no lane idles)%s", number(plan.flops),
-    number(math.ceil(plan.flops / 2 / plan.isa.lanes)), multiplied(plan))
-  if plan.folded_flops < plan.flops then
-    line("  fold       %s flops are left to do (%.3g of them)", number(plan.folded_flops),
-      plan.folded_flops / plan.flops)
-  end
-  local counts, sum, apart = floor.of(recorded)
-  local tiles = plan.cost / plan.cpu.fmas
-  line("  model      %s cycles of tiles for a batch entry, %s with what the fullest ports take beyond FMAs",
-    number(math.ceil(tiles)), number(math.ceil(tiles + apart)))
-  for _, idle in ipairs(options.idle(plan)) do line("  %-10s %s", idle[1].key, idle[2]) end
-  local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
-    plan.straight) or ""
-  line("  unrolling  %s: %s statements of at most %s (code_limit)%s", cfg.unroll,
-    number(recorded.statements), number(cfg.code_limit), straight)
-  line("  registers  sums and operands of a K step take at most %d of %d vectors", pressure(recorded.tape),
-    plan.isa.registers)
-  line("phases")
-  for _, text in ipairs(phases(plan)) do line("  %s", text) end
-  floor_lines(recorded, counts, sum, line)
-  type_lines(plan, line)
-  line("why")
-  for _, list in ipairs { plan.why, recorded.tape.why } do
+-- The choices of a plan and its tape; with their reasons and what was rejected where that is asked for.
+local function choice_lines(recorded, reasons)
+  local lines, choices = { reasons and "why" or "choices (their reasons, and what was rejected: --why)" }, {}
+  for _, list in ipairs { recorded.plan.why, recorded.tape.why } do
     for _, row in ipairs(list) do
-      line("  %s: %s", row.choice, row.reason)
-      for _, other in ipairs(row.rejected) do line("    not %s: %s", other[1], other[2]) end
+      choices[#choices + 1] = row.choice
+      if reasons then lines[#lines + 1] = words.hung("  ", row.choice .. ": " .. row.reason, 6) end
+      for _, other in ipairs(reasons and row.rejected or {}) do
+        lines[#lines + 1] = words.hung("    not ", ("%s: %s"):format(other[1], other[2]))
+      end
     end
   end
-  line("buffers (bytes)")
-  local function buffer(name, count, bytes) line("  %-26s %15s", name, number(count * (bytes or memory.BYTES))) end
+  if not reasons then lines[2] = words.hung("  ", table.concat(choices, "; ")) end
+  return lines
+end
+
+local function buffer_lines(recorded)
+  local plan, lines = recorded.plan, { "buffers (bytes)" }
   for _, space in ipairs {
     { "packed", "packed" }, { "head", "  a block of heads, of it" },
     { "entry", "workspace of an entry" }, { "projected", "  a block of heads, of it" }, { "task", "  a task, of it" },
     { "cache", "cache of an entry", plan.cache.stored.bytes }, { "scales", "scales behind it" },
   } do
-    local sections, bytes = plan.memory[space[1]], space[3]
+    local sections, bytes = plan.memory[space[1]], space[3] or memory.BYTES
     local always = space[1] ~= "cache" and space[1] ~= "scales"
-    if always or sections.total > 0 then buffer(space[2], sections.total, bytes) end
-    for _, section in ipairs(sections) do buffer("    " .. section.doc, section.count, bytes) end
+    local parts = {}
+    for i, section in ipairs(sections) do parts[i] = section.doc .. " " .. number(section.count * bytes) end
+    if always or sections.total > 0 then
+      lines[#lines + 1] = words.hung(("  %-26s %13s  "):format(space[2], number(sections.total * bytes)),
+        table.concat(parts, ", "))
+    end
   end
-  if plan.resident > 1 then line("  (workspace holds %d batch entries)", plan.resident) end
+  if plan.resident > 1 then lines[#lines + 1] = ("  (workspace holds %d batch entries)"):format(plan.resident) end
+  return lines
+end
+
+-- The shape, what it costs, and how its code is made.
+local function head_lines(recorded, apart)
+  local plan = recorded.plan
+  local cfg, tiles = plan.cfg, plan.cost / plan.cpu.fmas
+  local lines = { cfg.name, "  command    mhagen gen " .. config.canonical(cfg) } -- in one line, to be copied
+  local function line(label, ...)
+    lines[#lines + 1] = words.hung(("  %-10s "):format(label), string.format(...))
+  end
+  line("shape", "%s", show.shape(cfg))
+  if rounding(plan) then line("numbers", "%s", rounding(plan)) end
+  line("isa", "%s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
+  line("flops", "%s (%s FMA vectors if no lane idles)%s", number(plan.flops), rounded_up(plan.flops / 2 / plan.isa.lanes),
+    multiplied(plan))
+  if plan.folded_flops < plan.flops then
+    line("fold", "%s flops are left to do (%.3g of them)", number(plan.folded_flops), plan.folded_flops / plan.flops)
+  end
+  line("model", "%s cycles of tiles for a batch entry, %s with what the fullest ports take beyond FMAs",
+    rounded_up(tiles), rounded_up(tiles + apart))
+  for _, idle in ipairs(options.idle(plan)) do line(idle[1].key, "%s", idle[2]) end
+  local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(
+    plan.straight) or ""
+  line("unrolling", "%s: %s statements of at most %s (code_limit)%s", cfg.unroll, number(recorded.statements),
+    number(cfg.code_limit), straight)
+  line("registers", "sums and operands of a K step take at most %d of %d vectors", pressure(recorded.tape),
+    plan.isa.registers)
+  return lines
+end
+
+-- The plan of a kernel. more: { why =, types = }, which tables are wanted besides: the reasons of all choices with what
+-- was rejected; and what other types cost.
+function M.explain(recorded, more)
+  local counts, sum, apart = floor.of(recorded)
+  local lines = {}
+  local function add(list) table.move(list, 1, #list, #lines + 1, lines) end
+  add(head_lines(recorded, apart))
+  add { "phases" }
+  for _, line in ipairs(phases(recorded.plan)) do
+    local begin, text = line[2]:match("^( *)(.*)$")
+    add { words.hung(("  %s %s"):format(line[1], begin), text) }
+  end
+  add(floor_lines(recorded, counts, sum))
+  if more.types then add(type_lines(recorded)) end
+  add(choice_lines(recorded, more.why))
+  add(buffer_lines(recorded))
   return table.concat(lines, "\n") .. "\n"
 end
 

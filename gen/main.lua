@@ -21,9 +21,11 @@ for _, group in ipairs(groups) do
   for _, command in ipairs(group) do command_of[command.name] = command end
 end
 
+local WIDTH = 110 -- of a line of help
+
 local function build_parser()
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")
-  parser:command_target("command")
+  parser:command_target("command"):help_max_width(WIDTH)
   parser:flag("--version"):description("Print the version and exit."):action(function()
     errors.must(host.print("mhagen " .. version .. "\n"))
     error({ status = 0 }, 0)

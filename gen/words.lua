@@ -12,6 +12,26 @@ end
 -- "1 kernel", "2 kernels"
 function M.counted(n, noun) return ("%d %s%s"):format(n, noun, n == 1 and "" or "s") end
 
+-- Lines of at most so many characters, filled with a list of words.
+function M.filled(list, most)
+  local lines = {}
+  for _, word in ipairs(list) do
+    local last = lines[#lines]
+    if last and #last + 1 + #word <= most then lines[#lines] = last .. " " .. word else lines[#lines + 1] = word end
+  end
+  return lines
+end
+
+local WIDTH = 110 -- of a line in a terminal
+
+-- A text behind what leads its first line; its other lines begin at `indent`, or below its beginning.
+function M.hung(lead, text, indent)
+  local list = {}
+  for word in text:gmatch("%S+") do list[#list + 1] = word end
+  local begin = (" "):rep(indent or #lead)
+  return lead .. table.concat(M.filled(list, WIDTH - math.max(#lead, #begin)), "\n" .. begin)
+end
+
 -- A floating-point number in digits that make the same number again.
 function M.exact(x)
   local text = ("%.15g"):format(x)

@@ -11,7 +11,7 @@ import pytest
 
 from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Generated, Kernel, Weights, build, drawn_isa,
                            shape_of)
-from tools import ISAS, MHAGEN, ROOT, in_turn, native, run
+from tools import ISAS, MHAGEN, ROOT, explain, in_turn, native, run
 
 H, H_KV, D, DK, DV, SEQ_KV, BATCH = 4, 2, 20, 6, 9, 41, 2
 SHAPE = f"h={H} h_kv={H_KV} d_model={D} dk={DK} dv={DV} batch={BATCH}"
@@ -112,7 +112,7 @@ def programs(tmp_path, isa, weights, configs):
 def test_long_cache(heads, dtype, isa):
     """Rows are fetched while others are multiplied by as many of the heads as they are together: 4, 1 of 3, 1."""
     config = [*heads.split(), *f"d_model=20 dk=64 seq=1 seq_kv=300 cache=append cache_dtype={dtype} isa={isa}".split()]
-    assert ("fetched 16 KB ahead" in run(MHAGEN, "explain", *config)) == (isa != "scalar")
+    assert ("fetched 16 KB ahead" in explain(*config)) == (isa != "scalar")
     assert "ok: " in run(MHAGEN, "check", *config, "causal=true", "mask=add", "mask_dims=hk")
 
 
@@ -122,7 +122,7 @@ def test_steps_in_int8(seq, isa):
     """Rows of the context become integers, which tasks of attention have made head by head."""
     floats = f"h=4 h_kv=2 d_model=20 dk=6 dv=5 seq={seq} seq_kv=75 cache=append batch=2 isa={isa}".split()
     integers = [*floats, "dtype=int8", "attend_dtype=f32"]
-    of_floats, of_integers = ("lanes are keys" in run(MHAGEN, "explain", *config) for config in (floats, integers))
+    of_floats, of_integers = ("lanes are keys" in explain(*config) for config in (floats, integers))
     assert of_integers == of_floats
     assert "ok: " in run(MHAGEN, "check", *integers, "q_len=true", "causal=true")
 

@@ -68,11 +68,41 @@ def test_help():
     for command in commands:
         result = run(command, "--help")
         assert_done(result)
-        if command in ("gen", "explain", "check"):
+        lines = result.stdout.splitlines()
+        assert len(lines) <= 56 and max(map(len, lines)) <= 110
+        if "--help-keys" in result.stdout:
             assert re.search(r"^  dk +1\.\.1024 +width .*\(required\)$", result.stdout, re.M)
-            assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", result.stdout, re.M)
-            assert "avx512, avx512_bf16, avx512_fp16, amx, neon, neon_fp16, neon_i8mm" in result.stdout
+            keys = {row["key"] for row in schema()}
+            assert keys <= set(re.findall(r"\w+", result.stdout.split("Config keys")[1]))
+            all_keys = run(command, "--help-keys")
+            assert_done(all_keys)
+            assert keys <= set(re.findall(r"^  (\w+) ", all_keys.stdout, re.M))
+            assert re.search(r"^  dv +1\.\.1024 +.*\(default: dk\)$", all_keys.stdout, re.M)
+            assert "avx512, avx512_bf16, avx512_fp16, amx, neon, neon_fp16, neon_i8mm" in all_keys.stdout
+            assert max(map(len, all_keys.stdout.splitlines())) <= 110
         assert ("skipped: check says so, and exits with status 0" in result.stdout) == (command == "check")
+
+
+@pytest.mark.parametrize("config, most", [
+    ("h=12 d_model=384 dk=32 seq=128 isa=avx512", 45),
+    ("h=4 d_model=32 dk=8 seq=16 isa=avx2 causal=true probs=true", 45),
+    ("h=32 h_kv=8 d_model=2048 dk=64 seq=1 seq_kv=4096 isa=avx512_bf16 rope=half cache=append dtype=bf16 "
+     "weight_dtype=int4 cache_dtype=int8", 55),
+])
+def test_a_plan_is_a_screen(config, most):
+    """Its command is in one line, to be copied; reasons and what was rejected come with --why."""
+    short = run("explain", *config.split()).stdout.splitlines()
+    assert len(short) <= most and f"  command    mhagen gen {config}" in short
+    sections = [line.split(" (")[0] for line in short[1:] if not line.startswith(" ")]
+    assert sections == ["phases", "floor", "choices", "buffers"]
+    why = run("explain", *config.split(), "--why", "--types").stdout.splitlines()
+    for lines in short, why:
+        assert max(len(line) for line in lines if not line.startswith("  command ")) <= 110
+    assert sum(line.startswith("    not ") for line in why) > 20
+    assert not [line for line in short if "slower" in line]
+    choices = " ".join(" ".join(short).split("--why) ")[1].split("buffers (")[0].split()).split("; ")
+    whole = " ".join(" ".join(why).split())
+    assert len(choices) > 12 and all(f"{choice}: " in whole for choice in choices)
 
 
 def test_version():

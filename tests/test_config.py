@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tools import MHAGEN, ROOT, cpu_time
+from tools import MHAGEN, ROOT, cpu_time, explain
 
 BASE = {"h": 2, "d_model": 32, "dk": 16, "seq": 16, "isa": "scalar"}
 
@@ -177,8 +177,8 @@ def test_head_block_of_a_norm_of_all_heads():
     assert_refused(run("explain", *given, "norm_span=all", "head_block=1"),
                    "head_block = 1: must be h with norm_span = all, a norm of all heads\n")
     assert run("explain", *given, "norm_span=all", "head_block=2").returncode == 0
-    told = run("explain", *given, "norm_span=all").stdout
-    assert "2 of 2 heads projected together: norm_span = all is a norm of all of them\n" in told
+    told = explain(*given, "norm_span=all")
+    assert "2 of 2 heads projected together: norm_span = all is a norm of all of them " in told
     assert run("explain", *given, "head_block=1").returncode == 0
 
 
@@ -267,7 +267,7 @@ def test_columns_of_merged_weights():
 def test_columns_of_few_rows():
     """Tiles of queries end where q_len does, unless the lanes are said."""
     assert run("explain", *arguments(), "q_len=true", "q_lanes=queries").returncode == 0
-    told = run("explain", *arguments(), "q_len=true").stdout
+    told = explain(*arguments(), "q_len=true")
     assert "lanes are columns in the query projection: its tiles end where q_len does" in told
 
 
@@ -310,7 +310,7 @@ def test_schedule_keys_without_effect(words, message):
 
 def reasons(words):
     """The choices that explain tells of."""
-    text = run("explain", *words.split()).stdout
+    text = run("explain", *words.split(), "--why").stdout
     return re.findall(r"^  (\S[^:]*): ", text.split("\nwhy\n")[1].split("\nbuffers")[0], re.M)
 
 

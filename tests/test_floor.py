@@ -13,7 +13,7 @@ PORTS = ["fma", "vector", "shuffle", "load", "store", "tile"]
 def floor(*words):
     """{ phase: (cycles, port, the counts by port) } of a kernel, and the sum of the cycles."""
     told = run(MHAGEN, "explain", *words)
-    table = told.split("\nfloor (")[1].split("\nwhy")[0].replace(",", "")
+    table = told.split("\nfloor (")[1].split("\nchoices")[0].replace(",", "")
     rows = re.findall(r"^  (\w+) +(\d+)  (\w+)((?: +\d+){5,6})$", table, re.M)
     return ({name: (int(cycles), port, dict(zip(PORTS, map(int, counts.split()))))
              for name, cycles, port, counts in rows},

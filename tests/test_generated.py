@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, MHAGEN, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
-                   compiler_for, cpu_time, cross_prefix, disassemble, emulation, generate, hidden, in_turn, native,
+                   compiler_for, cpu_time, cross_prefix, disassemble, emulation, explain, generate, hidden, in_turn, native,
                    need, run, runs, stack)
 
 slow = pytest.mark.slow
@@ -103,7 +103,7 @@ def test_suite_of_tiles(shape, config, dtype, tmp_path):
         run(*compiler_for("amx", compiler), "-std=c11", "-O2", "-c", source, "-o", tmp_path / "k.o")
         print(f"{shape:14} {compiler:9} compiled {cpu_time() - start:.1f} s")
         assert int(run("size", tmp_path / "k.o").splitlines()[1].split()[0]) <= 64 * 1024
-    explained = run(MHAGEN, "explain", *config.split(), f"dtype={dtype}", "isa=amx")
+    explained = explain(*config.split(), f"dtype={dtype}", "isa=amx")
     rows = min(32, int(re.search(r"seq=(\d+)", config)[1]))
     assert re.search(f" scores {rows}x(16|32) ", explained) and "no tiles in attention" not in explained
 

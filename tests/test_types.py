@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from reference_lib import Generated, drawn_isa
-from tools import ISAS, MHAGEN, ROOT, native, run, runs
+from tools import ISAS, MHAGEN, ROOT, explain, native, run, runs
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "int8"])
@@ -125,23 +125,23 @@ def test_what_the_files_say(tmp_path):
     assert re.search(r"shape .*\n?.*bf16", header)
     for isa, says in (("scalar", "it saves memory, and little time"), ("avx2", "an instruction does two"),
                       ("avx512_bf16", "an instruction does four")):
-        said = run(MHAGEN, "explain", *shape[:-1], f"isa={isa}", "dtype=int8")
+        said = explain(*shape[:-1], f"isa={isa}", "dtype=int8")
         assert says in said
         sizes = re.search("error at most 0.03 instead of 1e-06; weights of ([0-9,]+) bytes instead of ([0-9,]+)", said)
         own, floats_ = (int(size.replace(",", "")) for size in sizes.groups())
         assert 4 * own == floats_
-    said = run(MHAGEN, "explain", *shape, "attend_dtype=f16")
+    said = explain(*shape, "attend_dtype=f16")
     assert "operands of projections in f32, of attention in f16" in said and "error at most 0.001" in said
 
 
 @pytest.mark.parametrize("config, says", [
     ("isa=avx512_fp16", "sums in float32; error at most 0.001"),
     ("isa=avx512_fp16 sum_dtype=f16", "sums in f16 and float32; error at most 0.002"),
-    ("isa=avx512 sum_dtype=f16", "sum_dtype  not here: avx512 does not add it\n"),
-    ("isa=avx512_fp16 sum_dtype=f16 weight_dtype=int8", "sum_dtype  not here: projections have no pairs\n")])
+    ("isa=avx512 sum_dtype=f16", "sum_dtype not here: avx512 does not add it "),
+    ("isa=avx512_fp16 sum_dtype=f16 weight_dtype=int8", "sum_dtype not here: projections have no pairs ")])
 def test_what_explain_says_of_sums(config, says):
     """Those of half precision are for who asks for them, and the error is then another one."""
-    assert says in run(MHAGEN, "explain", *f"h=2 d_model=40 dk=4 seq=5 dtype=f16 {config}".split())
+    assert says in explain(*f"h=2 d_model=40 dk=4 seq=5 dtype=f16 {config}".split())
 
 
 def test_what_the_files_say_of_quantized_weights(tmp_path):
@@ -151,14 +151,14 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     for said in ('.weight_dtype = "int4"', ".group = 16", ".quant_bits = 4", ".quant_group = 16", ".error = 0.12",
                  ".unit = 0x1p-3", "MHAGEN_WEIGHT_DTYPE"):
         assert said in text, said
-    said = run(MHAGEN, "explain", *shape)
+    said = explain(*shape)
     assert "weights are integers of 4 bits, with a scale for 16 rows of a column" in said
     run(MHAGEN, "gen", *shape, "value_weight_dtype=int8", "name=v", "-o", tmp_path)
     text = (tmp_path / "v.c").read_text()
     for said in ('.weight_dtype = "int4"', '.value_weight_dtype = "int8"', ".quant_bits = 4", ".value_quant_count = ",
                  ".error = 0.12", "MHAGEN_WEIGHT_DTYPE | MHAGEN_VALUE_WEIGHT_DTYPE"):
         assert said in text, said
-    said = run(MHAGEN, "explain", *shape, "value_weight_dtype=int8")
+    said = explain(*shape, "value_weight_dtype=int8")
     assert "with a scale for 16 rows of a column, those of values of 8 bits; sums" in said
     # int8 takes a quarter of float32's bytes, and scales; int4 half of that, and more scales; a quarter is Wv.
     sizes = {kind: packed_bytes(f"h=4 d_model=256 dk=64 seq=1 isa=scalar weight_dtype={kind}", tmp_path)
@@ -216,7 +216,7 @@ def test_refusal():
 
 def types_told(*words):
     """{ changed key: error, packed, workspace, cache, cycles } of explain's table of types."""
-    told = run(MHAGEN, "explain", *words).split("\ntypes (")[1].split("\nwhy")[0].splitlines()[2:]
+    told = run(MHAGEN, "explain", *words, "--types").split("\ntypes (")[1].split("\nchoices")[0].splitlines()[2:]
     return {line.split()[0]: line.replace(",", "").split()[1:6] for line in told}
 
 

@@ -151,6 +151,11 @@ def toolchains(isas=ISAS, compilers=COMPILERS):
 
 
 @functools.cache
+def explain(*words):
+    """What `explain` prints of a kernel with all reasons, in one line."""
+    return " ".join(run(MHAGEN, "explain", *words, "--why").split())
+
+
 def schema(program=MHAGEN):
     """The rows of the options."""
     return json.loads(run(program, "schema", "--json"))["options"]

@@ -13,14 +13,20 @@ local function run(args)
   local cfg = kernel.load_config(args.config)
   local texts = {}
   for _, one in ipairs(ladder.tree(cfg)) do
-    if not config.members(one) then texts[#texts + 1] = describe.explain(record(one)) end
+    if not config.members(one) then texts[#texts + 1] = describe.explain(record(one), args) end
   end
   errors.must(host.print(table.concat(texts, "\n")))
   return 0
 end
 
+local function options(cmd)
+  takes.config(cmd)
+  cmd:flag("--why", "also print the reasons of all choices, what was rejected, and what that measured")
+  cmd:flag("--types", "also print what other number types cost")
+end
+
 return {
-  name = "explain", run = run, options = takes.config,
+  name = "explain", run = run, options = options,
   summary = "Print the plan: phases, tiles, buffers, cost, and why.",
   about = "It writes no file.",
 }

@@ -9,7 +9,6 @@ local layers = require "model.layers"
 local model_text = require "model.text"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
-local show = require "options.show"
 local takes = require "command.takes"
 local weights = require "command.weights"
 local words = require "words"
@@ -205,7 +204,7 @@ local function add_options(cmd)
   takes.cxx(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
-  cmd:epilog(show.help() .. "\n\nExit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
+  takes.help_keys(cmd, "Exit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
 end
 
 return {

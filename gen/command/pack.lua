@@ -6,7 +6,6 @@ local errors = require "command.errors"
 local kernel = require "command.kernel"
 local model_text = require "model.text"
 local packed_file = require "command.packed_file"
-local show = require "options.show"
 local takes = require "command.takes"
 local tensors = require "model.tensors"
 local weights = require "command.weights"
@@ -130,7 +129,7 @@ local function options(cmd)
   takes.embed(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
-  cmd:epilog(show.help())
+  takes.help_keys(cmd)
 end
 
 return {

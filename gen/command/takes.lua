@@ -89,11 +89,20 @@ function M.write_file(path, text, force, mark)
   M.write_files(dir, { { name = name, text = text, mark = mark } }, force)
 end
 
+-- Help on the keys of a config: those that must be there, then `more`; and all of them with --help-keys.
+function M.help_keys(cmd, more)
+  cmd:flag("--help-keys", "show all config keys and exit"):action(function()
+    errors.must(host.print(show.help()))
+    error({ status = 0 }, 0)
+  end)
+  cmd:epilog(show.short_help() .. (more and "\n\n" .. more or ""))
+end
+
 -- The config of a command.
 function M.config(cmd)
   cmd:argument("config", "one CONFIG.lua or none, and any number of key=value, which win over it")
     :args("*"):argname("<CONFIG.lua or key=value>")
-  cmd:epilog(show.help() .. "\n\n" .. [[
+  M.help_keys(cmd, [[
 A CONFIG.lua is one table: return { h = 12, d_model = 384, dk = 32, seq = 128, isa = "avx2" }
 Exit status: 0 done, 1 a check failed, 2 the command line or the config is wrong.]])
 end

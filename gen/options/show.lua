@@ -4,6 +4,7 @@
 local graph = require "graph"
 local json = require "json"
 local options = require "options.init"
+local words = require "words"
 
 local M = {}
 
@@ -25,20 +26,44 @@ end
 local HEAD = "| key | values | default | meaning |\n|---|---|---|---|"
 local PLANNED = "Schedule keys (speed, and the last bits; what is not given, the plan chooses):"
 
--- The keys as a table for --help; more(row): lines that follow a row's.
+-- A key, its values, and behind them or below what it is.
+local KEY, VALUES = "  %-14s ", "%-27s  "
+local BESIDE = #KEY:format("") + #VALUES:format("")
+local function key_lines(row)
+  local note = M.default_note(row)
+  local key, doc = KEY:format(row.key), row.doc .. (note and " (" .. note .. ")" or "")
+  local lead = key .. VALUES:format(options.values(row))
+  if #lead == BESIDE then return words.hung(lead, doc) end
+  return words.hung(key, options.values(row), #KEY:format("")) .. "\n" .. words.hung((" "):rep(BESIDE), doc)
+end
+
+-- The keys as a table; more(row): texts { label, text } that follow a row's.
 local function listing(more)
   local lines, planned = { "Config keys:" }, false
   for _, row in ipairs(options.list) do
     if row.planned and not planned then lines[#lines + 1], planned = "\n" .. PLANNED, true end
-    local note = M.default_note(row)
-    lines[#lines + 1] = ("  %-14s %-27s  %s%s"):format(row.key, options.values(row), row.doc,
-      note and " (" .. note .. ")" or "")
-    for _, line in ipairs(more and more(row) or {}) do lines[#lines + 1] = (" "):rep(17) .. line end
+    lines[#lines + 1] = key_lines(row)
+    for _, text in ipairs(more and more(row) or {}) do
+      lines[#lines + 1] = words.hung(("%17s%-9s "):format("", text[1]), text[2])
+    end
   end
   return table.concat(lines, "\n")
 end
 
-function M.help() return listing() end
+-- All keys, for --help-keys.
+function M.help() return listing() .. "\n" end
+
+-- The keys that must be there, and the names of the others, for --help.
+function M.short_help()
+  local lines, others, planned = { "Config keys that must be there:" }, {}, {}
+  for _, row in ipairs(options.list) do
+    if row.required then lines[#lines + 1] = key_lines(row) else table.insert(row.planned and planned or others, row.key) end
+  end
+  lines[#lines + 1] = words.hung("Others: ", table.concat(others, ", "), 2)
+  lines[#lines + 1] = words.hung("Schedule keys: ", table.concat(planned, ", "), 2)
+  lines[#lines + 1] = "--help-keys says what each is."
+  return table.concat(lines, "\n")
+end
 
 local function names_of(list, field)
   local names = {}
@@ -50,7 +75,7 @@ end
 function M.text()
   return listing(function(row)
     local lines = {}
-    local function line(label, text) lines[#lines + 1] = ("%-9s %s"):format(label, text) end
+    local function line(label, text) lines[#lines + 1] = { label, text } end
     if row.also then line("elsewhere", table.concat(row.also, ", ")) end
     if row.near then line("similar", table.concat(row.near, ", ")) end
     if row.name then line("in names", row.name .. (row.kind == "flag" and "" or "<value>")) end
@@ -121,15 +146,11 @@ end
 
 local WIDTH = 100 -- of a line of generated text
 
--- A list of words, in lines that each begin with `newline`.
-local function in_lines(words, newline)
-  local lines, most = {}, WIDTH - #newline
-  for i, word in ipairs(words) do
-    local more = word .. (i < #words and "," or "")
-    local last = lines[#lines]
-    if last and #last + 1 + #more <= most then lines[#lines] = last .. " " .. more else lines[#lines + 1] = more end
-  end
-  return newline .. table.concat(lines, newline)
+-- A list with commas, in lines that each begin with `newline`.
+local function in_lines(list, newline)
+  local all = {}
+  for i, item in ipairs(list) do all[i] = item .. (i < #list and "," or "") end
+  return newline .. table.concat(words.filled(all, WIDTH - #newline), newline)
 end
 
 -- A config in words: in one line, or with `newline` before each line of the options.
