@@ -2,6 +2,7 @@
 somewhere."""
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -183,3 +184,10 @@ def test_outputs_are_ignored():
     for output in outputs:
         folder = "" if output == "quickstart" or "." in output else "/"
         run("git", "check-ignore", "-q", output + folder, cwd=ROOT)
+
+
+def test_plot_of_speed(tmp_path):
+    """docs/speed.svg has the figures of docs/bench.md."""
+    pytest.importorskip("matplotlib")
+    run(sys.executable, ROOT / "bench/plot.py", tmp_path / "new.svg")
+    assert (tmp_path / "new.svg").read_text() == (ROOT / "docs/speed.svg").read_text()

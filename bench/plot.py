@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Draws docs/speed.svg: how many times as long as mhagen other libraries take, from the tables of docs/bench.md.
+
+    python3 bench/plot.py [FILE.svg]
+
+A panel is a CPU, a bar the geometric mean of a library over the shapes of the suite, the line on it goes from its least
+to its most. Takes Matplotlib (examples/minilm/requirements.txt).
+"""
+import math
+import re
+import sys
+from pathlib import Path
+
+import matplotlib
+matplotlib.use("svg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+CPUS = {"AMD Zen 4": "## Other libraries", "AMD Zen 5": "### On Zen 5", "Intel Granite Rapids": "### On Intel"}
+OURS, PEERS, INK = "#c2410c", "#9db4cc", "#222222"
+STYLE = {"font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Verdana"], "font.size": 8,
+         "svg.hashsalt": "mhagen", "svg.fonttype": "none"}
+MOST = 5.0  # of the axis; what passes it is written
+
+
+def ratios(page, heading):
+    """{library: times as long as mhagen, of each shape} in the first table of float32 below a heading."""
+    rows = re.search(r"^\| shape \| us \| of peak \|.*?(?=\n\n)", page.split(f"\n{heading}\n")[1], re.M | re.S)[0]
+    head, _, *shapes = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines())
+    return {name: [float(row[i]) for row in shapes] for i, name in enumerate(head) if i > 2}
+
+
+def mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def panel(axes, title, libraries):
+    names = ["mhagen", *libraries]
+    means = [1.0, *(mean(values) for values in libraries.values())]
+    axes.barh(range(len(names)), means, color=[OURS, *[PEERS] * len(libraries)], height=0.7)
+    for i, values in enumerate(libraries.values(), 1):
+        axes.plot([min(values), min(max(values), MOST)], [i, i], color=INK, linewidth=0.7)
+        text = f"{means[i]:.2f}" + (f", to {max(values):.0f}" if max(values) > MOST else "")
+        axes.text(MOST * 1.02, i, text, va="center", color=INK)
+    axes.set(xlim=(0, MOST), ylim=(len(names) - 0.5, -0.6), title=title, yticks=range(len(names)), xticks=range(6))
+    axes.set_yticklabels(names)
+    axes.axvline(1, color=OURS, linewidth=0.7)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def draw(path):
+    page = (ROOT / "docs/bench.md").read_text()
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(1, len(CPUS), figsize=(10, 2.4), sharey=True)
+        for axes, (title, heading) in zip(panels, CPUS.items()):
+            panel(axes, title, ratios(page, heading))
+        figure.supxlabel("time of a run over that of mhagen (float32, one core); bar: geometric mean of 14 shapes, "
+                         "line: least to most", fontsize=8)
+        figure.subplots_adjust(left=0.09, right=0.93, top=0.88, bottom=0.2, wspace=0.45)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs/speed.svg")
