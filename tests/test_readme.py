@@ -191,3 +191,14 @@ def test_plot_of_speed(tmp_path):
     pytest.importorskip("matplotlib")
     run(sys.executable, ROOT / "bench/plot.py", tmp_path / "new.svg")
     assert (tmp_path / "new.svg").read_text() == (ROOT / "docs/speed.svg").read_text()
+
+
+def test_page_of_the_interface(tmp_path):
+    """docs/api.md is made of the headers."""
+    run(sys.executable, ROOT / "scripts/api.py", tmp_path / "new.md")
+    assert (tmp_path / "new.md").read_text() == PAGES["docs/api.md"]
+
+
+def test_index_has_every_page():
+    listed = set(re.findall(r"\]\((\w[\w-]*\.md)\)", PAGES["docs/index.md"]))
+    assert listed == {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")} - {"index.md"}
