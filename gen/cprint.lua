@@ -118,10 +118,15 @@ end
 
 local SIMPLE = { op = true, apply = true, call = true } -- statements that may stand behind a loop's head
 
--- What a loop that the compiler writes out needs of the preprocessor.
+-- What a loop that the compiler writes out needs of the preprocessor. Other compilers have no such pragma, and tcc has
+-- no _Pragma.
 M.unroll = [[
+#if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
+#else
+#define UNROLL(count)
+#endif
 ]]
 
 function printers.loop(isa, node, indent, out)

@@ -130,8 +130,12 @@ mhagen_status tiny_bf16_packed_check(const void *bytes, size_t size) {
 /* ---- kernels ---- */
 
 #define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
+#else
+#define UNROLL(count)
+#endif
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options

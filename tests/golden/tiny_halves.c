@@ -123,8 +123,12 @@ mhagen_status tiny_halves_packed_check(const void *bytes, size_t size) {
 /* ---- kernels ---- */
 
 #define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
+#else
+#define UNROLL(count)
+#endif
 
 #if defined(_WIN32) && !defined(__clang__)
 #error "gcc for Windows does not align the stack for AVX: compile this file with clang"

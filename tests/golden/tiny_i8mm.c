@@ -126,8 +126,12 @@ mhagen_status tiny_i8mm_packed_check(const void *bytes, size_t size) {
 /* ---- kernels ---- */
 
 #define NOINLINE __attribute__((noinline)) /* else sums would leave their registers */
+#if defined(__GNUC__) || defined(__clang__)
 #define PRAGMA(text) _Pragma(#text)
 #define UNROLL(count) PRAGMA(GCC unroll count)
+#else
+#define UNROLL(count)
+#endif
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("bf16,dotprod,i8mm"))), apply_to = function)
