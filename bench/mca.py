@@ -51,7 +51,7 @@ static float *numbers(size_t n) {
   return x;
 }
 int main(void) {
-  enum { D = KERNEL_D_MODEL, N = KERNEL_H * KERNEL_DK };
+  enum { D = KERNEL_D_MODEL, N = KERNEL_HEADS * KERNEL_DK };
   float *w = numbers(D * N), *x = numbers(KERNEL_SEQ * D), *y = numbers(KERNEL_SEQ * D);
   void *packed = aligned_alloc(MHAGEN_ALIGN, KERNEL_PACKED_BYTES);
   void *workspace = aligned_alloc(MHAGEN_ALIGN, KERNEL_WORKSPACE_BYTES);

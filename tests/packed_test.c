@@ -14,7 +14,7 @@
 
 enum { LAYERS = 2, FILE_BYTES = sizeof(mhagen_packed_head) + LAYERS * ONE_PACKED_BYTES };
 
-static float numbers[4 * ONE_D_MODEL * ONE_H * ONE_DK + ONE_SEQ * ONE_D_MODEL];
+static float numbers[4 * ONE_D_MODEL * ONE_HEADS * ONE_DK + ONE_SEQ * ONE_D_MODEL];
 static _Alignas(MHAGEN_ALIGN) char file[FILE_BYTES + MHAGEN_ALIGN], workspace[ONE_WORKSPACE_BYTES];
 
 #define REQUIRE(what) \

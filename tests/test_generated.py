@@ -49,6 +49,26 @@ def test_header_is_cpp(compiler, tmp_path):
     run(compiler, "-std=c++17", *WARNINGS, "-fsyntax-only", use)
 
 
+MACROS = ("MHAGEN_VERSION HEADS H_KV D_MODEL DK DV SEQ SEQ_KV BATCH K_WIDTH V_WIDTH Y_WIDTH PACKED_BYTES WORKSPACE_BYTES "
+          "CACHE_BYTES")
+GUARDS = ["ENCODER_H", "ENCODER_H_", "ENCODER_H__", "_ENCODER_H", "_ENCODER_H_", "__ENCODER_H__", "ENCODER_H_INCLUDED",
+          "ENCODER_INCLUDED", "INCLUDED_ENCODER_H", "ENCODER_HPP", "ENCODER_HH", "ENCODER_VERSION", "ENCODER"]
+
+
+def test_macros_of_headers(tmp_path):
+    """A kernel's header leaves the include guards of a product's header of the same name alone."""
+    generate(tmp_path, "h=2 d_model=8 dk=4 seq=3 cache=append seq_kv=9", "scalar", "encoder")
+    (tmp_path / "use.c").write_text('#include "encoder.h"\n' + "".join(
+        f"#ifndef {guard}\n#define {guard}\nint in_{guard};\n#endif\n" for guard in GUARDS))
+    seen = run("gcc", "-E", "-P", "use.c", cwd=tmp_path)
+    assert [guard for guard in GUARDS if f"int in_{guard};" not in seen] == []
+    defined = re.findall(r"^#define (\w+)", (tmp_path / "encoder.h").read_text(), re.M)
+    assert defined == ["MHAGEN_HEADER_encoder", *(f"ENCODER_{name}" for name in MACROS.split())]
+    own = [guard for path in (ROOT / "templates").glob("*.h.in")  # those of a model and of linked weights too
+           for guard in re.findall(r"(?m)^#ifndef (\S+)\n#define \1$", path.read_text())]
+    assert len(own) == 3 and all(guard.startswith("MHAGEN_HEADER_${name}") for guard in own)
+
+
 # ---- machine code ----
 
 def spills(path, isa):

@@ -219,7 +219,7 @@ def test_gcc_for_windows_refuses_avx(isa, tmp_path):
 
 
 @pytest.mark.parametrize("file, other, now", [("kernel.h", "mhagen.h", r"(#define MHAGEN_VERSION) \d+"),
-                                              ("kernel.c", "kernel.h", r"(#define KERNEL_VERSION) \d+")])
+                                              ("kernel.c", "kernel.h", r"(#define KERNEL_MHAGEN_VERSION) \d+")])
 def test_versions_that_do_not_fit(file, other, now, tmp_path):
     """One line says which file is of another version; also where the other file is of none."""
     generate(tmp_path, CONFIGS[1], "scalar")

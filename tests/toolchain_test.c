@@ -37,9 +37,9 @@ static double error(const float *x, const double *expected, size_t n) {
 }
 
 int main(void) {
-  enum { D = KERNEL_D_MODEL, K = KERNEL_H * KERNEL_DK, V = KERNEL_H * KERNEL_DV, B = KERNEL_BATCH };
+  enum { D = KERNEL_D_MODEL, K = KERNEL_HEADS * KERNEL_DK, V = KERNEL_HEADS * KERNEL_DV, B = KERNEL_BATCH };
   const size_t rows = B * KERNEL_SEQ, keys = B * KERNEL_SEQ_KV;
-  const size_t floats = rows * D, weighed = rows * KERNEL_H * KERNEL_SEQ_KV;
+  const size_t floats = rows * D, weighed = rows * KERNEL_HEADS * KERNEL_SEQ_KV;
   const mhagen_kernel *kernel = &kernel_kernel;
   if (!kernel_supported()) return puts("skipped: this CPU lacks the ISA"), 0;
 

@@ -37,7 +37,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_AVX2_VERSION != 100
+#if TINY_AVX2_MHAGEN_VERSION != 100
 #error "tiny_avx2.c is of mhagen 0.1.0, tiny_avx2.h is not: generate both with one version"
 #endif
 

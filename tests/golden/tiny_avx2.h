@@ -5,13 +5,13 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  */
-#ifndef TINY_AVX2_H_INCLUDED
-#define TINY_AVX2_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_avx2
+#define MHAGEN_HEADER_tiny_avx2
 
 #include "mhagen.h"
 
-#define TINY_AVX2_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_AVX2_VERSION
+#define TINY_AVX2_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_AVX2_MHAGEN_VERSION
 #error "tiny_avx2.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define TINY_AVX2_H 2
+#define TINY_AVX2_HEADS 2
 #define TINY_AVX2_H_KV 2
 #define TINY_AVX2_D_MODEL 8
 #define TINY_AVX2_DK 4

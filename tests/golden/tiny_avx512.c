@@ -36,7 +36,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_AVX512_VERSION != 100
+#if TINY_AVX512_MHAGEN_VERSION != 100
 #error "tiny_avx512.c is of mhagen 0.1.0, tiny_avx512.h is not: generate both with one version"
 #endif
 

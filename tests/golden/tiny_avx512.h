@@ -6,13 +6,13 @@
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  *             causal, kv_len
  */
-#ifndef TINY_AVX512_H_INCLUDED
-#define TINY_AVX512_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_avx512
+#define MHAGEN_HEADER_tiny_avx512
 
 #include "mhagen.h"
 
-#define TINY_AVX512_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_AVX512_VERSION
+#define TINY_AVX512_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_AVX512_MHAGEN_VERSION
 #error "tiny_avx512.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_AVX512_H 2
+#define TINY_AVX512_HEADS 2
 #define TINY_AVX512_H_KV 2
 #define TINY_AVX512_D_MODEL 8
 #define TINY_AVX512_DK 4

@@ -36,7 +36,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_BESIDE_VERSION != 100
+#if TINY_BESIDE_MHAGEN_VERSION != 100
 #error "tiny_beside.c is of mhagen 0.1.0, tiny_beside.h is not: generate both with one version"
 #endif
 

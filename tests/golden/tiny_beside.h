@@ -6,13 +6,13 @@
  *   shape     q[2][33], k and v[34][33] -> y[2][4], 1 head of 4
  *             projects qkv, bf16
  */
-#ifndef TINY_BESIDE_H_INCLUDED
-#define TINY_BESIDE_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_beside
+#define MHAGEN_HEADER_tiny_beside
 
 #include "mhagen.h"
 
-#define TINY_BESIDE_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_BESIDE_VERSION
+#define TINY_BESIDE_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_BESIDE_MHAGEN_VERSION
 #error "tiny_beside.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_BESIDE_H 1
+#define TINY_BESIDE_HEADS 1
 #define TINY_BESIDE_H_KV 1
 #define TINY_BESIDE_D_MODEL 33
 #define TINY_BESIDE_DK 4

@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_BF16_VERSION != 100
+#if TINY_BF16_MHAGEN_VERSION != 100
 #error "tiny_bf16.c is of mhagen 0.1.0, tiny_bf16.h is not: generate both with one version"
 #endif
 

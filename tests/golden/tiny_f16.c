@@ -37,7 +37,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_F16_VERSION != 100
+#if TINY_F16_MHAGEN_VERSION != 100
 #error "tiny_f16.c is of mhagen 0.1.0, tiny_f16.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     x[2][3] -> y[2][3], 1 head of 2
  *             f16
  */
-#ifndef TINY_F16_H_INCLUDED
-#define TINY_F16_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_f16
+#define MHAGEN_HEADER_tiny_f16
 
 #include "mhagen.h"
 
-#define TINY_F16_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_F16_VERSION
+#define TINY_F16_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_F16_MHAGEN_VERSION
 #error "tiny_f16.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_F16_H 1
+#define TINY_F16_HEADS 1
 #define TINY_F16_H_KV 1
 #define TINY_F16_D_MODEL 3
 #define TINY_F16_DK 2

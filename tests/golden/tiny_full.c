@@ -34,7 +34,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_FULL_VERSION != 100
+#if TINY_FULL_MHAGEN_VERSION != 100
 #error "tiny_full.c is of mhagen 0.1.0, tiny_full.h is not: generate both with one version"
 #endif
 

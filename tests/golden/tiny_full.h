@@ -5,13 +5,13 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[3][4] -> y[3][4], 1 head of 2
  */
-#ifndef TINY_FULL_H_INCLUDED
-#define TINY_FULL_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_full
+#define MHAGEN_HEADER_tiny_full
 
 #include "mhagen.h"
 
-#define TINY_FULL_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_FULL_VERSION
+#define TINY_FULL_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_FULL_MHAGEN_VERSION
 #error "tiny_full.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define TINY_FULL_H 1
+#define TINY_FULL_HEADS 1
 #define TINY_FULL_H_KV 1
 #define TINY_FULL_D_MODEL 4
 #define TINY_FULL_DK 2

@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_HALVES_VERSION != 100
+#if TINY_HALVES_MHAGEN_VERSION != 100
 #error "tiny_halves.c is of mhagen 0.1.0, tiny_halves.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     q[1][2], k[3][2] and v[3][130] -> y[1][2], 1 head of 2
  *             projects v, f16
  */
-#ifndef TINY_HALVES_H_INCLUDED
-#define TINY_HALVES_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_halves
+#define MHAGEN_HEADER_tiny_halves
 
 #include "mhagen.h"
 
-#define TINY_HALVES_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_HALVES_VERSION
+#define TINY_HALVES_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_HALVES_MHAGEN_VERSION
 #error "tiny_halves.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_HALVES_H 1
+#define TINY_HALVES_HEADS 1
 #define TINY_HALVES_H_KV 1
 #define TINY_HALVES_D_MODEL 130
 #define TINY_HALVES_DK 2

@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_I8MM_VERSION != 100
+#if TINY_I8MM_MHAGEN_VERSION != 100
 #error "tiny_i8mm.c is of mhagen 0.1.0, tiny_i8mm.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     q[1][2], k[5][2] and v[5][17] -> y[1][2], 1 head of 2
  *             projects v, int8, attention in bf16
  */
-#ifndef TINY_I8MM_H_INCLUDED
-#define TINY_I8MM_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_i8mm
+#define MHAGEN_HEADER_tiny_i8mm
 
 #include "mhagen.h"
 
-#define TINY_I8MM_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_I8MM_VERSION
+#define TINY_I8MM_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_I8MM_MHAGEN_VERSION
 #error "tiny_i8mm.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_I8MM_H 1
+#define TINY_I8MM_HEADS 1
 #define TINY_I8MM_H_KV 1
 #define TINY_I8MM_D_MODEL 17
 #define TINY_I8MM_DK 2

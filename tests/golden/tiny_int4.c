@@ -41,7 +41,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_INT4_VERSION != 100
+#if TINY_INT4_MHAGEN_VERSION != 100
 #error "tiny_int4.c is of mhagen 0.1.0, tiny_int4.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     q[1][1], k[1][1] and v[1][9] -> y[1][2], 1 head of 1, values of 9
  *             groups of 8 rows, projects o, weights in int4
  */
-#ifndef TINY_INT4_H_INCLUDED
-#define TINY_INT4_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_int4
+#define MHAGEN_HEADER_tiny_int4
 
 #include "mhagen.h"
 
-#define TINY_INT4_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_INT4_VERSION
+#define TINY_INT4_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_INT4_MHAGEN_VERSION
 #error "tiny_int4.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_INT4_H 1
+#define TINY_INT4_HEADS 1
 #define TINY_INT4_H_KV 1
 #define TINY_INT4_D_MODEL 1
 #define TINY_INT4_DK 1

@@ -6,13 +6,13 @@
  *   shape     x[3][9] -> y[3][9], 1 head of 2
  *             int8, attention in f32
  */
-#ifndef TINY_INT8_H_INCLUDED
-#define TINY_INT8_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_int8
+#define MHAGEN_HEADER_tiny_int8
 
 #include "mhagen.h"
 
-#define TINY_INT8_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_INT8_VERSION
+#define TINY_INT8_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_INT8_MHAGEN_VERSION
 #error "tiny_int8.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_INT8_H 1
+#define TINY_INT8_HEADS 1
 #define TINY_INT8_H_KV 1
 #define TINY_INT8_D_MODEL 9
 #define TINY_INT8_DK 2

@@ -37,7 +37,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_IO_VERSION != 100
+#if TINY_IO_MHAGEN_VERSION != 100
 #error "tiny_io.c is of mhagen 0.1.0, tiny_io.h is not: generate both with one version"
 #endif
 

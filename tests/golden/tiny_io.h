@@ -6,13 +6,13 @@
  *   shape     x[2][3] -> y[2][3], 1 head of 2
  *             inputs and y in f16
  */
-#ifndef TINY_IO_H_INCLUDED
-#define TINY_IO_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_io
+#define MHAGEN_HEADER_tiny_io
 
 #include "mhagen.h"
 
-#define TINY_IO_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_IO_VERSION
+#define TINY_IO_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_IO_MHAGEN_VERSION
 #error "tiny_io.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_IO_H 1
+#define TINY_IO_HEADS 1
 #define TINY_IO_H_KV 1
 #define TINY_IO_D_MODEL 3
 #define TINY_IO_DK 2

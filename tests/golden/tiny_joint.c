@@ -37,7 +37,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_JOINT_VERSION != 100
+#if TINY_JOINT_MHAGEN_VERSION != 100
 #error "tiny_joint.c is of mhagen 0.1.0, tiny_joint.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     x[3][4] -> y[3][4], 1 head of 3
  *             causal
  */
-#ifndef TINY_JOINT_H_INCLUDED
-#define TINY_JOINT_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_joint
+#define MHAGEN_HEADER_tiny_joint
 
 #include "mhagen.h"
 
-#define TINY_JOINT_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_JOINT_VERSION
+#define TINY_JOINT_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_JOINT_MHAGEN_VERSION
 #error "tiny_joint.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_JOINT_H 1
+#define TINY_JOINT_HEADS 1
 #define TINY_JOINT_H_KV 1
 #define TINY_JOINT_D_MODEL 4
 #define TINY_JOINT_DK 3

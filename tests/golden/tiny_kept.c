@@ -38,7 +38,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_KEPT_VERSION != 100
+#if TINY_KEPT_MHAGEN_VERSION != 100
 #error "tiny_kept.c is of mhagen 0.1.0, tiny_kept.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     x[1][3] -> y[1][3], 1 head of 2
  *             cache append, cache in int8
  */
-#ifndef TINY_KEPT_H_INCLUDED
-#define TINY_KEPT_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_kept
+#define MHAGEN_HEADER_tiny_kept
 
 #include "mhagen.h"
 
-#define TINY_KEPT_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_KEPT_VERSION
+#define TINY_KEPT_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_KEPT_MHAGEN_VERSION
 #error "tiny_kept.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_KEPT_H 1
+#define TINY_KEPT_HEADS 1
 #define TINY_KEPT_H_KV 1
 #define TINY_KEPT_D_MODEL 3
 #define TINY_KEPT_DK 2

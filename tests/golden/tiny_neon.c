@@ -37,7 +37,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_NEON_VERSION != 100
+#if TINY_NEON_MHAGEN_VERSION != 100
 #error "tiny_neon.c is of mhagen 0.1.0, tiny_neon.h is not: generate both with one version"
 #endif
 

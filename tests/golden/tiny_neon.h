@@ -5,13 +5,13 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[5][8] -> y[5][8], 2 heads of 4
  */
-#ifndef TINY_NEON_H_INCLUDED
-#define TINY_NEON_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_neon
+#define MHAGEN_HEADER_tiny_neon
 
 #include "mhagen.h"
 
-#define TINY_NEON_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_NEON_VERSION
+#define TINY_NEON_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_NEON_MHAGEN_VERSION
 #error "tiny_neon.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define TINY_NEON_H 2
+#define TINY_NEON_HEADS 2
 #define TINY_NEON_H_KV 2
 #define TINY_NEON_D_MODEL 8
 #define TINY_NEON_DK 4

@@ -35,7 +35,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_PAIRS_VERSION != 100
+#if TINY_PAIRS_MHAGEN_VERSION != 100
 #error "tiny_pairs.c is of mhagen 0.1.0, tiny_pairs.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     q[3][5], k and v[5][5] -> y[3][5], 2 heads of 2, values of 4
  *             causal, bf16
  */
-#ifndef TINY_PAIRS_H_INCLUDED
-#define TINY_PAIRS_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_pairs
+#define MHAGEN_HEADER_tiny_pairs
 
 #include "mhagen.h"
 
-#define TINY_PAIRS_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_PAIRS_VERSION
+#define TINY_PAIRS_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_PAIRS_MHAGEN_VERSION
 #error "tiny_pairs.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_PAIRS_H 2
+#define TINY_PAIRS_HEADS 2
 #define TINY_PAIRS_H_KV 2
 #define TINY_PAIRS_D_MODEL 5
 #define TINY_PAIRS_DK 2

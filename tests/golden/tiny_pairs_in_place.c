@@ -34,7 +34,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_PAIRS_IN_PLACE_VERSION != 100
+#if TINY_PAIRS_IN_PLACE_MHAGEN_VERSION != 100
 #error "tiny_pairs_in_place.c is of mhagen 0.1.0, tiny_pairs_in_place.h is not: generate both with one version"
 #endif
 

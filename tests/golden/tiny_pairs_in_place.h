@@ -6,13 +6,13 @@
  *   shape     q[2][4], k[3][4] and v[3][2] -> y[2][4], 1 head of 4, values of 2
  *             rope half, projects qo, bf16
  */
-#ifndef TINY_PAIRS_IN_PLACE_H_INCLUDED
-#define TINY_PAIRS_IN_PLACE_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_pairs_in_place
+#define MHAGEN_HEADER_tiny_pairs_in_place
 
 #include "mhagen.h"
 
-#define TINY_PAIRS_IN_PLACE_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_PAIRS_IN_PLACE_VERSION
+#define TINY_PAIRS_IN_PLACE_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_PAIRS_IN_PLACE_MHAGEN_VERSION
 #error "tiny_pairs_in_place.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_PAIRS_IN_PLACE_H 1
+#define TINY_PAIRS_IN_PLACE_HEADS 1
 #define TINY_PAIRS_IN_PLACE_H_KV 1
 #define TINY_PAIRS_IN_PLACE_D_MODEL 4
 #define TINY_PAIRS_IN_PLACE_DK 4

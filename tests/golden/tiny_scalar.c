@@ -35,7 +35,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_SCALAR_VERSION != 100
+#if TINY_SCALAR_MHAGEN_VERSION != 100
 #error "tiny_scalar.c is of mhagen 0.1.0, tiny_scalar.h is not: generate both with one version"
 #endif
 

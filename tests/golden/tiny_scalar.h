@@ -5,13 +5,13 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[2][3] -> y[2][3], 1 head of 2
  */
-#ifndef TINY_SCALAR_H_INCLUDED
-#define TINY_SCALAR_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_scalar
+#define MHAGEN_HEADER_tiny_scalar
 
 #include "mhagen.h"
 
-#define TINY_SCALAR_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_SCALAR_VERSION
+#define TINY_SCALAR_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_SCALAR_MHAGEN_VERSION
 #error "tiny_scalar.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define TINY_SCALAR_H 1
+#define TINY_SCALAR_HEADS 1
 #define TINY_SCALAR_H_KV 1
 #define TINY_SCALAR_D_MODEL 3
 #define TINY_SCALAR_DK 2

@@ -34,7 +34,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_STEP_VERSION != 100
+#if TINY_STEP_MHAGEN_VERSION != 100
 #error "tiny_step.c is of mhagen 0.1.0, tiny_step.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     x[1][8] -> y[1][8], 2 heads of 4
  *             1 of keys and values, cache append
  */
-#ifndef TINY_STEP_H_INCLUDED
-#define TINY_STEP_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_step
+#define MHAGEN_HEADER_tiny_step
 
 #include "mhagen.h"
 
-#define TINY_STEP_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_STEP_VERSION
+#define TINY_STEP_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_STEP_MHAGEN_VERSION
 #error "tiny_step.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_STEP_H 2
+#define TINY_STEP_HEADS 2
 #define TINY_STEP_H_KV 1
 #define TINY_STEP_D_MODEL 8
 #define TINY_STEP_DK 4

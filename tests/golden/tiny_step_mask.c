@@ -35,7 +35,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_STEP_MASK_VERSION != 100
+#if TINY_STEP_MASK_MHAGEN_VERSION != 100
 #error "tiny_step_mask.c is of mhagen 0.1.0, tiny_step_mask.h is not: generate both with one version"
 #endif
 

@@ -6,13 +6,13 @@
  *   shape     x[1][8] -> y[1][8], 2 heads of 4
  *             1 of keys and values, probs, mask bool, cache append
  */
-#ifndef TINY_STEP_MASK_H_INCLUDED
-#define TINY_STEP_MASK_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_step_mask
+#define MHAGEN_HEADER_tiny_step_mask
 
 #include "mhagen.h"
 
-#define TINY_STEP_MASK_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_STEP_MASK_VERSION
+#define TINY_STEP_MASK_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_STEP_MASK_MHAGEN_VERSION
 #error "tiny_step_mask.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_STEP_MASK_H 2
+#define TINY_STEP_MASK_HEADS 2
 #define TINY_STEP_MASK_H_KV 1
 #define TINY_STEP_MASK_D_MODEL 8
 #define TINY_STEP_MASK_DK 4

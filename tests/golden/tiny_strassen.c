@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_STRASSEN_VERSION != 100
+#if TINY_STRASSEN_MHAGEN_VERSION != 100
 #error "tiny_strassen.c is of mhagen 0.1.0, tiny_strassen.h is not: generate both with one version"
 #endif
 

@@ -5,13 +5,13 @@
  *             (SPDX-License-Identifier: 0BSD)
  *   shape     x[4][10] -> y[4][10], 1 head of 2
  */
-#ifndef TINY_STRASSEN_H_INCLUDED
-#define TINY_STRASSEN_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_strassen
+#define MHAGEN_HEADER_tiny_strassen
 
 #include "mhagen.h"
 
-#define TINY_STRASSEN_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_STRASSEN_VERSION
+#define TINY_STRASSEN_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_STRASSEN_MHAGEN_VERSION
 #error "tiny_strassen.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define TINY_STRASSEN_H 1
+#define TINY_STRASSEN_HEADS 1
 #define TINY_STRASSEN_H_KV 1
 #define TINY_STRASSEN_D_MODEL 10
 #define TINY_STRASSEN_DK 2

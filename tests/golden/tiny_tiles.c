@@ -36,7 +36,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_TILES_VERSION != 100
+#if TINY_TILES_MHAGEN_VERSION != 100
 #error "tiny_tiles.c is of mhagen 0.1.0, tiny_tiles.h is not: generate both with one version"
 #endif
 

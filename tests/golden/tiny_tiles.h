@@ -6,13 +6,13 @@
  *   shape     x[3][34] -> y[3][34], 1 head of 2
  *             bf16
  */
-#ifndef TINY_TILES_H_INCLUDED
-#define TINY_TILES_H_INCLUDED
+#ifndef MHAGEN_HEADER_tiny_tiles
+#define MHAGEN_HEADER_tiny_tiles
 
 #include "mhagen.h"
 
-#define TINY_TILES_VERSION 100 /* of mhagen that made this file */
-#if MHAGEN_VERSION != TINY_TILES_VERSION
+#define TINY_TILES_MHAGEN_VERSION 100 /* of mhagen that made this file */
+#if MHAGEN_VERSION != TINY_TILES_MHAGEN_VERSION
 #error "tiny_tiles.h is of mhagen 0.1.0, mhagen.h is not: generate both with one version"
 #endif
 
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TINY_TILES_H 1
+#define TINY_TILES_HEADS 1
 #define TINY_TILES_H_KV 1
 #define TINY_TILES_D_MODEL 34
 #define TINY_TILES_DK 2

@@ -39,7 +39,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if TINY_TILES_INT8_VERSION != 100
+#if TINY_TILES_INT8_MHAGEN_VERSION != 100
 #error "tiny_tiles_int8.c is of mhagen 0.1.0, tiny_tiles_int8.h is not: generate both with one version"
 #endif
 
