@@ -211,10 +211,10 @@ function Tape:define(def, build)
                body = {}, params = {} }
   self:into(fn.body, build)
   local used = prune(fn.body, {})
-  fn.takes, fn.idle = {}, {} -- idle: parameters that must be there and have no use
+  fn.takes, fn.idle = {}, {} -- idle: pointers and ints that must be there and have no use
   for i, p in ipairs(def.params) do
     fn.takes[i] = used[p.name] or def.keep or false
-    if def.keep and not used[p.name] then table.insert(fn.idle, p.name) end
+    if def.keep and not def.w and not used[p.name] then table.insert(fn.idle, p.name) end
     if fn.takes[i] then fn.params[#fn.params + 1] = p end
   end
   local text = content(fn)

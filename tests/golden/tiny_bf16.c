@@ -228,7 +228,6 @@ static NOINLINE void scaled_queries_3x2(float *x) {
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
-  (void)x;
   const float n = nearest(x);
   const float r = x - n;
   const float c6 = 0.000155957678f;

@@ -477,7 +477,6 @@ static NOINLINE void scaled_queries_2x1of4(float *x) {
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
-  (void)x;
   const float32x4_t most = vdupq_n_f32(127.0f);
   const float32x4_t top = vminq_f32(most, x);
   const float32x4_t n = vrndnq_f32(top);
