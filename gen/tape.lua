@@ -20,6 +20,7 @@ local expr = require "expr"
 local ops = require "isa.ops"
 local derived = require "isa.derived"
 local types = require "types"
+local words = require "words"
 
 local M = {}
 local NOTHING = {}
@@ -207,8 +208,8 @@ function Tape:define(def, build)
   local known = self.by_name[def.name]
   if known then known.loops = known.loops and def.loops end
   if known and (def.reuse or def.keep or not M.verify) then return known end
-  local fn = { name = def.name, doc = def.doc, attr = def.attr, w = def.w, role = def.role, loops = def.loops,
-               body = {}, params = {} }
+  local fn = { name = def.name, doc = def.doc and words.singular(def.doc), attr = def.attr, w = def.w,
+               role = def.role, loops = def.loops, body = {}, params = {} }
   self:into(fn.body, build)
   local used = prune(fn.body, {})
   fn.takes, fn.idle = {}, {} -- idle: pointers and ints that must be there and have no use
@@ -368,7 +369,7 @@ function Tape:fence(pointer) self:push { kind = "fence", args = { pointer } } en
 
 function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end
 
-function Tape:note(text) self:push { kind = "note", text = text } end
+function Tape:note(text) self:push { kind = "note", text = words.singular(text) } end
 
 -- The most float vectors alive at a sum of products: a value lives from its definition to its
 -- last use; one that is used inside a loop but made outside of it lives through the whole loop.

@@ -257,7 +257,7 @@ local function define_task(K, name, count, build)
   K.t:define({ name = "task_" .. name, keep = true,
                params = { args_param, { kind = "int", name = "index" } } },
     function()
-      with_tiles(K, function() build(expr.var("index", { 0, count - 1 })) end)
+      with_tiles(K, function() build(count > 1 and expr.var("index", { 0, count - 1 }) or 0) end)
     end)
 end
 

@@ -12,6 +12,12 @@ end
 -- "1 kernel", "2 kernels"
 function M.counted(n, noun) return ("%d %s%s"):format(n, noun, n == 1 and "" or "s") end
 
+-- "1 rows and 2 columns" -> "1 row and 2 columns": texts of generated code count in the plural.
+function M.singular(text)
+  text = text:gsub("%f[%w]1 queries%f[%A]", "1 query")
+  return (text:gsub("%f[%w]1 (K ?%l+)s%f[%A]", "1 %1"):gsub("%f[%w]1 (%l+)s%f[%A]", "1 %1"))
+end
+
 -- Lines of at most so many characters, filled with a list of words.
 function M.filled(list, most)
   local lines = {}

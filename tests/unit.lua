@@ -11,6 +11,7 @@ local options = require "options.init"
 local tape = require "tape"
 local template = require "template"
 local weights = require "command.weights"
+local words = require "words"
 
 tape.verify = true
 
@@ -234,6 +235,12 @@ local function templates()
   check(not pcall(template.file, "no_such_template", {}), "a missing template passes")
 end
 
+-- Texts of generated code count one thing in the singular.
+local function singular()
+  same(words.singular "1 rows of 1 K steps, 11 rows, 21 queries and 1 queries, p1 words",
+    "1 row of 1 K step, 11 rows, 21 queries and 1 query, p1 words", "singular")
+end
+
 -- What gen/prelude.lua promises about order, and about what is out of reach.
 local function sandbox()
   local keys = {}
@@ -295,7 +302,7 @@ local function once()
 end
 
 local function run()
-  for _, test in ipairs { canonical, expressions, unprojected, frozen, names, rows, choices_in_names, numbers,
+  for _, test in ipairs { canonical, expressions, unprojected, frozen, names, rows, choices_in_names, numbers, singular,
                           templates, sandbox, once } do
     test()
   end

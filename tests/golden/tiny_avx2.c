@@ -468,17 +468,18 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const qkv = (float *)args->workspace + 64; /* [5][24] */
-  project_qkv_5(args->q, head + 224 * index, qkv + 128 * index, head + 224 * index + 192);
+  project_qkv_5(args->q, head, qkv, head + 192);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [8][8] a group */
   float *const qkv = (float *)args->workspace + 64; /* [5][24] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
-  attend_5of8(qkv + 128 * index + 8, qkv + 128 * index + 16, task + 176 * index,
-      context + 64 * index, qkv + 128 * index);
+  attend_5of8(qkv + 8, qkv + 16, task, context, qkv);
 }
 
 static void task_output(const mhagen_args *args, int index) {

@@ -405,7 +405,7 @@ static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q,
   _mm256_storeu_ps(stats + 16, sum_c0_4_0);
 }
 
-/* 1 rows of O^T, divided by the sum. */
+/* 1 row of O^T, divided by the sum. */
 static NOINLINE void context_1x5of16_final_masked(const float *v, const float *p, float *stats,
     float *o, ptrdiff_t tiles, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
@@ -598,6 +598,7 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [8][16] a group */
   float *const context = (float *)args->workspace + 128; /* [8][16] a group */
@@ -605,8 +606,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 336; /* [5][16] */
   float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[0];
-  attend_5of16(xt, head + 352 * index, keys + 160 * index, values + 160 * index, task + 320 * index,
-      context + 128 * index, len);
+  attend_5of16(xt, head, keys, values, task, context, len);
 }
 
 static void task_output(const mhagen_args *args, int index) {

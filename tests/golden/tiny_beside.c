@@ -338,7 +338,7 @@ static NOINLINE void rows_12x4_k16_start(const bf16_pair *a, const bf16_pair *b,
   tile_store(C00, sums, 16);
 }
 
-/* A tile of 12 rows and 4 columns, 1 K steps, added to what is there. */
+/* A tile of 12 rows and 4 columns, 1 K step, added to what is there. */
 static NOINLINE void rows_12x4_k1_more(const bf16_pair *a, const bf16_pair *b, float *sums) {
   /* 12 rows and 16 columns of sums, 16 K steps at a time */
   tile_load(C00, sums, 16);
@@ -348,7 +348,7 @@ static NOINLINE void rows_12x4_k1_more(const bf16_pair *a, const bf16_pair *b, f
   tile_store(C00, sums, 16);
 }
 
-/* A tile of 12 rows and 4 columns, 1 K steps, added to what is there, beside the end of the tile before. */
+/* A tile of 12 rows and 4 columns, 1 K step, added to what is there, beside the end of the tile before. */
 static NOINLINE void keys_12x4_k1_more_beside(const bf16_pair *a, const bf16_pair *b, float *sums,
     bf16_pair *c) {
   /* 12 rows and 16 columns of sums, 16 K steps at a time */
@@ -394,7 +394,7 @@ static NOINLINE void project_keys(const bf16_pair *x, const bf16_pair *w, bf16_p
   }
 }
 
-/* A tile of 12 rows and 4 columns, 1 K steps, added to what is there, beside the end of the tile before. */
+/* A tile of 12 rows and 4 columns, 1 K step, added to what is there, beside the end of the tile before. */
 static NOINLINE void values_12x4_k1_more_beside(const bf16_pair *a, const bf16_pair *b, float *sums,
     const float *bias, bf16_pair *c) {
   /* 12 rows and 16 columns of sums, 16 K steps at a time */
@@ -507,7 +507,7 @@ static NOINLINE void value_rows_16(const bf16_pair *v, bf16_pair *rows) {
   }
 }
 
-/* 1 words of rows of V, from as many rows of words. */
+/* 1 word of rows of V, from as many rows of words. */
 static NOINLINE void value_rows_1(const bf16_pair *v, bf16_pair *rows) {
   {
     __m512 v_r[16], t2[16], t4[16], t8[12], t16[4];
@@ -724,7 +724,7 @@ static NOINLINE void context_4x2of16_k34_final(const bf16_pair *v, const bf16_pa
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair *q, float *stats) {
   float sums[256] __attribute__((aligned(64)));
-  /* 1 rows and 16 columns of sums, 16 K steps at a time */
+  /* 1 row and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
   tile_load(A0, k, 16);
   tile_load(B0, q, 16);
@@ -1035,10 +1035,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_key_rows(const mhagen_args *args, int index) {
+  (void)index;
   tiles_on();
   float *const keys = (float *)args->workspace + 3952; /* [49][8] */
   float *const key_rows = (float *)args->workspace + 4624; /* [79][16] */
-  fill_rows(keys + 2544 * index, key_rows + 2544 * index);
+  fill_rows(keys, key_rows);
   _tile_release();
 }
 
@@ -1055,14 +1056,14 @@ static void task_value_rows(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   tiles_on();
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [17][16] a group */
   float *const key_rows = (float *)args->workspace + 4624; /* [79][16] */
   float *const value_rows = (float *)args->workspace + 5888; /* [38][16] */
   float *const task = (float *)args->workspace + 6496; /* what tasks have */
-  attend_2of16(xt, head + 1136 * index, key_rows + 2544 * index, value_rows + 2544 * index,
-      task + 1008 * index, args->y + 4 * index);
+  attend_2of16(xt, head, key_rows, value_rows, task, args->y);
   _tile_release();
 }
 

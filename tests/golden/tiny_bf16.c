@@ -522,17 +522,19 @@ static void task_round(const mhagen_args *args, int index) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
-  project_queries(rounded_q, head + 32 * index, queries + 16 * index, head + 32 * index + 16);
+  project_queries(rounded_q, head, queries, head + 16);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [3][2] a group */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
   float *const task = (float *)args->workspace + 48; /* what tasks have */
-  attend_2(args->q, args->q, task + 48 * index, context + 6 * index, queries + 16 * index);
+  attend_2(args->q, args->q, task, context, queries);
 }
 
 static void task_output(const mhagen_args *args, int index) {

@@ -484,11 +484,12 @@ static void task_transpose(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [3][8] a group */
   float *const context = (float *)args->workspace + 32; /* [3][8] a group */
   float *const task = (float *)args->workspace + 80; /* what tasks have */
-  attend_2of8(xt, head + 32 * index, args->q, args->q, task + 112 * index, context + 24 * index);
+  attend_2of8(xt, head, args->q, args->q, task, context);
 }
 
 static void task_output(const mhagen_args *args, int index) {

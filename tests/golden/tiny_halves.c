@@ -350,7 +350,7 @@ static NOINLINE void project_values(const f16_pair *x, const f16_pair *w, float 
   values_3x2_k65(x, w, bias, out);
 }
 
-/* XT[2][16] from 1 rows of X[..][2]. */
+/* XT[2][16] from 1 row of X[..][2]. */
 static NOINLINE void queries_lanes_1of16(const float *x, float *xt) {
   {
     __m512 x_r[16], t2[16], t4[14];
@@ -563,7 +563,7 @@ static NOINLINE void again_1of16(const float *q, const float *k, const float *v,
   context_2x1of16_k3_final(v, p, stats, o);
 }
 
-/* 1 rows of X[..][2] from XT[2][16]. */
+/* 1 row of X[..][2] from XT[2][16]. */
 static NOINLINE void y_rows_1of16(const float *xt, float *x) {
   {
     __m512 x_c0[16], t_c0_2[15], t_c0_4[13];
@@ -586,7 +586,7 @@ static NOINLINE void y_rows_1of16(const float *xt, float *x) {
   }
 }
 
-/* Attention of 1 queries, 1 head. */
+/* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1of16(const float *keys, const float *values, float *scratch,
     const float *queries, float *y) {
   queries_lanes_1of16(queries, scratch);
@@ -643,17 +643,18 @@ static void task_narrow(const mhagen_args *args, int index) {
 }
 
 static void task_keys_values(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const pairs_v = (float *)args->workspace; /* [3][72] */
   float *const values = (float *)args->workspace + 224; /* [3][16] */
-  project_values(pairs_v, head + 1056 * index, values + 48 * index, head + 1056 * index + 1040);
+  project_values(pairs_v, head, values, head + 1040);
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const values = (float *)args->workspace + 224; /* [3][16] */
   float *const task = (float *)args->workspace + 272; /* what tasks have */
-  attend_1of16(args->k + 2 * index, values + 48 * index, task + 224 * index, args->q + 2 * index,
-      args->y + 2 * index);
+  attend_1of16(args->k, values, task, args->q, args->y);
 }
 
 /* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */

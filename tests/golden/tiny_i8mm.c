@@ -268,7 +268,7 @@ static NOINLINE void quantize_rows_4x17(const float *x, int8_word *words, float 
   vst1q_f32(scales, scale);
 }
 
-/* 1 rows of 17 numbers in int8. */
+/* 1 row of 17 numbers in int8. */
 static NOINLINE void quantize_rows_1x17(const float *x, int8_word *words, float *scales) {
   float32x4_t largest[4];
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) largest[r] = vdupq_n_f32(0.0f);
@@ -396,7 +396,7 @@ static NOINLINE void values_4x2_k6(const int8_word *a, const int8_word *b, const
   vst1q_f32(c + 4, pair_r1_c0);
 }
 
-/* A tile of 1 rows and 2 columns, 6 K steps. */
+/* A tile of 1 row and 2 columns, 6 K steps. */
 static NOINLINE void values_1x2_k6(const int8_word *a, const int8_word *b, const float *row_scales,
     const float *scales, const float *bias, bf16_pair *c) {
   int32x4_t acc_r0_c0 = vdupq_n_s32(0);
@@ -443,7 +443,7 @@ static NOINLINE void copy_keys(const float *x, float *out) {
   }
 }
 
-/* XT[2][4] from 1 rows of X[..][2]. */
+/* XT[2][4] from 1 row of X[..][2]. */
 static NOINLINE void queries_lanes_1of4(const float *x, float *xt) {
   {
     float32x4_t x_r[4];
@@ -682,7 +682,7 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
   context_2x1of4_k5_final(v, p, stats, o);
 }
 
-/* 1 rows of X[..][2] from XT[2][4]. */
+/* 1 row of X[..][2] from XT[2][4]. */
 static NOINLINE void y_rows_1of4(const float *xt, float *x) {
   {
     const float32x4_t x_r0_c0 = vld1q_f32(xt);
@@ -697,7 +697,7 @@ static NOINLINE void y_rows_1of4(const float *xt, float *x) {
   }
 }
 
-/* Attention of 1 queries, 1 head. */
+/* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values, float *scratch,
     const float *queries, float *y) {
   queries_lanes_1of4(queries, scratch);
@@ -771,11 +771,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const values = (float *)args->workspace + 64; /* [3][4] */
   float *const keys = (float *)args->workspace + 80; /* [5][4] */
   float *const task = (float *)args->workspace + 112; /* what tasks have */
-  attend_1of4(keys + 48 * index, values + 48 * index, task + 80 * index, args->q + 2 * index,
-      args->y + 2 * index);
+  attend_1of4(keys, values, task, args->q, args->y);
 }
 
 /* What flags that change arithmetic change first. */

@@ -165,7 +165,7 @@ static inline int32_t word_at(const float *p) {
   return word;
 }
 
-/* XT[1][1] from 1 rows of X[..][1], scaled. */
+/* XT[1][1] from 1 row of X[..][1], scaled. */
 static NOINLINE void queries_lanes_1(const float *x, float *xt) {
   {
     const float scale = 1.44269504f;
@@ -299,7 +299,7 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
   context_9x1_k1_final(v, p, stats, o);
 }
 
-/* Attention of 1 queries, 1 head. */
+/* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1(const float *keys, const float *values, float *scratch, float *o,
     const float *queries) {
   queries_lanes_1(queries, scratch);
@@ -329,7 +329,7 @@ static NOINLINE void attend_1(const float *keys, const float *values, float *scr
   }
 }
 
-/* A tile of 1 rows and 2 columns, 8 K steps. */
+/* A tile of 1 row and 2 columns, 8 K steps. */
 static NOINLINE void output_1_1x2_k8(const float *a, const float *b, const float *scales,
     const float *bias, float *c) {
   float acc_r0_c0_s0 = 0.0f;
@@ -398,7 +398,7 @@ static NOINLINE void output_1_1x2_k8(const float *a, const float *b, const float
   c[1] = sum_r0_c1;
 }
 
-/* A tile of 1 rows and 2 columns, 1 K steps, added to what is there. */
+/* A tile of 1 row and 2 columns, 1 K step, added to what is there. */
 static NOINLINE void output_1_1x2_k1_add(const float *a, const float *b, const float *scales,
     float *c) {
   float acc_r0_c0 = 0.0f;
@@ -420,7 +420,7 @@ static NOINLINE void output_1_1x2_k1_add(const float *a, const float *b, const f
   c[1] = sum_r0_c1;
 }
 
-/* 2 columns of Y for 1 queries, from the context of all heads. */
+/* 2 columns of Y for 1 query, from the context of all heads. */
 static NOINLINE void output_1x1_2(const float *panel, const float *bias, const float *o1,
     float *y1) {
   output_1_1x2_k8(o1, panel, panel + 4, bias, y1);
@@ -444,10 +444,10 @@ static void run_all(const mhagen_args *args) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [9][1] a group */
   float *const task = (float *)args->workspace + 16; /* what tasks have */
-  attend_1(args->k + index, args->v + 9 * index, task + 48 * index, context + 9 * index,
-      args->q + index);
+  attend_1(args->k, args->v, task, context, args->q);
 }
 
 static void task_output(const mhagen_args *args, int index) {

@@ -685,13 +685,13 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [2][8] a group */
   float *const keys = (float *)args->workspace + 96; /* [3][8] */
   float *const values = (float *)args->workspace + 128; /* [3][8] */
   float *const queries = (float *)args->workspace + 160; /* [3][8] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
-  attend_3of8(keys + 96 * index, values + 96 * index, task + 112 * index, context + 16 * index,
-      queries + 96 * index);
+  attend_3of8(keys, values, task, context, queries);
 }
 
 static void task_quantize_context(const mhagen_args *args, int index) {

@@ -451,12 +451,13 @@ static void task_transpose(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [3][8] a group */
   float *const context = (float *)args->workspace + 32; /* [3][8] a group */
   float *const wide_q = (float *)args->workspace + 64; /* [2][3] */
   float *const task = (float *)args->workspace + 80; /* what tasks have */
-  attend_2of8(xt, head + 32 * index, wide_q, wide_q, task + 112 * index, context + 24 * index);
+  attend_2of8(xt, head, wide_q, wide_q, task, context);
 }
 
 static void task_output(const mhagen_args *args, int index) {

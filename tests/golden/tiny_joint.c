@@ -427,7 +427,7 @@ static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const floa
   _mm256_storeu_ps(stats + 16, sum_c0);
 }
 
-/* 1 rows of O^T, divided by the sum. */
+/* 1 row of O^T, divided by the sum. */
 static NOINLINE void context_1x3of16_k4_final_masked(const float *v, const float *p, float *stats,
     float *o, ptrdiff_t key) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
@@ -597,11 +597,11 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [3][16] a group */
   float *const qkv = (float *)args->workspace + 48; /* [4][16] */
   float *const task = (float *)args->workspace + 112; /* what tasks have */
-  attend_3of16(qkv + 64 * index + 3, qkv + 64 * index + 6, task + 224 * index, context + 48 * index,
-      qkv + 64 * index);
+  attend_3of16(qkv + 3, qkv + 6, task, context, qkv);
 }
 
 static void task_output(const mhagen_args *args, int index) {

@@ -169,7 +169,7 @@ static inline __m256 some_int8(const int8_t *p, size_t n) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bits)));
 }
 
-/* XT[3][8] from 1 rows of X[..][3]. */
+/* XT[3][8] from 1 row of X[..][3]. */
 static NOINLINE void transpose_1of8(const float *x, float *xt) {
   {
     __m256 x_r[8], t2[8], t4[7], t8[3];
@@ -194,7 +194,7 @@ static NOINLINE void transpose_1of8(const float *x, float *xt) {
   }
 }
 
-/* A tile of 1 rows and 2 columns, 3 K steps. */
+/* A tile of 1 row and 2 columns, 3 K steps. */
 static NOINLINE void rows_1x2_k3(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
@@ -278,7 +278,7 @@ static NOINLINE void query_2x1of8_k3(const float *a, const float *b, const float
   _mm256_storeu_ps(c + 8, acc_r1_c0);
 }
 
-/* 1 rows of X[..][2] from XT[2][8]. */
+/* 1 row of X[..][2] from XT[2][8]. */
 static NOINLINE void queries_rows_1of8(const float *xt, float *x) {
   {
     __m256 x_c0[8], t_c0_2[7];
@@ -467,7 +467,7 @@ static NOINLINE void step_context(const int8_t *v, const float *p, const float *
   }
 }
 
-/* Attention of 1 queries, 1 head. */
+/* Attention of 1 query, 1 head. */
 static NOINLINE void attend_1of8(const float *xt, const float *packed, const int8_t *keys,
     const int8_t *values, float *scratch, const float *k_scales, const float *v_scales, float *y,
     ptrdiff_t past) {
@@ -479,7 +479,7 @@ static NOINLINE void attend_1of8(const float *xt, const float *packed, const int
   step_context(values, scratch + 32, scratch + 80, scratch + 96, y, 0, stop, v_scales);
 }
 
-/* A tile of 1 rows and 3 columns, 2 K steps. */
+/* A tile of 1 row and 3 columns, 2 K steps. */
 static NOINLINE void output_1of8_1x3_k2(const float *a, const float *b, const float *bias,
     float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
@@ -491,7 +491,7 @@ static NOINLINE void output_1of8_1x3_k2(const float *a, const float *b, const fl
   _mm256_maskstore_ps(c, _mm256_setr_epi32(-1, -1, -1, 0, 0, 0, 0, 0), acc_r0_c0);
 }
 
-/* 3 columns of Y for 1 queries, from the context of all heads. */
+/* 3 columns of Y for 1 query, from the context of all heads. */
 static NOINLINE void output_1x1of8_3(const float *panel, const float *bias, const float *o1,
     float *y1) {
   output_1of8_1x3_k2(o1, panel, bias, y1);
@@ -564,6 +564,7 @@ static void task_keep(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [3][8] a group */
   float *const context = (float *)args->workspace + 32; /* [1][2] */
@@ -573,8 +574,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const keys_scales = (float *)args->cache + 32; /* [1][1][9] */
   float *const values_scales = (float *)args->cache + 48; /* [1][1][9] */
   const ptrdiff_t past = args->past[0];
-  attend_1of8(xt, head + 128 * index, cached_keys + 18 * index, cached_values + 18 * index,
-      task + 112 * index, keys_scales + 9 * index, values_scales + 9 * index, context + 2 * index,
+  attend_1of8(xt, head, cached_keys, cached_values, task, keys_scales, values_scales, context,
       past);
 }
 

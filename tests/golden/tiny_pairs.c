@@ -278,7 +278,7 @@ static NOINLINE void values_4x8_k3(const bf16_pair *a, const bf16_pair *b, bf16_
   _mm256_storeu_ps(c + 16, pair_r1_c0);
 }
 
-/* A tile of 1 rows and 8 columns, 3 K steps. */
+/* A tile of 1 row and 8 columns, 3 K steps. */
 static NOINLINE void values_1x8_k3(const bf16_pair *a, const bf16_pair *b, bf16_pair *c) {
   __m256 acc_r0_c0 = _mm256_setzero_ps();
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
@@ -736,14 +736,14 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [3][16] a group */
   float *const context = (float *)args->workspace + 48; /* [4][16] a group */
   float *const keys = (float *)args->workspace + 240; /* [5][8] */
   float *const values = (float *)args->workspace + 288; /* [3][16] */
   float *const task = (float *)args->workspace + 336; /* what tasks have */
-  attend_3of16(xt, head + 128 * index, keys + 96 * index, values + 96 * index, task + 288 * index,
-      context + 64 * index);
+  attend_3of16(xt, head, keys, values, task, context);
 }
 
 static void task_output(const mhagen_args *args, int index) {

@@ -564,7 +564,7 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   }
 }
 
-/* A tile of 2 rows and 4 columns, 1 K steps. */
+/* A tile of 2 rows and 4 columns, 1 K step. */
 static NOINLINE void output_2of16_2x4_k1(const bf16_pair *a, const bf16_pair *b, const float *bias,
     float *c) {
   __m256 acc_r0_c0 = _mm256_loadu_ps(bias);
@@ -642,6 +642,7 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   const float *const q_cos = (const float *)args->packed + 80; /* [2][32] */
   const float *const q_sin = (const float *)args->packed + 144; /* [2][32] */
@@ -650,8 +651,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const keys = (float *)args->workspace + 64; /* [3][16] */
   float *const values = (float *)args->workspace + 112; /* [3][16] */
   float *const task = (float *)args->workspace + 160; /* what tasks have */
-  attend_2of16(xt, head + 32 * index, keys + 96 * index, values + 96 * index, task + 240 * index,
-      context + 16 * index, q_cos, q_sin);
+  attend_2of16(xt, head, keys, values, task, context, q_cos, q_sin);
 }
 
 static void task_output(const mhagen_args *args, int index) {

@@ -157,7 +157,7 @@ static inline __m256 kept8(__m256 a) {
   return a;
 }
 
-/* A tile of 1 rows and 4 columns, 8 K steps. */
+/* A tile of 1 row and 4 columns, 8 K steps. */
 static NOINLINE void rows_1x8_k8(const float *a, const float *b, const float *bias, float *c) {
   __m256 acc_r0_c0_s0 = _mm256_loadu_ps(bias);
   __m256 acc_r0_c0_s1 = _mm256_setzero_ps();
@@ -501,7 +501,7 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
   }
 }
 
-/* Attention of 1 queries, 2 heads. */
+/* Attention of 1 query, 2 heads. */
 static NOINLINE void attend_1of8(const float *keys, const float *values, float *scratch,
     const float *queries, float *y, float *probs, ptrdiff_t past, const unsigned char *mask) {
   mask_row(mask, scratch + 672);
@@ -525,7 +525,7 @@ static NOINLINE void attend_1of8(const float *keys, const float *values, float *
   }
 }
 
-/* 8 columns of Y for 1 queries, from the context of all heads. */
+/* 8 columns of Y for 1 query, from the context of all heads. */
 static NOINLINE void output_1x1of8_8(const float *panel, const float *bias, const float *o1,
     float *y1) {
   rows_1x8_k8(o1, panel, bias, y1);
@@ -573,14 +573,15 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [1][8] */
   float *const queries = (float *)args->workspace + 16; /* [1][8] */
   float *const task = (float *)args->workspace + 32; /* what tasks have */
   float *const keys = (float *)args->cache; /* [1][17][8] */
   float *const values = (float *)args->cache + 144; /* [1][17][8] */
   const ptrdiff_t past = args->past[0];
-  attend_1of8(keys + 144 * index, values + 144 * index, task + 688 * index, queries + 16 * index,
-      context + 8 * index, args->probs + 18 * index, past, (const unsigned char *)args->mask);
+  attend_1of8(keys, values, task, queries, context, args->probs, past,
+      (const unsigned char *)args->mask);
 }
 
 static void task_output(const mhagen_args *args, int index) {

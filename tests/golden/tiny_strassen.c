@@ -239,7 +239,7 @@ static NOINLINE void sums_2_of_4x10(const float *x, float *s) {
   }
 }
 
-/* A tile of 2 rows and 1 columns, 5 K steps. */
+/* A tile of 2 rows and 1 column, 5 K steps. */
 static NOINLINE void rows_2x1_k5(const float *a, const float *b, float *c) {
   float acc_r0_c0 = 0.0f;
   float acc_r1_c0 = 0.0f;
@@ -254,12 +254,12 @@ static NOINLINE void rows_2x1_k5(const float *a, const float *b, float *c) {
   c[1] = acc_r1_c0;
 }
 
-/* 2 rows and 1 columns of a product of quadrants. */
+/* 2 rows and 1 column of a product of quadrants. */
 static NOINLINE void rows_quadrant_2x1(const float *a, const float *b, float *c) {
   rows_2x1_k5(a, b, c);
 }
 
-/* 2 rows and 1 columns of each quadrant from the seven products. */
+/* 2 rows and 1 column of each quadrant from the seven products. */
 static NOINLINE void rows_joined_2x1(const float *m, float *out, const float *bias) {
   for (ptrdiff_t row = 0; row < 2; ++row) {
     float m_2[8];
@@ -664,13 +664,13 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   float *const context = (float *)args->workspace; /* [2][4] a group */
   float *const keys = (float *)args->workspace + 64; /* [4][2] */
   float *const values = (float *)args->workspace + 96; /* [4][2] */
   float *const queries = (float *)args->workspace + 128; /* [4][2] */
   float *const task = (float *)args->workspace + 160; /* what tasks have */
-  attend_4(keys + 96 * index, values + 96 * index, task + 64 * index, context + 8 * index,
-      queries + 96 * index);
+  attend_4(keys, values, task, context, queries);
 }
 
 static void task_output(const mhagen_args *args, int index) {

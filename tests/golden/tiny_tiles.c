@@ -356,9 +356,9 @@ static NOINLINE void values_2x2_end(const float *sums, bf16_pair *c) {
   }
 }
 
-/* A tile of 1 rows and 2 columns, 17 K steps. */
+/* A tile of 1 row and 2 columns, 17 K steps. */
 static NOINLINE void values_1x2_k17_start(const bf16_pair *a, const bf16_pair *b, float *sums) {
-  /* 1 rows and 16 columns of sums, 16 K steps at a time */
+  /* 1 row and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
   tile_load(A0, a, 16);
   tile_load(B0, b, 16);
@@ -369,7 +369,7 @@ static NOINLINE void values_1x2_k17_start(const bf16_pair *a, const bf16_pair *b
   tile_store(C00, sums, 16);
 }
 
-/* The end of a tile of 1 rows. */
+/* The end of a tile of 1 row. */
 static NOINLINE void values_1x2_end(const float *sums, bf16_pair *c) {
   {
     const __m256 acc_r0_c0 = _mm256_loadu_ps(sums);
@@ -680,7 +680,7 @@ static NOINLINE void context_rows_3of16(const bf16_pair *xt, bf16_pair *x) {
   }
 }
 
-/* A tile of 3 rows and 32 columns, 1 K steps. */
+/* A tile of 3 rows and 32 columns, 1 K step. */
 static NOINLINE void output_3of16_3x32_k1(const bf16_pair *a, const bf16_pair *b, const float *bias,
     float *c) {
   float sums[512] __attribute__((aligned(64)));
@@ -712,7 +712,7 @@ static NOINLINE void output_1x3of16_32(const bf16_pair *panel, const float *bias
   output_3of16_3x32_k1(o1, panel, bias, y1);
 }
 
-/* A tile of 3 rows and 2 columns, 1 K steps. */
+/* A tile of 3 rows and 2 columns, 1 K step. */
 static NOINLINE void output_3of16_3x2_k1(const bf16_pair *a, const bf16_pair *b, const float *bias,
     float *c) {
   float sums[256] __attribute__((aligned(64)));
@@ -802,6 +802,7 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   tiles_on();
   const float *const head = (const float *)args->packed + 16; /* weights of the blocks of heads */
   float *const xt = (float *)args->workspace; /* [17][16] a group */
@@ -809,8 +810,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const keys = (float *)args->workspace + 1152; /* [3][8] */
   float *const values = (float *)args->workspace + 1184; /* [2][16] */
   float *const task = (float *)args->workspace + 1216; /* what tasks have */
-  attend_3of16(xt, head + 1088 * index, keys + 64 * index, values + 64 * index, task + 208 * index,
-      context + 16 * index);
+  attend_3of16(xt, head, keys, values, task, context);
   _tile_release();
 }
 

@@ -653,7 +653,7 @@ static NOINLINE void context_rows_2of16(const int8_word *xt, int8_word *x) {
   }
 }
 
-/* A tile of 2 rows and 9 columns, 1 K steps. */
+/* A tile of 2 rows and 9 columns, 1 K step. */
 static NOINLINE void output_2of16_2x9_k1(const int8_word *a, const int8_word *b,
     const float *row_scales, const float *scales, const float *bias, float *c) {
   float sums[256] __attribute__((aligned(64)));
@@ -746,14 +746,14 @@ static void task_keys_values(const mhagen_args *args, int index) {
 }
 
 static void task_attend(const mhagen_args *args, int index) {
+  (void)index;
   tiles_on();
   float *const context = (float *)args->workspace; /* [2][16] a group */
   float *const keys = (float *)args->workspace + 624; /* [2][16] */
   float *const values = (float *)args->workspace + 656; /* [2][16] */
   float *const queries = (float *)args->workspace + 688; /* [2][16] */
   float *const task = (float *)args->workspace + 720; /* what tasks have */
-  attend_2of16(keys + 96 * index, values + 96 * index, task + 176 * index, context + 32 * index,
-      queries + 96 * index);
+  attend_2of16(keys, values, task, context, queries);
   _tile_release();
 }
 
