@@ -59,6 +59,41 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* ---- memory ---- */
+
+/* What the generator has, and may have while it reads what others wrote. */
+static struct {
+  size_t used, most;
+  bool exhausted; /* an allocation failed for the limit, not for want of memory */
+} heap = {.most = SIZE_MAX};
+
+static void *counted_alloc(void *data, void *block, size_t old_size, size_t new_size) {
+  (void)data;
+  if (block == NULL) old_size = 0; /* Lua passes the kind of the object instead */
+  if (new_size == 0) {
+    free(block);
+    heap.used -= old_size;
+    return NULL;
+  }
+  if (new_size > old_size && (heap.used > heap.most || new_size - old_size > heap.most - heap.used)) {
+    heap.exhausted = true; /* so far: Lua collects its garbage, and asks again */
+    return NULL;
+  }
+  void *const grown = realloc(block, new_size);
+  if (grown != NULL) heap.used = heap.used - old_size + new_size;
+  return grown;
+}
+
+/* limit_memory([bytes]): from now on the generator may take so much more, or again all there is. Returns whether it
+ * wanted more than the limit before. */
+static int host_limit_memory(lua_State *L) {
+  const size_t more = (size_t)luaL_optinteger(L, 1, 0);
+  lua_pushboolean(L, heap.exhausted);
+  heap.exhausted = false;
+  heap.most = more > 0 ? heap.used + more : SIZE_MAX;
+  return 1;
+}
+
 /* ---- embedded files ---- */
 
 static const EmbeddedFile *find_embedded(const char *name) {
@@ -1250,6 +1285,7 @@ static void push_host(lua_State *L) {
       {"print", host_print},
       {"cpu_has", host_cpu_has},
       {"traceback", host_traceback},
+      {"limit_memory", host_limit_memory},
       {NULL, NULL},
   };
   luaL_newmetatable(L, STREAM);
@@ -1320,7 +1356,7 @@ static int push_message(lua_State *L) {
 int main(int argc, char **argv) {
   keep_standard_files();
   signal(SIGXFSZ, SIG_IGN); /* the file size limit then is an ordinary write error */
-  lua_State *L = luaL_newstate();
+  lua_State *L = lua_newstate(counted_alloc, NULL);
   if (L == NULL) return fputs("mhagen: not enough memory\n", stderr), 2;
   catch_signals(L);
   lua_pushcfunction(L, run_program);

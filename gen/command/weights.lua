@@ -21,6 +21,19 @@ local M = {}
 
 local function open(path) return must(host.open_file(path)) end
 
+local MOST = 1 << 30 -- bytes of memory for what the files of a model say of themselves
+
+-- Calls read(path, ...), which may take so much.
+local function within_limit(read, path, ...)
+  host.limit_memory(MOST)
+  local results = table.pack(xpcall(read, errors.on_error, path, ...))
+  if host.limit_memory() and not results[1] then
+    error({ message = ("%s: to read it takes more than %d MiB of memory"):format(path, MOST >> 20) }, 0)
+  end
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
 -- ---- models ----
 
 local function read_json(path)
@@ -85,8 +98,7 @@ local function open_onnx(path)
            layers = function(_, given) return operators(graph, given) end }
 end
 
--- The model of a folder or a file.
-function M.open_model(path)
+local function open_any(path)
   if host.exists(path .. "/.") then return open_folder((path:gsub("(.)/+$", "%1"))) end
   if path:find("%.onnx$") then return open_onnx(path) end
   if must(host.head(path)):sub(1, 4) == "GGUF" then return open_gguf(path) end
@@ -94,6 +106,9 @@ function M.open_model(path)
   error({ message = path .. ": is neither a folder with config.json and model.safetensors nor a .gguf or .onnx file" },
         0)
 end
+
+-- The model of a folder or a file.
+function M.open_model(path) return within_limit(open_any, path) end
 
 -- ---- single matrices ----
 
@@ -117,7 +132,9 @@ function M.find_tensors(texts)
     if name then wanted[path][name] = true end
   end
   for path, read in pairs(readers_of) do
-    found[path] = read(open(path), path, host.type_size, read ~= npy and wanted[path] or nil)
+    found[path] = within_limit(function()
+      return read(open(path), path, host.type_size, read ~= npy and wanted[path] or nil)
+    end, path)
   end
   for key, text in pairs(texts) do
     local path, name = place_of(text)

@@ -46,6 +46,14 @@ function M:bytes(count, what)
   return self.window:sub(from + 1, from + count)
 end
 
+-- The next byte, as a number.
+function M:byte(what)
+  local byte = self.at < self.stop and self.at >= self.first and self.window:byte(self.at - self.first + 1)
+  if not byte then return self:bytes(1, what):byte() end
+  self.at = self.at + 1
+  return byte
+end
+
 function M:skip(count, what)
   self:inside(count, what)
   self.at = self.at + count

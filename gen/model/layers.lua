@@ -46,20 +46,29 @@ end
 
 -- ---- tensors ----
 
--- What stands before `name` in the file: "" or a path that ends with a dot; nil if there is no such tensor.
-local function prefix_of(model, name)
-  local found = model.tensors[name] and "" or nil
-  for other in pairs(found and {} or model.tensors) do
-    if other:sub(-#name - 1) == "." .. name then
-      local prefix = other:sub(1, -#name - 1)
-      if found then
-        error({ message = ("%s: tensor %s is there behind %s and behind %s"):format(
-          model.data, name, words.short(found), words.short(prefix)) }, 0)
+-- What stands before each of the names in the file: "" or a path that ends with a dot; nothing where there is no such
+-- tensor. One pass over all tensors, for there may be many of both.
+local function prefixes_of(model, names)
+  local prefixes, wanted, lengths, of_length = {}, {}, {}, {}
+  for _, name in ipairs(names) do
+    if not of_length[#name] then lengths[#lengths + 1], of_length[#name] = #name, true end
+    wanted[name], prefixes[name] = true, model.tensors[name] and "" or nil
+  end
+  for other in pairs(model.tensors) do
+    for _, length in ipairs(lengths) do
+      local name = other:sub(-length)
+      local before = prefixes[name]
+      if wanted[name] and before ~= "" and other:sub(-length - 1, -length - 1) == "." then
+        local prefix = other:sub(1, -length - 1)
+        if before then
+          error({ message = ("%s: tensor %s is there behind %s and behind %s"):format(
+            model.data, name, words.short(before), words.short(prefix)) }, 0)
+        end
+        prefixes[name] = prefix
       end
-      found = prefix
     end
   end
-  return found
+  return prefixes
 end
 
 -- Some features of a linear map with `all` features and `width` inputs: `blocks` times `count` of them, each block
@@ -172,11 +181,12 @@ end
 
 local MOST = 1 << 16 -- layers
 
-local function add_stack(model, stack, all)
+-- The tensor by which a stack is found.
+local function first_of(stack) return ("%s.%s.weight"):format(stack.at:gsub("%%d", "0"), stack.maps[1]) end
+
+local function add_stack(model, stack, prefix, all)
   local c = model.fields
   if stack.within then c = c:object(stack.within) or c:fail(stack.within, "is missing") end
-  local at = stack.at .. "."
-  local prefix = prefix_of(model, at:gsub("%%d", "0") .. stack.maps[1] .. ".weight")
   if not prefix then return end
   local count = stack.layers and c:int(stack.layers) or 1
   if count > MOST then c:fail(stack.layers, "%d layers", count) end
@@ -197,13 +207,11 @@ function M.of(model)
     error({ message = ("%s: model type %s is not known"):format(model.path, words.short(model.type)),
             more = { { message = "known are " .. known } } }, 0)
   end
-  local all, stacks = {}, type(row.stacks) == "function" and row.stacks(model.fields) or row.stacks
-  for _, stack in ipairs(stacks) do add_stack(model, stack, all) end
-  if #all == 0 then
-    local stack = stacks[1]
-    error({ message = ("%s: tensor %s.%s.weight is missing"):format(
-      model.data, stack.at:gsub("%%d", "0"), stack.maps[1]) }, 0)
-  end
+  local all, firsts, stacks = {}, {}, type(row.stacks) == "function" and row.stacks(model.fields) or row.stacks
+  for i, stack in ipairs(stacks) do firsts[i] = first_of(stack) end
+  local prefixes = prefixes_of(model, firsts)
+  for i, stack in ipairs(stacks) do add_stack(model, stack, prefixes[firsts[i]], all) end
+  if #all == 0 then error({ message = ("%s: tensor %s is missing"):format(model.data, firsts[1]) }, 0) end
   return all
 end
 

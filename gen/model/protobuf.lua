@@ -16,7 +16,7 @@ local VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 local function varint(at, what)
   local value, shift = 0, 0
   while true do
-    local byte = at:bytes(1, what):byte()
+    local byte = at:byte(what)
     if shift == 63 and byte > 1 then at:fail("%s: a number of more than 64 bits", what) end
     value = value | (byte & 127) << shift
     if byte < 128 then return value end
@@ -90,24 +90,48 @@ local function read_list(at, wire, what, list)
   end
 end
 
+-- Of each kind of message, once: what fields are called in errors, and as a metatable the lists that a file has nothing
+-- in, one for all. There may be millions of messages.
+local NONE, facts = {}, {}
+
+local function facts_of(message)
+  local names, empty = {}, {}
+  for number, field in pairs(message) do
+    if number ~= "message" then
+      names[number] = ("%s.%s"):format(message.message, field[1])
+      if field.list or field[2] == "ints" then empty[field[1]] = NONE end
+    end
+  end
+  facts[message] = { names = names, lists = { __index = empty } }
+  return facts[message]
+end
+
+-- The list of a field, which a file has something in.
+local function own_list(values, field)
+  local list = rawget(values, field[1])
+  if not list then
+    list = {}
+    values[field[1]] = list
+  end
+  return list
+end
+
 -- The message that ends where the cursor does, as { name = value }.
 function M.read(at, message)
-  local values = {}
-  for number, field in pairs(message) do
-    if number ~= "message" and (field.list or field[2] == "ints") then values[field[1]] = {} end
-  end
+  local of = facts[message] or facts_of(message)
+  local values = setmetatable({}, of.lists)
   while at.at < at.stop do
     local tag = varint(at, message.message)
     local number, wire = tag >> 3, tag & 7
     local field = message[number]
-    local what = ("%s.%s"):format(message.message, field and field[1] or number)
+    local what = of.names[number] or ("%s.%d"):format(message.message, number)
     if number == 0 or number >= 1 << 29 then at:fail("%s: no field has this number", what) end
     if not field then
       (skips[wire] or at:fail("%s: wire type %d is not known", what, wire))(at, what)
     elseif field[2] == "ints" then
-      read_list(at, wire, what, values[field[1]])
+      read_list(at, wire, what, own_list(values, field))
     elseif field.list then
-      local list = values[field[1]]
+      local list = own_list(values, field)
       if #list == field.list then at:fail("%s: there are more than %d", what, #list) end
       list[#list + 1] = read_value(at, field, wire, what)
     elseif values[field[1]] ~= nil then
