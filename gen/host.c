@@ -1106,12 +1106,13 @@ static int host_clock(lua_State *L) {
 /* ---- JSON ---- */
 
 /* Makes the value on top, as lua-cjson reads it, what people expect in Lua: a number without a
- * fraction is an integer, and null is nil. */
-static void plain_json(lua_State *L) {
+ * fraction is an integer, and null is nil. Returns how many keys its objects have. */
+static size_t plain_json(lua_State *L) {
+  size_t keys = 0;
   if (lua_type(L, -1) == LUA_TNUMBER) {
     lua_Integer whole;
-    if (!lua_numbertointeger(lua_tonumber(L, -1), &whole)) return;
-    if ((lua_Number)whole != lua_tonumber(L, -1)) return;
+    if (!lua_numbertointeger(lua_tonumber(L, -1), &whole)) return 0;
+    if ((lua_Number)whole != lua_tonumber(L, -1)) return 0;
     lua_pushinteger(L, whole);
     lua_replace(L, -2);
   } else if (lua_islightuserdata(L, -1)) {
@@ -1122,27 +1123,75 @@ static void plain_json(lua_State *L) {
     lua_pushnil(L);
     while (lua_next(L, -2) != 0) {
       int type = lua_type(L, -1);
+      keys += lua_type(L, -2) == LUA_TSTRING;
       if (type == LUA_TSTRING || type == LUA_TBOOLEAN) {
         lua_pop(L, 1);
         continue;
       }
-      plain_json(L);
+      keys += plain_json(L);
       lua_pushvalue(L, -2);
       lua_insert(L, -2);
       lua_rawset(L, -4); /* the key is there: this does not disturb lua_next */
     }
   }
+  return keys;
 }
 
-/* decode(text) -> the value; nil and a message where it is not JSON by the letter */
+/* The end of the text of JSON that begins behind a quotation mark. */
+static const char *end_of_string(const char *at) {
+  while (*at != '"') at += *at == '\\' ? 2 : 1;
+  return at;
+}
+
+static size_t count_keys(const char *text, const char *end) {
+  size_t keys = 0;
+  for (; text < end; ++text) {
+    keys += *text == ':';
+    if (*text == '"') text = end_of_string(text + 1);
+  }
+  return keys;
+}
+
+/* Pushes the first key that an object of JSON has twice, as it is written; nil if it is written in two ways. */
+static void push_twice(lua_State *L, const char *text, const char *end) {
+  for (; text < end; ++text) {
+    if (*text == '{') lua_newtable(L);
+    if (*text == '}') lua_pop(L, 1);
+    if (*text != '"') continue;
+    const char *const key = text + 1;
+    text = end_of_string(key);
+    const size_t size = (size_t)(text - key);
+    if (text[1 + strspn(text + 1, " \t\r\n")] != ':') continue;
+    lua_pushlstring(L, key, size);
+    lua_pushvalue(L, -1);
+    if (lua_rawget(L, -3) != LUA_TNIL) {
+      lua_pop(L, 1);
+      return;
+    }
+    lua_pop(L, 1);
+    lua_pushboolean(L, 1);
+    lua_rawset(L, -3);
+  }
+  lua_pushnil(L);
+}
+
+/* decode(text) -> the value; nil and a message where it is not JSON by the letter, or an object has a key twice */
 static int json_decode(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TSTRING);
+  size_t size;
+  const char *text = luaL_checklstring(L, 1, &size);
   lua_settop(L, 1);
   lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
+  lua_pushvalue(L, 1);
   if (lua_pcall(L, 1, 1, 0) != LUA_OK) return lua_pushnil(L), lua_insert(L, -2), 2;
-  plain_json(L);
-  return 1;
+  if (plain_json(L) == count_keys(text, text + size)) return 1;
+  lua_pushnil(L);
+  luaL_checkstack(L, LUA_MINSTACK, NULL);
+  push_twice(L, text, text + size);
+  const char *const key = lua_tostring(L, -1);
+  lua_pushfstring(L, key != NULL ? "key %s is there twice" : "a key is there twice", key);
+  lua_pushnil(L);
+  lua_insert(L, -2);
+  return 2;
 }
 
 /* list(values, count) -> JSON of a list of numbers, texts and booleans; null where there is nothing */

@@ -118,3 +118,25 @@ def test_memory_is_limited(reader, tmp_path):
     told, seconds, mib = cost("model", folder, *MODEL, "-o", tmp_path / "out")
     assert told == f"mhagen: {folder}: to read it takes more than 1024 MiB of memory\n"
     assert seconds < SECONDS and mib < 1300, (seconds, mib)
+
+
+# ---- what is told ----
+
+
+@pytest.mark.parametrize("text, told", [
+    (b'{"x": {"dtype": "F32"}, "y": {}, "x" : {}}', "header: key x is there twice"),
+    (b'{"x": {"dtype": "F32", "shape": [], "dtype": "F16"}}', "header: key dtype is there twice"),
+    (b'{"\\"{": {"dtype": "}\\\\"}, "\\"{": 1}', 'header: key \\"{ is there twice'),
+    (b'{"x": {}, "\\u0078": {}}', "header: a key is there twice"),
+    (b'{"x": null, "y": "x: x", "a": {"x": null, "z": {"x": 1}}}', "tensor a: dtype is no text"),
+])
+def test_keys_that_are_there_twice(text, told, tmp_path):
+    """Of two tensors with one name, nobody knows which is meant."""
+    (tmp_path / "x.safetensors").write_bytes(safetensors_file(text))
+    assert f"x.safetensors: {told}" in message("pack", *SHAPE, f"wq={tmp_path}/x.safetensors:x", "-o", tmp_path / "out")
+
+
+def test_config_with_a_key_twice(tmp_path):
+    folder = bert(tmp_path / "model")
+    (folder / "config.json").write_text(json.dumps(BERT)[:-1] + ', "hidden_size": 4}')
+    assert "config.json: key hidden_size is there twice" in message("model", folder, *MODEL, "-o", tmp_path / "out")
