@@ -557,7 +557,8 @@ static int host_exists(lua_State *L) {
 
 /* ---- writing files ---- */
 
-/* A file that is written piece by piece, before it is known whether all goes well. */
+/* A file that is written piece by piece, before it is known whether all goes well. As long as it is open it has a
+ * lock, by which other processes see that it is not left over. What messages call it is its user value. */
 typedef struct Stream {
   int fd;              /* -1: closed */
   char path[PATH_MAX]; /* its temporary name; where that is gone it is a file of another name */
@@ -691,19 +692,26 @@ static const Output *replace_files(int dir, Output *files, size_t count, bool du
   return failed;
 }
 
-/* Closes the stream; 0, or -1 with errno set. */
+/* Ends what is written, but keeps the lock; 0, or -1 with errno set. */
 static int end_stream(Stream *stream) {
   const int fd = stream->fd;
-  stream->fd = -1;
-  return fd >= 0 ? close(fd) : 0;
+  stream->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return close(fd);
 }
 
 static int collect_stream(lua_State *L) {
   Stream *stream = luaL_checkudata(L, 1, STREAM);
-  end_stream(stream);
   if (stream->path[0] != '\0') unlink(stream->path);
-  stream->path[0] = '\0';
+  if (stream->fd >= 0) close(stream->fd);
+  *stream = (Stream){.fd = -1};
   return 0;
+}
+
+/* Fails by errno, with the name of the file that the stream becomes. */
+static int fail_stream(lua_State *L, int index) {
+  const char *why = strerror(errno);
+  lua_getiuservalue(L, index, 1);
+  return fail(L, lua_tostring(L, -1), why);
 }
 
 /* stream:write(text or memory) -> true */
@@ -715,7 +723,7 @@ static int write_stream(lua_State *L) {
   while (size > 0) {
     const ssize_t wrote = write(stream->fd, bytes, size < 1 << 30 ? size : 1 << 30);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return fail(L, stream->path, strerror(errno));
+    if (wrote < 0) return fail_stream(L, 1);
     bytes += wrote, size -= (size_t)wrote;
   }
   return lua_pushboolean(L, 1), 1;
@@ -726,11 +734,55 @@ static int rewrite_stream(lua_State *L) {
   const Stream *stream = luaL_checkudata(L, 1, STREAM);
   size_t size;
   const char *text = luaL_checklstring(L, 2, &size);
-  if (pwrite(stream->fd, text, size, 0) != (ssize_t)size) return fail(L, stream->path, strerror(errno));
+  if (pwrite(stream->fd, text, size, 0) != (ssize_t)size) return fail_stream(L, 1);
   return lua_pushboolean(L, 1), 1;
 }
 
-/* stream(dir) -> a new file for write_files, on the disk of the directory, which need not be there yet */
+/* The number of the process that has made a stream of this name, or 0. */
+static long maker_of(const char *name) {
+  long process = 0;
+  int number, size = 0;
+  if (sscanf(name, ".mhagen.%ld.%d.tmp%n", &process, &number, &size) != 2) return 0;
+  return size > 0 && name[size] == '\0' ? process : 0;
+}
+
+/* Removes the streams of killed processes: files of ours without a lock whose process is none of this machine. Another
+ * machine's has its lock. */
+static void remove_stale(const char *path) {
+  DIR *dir = opendir(path);
+  if (dir == NULL) return;
+  for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    const long process = maker_of(entry->d_name);
+    if (process <= 0 || kill((pid_t)process, 0) == 0 || errno != ESRCH) continue;
+    struct stat file, named;
+    const int fd = openat(dirfd(dir), entry->d_name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_uid == geteuid() &&
+        flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        fstatat(dirfd(dir), entry->d_name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == file.st_ino) {
+      unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    if (fd >= 0) close(fd);
+  }
+  closedir(dir);
+}
+
+/* Opens the stream in a directory, with its lock; false with errno set. */
+static bool open_stream(Stream *stream, const char *dir) {
+  static int number;
+  for (;;) {
+    snprintf(stream->path, sizeof stream->path, "%s/.mhagen.%ld.%d.tmp", dir, (long)getpid(), number++);
+    stream->fd = open(stream->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (stream->fd < 0 && errno == EEXIST) continue;
+    if (stream->fd < 0) return stream->path[0] = '\0', false;
+    struct stat file;
+    const bool taken = flock(stream->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && fstat(stream->fd, &file) == 0 && file.st_nlink > 0) return true;
+    close(stream->fd); /* before it had its lock another process took it for a stale one */
+  }
+}
+
+/* stream(dir, name) -> a new file for write_files, on the disk of the directory, which need not be there yet; name: of
+ * the file that it becomes */
 static int host_stream(lua_State *L) {
   char dir[PATH_MAX], real[PATH_MAX - 64];
   const char *name = luaL_checkstring(L, 1);
@@ -747,16 +799,13 @@ static int host_stream(lua_State *L) {
   if (realpath(dir, resolved) == NULL) return fail(L, name, strerror(errno));
   if (strlen(resolved) >= sizeof real) return fail(L, name, strerror(ENAMETOOLONG));
   memcpy(real, resolved, strlen(resolved) + 1);
-  Stream *stream = lua_newuserdatauv(L, sizeof *stream, 0);
+  remove_stale(real);
+  Stream *stream = lua_newuserdatauv(L, sizeof *stream, 1);
   *stream = (Stream){.fd = -1};
   luaL_setmetatable(L, STREAM);
-  static int number;
-  snprintf(stream->path, sizeof stream->path, "%s/.mhagen.%ld.%d.tmp", real, (long)getpid(), number++);
-  unlink(stream->path); /* left behind by a killed process of the same number */
-  stream->fd = open(stream->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (stream->fd >= 0) return 1;
-  stream->path[0] = '\0';
-  return fail(L, name, strerror(errno));
+  lua_pushfstring(L, "%s/%s", name, luaL_checkstring(L, 2));
+  lua_setiuservalue(L, -2, 1);
+  return open_stream(stream, real) ? 1 : fail(L, name, strerror(errno));
 }
 
 /* write_files(dir, { {name =, text = or stream =}, ... } [, durable]) -> true. Makes the directory
@@ -780,7 +829,7 @@ static int host_write_files(lua_State *L) {
     if (stream == NULL) {
       files[i].text = luaL_checklstring(L, -2, &files[i].size);
     } else {
-      if (end_stream(stream) != 0) return fail(L, dir_name, strerror(errno));
+      if (end_stream(stream) != 0) return fail_stream(L, -1);
       memcpy(files[i].temp, stream->path, sizeof files[i].temp);
     }
     lua_pop(L, 4);

@@ -140,3 +140,49 @@ def test_config_with_a_key_twice(tmp_path):
     folder = bert(tmp_path / "model")
     (folder / "config.json").write_text(json.dumps(BERT)[:-1] + ', "hidden_size": 4}')
     assert "config.json: key hidden_size is there twice" in message("model", folder, *MODEL, "-o", tmp_path / "out")
+
+
+def test_no_room(tmp_path):
+    """The name is that of the file that is not made, not of the one that becomes it."""
+    folder, files = bert(tmp_path / "model", layers=99), ["wq", "wk", "wv", "wo"]
+    (tmp_path / "x.safetensors").write_bytes(matrices(*files))
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    packed = message("pack", *SHAPE, *(f"{name}={tmp_path}/x.safetensors:{name}" for name in files),
+                     "-o", "out/a.packed", preexec_fn=limit, cwd=tmp_path)
+    assert packed == "mhagen: out/a.packed: File too large\n"
+    told = message("model", folder, *MODEL, "-o", "out", preexec_fn=limit, cwd=tmp_path)
+    assert told == "mhagen: out/mha_f32_h1_d2_k2_s4_len_scalar.packed: File too large\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "x.safetensors"]
+
+
+# ---- what is left ----
+
+
+def test_killed_runs(tmp_path):
+    """What a killed run has left the next one takes away, but nothing that may be another's."""
+    folder, out = bert(tmp_path / "model", layers=4000), tmp_path / "out"
+    out.mkdir()
+    process = subprocess.Popen([MHAGEN, "model", folder, *MODEL, "-o", out], stdout=subprocess.DEVNULL)
+    wait_for(lambda: list(out.glob(".mhagen.*.tmp")))
+    (left,) = out.glob(".mhagen.*.tmp")
+    small = "model", bert(tmp_path / "small"), *MODEL, "-o", out
+    run(MHAGEN, *small)
+    assert left.exists() and process.poll() is None  # it runs
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    dead = process.pid
+    kept = [f".mhagen.{os.getpid()}.0.tmp", f".mhagen.{dead}.7.tmp", ".mhagen.0.0.tmp", ".mhagen.x.0.tmp",
+            f".mhagen.{dead}.0.tmp.c", f"a.mhagen.{dead}.0.tmp", f".mhagen.{dead}.8.tmp", f".mhagen.{dead}.9.tmp"]
+    for name in kept[:-2]:
+        (out / name).write_text("")
+    (out / kept[-2]).symlink_to("kernel.c")
+    (out / kept[-1]).mkdir()
+    with open(out / kept[1], "a") as other:  # of another machine
+        fcntl.flock(other, fcntl.LOCK_EX)
+        run(MHAGEN, *small)
+        assert sorted(path.name for path in out.iterdir() if "mhagen." in path.name) == sorted(
+            [*kept, "mhagen.c", "mhagen.h"])
+    run(MHAGEN, *small)
+    assert not (out / kept[1]).exists() and (out / kept[0]).exists()

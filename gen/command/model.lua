@@ -124,7 +124,7 @@ end
 -- Packs all layers, into a file for each packer; returns the files, and how many bytes that are.
 local function pack_layers(all, packers, args)
   local told, done, files = host.clock(), 0, {}
-  for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer) end
+  for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer.name, packer) end
   for i, layer in ipairs(all) do
     done = done + pack_layer(layer)
     if not args.quiet and host.clock() - told > SOON then
@@ -132,7 +132,7 @@ local function pack_layers(all, packers, args)
       must(host.print(("packed %d of %d layers\n"):format(i, #all)))
     end
   end
-  for i, packer in ipairs(packers) do files[i] = packer.file:finish(packer.name) end
+  for i, packer in ipairs(packers) do files[i] = packer.file:finish() end
   return files, done
 end
 

@@ -107,10 +107,10 @@ local function run(args)
   takes.refuse_foreign(dir, table.move(written, 1, #written, #replaced + 1, replaced), args.force)
   local given = weights.read(parts, in_out)
   for i, packer in ipairs(packers) do
-    local file, packed = packed_file.new(dir, packer), host.pack(packer.packing, given)
+    local file, packed = packed_file.new(dir, packer.file, packer), host.pack(packer.packing, given)
     file:add(packed)
     packed:free()
-    written[#written + 1] = file:finish(packer.file)
+    written[#written + 1] = file:finish()
     lines[i] = ("%s: %s bytes of packed weights for %s\n"):format(
       args.output:sub(1, -#name - 1) .. packer.file, words.number(packer.packing.bytes), packer.cfg.name)
   end

@@ -14,10 +14,9 @@ M.MARK = "mhagen\n\0" -- with which such files begin
 function M.bytes(packed_bytes, layers) return #host.packed_head("", "0", packed_bytes) + layers * packed_bytes end
 
 -- Begins the file of one of kernel.packers in `dir`, which need not be there yet.
-function M.new(dir, packer)
-  local file = setmetatable({ stream = must(host.stream(dir)),
-                              head = host.packed_head(packer.cfg.name, packer.packing.fingerprint,
-                                                     packer.packing.bytes) }, M)
+function M.new(dir, name, packer)
+  local head = host.packed_head(packer.cfg.name, packer.packing.fingerprint, packer.packing.bytes)
+  local file = setmetatable({ name = name, stream = must(host.stream(dir, name)), head = head }, M)
   must(file.stream:write(file.head))
   return file
 end
@@ -29,9 +28,9 @@ function M:add(packed)
 end
 
 -- The file as host.write_files takes it.
-function M:finish(name)
+function M:finish()
   must(self.stream:rewrite(self.head))
-  return { name = name, stream = self.stream }
+  return { name = self.name, stream = self.stream }
 end
 
 return M

@@ -80,7 +80,7 @@ end
 function M.split(path)
   local dir, name = path:match("^(.-)([^/]*)$")
   errors.must(name ~= "" or nil, "output file: its name is empty")
-  return dir == "" and "." or dir, name
+  return dir == "" and "." or dir:gsub("(.)/+$", "%1"), name
 end
 
 -- Writes one file; mark: for a text that has none.
