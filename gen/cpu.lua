@@ -22,6 +22,7 @@ local M = {}
 --   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
 --                      vectors, FMAs among them; `shuffle`, `load`, `store`. The ports of generic are those of a core
 --                      that starts with each FMA one load of a vector and one of a broadcast
+--   under_way          instructions that a core has under way at most (its reorder buffer)
 --   dispatch           instructions that a core takes in for each FMA that it starts: those of products of blocks have
 --                      many loads beside them
 --   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
@@ -35,7 +36,7 @@ local generic = {
   fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
   latency = 4.4, near = 16384, near_bytes = 20, set_lines = 8, cached = 524288, long = 256,
   miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
-  ports = {}, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
+  ports = {}, under_way = 512, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
   tiling = { dot = 16, load = 12, store = 13, fetch = {} },
   fetch = { { "shares", 65, math.huge, 1048576 } },
 }
@@ -51,6 +52,7 @@ M.rows = {
   { name = "zen4", doc = "AMD Zen 4",
     is = { { "AuthenticAMD", 0x19, { 0x10, 0x1F }, { 0x60, 0x7F }, { 0xA0, 0xAF } } },
     fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, lacks = { "avx_vnni", "avx512_fp16" }, fetch = {},
+    under_way = 320,
     slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
                                                avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
   -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
@@ -59,7 +61,7 @@ M.rows = {
     fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far = 1048576,
     far_bytes = 24,
     fetch = { { "panels", 4, 64, 18874368 } }, narrow = 1, lacks = { "avx512_fp16" },
-    slots = { div = 10, sqrt = 18 },
+    slots = { div = 10, sqrt = 18 }, under_way = 448,
     ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
               avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
   { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
@@ -71,19 +73,21 @@ M.rows = {
     tiling = { dot = 16, load = 12, store = 13,
                fetch = { { "shares", 65, math.huge, 2097152 }, { "shares", 97, math.huge, 1048576 } } } },
   { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
-    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm, under_way = 256 },
   { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },
-    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, cached = 1048576, ports = arm },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, cached = 1048576, ports = arm,
+    under_way = 320 },
   { name = "apple_m1", doc = "Apple M1, performance cores",
     is = { { "0x61", nil, { 0x23, 0x23 }, { 0x25, 0x25 }, { 0x29, 0x29 } } },
-    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 6291456, ports = arm,
+    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 6291456, ports = arm, under_way = 640,
     lacks = { "neon_i8mm" } },
   { name = "apple_m2", doc = "Apple M2, performance cores",
     is = { { "0x61", nil, { 0x33, 0x33 }, { 0x35, 0x35 }, { 0x39, 0x39 } } },
-    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 8388608, ports = arm },
+    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 8388608, ports = arm,
+    under_way = 640 },
 }
 
-M.names, M.by_name = {}, {}
+M.generic, M.names, M.by_name = generic.name, {}, {}
 
 function M.add(row)
   for fact, value in pairs(generic) do

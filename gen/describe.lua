@@ -134,8 +134,7 @@ local function floor_lines(recorded, counts, sum)
   end
   rows[#rows + 1] = { "all", rounded_up(sum) }
   local lines = columns(rows, { true, false, true })
-  table.insert(lines, 1, ("floor (cycles of a batch entry, each phase by its fullest port; cpu=%s)"):format(
-    plan.cfg.cpu))
+  table.insert(lines, 1, ("floor (cycles of a batch entry, by the fullest port, on cpu=%s)"):format(plan.cfg.cpu))
   return lines
 end
 

@@ -1,5 +1,6 @@
 -- What a kernel's own operations take at least: each is counted as often as a run on one thread does it, with rows and
--- keys as many as there may be, and goes through a port of the core (cpu.lua). The fullest port is the floor.
+-- keys as many as there may be, and goes through a port of the core (cpu.lua). The fullest port is the floor of a phase,
+-- and that of all phases together the floor of a run: a core works on the end of one and the beginning of the next.
 
 local expr = require "expr"
 local tiles = require "tiles"
@@ -26,14 +27,14 @@ local Counter = {}
 Counter.__index = Counter
 
 function Counter:add(phase, node, times)
-  local op, cpu = node.op, self.plan.cpu
+  local op, cpu = node.op, self.target.cpu
   local counts = self.phases[phase]
   if not counts then
     counts = { phase = phase }
     for _, port in ipairs(PORTS) do counts[port] = 0 end
     self.phases[phase], self.phases[#self.phases + 1] = counts, counts
   end
-  local count = times * tiles.share(self.plan, node.w)
+  local count = times * tiles.share(self.target, node.w)
   if op.port == "none" then return end
   counts[op.port] = counts[op.port] + count * (cpu.slots[op.name] or op.vectors)
 end
@@ -100,39 +101,46 @@ end
 
 function Counter:body(body, phase, times, known)
   for _, node in ipairs(body or {}) do
-    local visit = nodes[node.kind]
-    if visit then visit(self, node, node.phase or phase, times, known) end
+    local visit, own = nodes[node.kind], node.phase or phase
+    if visit and own ~= phase then self.entries[own] = (self.entries[own] or 0) + times end
+    if visit then visit(self, node, own, times, known) end
   end
 end
 
--- Cycles of these counts, and the port that takes them.
+-- Cycles of these counts, the port that takes them, and how many of its operations are a cycle.
 local function fullest(counts, cpu)
   local ports = cpu.ports
-  local cycles = { fma = counts.fma / cpu.fmas, vector = (counts.fma + counts.vector + counts.shuffle) / ports.vector,
-                   tile = counts.tile * cpu.tiling.dot }
-  for _, port in ipairs { "shuffle", "load", "store" } do cycles[port] = counts[port] / ports[port] end
-  local most = "fma"
-  for _, port in ipairs(PORTS) do
-    if cycles[port] > cycles[most] then most = port end
+  local rates = { fma = cpu.fmas, vector = ports.vector, shuffle = ports.shuffle, load = ports.load,
+                  store = ports.store, tile = 1 / cpu.tiling.dot }
+  local most, port = 0, "fma"
+  for _, name in ipairs(PORTS) do
+    local count = counts[name] + (name == "vector" and counts.fma + counts.shuffle or 0)
+    if count / rates[name] > most then most, port = count / rates[name], name end
   end
-  return cycles[most], most
+  return most, port, rates[port]
 end
 
--- For each phase { phase, the counts by port, cycles, port }, of a batch entry; the sum of the cycles; and what of it
--- is more than FMAs, those of exponentials too, or products of tiles take.
-function M.of(recorded)
+-- For each phase { phase, the counts by port, cycles, port, apart }, of a batch entry; the cycles of all together; and
+-- what the phases take beyond FMAs, those of exponentials too, or products of tiles. apart: the cycles of a phase that
+-- cannot be done while another one is, for a core has so many instructions under way as it enters. facts: those of a
+-- core (cpu.lua) in place of the plan's.
+function M.of(recorded, facts)
   local plan, functions = recorded.plan, recorded.tape.functions
-  local c = setmetatable({ plan = plan, phases = {}, deciding = {} }, Counter)
+  local cpu = facts or plan.cpu
+  local c = setmetatable({ plan = plan, target = { isa = plan.isa, cpu = cpu }, phases = {}, entries = {},
+                           deciding = {} }, Counter)
   for _, fn in ipairs(functions) do
     if fn.name == "run_entry" then c:body(fn.body, "entry", 1, {}) end
   end
-  local sum, apart = 0, 0
+  local all, beyond = {}, 0
   for _, counts in ipairs(c.phases) do
-    counts.cycles, counts.port = fullest(counts, plan.cpu)
-    local products = math.max(counts.fma / plan.cpu.fmas, counts.tile * plan.cpu.tiling.dot)
-    sum, apart = sum + counts.cycles, apart + counts.cycles - products
+    local rate
+    counts.cycles, counts.port, rate = fullest(counts, cpu)
+    counts.apart = math.max(0, counts.cycles - (c.entries[counts.phase] or 0) * cpu.under_way / rate)
+    beyond = beyond + counts.cycles - math.max(counts.fma / cpu.fmas, counts.tile * cpu.tiling.dot)
+    for _, port in ipairs(PORTS) do all[port] = (all[port] or 0) + counts[port] end
   end
-  return c.phases, sum, apart
+  return c.phases, all.fma and fullest(all, cpu) or 0, beyond
 end
 
 return M

@@ -112,11 +112,24 @@ def test_threads(tmp_path):
 def test_phases(tmp_path):
     row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--phases")
     assert list(row) == FIELDS + ["phases", "of_floor"]
-    assert set(row["of_floor"]) - {"all"} < set(row["phases"]) and min(row["of_floor"].values()) > 0
+    assert set(row["of_floor"]) - {"all"} < set(row["phases"])
     assert {"keys_values", "attend", "scores", "context", "output"} < set("+".join(row["phases"]).split("+"))
     assert list(row["phases"])[-1] == "other" and row["phases"]["other"] < 0.5
     assert sum(row["phases"].values()) == pytest.approx(1, abs=1e-3)
     assert row["phases"]["scores"] > 0 and row["phases"]["context"] > 0
+
+
+@pytest.mark.parametrize("shape", [
+    "h=4 d_model=32 dk=8 seq=16 q_lanes=queries isa=native", "h=2 d_model=256 dk=64 seq=200 isa=native dtype=bf16"])
+@pytest.mark.parametrize("cpu", ["generic", "sapphirerapids", "zen4"])
+def test_no_floor_is_above_the_time(shape, cpu, tmp_path):
+    """It is that of the core that runs, whatever the plan goes by; phases too short for a profile have none."""
+    core = run(MHAGEN, "isas", "--cpu").strip()
+    if "avx512" not in run(MHAGEN, "isas", "--widest"):
+        pytest.skip("no CPU with AVX-512, which all these have")
+    floors = bench_row(tmp_path, *shape.split(), f"cpu={cpu}", "--phases")["of_floor"]
+    assert list(floors)[:1] == ["all"][:core != "generic"]
+    assert all(0 < part <= 1.05 for part in floors.values()), floors
 
 
 def test_phases_of_straight_code(tmp_path):

@@ -30,7 +30,8 @@ def test_products(isa):
     assert phases["output"][2]["fma"] == 32 * 64 * 64 / LANES[isa]
     for name in "scores", "context":  # and exponentials; tiles of the last rows are no larger
         assert 2 * 32 * 32 * 32 / LANES[isa] <= phases[name][2]["fma"] < 2 * 2 * 32 * 32 * 32 / LANES[isa]
-    assert abs(total - sum(cycles for cycles, _, _ in phases.values())) < len(phases) + 1
+    cycles = [own for own, _, _ in phases.values()]
+    assert max(cycles) <= total < sum(cycles) + len(phases) + 1
 
 
 @pytest.mark.parametrize("isa", ISAS)

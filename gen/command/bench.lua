@@ -6,6 +6,7 @@ local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"
 local kernel = require "command.kernel"
+local native = require "command.native"
 local takes = require "command.takes"
 
 local must = errors.must
@@ -70,9 +71,9 @@ local function bench_in(dir, cfg, args)
   if told_apart then
     row.phases = bench.phases(recorded, output, step(row, "time", args.timeout, { "nm", "-n", run[1] }))
   elseif args.phases then
-    row.phases = { order = {} }
+    row.phases = { order = {}, ticks = 0 }
   end
-  bench.add_floor(row, recorded)
+  bench.add_floor(row, recorded, native.cpu())
   return row
 end
 

@@ -91,7 +91,7 @@ local function rounded(fraction) return math.floor(fraction * 1e4 + 0.5) / 1e4 e
 local OTHER = "other" -- control, and what is of no phase
 
 -- The fraction of time in each phase, from a program's output and symbols: { order = names, and the fractions by
--- them }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done
+-- them, ticks = how many samples they are of }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done
 -- there.
 function M.phases(recorded, output, symbols)
   local of, order, count, total = {}, {}, {}, 0
@@ -111,7 +111,7 @@ function M.phases(recorded, output, symbols)
     count[phase] = count[phase] + 1
     total = total + 1
   end
-  local fractions = { order = order }
+  local fractions = { order = order, ticks = total }
   for _, phase in ipairs(order) do fractions[phase] = rounded(count[phase] / math.max(total, 1)) end
   return fractions
 end
@@ -128,22 +128,36 @@ local function flops_of_a_cycle(name)
   return most
 end
 
--- Adds to a row which fraction the floor of the kernel's own operations is of its time, and of that of its phases if
--- they are told apart. The row knows the time as a fraction of the peak, and that in terms of the FMA peak.
-function M.add_floor(row, recorded)
-  local cfg = recorded.plan.cfg
-  local counts, sum = floor.of(recorded)
-  local cycle = row.fraction * flops_of_a_cycle(cfg.cpu) * row.peak_gflops / row.fma_gflops
-  local all = cycle * sum * cfg.batch / row.flops
-  row.of_floor = { order = { "all" }, all = rounded(all) }
-  local cycles = {}
-  for _, phase in ipairs(counts) do cycles[phase.phase] = phase.cycles end
+-- The most that a fraction may be which is drawn so many times: three standard deviations more, and three samples.
+local function most_of(fraction, samples)
+  return fraction + 3 * math.sqrt(fraction * (1 - fraction) / samples) + 3 / samples
+end
+
+local LEAST_APART = 0.75 -- of the cycles of a phase: of shorter ones a profile says too little
+
+-- Adds to a row which fraction the floor of the kernel's own operations is of its time at least, and of that of its
+-- phases, if they are told apart and long enough. core: the name of the one that it ran on; without a row of its own
+-- nothing is said, for no facts would be a bound. The row knows the time as a fraction of the peak, and that in terms
+-- of the FMA peak.
+function M.add_floor(row, recorded, core)
+  local facts = core ~= cpu.generic and cpu.facts(core, recorded.plan.isa)
+  row.of_floor = { order = {} }
+  if not facts then return end
+  local counts, sum = floor.of(recorded, facts)
+  local cycle = row.fraction * flops_of_a_cycle(core) * row.peak_gflops / row.fma_gflops
+  local of_time = cycle * recorded.plan.cfg.batch / row.flops -- a cycle of a batch entry, as a part of the time
+  row.of_floor = { order = { "all" }, all = rounded(of_time * sum), core = core }
+  local known = {}
+  for _, phase in ipairs(counts) do known[phase.phase] = phase end
   for _, phase in ipairs(row.phases and row.phases.order or {}) do
-    local own, time = 0, row.phases[phase]
-    for name in phase:gmatch("[^+]+") do own = own + (cycles[name] or 0) end
-    if own > 0 and time > 0 then
+    local cycles, apart = 0, 0
+    for name in phase:gmatch("[^+]+") do
+      local own = known[name] or { cycles = 0, apart = 0 }
+      cycles, apart = cycles + own.cycles, apart + own.apart
+    end
+    if cycles > 0 and apart >= LEAST_APART * cycles then
       table.insert(row.of_floor.order, phase)
-      row.of_floor[phase] = rounded(all * own / sum / time)
+      row.of_floor[phase] = rounded(of_time * apart / most_of(row.phases[phase], row.phases.ticks))
     end
   end
 end
@@ -266,12 +280,14 @@ function M.text(row)
   line("speed", "%.1f GFLOP/s, %.1f %% of the %s peak of %d core%s, %.1f GFLOP/s each%s", row.gflops,
     100 * row.fraction, row.multiplied, row.threads, plural, row.peak_gflops,
     row.disturbed and ("; the machine was disturbed, the peak down to %.1f"):format(row.peak_low or 0) or "")
-  if row.of_floor then
+  if row.of_floor and not row.of_floor.core then
+    line("floor", "not known: gen/cpu.lua has no row of this core")
+  elseif row.of_floor then
     local parts = {}
     for i, phase in ipairs(row.of_floor.order) do
       parts[i] = ("%s %.0f %%"):format(phase, 100 * row.of_floor[phase])
     end
-    line("floor", "of the time, with cpu=%s: %s", row.config.cpu, table.concat(parts, ", "))
+    line("floor", "at least so much of the time, on %s: %s", row.of_floor.core, table.concat(parts, ", "))
   end
   if row.fma_speedup then
     line("threads", "%d FMA loops at once do %.2f times the work of one", row.threads, row.fma_speedup)
