@@ -20,7 +20,7 @@ gcc32() { # libgcc for -m32, of the version that gcc has or will have
 
 if [ "$kind" = tests ]; then
   packages="$packages g++ libtbb-dev binutils lua5.4 python3-pytest python3-pytest-xdist slurm-wlm munge"
-  packages="$packages musl-tools patch xz-utils cmake meson pkgconf man-db"
+  packages="$packages musl-tools patch xz-utils cmake make meson pkgconf man-db git"
   [ "$(uname -m)" = aarch64 ] ||
     packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user gcc-s390x-linux-gnu
       libc6-dev-s390x-cross"

@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -174,7 +175,7 @@ def test_stack_of_rounded_operands():
     """Compilers round operands ahead, and keep them on the stack: with float32's bound this one fails."""
     isa, config = "avx512", "h=1 d_model=1 dk=6 seq=19 mask_dims=hk dtype=f32r12 mask=bool"
     compiler_for(isa, CLANGS[-1])
-    report = passes("python3", "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--replay", config, "--isa", isa,
+    report = passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--replay", config, "--isa", isa,
                     "--cc", CLANGS[-1], "--level", 2, "--seed", 1)
     assert "ok: " in report
 
@@ -184,4 +185,4 @@ def test_toy_type_is_small():
 
 
 def test_toy_isa_random():
-    passes("python3", "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "8")
+    passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "8")

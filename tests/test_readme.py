@@ -171,7 +171,7 @@ def test_packages_have_reasons():
 
 
 def test_picture_is_well_formed():
-    subprocess.run(["python3", "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])",
+    subprocess.run([sys.executable, "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])",
                     ROOT / "docs/data-flow.svg"], check=True)
 
 

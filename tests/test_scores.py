@@ -1,6 +1,7 @@
 """The rows of gen/score: toy rows in one file go through the whole check, and what rarely runs is short."""
 import os
 import re
+import sys
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_toy_scores_random(meaning):
     """Without keys that the toy rows leave out; without scores as a result, for half of what a mask's clamp leaves is
     no longer huge; without ALiBi, for the reference knows by which maximum its rounded weights are made."""
     isas = ",".join(isa for isa in ISAS if native(isa))
-    run("python3", ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 4, "--cc", "gcc",
+    run(sys.executable, ROOT / "tests/fuzz.py", "--mhagen", TOY, "--isa", isas, "--count", 4, "--cc", "gcc",
         "--without", "strassen,project,layout,io_dtype,scores,alibi", env={**os.environ, "REFERENCE_FLAGS": meaning})
 
 

@@ -246,3 +246,9 @@ def test_collects_without_packages():
                "sys.modules.update(dict.fromkeys(('numpy', 'torch', 'safetensors', 'transformers', 'onnx', 'gguf')))\n"
                "sys.exit(pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'tests']))")
     run(sys.executable, "-B", "-c", lacking, cwd=ROOT)
+
+
+def test_python_is_that_of_the_tests():
+    """Another one lacks what scripts/venv.sh installs."""
+    other = r"(?<=[(\[])\s*[\"']python3?[\"'],"
+    assert not hits(other, (ROOT / "tests").glob("*.py")) and re.search(other, 'run("' + 'python3", "-c")')

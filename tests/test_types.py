@@ -7,6 +7,7 @@ import random
 import re
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -202,7 +203,7 @@ def test_reference_with_fused_products():
     if not native("avx2"):
         pytest.skip("this CPU has no avx2")
     config = "h=1 d_model=2 dk=1 seq=25 alibi=true sink=true attend_dtype=f16"
-    run("python3", ROOT / "tests/fuzz.py", "--replay", config, "--isa", "avx2", "--cc", "gcc",
+    run(sys.executable, ROOT / "tests/fuzz.py", "--replay", config, "--isa", "avx2", "--cc", "gcc",
         env={**os.environ, "REFERENCE_FLAGS": "-mfma -ffp-contract=fast"})
 
 
