@@ -68,13 +68,15 @@ def newest_clang():
 
 
 def version(program):
-    return re.search(r"LLVM version (\d+)\S*", call(program, "--version").stdout)
+    """None of one that does not start here."""
+    said = subprocess.run([program, "--version"], text=True, capture_output=True).stdout
+    return re.search(r"LLVM version (\d+)\S*", said)
 
 
 def newest_mca():
     """The most recent llvm-mca of $PATH, if it has models of CPUS; or else None, and why."""
     found = [path for folder in os.get_exec_path() for path in pathlib.Path(folder).glob("llvm-mca*")
-             if re.fullmatch(r"llvm-mca(-\d+)?", path.name)]
+             if re.fullmatch(r"llvm-mca(-\d+)?", path.name) and version(path)]
     number, program = max(((int(version(path)[1]), path) for path in found), default=(0, None))
     if number >= OLDEST:
         return program, None

@@ -38,13 +38,16 @@ def test_micro(compiler, tmp_path):
 @pytest.mark.parametrize("there, wanted", [
     ({"llvm-mca-14": "14.0.6", "llvm-mca-22": "22.1.8", "llvm-mca": "14.0.6"}, "llvm-mca-22"),
     ({"llvm-mca": "19.1.7", "llvm-mca-9": "9.0.1"}, "llvm-mca"),
+    ({"llvm-mca-17": "17.0.6", "llvm-mca-22": None}, "llvm-mca-17"),
     ({"llvm-mca-14": "14.0.6"}, "llvm-mca of LLVM 17 or later is needed; {}/llvm-mca-14 is of 14"),
     ({"llvm-mca-html": "30.0"}, "llvm-mca of LLVM 17 or later is needed"),
 ])
 def test_newest(there, wanted, tmp_path, monkeypatch):
-    """An old llvm-mca, which comes with many a Clang, is not asked about CPUs that it does not know."""
+    """An old llvm-mca, which comes with many a Clang, is not asked about CPUs that it does not know. One that does not
+    start is none."""
     for name, number in there.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\necho 'Debian LLVM version {number}'\n")
+        says = f"echo 'Debian LLVM version {number}'" if number else "exit 127"
+        (tmp_path / name).write_text(f"#!/bin/sh\n{says}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     program, why = mca.newest_mca()
