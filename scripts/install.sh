@@ -5,12 +5,15 @@
 #   install.sh tests       for the tests and `ninja bench-mca` as well
 #   install.sh toolchains  compilers for Windows, Cortex-M and Rust (1.6 GB); tests use them if they are there
 #   install.sh peers       libraries that `ninja bench-peers` compares with
+#   install.sh --list KIND names the packages of one of these: `installed NAME` or `missing NAME`
 #
 # It needs root or sudo. Without either it prints the packages to ask for.
 set -eu
 
 packages="ninja-build gcc libc6-dev liblua5.4-dev lua-argparse lua-dkjson lua-cjson-dev libjs-chart.js"
 packages="$packages python3 python3-venv"
+list=
+[ "${1:-}" != --list ] || { list=yes; shift; }
 kind=${1:-}
 
 gcc32() { # libgcc for -m32, of the version that gcc has or will have
@@ -36,10 +39,13 @@ fi
     lintian zsh fish"
 [ "$kind" = peers ] && packages="$packages libxsmm-dev libopenblas-serial-dev"
 
+installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
 missing() { # of the packages that are named
   for package; do
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
-      echo "$package"
+    installed "$package" || echo "$package"
   done
 }
 
@@ -53,7 +59,9 @@ clangs() {
     versions=$(apt-cache search --names-only '^clang-[0-9]+$' | oldest_and_newest " .*")
   for version in $versions; do
     echo "clang-$version"
-    ! apt-cache show "libclang-rt-$version-dev" > /dev/null 2>&1 || echo "libclang-rt-$version-dev"
+    runtime=libclang-rt-$version-dev
+    installed "$runtime" || apt-cache show "$runtime" > /dev/null 2>&1 || continue
+    echo "$runtime"
   done
   [ -z "$versions" ] || echo "llvm-$version"
 }
@@ -71,6 +79,13 @@ ask() { # the user for packages that cannot be installed here
 if ! command -v dpkg-query > /dev/null; then
   echo "install: neither Debian nor Ubuntu; what their packages hold is needed: $packages" >&2
   exit 1
+fi
+
+if [ -n "$list" ]; then
+  for package in $packages $(clangs); do
+    installed "$package" && echo "installed $package" || echo "missing $package"
+  done
+  exit
 fi
 
 needed=$(missing $packages $(clangs))

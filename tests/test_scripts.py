@@ -92,6 +92,15 @@ def test_build_needs_little(system):
     assert "munge" not in system.log.read_text()
 
 
+def test_list(system):
+    """Nothing is installed, and a package that is there is as much in the list as one that is not."""
+    done = system.install("--list", "tests", HAVE="clang-16 clang-19 make", THERE="14 19")
+    lines = done.stdout.splitlines()
+    assert {"installed make", "installed clang-16", "missing llvm-19", "missing git", "missing gcc"} <= set(lines)
+    assert done.returncode == 0 and not system.log.read_text() and len(lines) > 30
+    assert "missing fish" in system.install("--list", "toolchains").stdout
+
+
 def test_daemons_stay_off(system):
     done = system.install("tests", THERE="14 19")
     lines = system.log.read_text().splitlines()
@@ -124,6 +133,26 @@ def test_apt_fails(system):
     done = system.install("tests", THERE="14 19", FAIL="install")
     assert done.returncode == 1 and "install: apt-get failed; these packages are missing:" in done.stderr
     assert system.log.read_text().splitlines()[-1].startswith("systemctl unmask munge")
+
+
+# ---- what test.sh says ----
+
+@pytest.mark.parametrize("missing, venv, status", [("", 0, 0), ("cargo zsh", 0, 0), ("fish", 1, 2)])
+def test_what_is_left_out(tmp_path, missing, venv, status):
+    """test.sh ends with it, and with the status of the tests."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
+    for name, text in [("scripts/install.sh", f'[ "$1" = tests ] || for name in gcc {missing}; do '
+                        '[ $name = gcc ] && echo installed $name || echo missing $name; done'),
+                       ("scripts/venv.sh", f"exit {venv}"), ("ninja", f"echo tests >&2; exit {status}")]:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(["sh", tmp_path / "scripts/test.sh"], text=True, capture_output=True,
+                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == status
+    _, *said = done.stderr.splitlines()
+    assert (f"which need {missing}" in done.stderr) == bool(missing) and "gcc" not in done.stderr
+    assert len(said) == 2 * bool(missing) + venv and ("of PyPI" in done.stderr) == bool(venv)
 
 
 # ---- Python's packages ----
