@@ -7,11 +7,17 @@ import tempfile
 
 import pytest
 
+import programs
 import tools
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: not part of the default build")
+    if not hasattr(config, "workerinput") and shutil.which("dpkg-query"):  # workers inherit PATH
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        programs.put_first(pathlib.Path(folder.name), programs.packages())
+        os.environ["PATH"] = f"{folder.name}:{os.environ['PATH']}"
 
 
 def pytest_report_header(config):
