@@ -30,7 +30,7 @@ esac""",
     "sudo": 'echo "sudo $1" >> "$LOG"; "$@"',
     "id": "echo ${UID_IS:-0}",
 }
-TOOLS = "sh env grep sed awk sort uniq wc uname"
+TOOLS = "sh env dirname grep sed awk sort uniq wc uname"
 
 
 class System:
@@ -46,7 +46,10 @@ class System:
     def install(self, *kind, release="debian", **environment):
         (self.here / "os-release").write_text(f"ID={release}\n")
         self.log.write_text("")
-        return subprocess.run(["sh", ROOT / "scripts/install.sh", *kind], text=True, capture_output=True, env={
+        return self.start("install.sh", *kind, **environment)
+
+    def start(self, script, *words, **environment):
+        return subprocess.run(["sh", ROOT / "scripts" / script, *words], text=True, capture_output=True, env={
             "PATH": str(self.here / "bin"), "LOG": str(self.log), "OS_RELEASE": str(self.here / "os-release"),
             "HAVE": "", "THERE": "", "NO_RUNTIME": "none", **environment})
 
@@ -135,7 +138,7 @@ def test_apt_fails(system):
     assert system.log.read_text().splitlines()[-1].startswith("systemctl unmask munge")
 
 
-# ---- what test.sh says ----
+# ---- what test.sh and bare.sh say ----
 
 @pytest.mark.parametrize("missing, venv, status", [("", 0, 0), ("cargo zsh", 0, 0), ("fish", 1, 2)])
 def test_what_is_left_out(tmp_path, missing, venv, status):
@@ -153,6 +156,13 @@ def test_what_is_left_out(tmp_path, missing, venv, status):
     _, *said = done.stderr.splitlines()
     assert (f"which need {missing}" in done.stderr) == bool(missing) and "gcc" not in done.stderr
     assert len(said) == 2 * bool(missing) + venv and ("of PyPI" in done.stderr) == bool(venv)
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--keep"], "--keep has no value"), (["--suites", "trixie"], "--suites is no option"), ([], "not root")])
+def test_bare_refuses(system, words, message):
+    done = system.start("bare.sh", *words, UID_IS="1000")
+    assert done.returncode == 2 and done.stderr.startswith(f"bare: {message}") and done.stderr.count("\n") == 1
 
 
 # ---- Python's packages ----
