@@ -100,7 +100,7 @@ function M.add_quant(row)
 end
 
 M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, unit = 0.5 / 127, error = 3e-2 }
-M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 1.2e-1, scores = 4 }
+M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 2e-1, scores = 4 }
 
 M.LOWEST = -(2.0 ^ 128 - 2.0 ^ 104) -- of float32, below which is -inf alone
 M.LOG2E = 1.4426950408889634 -- scores are in base 2

@@ -451,6 +451,16 @@ static float of_f16(uint32_t bits) {
   return of_bits(sign | (size + (more << 23)));
 }
 
+/* Steps and columns at a time: matrices are read along either in lines of the cache that stay, and
+ * what does not depend on a column is asked once. */
+enum { STEPS = 8, COLUMNS = 32 };
+
+/* What the scales that are tried for a group make of its steps so far, by column: the sum of the
+ * integers times the numbers, and that of the squares of the integers. */
+enum { TRIED = 12 };
+
+typedef struct fits { int32_t products[TRIED][COLUMNS], squares[TRIED][COLUMNS]; } fits;
+
 /* Where a step of a panel is written. */
 typedef struct place {
   double scale;          /* of the fill */
@@ -460,8 +470,9 @@ typedef struct place {
   float *scales, *sums; /* of quants: the rows of their scales and sums, or null; */
   double least, most;    /* the least and the largest integer; */
   uint32_t mask;         /* the bits of one; */
-  int last;              /* whether no step behind shares its scale */
+  int begins, last;      /* whether no step before it, or behind it, shares its scale */
   ptrdiff_t together;    /* columns whose numbers of a step lie together, or 0 */
+  fits *fits;            /* of the columns that are written */
 } place;
 
 static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
@@ -470,7 +481,8 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
   const ptrdiff_t row = step / in_word, behind = row % deep; /* words side by side */
   const ptrdiff_t words = ((fill->steps + in_word - 1) / in_word + deep - 1) / deep * deep;
   place to = {fill->scale, panel + (row - behind) * fill->width + behind, deep,
-              (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0, packing->apart};
+              (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0, 0, packing->apart,
+              NULL};
   if (bits > 8) return to;
   const ptrdiff_t given = bits == packing->quant_bits ? packing->quant_group : 0;
   const ptrdiff_t group = given ? given : fill->steps;
@@ -480,6 +492,7 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
   to.most = (double)((1 << (bits - 1)) - 1);
   to.least = bits < 8 ? -to.most - 1.0 : -to.most; /* of sixteen integers the last one counts */
   to.mask = (1u << bits) - 1;
+  to.begins = step % group == 0;
   to.last = step + 1 == fill->steps || (step + 1) % group == 0;
   return to;
 }
@@ -540,6 +553,43 @@ static void write_scales(place to, ptrdiff_t first, ptrdiff_t end, const double 
   }
 }
 
+/* Tries scales of nibbles: 8/7 of the one that is there, which is the largest number over -8, then
+ * 8/7.25, .., 8/9.75. Of a group the best one's integers decide, by the scale that is best for them:
+ * that of least squares. Sums are of integers, numbers in 1024ths of the scale that is there: so no
+ * machine rounds otherwise. */
+static void write_fits(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+  int32_t numbers[COLUMNS];
+  if (to.begins) memset(to.fits, 0, sizeof *to.fits);
+  for (ptrdiff_t c = first; c < end; ++c) {
+    const float own = to.scales[c];
+    const int finite = own >= -FLT_MAX && own <= FLT_MAX;
+    const double exact = finite && own != 0.0f ? sums[c - first] / (double)own : 0.0;
+    const double most = exact > 8.0 ? 8.0 : exact; /* and see to scales of few digits, below 2^-126 */
+    numbers[c - first] = (int32_t)((most < -8.0 ? -8.0 : most) * 1024.0 + 8192.5) - 8192;
+  }
+  for (int i = 0; i < TRIED; ++i) {
+    for (ptrdiff_t c = 0; c < end - first; ++c) {
+      const int32_t above = numbers[c] * (28 + i) + 17 * 16384; /* -8.5, in 32768ths */
+      const int32_t level = (above < 0 ? 0 : above) / 32768;
+      const int32_t integer = (level > 15 ? 15 : level) - 8;
+      to.fits->products[i][c] += integer * numbers[c];
+      to.fits->squares[i][c] += integer * integer;
+    }
+  }
+  for (ptrdiff_t c = first; to.last && c < end; ++c) {
+    double best = 0.0, scale = 0.0;
+    for (int i = 0; i < TRIED; ++i) {
+      const double product = to.fits->products[i][c - first] / 1024.0;
+      const double square = to.fits->squares[i][c - first];
+      if (square > 0.0 && product * product / square > best) {
+        best = product * product / square;
+        scale = product / square;
+      }
+    }
+    if (best > 0.0) to.scales[c] = (float)(scale * (double)to.scales[c]);
+  }
+}
+
 /* The nearest integer, ties to even, for |x| <= 127; without a branch, which would be a coin's. */
 static int to_integer(double x) {
   const int low = (int)(x + 128.0) - 128; /* or one more, where x is almost that */
@@ -563,10 +613,6 @@ static void write_quants(place to, ptrdiff_t first, ptrdiff_t end, const double 
   }
 }
 
-/* Steps and columns at a time: matrices are read along either in lines of the cache that stay, and
- * what does not depend on a column is asked once. */
-enum { STEPS = 8, COLUMNS = 32 };
-
 static ptrdiff_t at_most(ptrdiff_t count, ptrdiff_t most) { return count < most ? count : most; }
 
 static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
@@ -577,11 +623,12 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
     b[i] = view_of(packing, weights, terms[i].b, terms[i].b_flipped);
   }
-  for (ptrdiff_t k0 = 0; k0 < fill->steps; k0 += STEPS) {
-    const ptrdiff_t steps = at_most(fill->steps - k0, STEPS);
-    for (ptrdiff_t c0 = 0; c0 < fill->width; c0 += COLUMNS) {
-      const ptrdiff_t columns = at_most(fill->width - c0, COLUMNS);
-      const ptrdiff_t used = at_most(fill->used - c0, columns);
+  fits fits;
+  for (ptrdiff_t c0 = 0; c0 < fill->width; c0 += COLUMNS) {
+    const ptrdiff_t columns = at_most(fill->width - c0, COLUMNS);
+    const ptrdiff_t used = at_most(fill->used - c0, columns);
+    for (ptrdiff_t k0 = 0; k0 < fill->steps; k0 += STEPS) {
+      const ptrdiff_t steps = at_most(fill->steps - k0, STEPS);
       double sums[STEPS][COLUMNS] = {{0}};
       for (int i = 0; i < fill->terms; ++i) {
         const ptrdiff_t row = terms[i].row + k0, column = terms[i].column + c0;
@@ -592,7 +639,9 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
         }
       }
       for (ptrdiff_t k = 0; k < steps; ++k) {
-        write(place_of(packing, fill, bits, panel, k0 + k), c0, c0 + columns, sums[k]);
+        place to = place_of(packing, fill, bits, panel, k0 + k);
+        to.fits = &fits;
+        write(to, c0, c0 + columns, sums[k]);
       }
     }
   }
@@ -639,6 +688,7 @@ void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *p
               p->f16 ? write_rounded_f16 : write_rounded_bf16, packed);
   write_fills(p, p->pairs, p->pair_count, 16, weights, p->f16 ? write_f16 : write_bf16, packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_scales, packed);
+  if (p->quant_bits == 4) write_fills(p, p->quants, p->quant_count, 4, weights, write_fits, packed);
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quants, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scales, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_quants, packed);

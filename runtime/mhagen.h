@@ -40,6 +40,9 @@
  *                                                   and 64 columns, where results do not cancel
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
+ * Results do not cancel where norms of queries, keys, values, contexts and y are at least 0.9 of
+ * those that independent terms would have, roots of sums of squares.
+ *
  * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24; in int8
  * 3e-2 and 1/254, half a step of 127 in which an operand errs. There the largest number of its row
  * stands in size and S for each of x and of the contexts before Wo, that of its column for each of
@@ -49,9 +52,11 @@
  * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
  * not projected, each head of a row is a row.
  *
- * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 1.2e-1
- * for int4, with max(1, s/4); unit is 1/254 or 1/8. |W| is then the largest that shares its scale,
- * and the second bound has e^x - 1 for x = n * unit * (1 + S).
+ * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 2e-1
+ * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
+ * 8e-2 * c, c being the root mean square of the largest |w| of groups over that of all weights.
+ * unit is 1/254 or 1/8. |W| is then the largest that shares its scale, and the second bound has
+ * e^x - 1 for x = n * unit * (1 + S).
  */
 #ifndef MHAGEN_H
 #define MHAGEN_H
@@ -406,10 +411,10 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
  * behind the last. Behind the words are their scales, float32 [ceil(steps / group)][width], one for
  * `group` steps of a column: of bytes the largest |number| of these, divided by 127, of nibbles the
- * first number that is as large, with its sign, divided by -8. Numbers are divided by their scale
- * and rounded to integers, ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale`
- * is multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has
- * no finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
+ * scale of least squares, near the first number that is as large, with its sign, divided by -8
+ * (docs/generated-c.md has the rule). Numbers are divided by their scale and rounded to integers,
+ * ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale` is multiplied into theirs.
+ * A group of zeros has the scale zero; one with NaN or an infinity has no finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
  * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
  * large.
  */

@@ -1020,6 +1020,24 @@ static inexact inexact_room(rounding *r, size_t count) {
   return room;
 }
 
+/* The scale of least squares for the numbers of a column that share it, of int4, whose largest one over -8 is `own`;
+ * docs/generated-c.md has the rule. */
+static float searched_scale(const double *w, size_t count, size_t apart, float own) {
+  double best = 0, scale = 1;
+  for (double below = 7; below < 10; below += .25) {
+    double products = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) {
+      const double x = floor(fmax(-8, fmin(8, w[i * apart] / (double)own)) * 1024 + .5) / 1024;
+      const double integer = fmax(-8, fmin(7, floor(x * below / 8 + .5)));
+      products += integer * x, squares += integer * integer;
+    }
+    if (squares > 0 && products * products / squares > best) {
+      best = products * products / squares, scale = products / squares;
+    }
+  }
+  return (float)(scale * (double)own);
+}
+
 /* Weights as integers times a scale, [in][out]. */
 static void quantize_weights(const char *quants, size_t group, size_t in, size_t out, double *w) {
   const int nibbles = !strcmp(quants, "int4");
@@ -1032,6 +1050,8 @@ static void quantize_weights(const char *quants, size_t group, size_t in, size_t
         const float own = (float)(w[i * out + o] / least);
         if (!isnan(scale) && !(fabsf(own) <= fabsf(scale))) scale = nibbles ? own : fabsf(own);
       }
+      if (nibbles && isfinite(scale) && scale != 0)
+        scale = searched_scale(w + first * out + o, end - first, out, scale);
       for (size_t i = first; i < end; i++) {
         double *const at = w + i * out + o;
         if (!isfinite(scale)) *at = NAN;

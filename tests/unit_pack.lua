@@ -30,6 +30,23 @@ local function memory_of(rows, columns, of)
   return memory
 end
 
+-- The scale of int4 for numbers whose largest one over -8 is `own`: docs/generated-c.md has the rule.
+local function searched(numbers, own)
+  local best, scale = 0.0, 1.0
+  for i = 28, 39 do
+    local products, squares = 0.0, 0.0
+    for _, x in ipairs(numbers) do
+      local number = math.floor(math.max(-8.0, math.min(8.0, x / own)) * 1024 + 0.5) / 1024
+      local integer = math.max(-8, math.min(7, math.floor(number * i / 32 + 0.5)))
+      products, squares = products + integer * number, squares + integer * integer
+    end
+    if squares > 0 and products * products / squares > best then
+      best, scale = products * products / squares, products / squares
+    end
+  end
+  return float32(scale * own)
+end
+
 -- The words, scales and sums of a panel of `steps` by `width` with the numbers of(step, column), as bytes.
 local function panel(quant, steps, width, scale, of)
   local in_word, most = 32 // quant.bits, (1 << quant.bits - 1) - 1
@@ -44,6 +61,11 @@ local function panel(quant, steps, width, scale, of)
         if own == own and not (math.abs(scale) <= math.abs(own)) then own = scale end
       end
       if quant.bits == 8 then own = math.abs(own) end
+      if quant.bits == 4 and own ~= 0 and math.abs(own) < math.huge then
+        local numbers = {}
+        for k = first, math.min(first + group, steps) - 1 do numbers[#numbers + 1] = of(k, c) end
+        own = searched(numbers, own)
+      end
       scales[#scales + 1] = string.pack("<f", own * scale)
       for k = first, math.min(first + group, steps) - 1 do
         local finite = own ~= 0 and math.abs(own) < math.huge
