@@ -1228,6 +1228,9 @@ static void push_twice(lua_State *L, const char *text, const char *end) {
 static int json_decode(lua_State *L) {
   size_t size;
   const char *text = luaL_checklstring(L, 1, &size);
+  if (memchr(text, 0, size) != NULL) { /* there lua-cjson stops */
+    return lua_pushnil(L), lua_pushliteral(L, "has a null byte"), 2;
+  }
   lua_settop(L, 1);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushvalue(L, 1);

@@ -128,6 +128,7 @@ def test_memory_is_limited(reader, tmp_path):
     (b'{"x": {"dtype": "F32", "shape": [], "dtype": "F16"}}', "header: key dtype is there twice"),
     (b'{"\\"{": {"dtype": "}\\\\"}, "\\"{": 1}', 'header: key \\"{ is there twice'),
     (b'{"x": {}, "\\u0078": {}}', "header: a key is there twice"),
+    (b'{"x": {}}\0"', "header: has a null byte"),
     (b'{"x": null, "y": "x: x", "a": {"x": null, "z": {"x": 1}}}', "tensor a: dtype is no text"),
 ])
 def test_keys_that_are_there_twice(text, told, tmp_path):
