@@ -48,6 +48,20 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"CPU seconds: {sum(spent.values()):.0f}" + (f"; {line}" if line else ""))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def objects(tmp_path_factory):
+    """Where tests/cc.sh keeps them."""
+    os.environ["OBJECTS"] = str(tools.shared(tmp_path_factory, "objects", lambda _: None))
+
+
+@pytest.fixture(scope="session")
+def covering_texts(tmp_path_factory):
+    """A directory of texts of all kinds of configs, each of three ISAs in turn: that of COVER[3] and avx2 is k3_avx2."""
+    configs = {f"k{i}_{isa}": f"{config} isa={isa}" for i, config in enumerate(tools.COVER)
+               for isa in {*tools.in_turn(tools.ISAS, config), *tools.in_turn(tools.ISAS, config, count=3)}}
+    return tools.shared(tmp_path_factory, "texts", lambda out: tools.generate_many(out, configs))
+
+
 @pytest.fixture
 def open_dir():
     """A directory that other users may enter and write to (pytest's own are private)."""

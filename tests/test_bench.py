@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from test_config import arguments, assert_refused
-from tools import EMULATED, MHAGEN, ROOT, SUITE, emulation, generate, need, run
+from tools import EMULATED, MHAGEN, ROOT, SUITE, emulation, generate, need, quick_cc, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
@@ -49,7 +49,7 @@ def bench(tmp_path, *args, **env):
     temp = tmp_path / "temp"
     temp.mkdir(exist_ok=True)
     result = subprocess.run([MHAGEN, "bench", "--samples", "7", *args], capture_output=True, text=True,
-                            timeout=120, env={**os.environ, "TMPDIR": str(temp), **env})
+                            timeout=120, env={**os.environ, "CC": quick_cc(), "TMPDIR": str(temp), **env})
     assert list(temp.iterdir()) == []
     return result
 

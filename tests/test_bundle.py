@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tools import MHAGEN, ROOT, WARNINGS, compiler_for, generate, hidden, native, need, run, runner_for
+from tools import MHAGEN, ROOT, WARNINGS, check, compiler_for, generate, hidden, native, need, run, runner_for
 
 CONFIG = "h=2 d_model=12 dk=5 seq=9"
 OK, NO_CPU, NO_TARGET = 0, 4, 6
@@ -71,7 +71,7 @@ def test_other_architecture(tmp_path):
 @X86
 def test_check(tmp_path):
     """All promises, of the bundle and of each member."""
-    told = run(MHAGEN, "check", *"h=1 d_model=6 dk=3 seq=5 kv_len=true batch=2 isa=x86 name=k".split())
+    told = check(*"h=1 d_model=6 dk=3 seq=5 kv_len=true batch=2 isa=x86 name=k".split())
     assert re.findall(r"^(k\w*): (\S+),", told, re.M)[:2] == [("k", "scalar+avx2+avx512"), ("k_scalar", "scalar")]
     assert len(re.findall("^ok", told, re.M)) + len(re.findall("^skip", told, re.M)) == 4
 
@@ -79,7 +79,7 @@ def test_check(tmp_path):
 @pytest.mark.skipif(not native("avx512_bf16"), reason="members whose weights take less space need BF16")
 def test_packed_of_any_member(tmp_path):
     """No byte behind weights that take less space than another member's is left as it was."""
-    run(MHAGEN, "check", *"h=1 d_model=16 dk=4 seq=5 dtype=bf16 isa=avx2+avx512_bf16 name=k".split())
+    check(*"h=1 d_model=16 dk=4 seq=5 dtype=bf16 isa=avx2+avx512_bf16 name=k".split())
 
 
 def test_text(tmp_path):

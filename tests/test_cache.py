@@ -11,7 +11,7 @@ import pytest
 
 from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Generated, Kernel, Weights, build, drawn_isa,
                            shape_of)
-from tools import ISAS, MHAGEN, ROOT, explain, in_turn, native, run
+from tools import ISAS, ROOT, check, explain, in_turn, native, run
 
 H, H_KV, D, DK, DV, SEQ_KV, BATCH = 4, 2, 20, 6, 9, 41, 2
 SHAPE = f"h={H} h_kv={H_KV} d_model={D} dk={DK} dv={DV} batch={BATCH}"
@@ -113,7 +113,7 @@ def test_long_cache(heads, dtype, isa):
     """Rows are fetched while others are multiplied by as many of the heads as they are together: 4, 1 of 3, 1."""
     config = [*heads.split(), *f"d_model=20 dk=64 seq=1 seq_kv=300 cache=append cache_dtype={dtype} isa={isa}".split()]
     assert ("fetched 16 KB ahead" in explain(*config)) == (isa != "scalar")
-    assert "ok: " in run(MHAGEN, "check", *config, "causal=true", "mask=add", "mask_dims=hk")
+    assert "ok: " in check(*config, "causal=true", "mask=add", "mask_dims=hk")
 
 
 @pytest.mark.parametrize("isa", in_turn(ISAS_HERE, "steps in int8"))
@@ -124,7 +124,7 @@ def test_steps_in_int8(seq, isa):
     integers = [*floats, "dtype=int8", "attend_dtype=f32"]
     of_floats, of_integers = ("lanes are keys" in explain(*config) for config in (floats, integers))
     assert of_integers == of_floats
-    assert "ok: " in run(MHAGEN, "check", *integers, "q_len=true", "causal=true")
+    assert "ok: " in check(*integers, "q_len=true", "causal=true")
 
 
 @pytest.mark.parametrize("dtype, isa", [

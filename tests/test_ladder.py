@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tools import ISAS, MHAGEN, ROOT, WARNINGS, compiler_for, generate, in_turn, run, runner_for
+from tools import ISAS, MHAGEN, ROOT, WARNINGS, check, compiler_for, generate, in_turn, run, runner_for
 
 BASE = "h=2 d_model=12 dk=5"
 
@@ -33,7 +33,7 @@ def test_steps_fill_the_cache(tmp_path):
     "ladders"))
 def test_check(config, tmp_path):
     """All promises, of the ladder and each member; one in turn, for compilers take long."""
-    told = run(MHAGEN, "check", *BASE.split(), *config.split(), "name=k")
+    told = check(*BASE.split(), *config.split(), "name=k")
     assert len(re.findall("^ok|^skip|: skipped", told, re.M)) in (1, 3, 10) and "FAIL" not in told
 
 

@@ -142,6 +142,7 @@ def test_halves_in_plain_c(compiler, tmp_path):
     assert result.returncode == 0 and result.stdout.startswith("ok: exact"), result.stdout
 
 
+@pytest.mark.slow  # the default build runs it by itself
 def test_tapes_and_definitions():
     """The unit tests run whole kernels of every ISA, and wrong ISA tables, without a compiler."""
     passes("build/unit")
@@ -152,7 +153,7 @@ def test_tapes_and_definitions():
     "h=2 d_model=9 dk=4 seq=7 dv=3 batch=2 attention=cross seq_kv=5 causal=true kv_len=true probs=true",
 ])
 def test_toy_isa(config):
-    assert "ok: " in passes("build/mhagen-toy", "check", *config.split(), "isa=toy")
+    assert "ok: " in tools.check(*config.split(), "isa=toy", program=ROOT / "build/mhagen-toy")
 
 
 def test_toy_isa_is_small():
@@ -167,7 +168,7 @@ def test_toy_isa_is_small():
 ])
 def test_toy_type(config, isa):
     """Its error is above what float32 may have, and below what it states itself."""
-    report = passes("build/mhagen-toy", "check", *config.split(), "dtype=f32r12", f"isa={isa}")
+    report = tools.check(*config.split(), "dtype=f32r12", f"isa={isa}", program=ROOT / "build/mhagen-toy")
     assert float(re.search(r"worst error ([0-9.e-]+) of an allowed 0.001", report)[1]) > 1e-5
 
 

@@ -11,7 +11,7 @@ import pytest
 import covering
 import fuzz
 from test_config import arguments, assert_refused
-from tools import ISAS, MHAGEN, ROOT, SEED, run, schema
+from tools import ISAS, MHAGEN, ROOT, SEED, check, run, schema
 
 HEADER = (ROOT / "runtime/mhagen.h").read_text()
 TOY = ROOT / "build/mhagen-toy"
@@ -133,7 +133,7 @@ def test_toy_option_is_small():
 def test_toy_option(config):
     """All that the checker asks of a kernel, and of the pointers in its table; in drawn configs test_toy_isa_random
     has it too."""
-    assert "ok: " in run(TOY, "check", *config.split(), "isa=scalar", "tagged=true")
+    assert "ok: " in check(*config.split(), "isa=scalar", "tagged=true", program=TOY)
 
 
 def test_toy_option_is_everywhere(tmp_path):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tools import COVER, ISAS, ROOT, generate, native, run
+from tools import COVER, ISAS, ROOT, check, generate, native, run
 
 TOY = ROOT / "build/mhagen-toy-scores"
 SOURCE = (ROOT / "tests/toy_score.lua").read_text()
@@ -31,8 +31,7 @@ def meaning(tmp_path_factory):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_toy_scores(config, meaning):
     isa = [isa for isa in ISAS if native(isa)][CONFIGS.index(config) % 2]  # the random ones have them all
-    env = {**os.environ, "CC": f"gcc -O1 {meaning}"}
-    assert "ok: " in run(TOY, "check", *config.split(), f"isa={isa}", env=env)
+    assert "ok: " in check(*config.split(), f"isa={isa}", program=TOY, flags=f"-O1 {meaning}")
 
 
 def test_toy_scores_random(meaning):

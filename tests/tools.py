@@ -1,5 +1,6 @@
 """Helpers of several test files: where things are, and how to call them."""
 import collections
+import fcntl
 import functools
 import importlib.util
 import itertools
@@ -12,12 +13,14 @@ import re
 import resource
 import shutil
 import subprocess
+import tempfile
 import time
 import unittest
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MHAGEN = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen"))  # or another, to be tested
+MANY = MHAGEN.with_name("mhagen-many")  # the kernels of many configs by one process
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # The machine that an ISA's code is for, if it is not for all.
@@ -50,10 +53,23 @@ def seed_of(*what):
     return zlib.crc32(repr((SEED, *map(str, what))).encode()) >> 1
 
 
-def in_turn(choices, *what):
-    """Those of the choices that this run tests `what` with: one, drawn by the seed. Another run takes
-    another, so that several runs cover more than one that is as long as all of them."""
-    return [random.Random(f"{SEED} {what}").choice(choices)] if SEED != "all" else list(choices)
+def in_turn(choices, *what, count=1):
+    """Those of the choices that this run tests `what` with: so many, drawn by the seed. Another run takes
+    others, so that several runs cover more than one that is as long as all of them."""
+    return random.Random(f"{SEED} {what}").sample(list(choices), count) if SEED != "all" else list(choices)
+
+
+def shared(factory, name, make):
+    """A directory that make(directory) fills, once for all workers of pytest; factory: tmp_path_factory."""
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(base / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / name).exists():
+            new = pathlib.Path(tempfile.mkdtemp(dir=base))
+            make(new)
+            new.rename(base / name)
+    return base / name
 
 
 def run(*command, **options):
@@ -165,6 +181,25 @@ def generate(out, config, isa, name="kernel"):
     """Generates a config; returns the path of its .c."""
     run(MHAGEN, "gen", *config.split(), f"isa={isa}", f"name={name}", "-o", out)
     return out / f"{name}.c"
+
+
+def quick_cc(flags=""):
+    """$CC for programs that many tests make; conftest.py has the directory of its objects."""
+    return f"sh {ROOT}/tests/cc.sh {flags}"
+
+
+def check(*config, program=MHAGEN, flags=""):
+    """What `check` says of a config that must pass."""
+    return run(program, "check", *config, env={**os.environ, "CC": quick_cc(flags)})
+
+
+def generate_many(out, configs):
+    """Generates many kernels by one process. configs: { name: config }, each with its ISA."""
+    listed = out / "configs"
+    listed.write_text("".join(f"name={name} {config}\n" for name, config in configs.items()))
+    refused = run(MANY, out, listed)
+    assert not refused, refused
+    listed.unlink()
 
 
 def stack(source):
