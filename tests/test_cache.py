@@ -11,7 +11,7 @@ import pytest
 
 from reference_lib import (CACHE_APPEND, CACHE_FIXED, CAUSAL, CROSS, Args, Generated, Kernel, Weights, build, drawn_isa,
                            shape_of)
-from tools import ISAS, MHAGEN, ROOT, check, explain, in_turn, native, run
+from tools import ISAS, MHAGEN, check, explain, in_turn, native, run
 
 H, H_KV, D, DK, DV, SEQ_KV, BATCH = 4, 2, 20, 6, 9, 41, 2
 SHAPE = f"h={H} h_kv={H_KV} d_model={D} dk={DK} dv={DV} batch={BATCH}"
