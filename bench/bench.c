@@ -689,6 +689,7 @@ int mhagen_bench_main(const mhagen_kernel *kernel, const mhagen_work *work, int 
   printf("workspace_bytes %zu\n", kernel->workspace_bytes);
 
   b->cores = pin(b->threads); /* the workers inherit it */
+  if (b->cores < b->threads) fail("time", "%d threads need as many cores, and this process may use %d", b->threads, b->cores);
   if (b->threads > 1) {
     b->pool = mhagen_pool_create(b->threads);
     if (!b->pool) fail("time", "no pool of %d threads", b->threads);

@@ -102,6 +102,12 @@ def test_every_argument(config, tmp_path):
 
 
 def test_threads(tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    refused = bench(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "9999")
+    assert refused.returncode == 1
+    assert f": time: 9999 threads need as many cores, and this process may use {cores}\n" in refused.stderr
+    if cores < 2:
+        pytest.skip("one core")
     row = bench_row(tmp_path, *SHAPE.split(), "isa=scalar", "--threads", "2")
     sane(row)
     assert row["threads"] == 2 and 0 < row["fma_speedup"] < 3
