@@ -125,6 +125,15 @@ function M.of(text)
   return generic.name
 end
 
+-- What tells a kind of CPU from others of the same name, in the text of /proc/cpuinfo: the numbers of its maker.
+function M.numbers(text)
+  local found = {}
+  for _, key in ipairs { "cpu family", "model", "stepping", "CPU implementer", "CPU part" } do
+    found[#found + 1] = ("\n" .. text):match("\n" .. key .. "%s*:%s*(%w+)")
+  end
+  return table.concat(found, "_")
+end
+
 -- The facts for an ISA, fmas being a number then; nil where the core lacks the ISA.
 function M.facts(name, isa)
   local row, facts = M.by_name[name], {}

@@ -5,6 +5,7 @@ local bench = require "lab.bench"
 local build = require "command.build"
 local check = require "command.check"
 local config = require "config"
+local cpu = require "cpu"
 local errors = require "command.errors"
 local isas = require "isa.init"
 local json = require "json"
@@ -25,6 +26,8 @@ local MOST = 63 -- candidates of a generation: mhagen_compare_main takes the def
 local MOST_BYTES = 4 << 30 -- of the buffers of all of them
 -- Parts of the budget: for the search and the winner's check, for one generation at most, for a paired run.
 local SEARCH, GENERATION, PAIR = 0.8, 0.3, 0.015
+-- A search ends with the budget, and all of it when that is over by this part, or so many seconds if these are more.
+local SLACK, LEAST_SLACK = 0.25, 10
 
 -- Prints a bug of mhagen, which the user is asked to report.
 local function bug(candidate, what, ...)
@@ -95,6 +98,25 @@ local function new_lab(dir, args)
   lab.hash = host.hash
   function lab.name(words) return "c_" .. host.hash(words) end
   function lab.seconds() return before + host.clock() - start end
+  local last = args.budget + math.max(SLACK * args.budget, LEAST_SLACK)
+  local ends = last -- seconds when what runs is ended: of a search the budget
+
+  -- Seconds that a command may take, and whether that is less than `most`.
+  function lab.allowed(most)
+    local left = ends - lab.seconds()
+    if left <= 0 then error({ out_of_time = true }, 0) end
+    return math.min(left, most), left < most
+  end
+  function lab.tick() lab.allowed(1) end
+
+  -- As output_of; raises an error where it is the budget that ended the command.
+  local function output_in_time(words, most)
+    local seconds, short = lab.allowed(most)
+    local output, how, told = output_of(words, seconds)
+    if not output and short and how:find("timed out", 1, true) then error({ out_of_time = true }, 0) end
+    return output, how, told
+  end
+
   function lab.say(...)
     if not args.quiet then must(host.print(("%6.1f s  %s\n"):format(lab.seconds(), string.format(...)))) end
   end
@@ -120,8 +142,8 @@ local function new_lab(dir, args)
     local program = dir .. "/" .. main
     files[#files + 1] = { name = "build.ninja", text = ninja_file(paths, program, lab.command) }
     must(host.write_files(dir, files))
-    local done, how, output = output_of({ "ninja", "-f", dir .. "/build.ninja", program },
-                                        args.timeout * #paths) -- one core may have to make them all
+    local done, how, output = output_in_time({ "ninja", "-f", dir .. "/build.ninja", program },
+                                             args.timeout * #paths) -- one core may have to make them all
     if not done then
       local why = ("%s: %s"):format(how, build.telling_line(output))
       if list[1] == default then error({ message = "tune: the default: " .. why }, 0) end
@@ -147,7 +169,7 @@ local function new_lab(dir, args)
     if #missing > 0 then
       local words = build.joined({ list[1].program }, arguments)
       for _, candidate in ipairs(missing) do words[#words + 1] = candidate.cfg.name end
-      local output, how, told = output_of(words, args.timeout + args.budget) -- it times for so long
+      local output, how, told = output_in_time(words, args.timeout + args.budget) -- it times for so long
       if not output then
         local why = told:match("message ([^\n]*)") or ""
         if why == "out of memory" then error({ message = "tune: out of memory" }, 0) end
@@ -207,7 +229,11 @@ local function new_lab(dir, args)
   end
 
   function lab.build(list)
-    if not default then return begin(list) end
+    if not default then
+      begin(list)
+      ends = args.budget
+      return
+    end
     local at = lab.seconds()
     compile(list)
     local built = lab.seconds()
@@ -231,6 +257,7 @@ local function new_lab(dir, args)
 
   -- All paired runs of the finalists together may take what the search leaves of the budget.
   function lab.pair(candidate, number)
+    ends = last
     local samples = args.budget * PAIR / (2 * cost.sample) // 1 | 0
     local row = time({ candidate }, math.max(5, math.min(samples, 1000)), number)[1]
     lab.trace[#lab.trace + 1] = row
@@ -272,8 +299,12 @@ local function seconds(text)
   return nil, ("option '--budget': '%s' is not a time from 1s to 24h"):format(errors.show(text))
 end
 
--- What a CPU's tuning file is called: its model, as the system names it.
-local function file_of(cpu) return cpu:lower():gsub("%(.-%)", ""):gsub("[^%w]+", "_"):gsub("_*$", "") .. ".lua" end
+-- What a CPU's tuning file is called: its model, as the system names it, and numbers, for one name is of many models.
+local function file_of(name)
+  local base = name:lower():gsub("%(.-%)", ""):gsub("[^%w]+", "_"):gsub("_*$", "")
+  local numbers = cpu.numbers(host.read_file("/proc/cpuinfo") or "")
+  return base .. (numbers ~= "" and "_" or "") .. numbers .. ".lua"
+end
 
 -- The words of the config to tune, without its name. Schedule keys that are given are among them, even with
 -- their default values.
@@ -329,15 +360,28 @@ local function schedule_words(words)
   return schedule
 end
 
--- Tunes in `dir`; returns the record for the tuning file.
+-- Whether the winner has passed all of `check` in time.
+local function passes(winner, lab, args)
+  local in_time, seconds, short = pcall(lab.allowed, args.timeout)
+  if not in_time then return false end
+  local passed, why = build.in_dir(nil, check.check_in, winner.cfg, seconds, { "--terse" })
+  if passed then return true end
+  if not (short and why:find("timed out", 1, true)) then bug(winner, "%s", why) end
+  lab.say("the time is over before the check of %s", winner.words)
+  return false
+end
+
+-- Tunes in `dir`; returns the record for the tuning file, the winner's ratio to the default or nil, and the least
+-- budget with which another schedule would be tried, where that is known.
 local function tune_in(dir, cfg, base, args)
   local lab = new_lab(dir, args)
   local default, winner, ratios, tried = tune.search(base, args.search, lab)
-  local best = winner or default
-  if winner then
-    local passed, why = build.in_dir(nil, check.check_in, winner.cfg, args.timeout, { "--terse" })
-    if not passed then bug(winner, "%s", why) end
+  if not default.us then
+    error({ message = ("tune: --budget %gs is over before the default is built and timed: take more"):format(
+      args.budget) }, 0)
   end
+  if winner and not passes(winner, lab, args) then winner, ratios = nil, {} end
+  local best = winner or default
   if args.trace then append(args.trace, trace_rows(lab, cfg, args.search, default), args.force) end
   local words, machine = {}, lab.machine
   for i, ratio in ipairs(ratios) do words[i] = ("%.4f"):format(ratio) end
@@ -348,6 +392,18 @@ local function tune_in(dir, cfg, base, args)
     compiler = lab.compiler, flags = lab.flags, cpu = machine.cpu, cores = machine.cores,
     system = machine.system, version = version,
   }, winner and median(ratios), lab.least
+end
+
+-- What a search has found, and how it is used.
+local function outcome(record, path, ratio, least)
+  if record.tried == 0 then
+    return ("nothing was tried, the default is kept: in %.0f s there is no time for another; the least is --budget %ds\n")
+      :format(record.seconds, math.ceil(least or 2 * record.seconds))
+  end
+  local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
+    or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"
+  return ("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s %s -o DIR\n"):format(what, path, record.tried,
+    record.seconds, record.shape, build.quoted("tuned=" .. path))
 end
 
 local function run(args)
@@ -382,23 +438,19 @@ local function run(args)
   local record, ratio, least = tune_in(dir, cfg, base, args)
   if file == "" then file = file_of(record.cpu) end
   local path = folder .. file
-  takes.write_files(folder, { { name = file, text = tuning.text(records(path), record) } }, args.force)
-  host.remove_dir(dir)
-  if not args.quiet then
-    local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
-      or least and ("the default is kept: there is no time to try another; the least is --budget %ds"):format(
-        math.ceil(least))
-      or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"
-    must(host.print(("%s\n%s: %d schedules tried in %.0f s\nmhagen gen %s %s -o DIR\n"):format(
-      what, path, record.tried, record.seconds, record.shape, build.quoted("tuned=" .. path))))
+  local before = records(path)
+  if record.tried > 0 or not tuning.schedules(before)[record.shape] then -- an older search may have tried some
+    takes.write_files(folder, { { name = file, text = tuning.text(before, record) } }, args.force)
   end
+  host.remove_dir(dir)
+  if not args.quiet then must(host.print(outcome(record, path, ratio, least))) end
   return 0
 end
 
 local function options(cmd)
   takes.config(cmd)
   cmd:option("--budget", "time for the whole search, such as 60s, 5m or 1h", "60s"):argname("<TIME>"):convert(seconds)
-  cmd:option("-o --output", "tuning file; its other shapes stay (default: tuned/<cpu>.lua)"):argname("<FILE>")
+  cmd:option("-o --output", "tuning file; its other shapes stay (default: tuned/<cpu>_<numbers>.lua)"):argname("<FILE>")
     :overwrite(false)
   cmd:option("--search", "how schedules are found; random is there for comparison", "model")
     :choices { "model", "random" }

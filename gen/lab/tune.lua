@@ -81,9 +81,9 @@ local function generate_one(candidate, lab)
   end)
 end
 
--- base: the words of the config to tune. Returns make(changes), which makes a candidate { words, changes, cfg,
+-- base: the words of the config to tune; lab: as below. Returns make(changes), which makes a candidate { words, changes, cfg,
 -- cost }, or nil if the generator refuses the schedule; and the dimensions that base leaves open.
-local function space(base)
+local function space(base, lab)
   local fixed = {}
   for _, word in ipairs(base) do fixed[word:match("^[^=]*")] = true end
   local open = {}
@@ -103,6 +103,7 @@ local function space(base)
     end
     local text = table.concat(words, " ")
     if known[text] == nil then
+      lab.tick()
       local all = table.move(base, 1, #base, 1, {})
       table.move(words, 1, #words, #all + 1, all)
       known[text] = unless_refused(function()
@@ -209,74 +210,94 @@ local MORE = 2 -- so many times in the next, with half of the candidates
 local FINALISTS = 2
 local PAIRS, WON, GAIN = 5, 4, 0.99 -- runs of a finalist and the default; to be won of them, and by how much
 
--- base: the words of a config that the generator accepts. lab: { name(words) -> the name of a kernel;
--- hash(text); room(n) -> how many candidates the n-th generation may have, 0 at the end;
--- build(candidates); time(candidates, samples) -> the ratio of each to the default; pair(candidate,
--- number) -> the same of a longer run; say(format, ...) }. A candidate is { words, changes, arguments, cfg,
--- files, flops, bytes, code }; one whose code is that of another one is left out. Returns the default; the
--- winner or nil; its ratios in the paired runs; how many were tried. With the same answers of the lab the
--- search is the same.
-function M.search(base, way, lab)
-  local make, open = space(base)
-  local more = M.ways[way](make, open)
-  local default = make {}
-  generate_one(default, lab)
-  local seen = { [default.code] = true }
-  local offered, measured, survivors, generation = { [default] = true }, {}, {}, 0
-  lab.build { default }
+-- Whether some work was done in time: the lab ends what takes too long.
+local function in_time(work)
+  local ok, e = pcall(work)
+  if not ok and not (type(e) == "table" and e.out_of_time) then error(e, 0) end
+  return ok
+end
 
-  local function next_generation(room)
-    local list = {}
-    more(measured, function(candidate)
-      if candidate and not offered[candidate] and #list < room then
-        offered[candidate] = true
-        if generate_one(candidate, lab) and not seen[candidate.code] then
-          seen[candidate.code] = true
-          list[#list + 1] = candidate
-        end
+local function by_ratio(a, b)
+  if a.ratio ~= b.ratio then return a.ratio < b.ratio end
+  return a.words < b.words
+end
+
+-- The next candidates, at most `room` of them, whose code is that of no other one.
+local function next_generation(search, room, lab)
+  local list = {}
+  search.more(search.measured, function(candidate)
+    if candidate and not search.offered[candidate] and #list < room then
+      search.offered[candidate] = true
+      if generate_one(candidate, lab) and not search.seen[candidate.code] then
+        search.seen[candidate.code] = true
+        list[#list + 1] = candidate
       end
-      return #list < room
-    end)
-    return list
-  end
-
-  local function by_ratio(a, b)
-    if a.ratio ~= b.ratio then return a.ratio < b.ratio end
-    return a.words < b.words
-  end
-
-  while true do
-    generation = generation + 1
-    local list = next_generation(lab.room(generation))
-    if #list == 0 then break end
-    table.move(list, 1, #list, #measured + 1, measured)
-    lab.build(list)
-    local samples = M.SAMPLES
-    while true do
-      for i, ratio in ipairs(lab.time(list, samples)) do list[i].ratio = ratio end
-      table.sort(list, by_ratio)
-      if #list <= FINALISTS then break end
-      list = table.move(list, 1, math.max(FINALISTS, #list // 2), 1, {})
-      samples = samples * MORE
     end
-    table.move(list, 1, #list, #survivors + 1, survivors)
-    table.sort(survivors, by_ratio)
-    table.sort(measured, by_ratio)
-    lab.say("%d schedules; the best takes %.3f of the default: %s", #measured, survivors[1].ratio,
-      survivors[1].words)
-  end
+    return #list < room
+  end)
+  return list
+end
 
+-- Measures all candidates, then the better half of them longer, and so on; returns the best ones.
+local function best_of(list, search, lab)
+  lab.build(list)
+  local samples, left = M.SAMPLES, list
+  while true do
+    for i, ratio in ipairs(lab.time(left, samples)) do left[i].ratio = ratio end
+    if left == list then table.move(list, 1, #list, #search.measured + 1, search.measured) end
+    table.sort(left, by_ratio)
+    if #left <= FINALISTS then return left end
+    left = table.move(left, 1, math.max(FINALISTS, #left // 2), 1, {})
+    samples = samples * MORE
+  end
+end
+
+-- The first of these that is faster than the default in most paired runs, and its ratios there; or nil.
+local function paired(survivors, lab)
   for i = 1, math.min(FINALISTS, #survivors) do
     local one, ratios, won = survivors[i], {}, 0
-    if one.ratio >= GAIN then break end
+    if one.ratio >= GAIN then return nil end
     for pair = 1, PAIRS do
       ratios[pair] = lab.pair(one, pair)
       if ratios[pair] < GAIN then won = won + 1 end
     end
     lab.say("%s: faster by more than %.0f %% in %d of %d paired runs", one.words, 100 - 100 * GAIN, won, PAIRS)
-    if won >= WON then return default, one, ratios, #measured end
+    if won >= WON then return one, ratios end
   end
-  return default, nil, {}, #measured
+end
+
+-- base: the words of a config that the generator accepts. lab: { name(words) -> the name of a kernel;
+-- hash(text); room(n) -> how many candidates the n-th generation may have, 0 at the end;
+-- build(candidates); time(candidates, samples) -> the ratio of each to the default; pair(candidate,
+-- number) -> the same of a longer run; say(format, ...); tick(), which is called now and then }. A candidate is
+-- { words, changes, arguments, cfg, files, flops, bytes, code }; one whose code is that of another one is left
+-- out. Where the lab raises { out_of_time = true } the search ends with what it knows. Returns the default; the
+-- winner or nil; its ratios in the paired runs; how many were tried. With the same answers of the lab the search
+-- is the same.
+function M.search(base, way, lab)
+  local make, open = space(base, lab)
+  local default = make {}
+  generate_one(default, lab)
+  local search = { measured = {}, offered = { [default] = true }, seen = { [default.code] = true } }
+  local survivors, winner, ratios = {}, nil, nil
+  if not in_time(function() lab.build { default } end) then return default, nil, {}, 0 end
+  in_time(function()
+    search.more = M.ways[way](make, open)
+    for generation = 1, math.huge do
+      local list = next_generation(search, lab.room(generation), lab)
+      if #list == 0 then break end
+      local best = best_of(list, search, lab)
+      table.move(best, 1, #best, #survivors + 1, survivors)
+      table.sort(survivors, by_ratio)
+      table.sort(search.measured, by_ratio)
+      lab.say("%d schedules; the best takes %.3f of the default: %s", #search.measured, survivors[1].ratio,
+        survivors[1].words)
+    end
+  end)
+  if not in_time(function() winner, ratios = paired(survivors, lab) end) then
+    lab.say("the time is over before the paired runs end")
+  end
+  return default, winner, ratios or {}, #search.measured
 end
 
 return M
