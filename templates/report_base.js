@@ -3,6 +3,7 @@
 "use strict";
 
 const MOST_POINTS = 2000; // drawn in one plot; medians and the Pareto front are of all
+const MOST_LABEL = 48; // characters of what an axis is, behind its name
 const MOST_VALUES = 40; // an axis with more is not offered where each value takes room
 const PAGE = 25; // rows of a table at a time
 const HIGHER_IS_BETTER = new Set(["gflops", "fraction"]);
@@ -82,7 +83,8 @@ const withUnit = (column, value) => `${textOf(column, value)} ${unitOf(column)}`
 
 function labelOf(column) {
   if (column.unit) return `${column.title} (${unitOf(column)})`;
-  return axes.has(column.key) ? `${column.title}: ${column.doc}` : column.title;
+  const what = axes.has(column.key) ? column.doc.split(/[;:]/)[0] : ""; // the first clause, if it is short
+  return what && what.length <= MOST_LABEL ? `${column.title}: ${what}` : column.title;
 }
 
 function textOf(column, value) {
@@ -249,7 +251,7 @@ function placing(axis, log) {
   });
   return {
     numeric,
-    place: (value, share) => back(there(value) + share * gap),
+    place: (value, share) => numeric ? value : back(there(value) + share * gap), // words have room beside them
     scale: {
       type: numeric && log ? "logarithmic" : "linear",
       min: back(at[0] - gap / 2), max: back(at.at(-1) + gap / 2),

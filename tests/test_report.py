@@ -600,7 +600,12 @@ def test_axes_are_labelled_with_units(page):
     for axis in page.value("plainAxes.map(({ key }) => key)"):
         page.choose("x", axis)
         title = page.scale("left-chart", "x")["title"]
-        assert title == f"{columns[axis]['title']}: {columns[axis]['doc']}"
+        what = re.split("[;:]", columns[axis]["doc"])[0]
+        assert title == columns[axis]["title"] + (f": {what}" if len(what) <= 48 else "") and len(title) < 70
+        if axis == "seq":
+            assert title == "seq: rows of Q and of Y"
+            places = page.value("charts.get('left-chart').data.datasets.flatMap(({ data }) => data.map(({ x }) => x))")
+            assert set(places) <= set(page.value("axes.get('seq').values")), "each point stands at its value"
     metrics = page.value("metrics.map(({ key }) => key)")
     assert {"us_median", "us_cold", "gflops", "fraction", "slowdown", "text_bytes", "error"} <= set(metrics)
     for metric in metrics:
