@@ -1,8 +1,7 @@
 /* Packs the weights once and runs the kernel ten times; the argument, if there is one, is the number
  * of threads. To build it:
  *
- *   isa=$(build/mhagen isas --widest)
- *   build/mhagen gen h=12 d_model=384 dk=32 seq=128 kv_len=true isa=$isa name=minilm -o out
+ *   build/mhagen gen h=12 d_model=384 dk=32 seq=128 kv_len=true isa=native name=minilm -o out
  *   cc -O2 -Iout examples/quickstart.c out/minilm.c out/mhagen.c -pthread -o quickstart
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // A layer of four heads in C++17. To build and run it:
 //
-//   mhagen gen h=4 d_model=32 dk=8 seq=16 isa=$(mhagen isas --widest) name=layer --cxx -o .
+//   mhagen gen h=4 d_model=32 dk=8 seq=16 isa=native name=layer --cxx -o .
 //   cc -O2 -c layer.c mhagen.c && c++ -std=c++17 -O2 main.cpp layer.o mhagen.o -pthread -o layer && ./layer
 #include <cstdio>
 #include <vector>

@@ -1,5 +1,5 @@
 """Generates the kernel and compiles it into a shared library beside the package's Python. As ctypes loads it, one
-wheel serves every Python of an operating system and architecture."""
+wheel serves every Python of an operating system and architecture; as the kernel is a bundle, every CPU of that."""
 import pathlib
 import subprocess
 
@@ -9,9 +9,10 @@ from setuptools.command.build_py import build_py
 
 BUILD = """
 : ${MHAGEN:=mhagen}
-isa=$($MHAGEN isas --widest)
+case $(uname -m) in x86_64) isa=x86 ;; aarch64 | arm64) isa=arm ;; *) isa=scalar ;; esac
+rm -rf build/layer
 $MHAGEN gen h=4 d_model=32 dk=8 seq=16 isa=$isa name=layer -o build/layer --quiet
-${CC:-cc} -O2 -fPIC -shared -DMHAGEN_NO_POOL -Ibuild/layer ../flat.c build/layer/*.c -o "$1"
+${CC:-cc} -O2 -fPIC -shared -DMHAGEN_NO_POOL -Ibuild/layer flat.c build/layer/*.c -o "$1"
 """
 
 

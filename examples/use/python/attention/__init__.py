@@ -9,7 +9,7 @@ _PACKED, _WORKSPACE, D_MODEL, SEQ = (ctypes.c_size_t * 4).in_dll(_library, "laye
 
 def _require(status):
     if status:
-        raise RuntimeError(f"layer: status {status} of mhagen.h")
+        raise RuntimeError("layer: " + _library.layer_flat_text(status).decode())
 
 
 _matrix = np.ctypeslib.ndpointer(np.float32, shape=(D_MODEL, D_MODEL), flags="C")
@@ -17,6 +17,7 @@ _rows = np.ctypeslib.ndpointer(np.float32, shape=(SEQ, D_MODEL), flags="C")
 _bytes = np.ctypeslib.ndpointer(np.uint8)
 _library.layer_flat_pack.argtypes = [_matrix] * 4 + [_bytes]
 _library.layer_flat_run.argtypes = [_rows, _rows, _bytes, _bytes]
+_library.layer_flat_text.restype = ctypes.c_char_p
 _library.layer_flat_pack.restype = _library.layer_flat_run.restype = _require
 
 

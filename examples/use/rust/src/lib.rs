@@ -7,12 +7,20 @@ pub type Rows = [f32; SEQ * D_MODEL];
 
 extern "C" {
     fn layer_flat_pack(wq: &Matrix, wk: &Matrix, wv: &Matrix, wo: &Matrix, packed: *mut u8) -> i32;
+    fn layer_flat_text(status: i32) -> *const core::ffi::c_char;
     fn layer_flat_run(x: &Rows, y: &mut Rows, packed: *const u8, workspace: *mut u8) -> i32;
 }
 
-/// A status of mhagen.h other than MHAGEN_OK.
-#[derive(Debug, PartialEq)]
+/// A status of mhagen.h other than MHAGEN_OK; as a text it says what is wrong.
+#[derive(PartialEq)]
 pub struct Status(pub i32);
+
+impl core::fmt::Debug for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter) -> core::fmt::Result {
+        let text = unsafe { core::ffi::CStr::from_ptr(layer_flat_text(self.0)) };
+        f.write_str(text.to_str().unwrap_or("layer"))
+    }
+}
 
 fn result(status: i32) -> Result<(), Status> {
     if status == 0 { Ok(()) } else { Err(Status(status)) }

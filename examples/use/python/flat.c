@@ -11,3 +11,5 @@ int layer_flat_pack(const float *wq, const float *wk, const float *wv, const flo
 int layer_flat_run(const float *x, float *y, const void *packed, void *workspace) {
   return layer_run(&(mhagen_args){.q = x, .y = y, .packed = packed, .workspace = workspace});
 }
+
+const char *layer_flat_text(int status) { return mhagen_status_text((mhagen_status)status); }
