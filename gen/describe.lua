@@ -214,7 +214,7 @@ local function head_lines(recorded, apart)
   if plan.folded_flops < plan.flops then
     line("fold", "%s flops are left to do (%.3g of them)", number(plan.folded_flops), plan.folded_flops / plan.flops)
   end
-  line("model", "%s cycles of tiles for a batch entry, %s with what the fullest ports take beyond FMAs",
+  line("model", "%s cycles of tiles for a batch entry, %s with what ports take beyond FMAs",
     rounded_up(tiles), rounded_up(tiles + apart))
   for _, idle in ipairs(options.idle(plan)) do line(idle[1].key, "%s", idle[2]) end
   local straight = cfg.unroll == "auto" and ("; tiles of up to %d FMAs and 32 steps are straight"):format(

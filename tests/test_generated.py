@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tools import (COMPILERS, COVER, CXX_COMPILERS, ISAS, MHAGEN, RECENT_COMPILERS, ROOT, SUITE, WARNINGS,
-                   compiler_for, cpu_time, cross_prefix, disassemble, emulation, explain, generate, hidden, in_turn, native,
-                   need, run, runs, stack)
+                   compiler_for, cpu_time, cross_prefix, disassemble, emulation, explain, generate, hidden, in_turn,
+                   native, need, run, runs, stack)
 
 slow = pytest.mark.slow
 NATIVE = list(filter(native, ISAS))
