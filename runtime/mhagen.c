@@ -158,6 +158,53 @@ static int has_neon_i8mm(void) { return 0; }
 #endif
 #endif
 
+/* A thread's floating-point environment, without libc's <fenv.h>, which needs libm: its mode of
+ * rounding and its traps, and which exceptions were raised. On other CPUs there is none to hold. */
+typedef struct environment {
+  uint64_t control, raised;
+} environment;
+
+#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__SSE__))
+static environment get_environment(void) {
+  uint32_t both;
+  __asm__ volatile("stmxcsr %0" : "=m"(both) : : "memory");
+  return (environment){both, 0};
+}
+
+static void set_environment(environment to) {
+  const uint32_t both = (uint32_t)to.control;
+  __asm__ volatile("ldmxcsr %0" : : "m"(both) : "memory");
+}
+
+static environment calm(void) { return (environment){0x1F80, 0}; } /* all exceptions are masked */
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+static environment get_environment(void) {
+  environment now;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(now.control) : : "memory");
+  __asm__ volatile("mrs %0, fpsr" : "=r"(now.raised) : : "memory");
+  return now;
+}
+
+static void set_environment(environment to) {
+  __asm__ volatile("msr fpcr, %0" : : "r"(to.control) : "memory");
+  __asm__ volatile("msr fpsr, %0" : : "r"(to.raised) : "memory");
+}
+
+static environment calm(void) { return (environment){0, 0}; }
+#else
+static environment get_environment(void) { return (environment){0, 0}; }
+static void set_environment(environment to) { (void)to; }
+static environment calm(void) { return (environment){0, 0}; }
+#endif
+
+/* Whether sums become the nearest number. The sums themselves tell, on any CPU; memory hides them
+ * from the compiler. */
+static int rounds_to_nearest(void) {
+  const volatile float one = 1.0f, little = 0x1p-26f;
+  const volatile float above = one + little, below = one - little;
+  return above == 1.0f && below == 1.0f;
+}
+
 const char *mhagen_status_text(mhagen_status status) {
   switch (status) {
     case MHAGEN_OK: return "done";
@@ -169,6 +216,7 @@ const char *mhagen_status_text(mhagen_status status) {
     case MHAGEN_ERR_TARGET: return "compiled for an architecture without the kernel's instructions";
     case MHAGEN_ERR_ARITHMETIC: return "the compiler's flags changed the arithmetic of the kernel";
     case MHAGEN_ERR_PACKED: return "packed weights are another kernel's, damaged, or none";
+    case MHAGEN_ERR_ROUNDING: return "the thread's rounding mode is not to nearest";
   }
   return "unknown status";
 }
@@ -258,6 +306,7 @@ static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *
   if (status != MHAGEN_OK) return status;
   if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
   if (!kernel->supported()) return MHAGEN_ERR_CPU;
+  if (!rounds_to_nearest()) return MHAGEN_ERR_ROUNDING;
   return is_packed_for(kernel, args->packed) ? MHAGEN_OK : MHAGEN_ERR_PACKED;
 }
 
@@ -326,11 +375,20 @@ mhagen_status mhagen_check_weights(const mhagen_packing *packing, const mhagen_w
   if (status == MHAGEN_ERR_NULL || (!packed && packing->bytes > 0)) return MHAGEN_ERR_NULL;
   if ((uintptr_t)packed % MHAGEN_ALIGN != 0) return MHAGEN_ERR_ALIGN;
   const int known = weights->layout == MHAGEN_IN_OUT || weights->layout == MHAGEN_OUT_IN;
-  return known ? status : MHAGEN_ERR_LAYOUT;
+  if (!known || status != MHAGEN_OK) return known ? status : MHAGEN_ERR_LAYOUT;
+  return rounds_to_nearest() ? MHAGEN_OK : MHAGEN_ERR_ROUNDING;
+}
+
+void mhagen_run_held(void (*test)(const float *in, float *out), const float *in, float *out) {
+  const environment before = get_environment();
+  set_environment(calm());
+  test(in, out);
+  set_environment(before);
 }
 
 mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int rows, int lanes) {
   int good = 1;
+  if (!rounds_to_nearest()) return MHAGEN_ERR_ROUNDING;
   for (int i = 0; i < rows * lanes; ++i) {
     uint32_t x;
     memcpy(&x, &got[i], sizeof x);
@@ -678,7 +736,10 @@ static void write_fills(const mhagen_packing *packing, const mhagen_pack_fill *f
   }
 }
 
+/* Compilers may divide by zero where the quotient is not used, so traps are off. */
 void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *packed) {
+  const environment before = get_environment();
+  set_environment(calm());
   if (p->bytes > 0) {
     memset(packed, 0, p->bytes); /* the gaps between sections too */
     memcpy(packed, &p->fingerprint, sizeof p->fingerprint);
@@ -692,6 +753,7 @@ void mhagen_pack(const mhagen_packing *p, const mhagen_weights *weights, void *p
   write_fills(p, p->quants, p->quant_count, p->quant_bits, weights, write_quants, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_scales, packed);
   write_fills(p, p->value_quants, p->value_quant_count, 8, weights, write_quants, packed);
+  set_environment(before);
 }
 
 mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel) {
@@ -873,7 +935,7 @@ static void *work(void *argument) {
 }
 
 mhagen_pool *mhagen_pool_create(int threads) {
-  if (threads < 1 || threads > MHAGEN_MAX_THREADS) return NULL;
+  if (threads < 1 || threads > MHAGEN_MAX_THREADS || !rounds_to_nearest()) return NULL;
   int wanted = threads - 1;
   mhagen_pool *pool = calloc(1, sizeof *pool + (size_t)wanted * sizeof pool->worker[0]);
   if (!pool) return NULL;

@@ -52,6 +52,13 @@
  * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
  * not projected, each head of a row is a row.
  *
+ * Floating-point environment. Rounding is to nearest: with another mode packing, runs and fills
+ * return MHAGEN_ERR_ROUNDING. Threads of a scheduler of your own have to have it, too. Of finite
+ * data a run or a task may raise FE_INEXACT and FE_UNDERFLOW, FE_OVERFLOW where a number or a sum of
+ * weights is too large for its type, and FE_INVALID where scores overflow; of NaN and infinities
+ * FE_INVALID. Packing and the self-test raise no more than FE_INEXACT: on x86 and AArch64, compiled
+ * by gcc or clang, traps are off meanwhile, and modes and flags are put back.
+ *
  * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 2e-1
  * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
  * 8e-2 * c, c being the root mean square of the largest |w| of groups over that of all weights.
@@ -96,8 +103,9 @@ typedef enum mhagen_status {
   MHAGEN_ERR_LAYOUT = 5, /* mhagen_weights.layout is not one of mhagen_layout */
   MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
   MHAGEN_ERR_ARITHMETIC = 7, /* the compiler's flags changed the arithmetic of the kernel */
-  MHAGEN_ERR_PACKED = 8 /* packed weights of another kernel, or of another member of a bundle, or
+  MHAGEN_ERR_PACKED = 8, /* packed weights of another kernel, or of another member of a bundle, or
                            none; or a damaged file of them */
+  MHAGEN_ERR_ROUNDING = 9 /* the thread's rounding mode is not to nearest */
 } mhagen_status;
 
 /* A short English text for a status; never null. */
@@ -382,7 +390,8 @@ typedef struct mhagen_pool mhagen_pool;
 
 /* Creates a pool of `threads` threads, one of which is the caller of mhagen_run_parallel; it
  * allocates. Returns null if threads is outside 1..MHAGEN_MAX_THREADS, if memory or threads are
- * short, or if the runtime has no pool. A process made by fork() has none of the workers: there
+ * short, if the runtime has no pool, or if the rounding mode, which threads take over, is not to
+ * nearest. A process made by fork() has none of the workers: there
  * mhagen_run_parallel runs everything on the caller, and mhagen_pool_destroy only frees memory. */
 MHAGEN_API mhagen_pool *mhagen_pool_create(int threads);
 
@@ -496,8 +505,13 @@ MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights 
 #define MHAGEN_OF_VERSION(name, version) MHAGEN_JOINED(name, version)
 #define mhagen_check_bits MHAGEN_OF_VERSION(mhagen_check_bits, MHAGEN_VERSION)
 
+/* For generated code: runs a test that raises exceptions on purpose, without traps, and puts flags
+ * and modes of the thread back. */
+MHAGEN_API void mhagen_run_held(void (*test)(const float *in, float *out), const float *in,
+                                float *out);
+
 /* For generated code: MHAGEN_OK if the bits of got[rows][lanes], without the signs, lie between the
- * two of each row, else MHAGEN_ERR_ARITHMETIC. */
+ * two of each row, else MHAGEN_ERR_ARITHMETIC; MHAGEN_ERR_ROUNDING where that is the reason. */
 MHAGEN_API mhagen_status mhagen_check_bits(const float *got, const uint32_t (*bits)[2], int rows,
                                            int lanes);
 

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tools import CLANGS, ROOT, generate, in_turn, need, run
+from tools import (CLANGS, ISAS, ROOT, WARNINGS, compiler_for, emulation, generate, in_turn, need, run,
+                   runner_for)
 
 # A mask shows bits that differ between the code of edge and of open tiles; AVX-512 has exp2 by a table.
 KERNELS = [("scalar", "h=2 d_model=20 dk=6 seq=19 causal=true"),
@@ -160,6 +161,19 @@ def bare(text):
 def test_self_test_sees(compiler, flags, bench, tmp_path):
     """The self-test tells where the file itself did not keep these flags off."""
     assert outcome(X86, compiler, flags, bench, tmp_path, bare) == TOLD
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_environment(isa, tmp_path):
+    """Packing and the self-test raise nothing but what is inexact, and another rounding mode has its status."""
+    for i, more in enumerate(in_turn(["", "dtype=bf16", "dtype=f16", "dtype=int8", "weight_dtype=int4"], "environment", isa)):
+        out = tmp_path / str(i)
+        generate(out, f"h=2 d_model=12 dk=5 seq=3 seq_kv=7 attention=cross cache=fixed {more}", isa)
+        for compiler in in_turn(["gcc", CLANGS[-1]], "environment", isa, more):
+            run(*compiler_for(isa, compiler), "-O2", "-D_GNU_SOURCE", *WARNINGS, *emulation(isa), f"-I{out}",
+                *(["-static"] if runner_for(isa) else []), ROOT / "tests/environment_test.c", out / "kernel.c",
+                out / "mhagen.c", "-o", out / "test", "-lm", "-pthread")
+            run(*runner_for(isa), out / "test")
 
 
 def test_stub(bench, tmp_path):

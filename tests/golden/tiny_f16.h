@@ -37,8 +37,8 @@ extern "C" {
 #define TINY_F16_WORKSPACE_BYTES 768
 
 /* Packs the weights, once, into the 384 bytes at packed. Errors: MHAGEN_ERR_NULL for a
- * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC;
- * nothing is written then. */
+ * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,
+ * MHAGEN_ERR_ROUNDING; nothing is written then. */
 MHAGEN_API mhagen_status tiny_f16_pack(const mhagen_weights *weights, void *packed);
 
 /* Whether these `size` bytes, aligned to MHAGEN_ALIGN, are a whole and undamaged file of packed
@@ -48,16 +48,16 @@ MHAGEN_API mhagen_status tiny_f16_packed_check(const void *bytes, size_t size);
 
 /* y = attention(q) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 32 KB. Errors: MHAGEN_ERR_NULL,
- * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_PACKED; nothing
- * is written then, and mhagen_args_error says which argument is wrong. */
+ * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_ROUNDING,
+ * MHAGEN_ERR_PACKED; nothing is written then, and mhagen_args_error says which argument is wrong. */
 MHAGEN_API mhagen_status tiny_f16_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx2). */
 MHAGEN_API int tiny_f16_supported(void);
 
 /* Whether the compiler's flags have left the arithmetic as the file says; packing begins with it.
- * Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC; MHAGEN_ERR_CPU or MHAGEN_ERR_TARGET
- * where it cannot run. */
+ * Takes less than a microsecond. Errors: MHAGEN_ERR_ARITHMETIC, MHAGEN_ERR_ROUNDING; MHAGEN_ERR_CPU
+ * or MHAGEN_ERR_TARGET where it cannot run. */
 MHAGEN_API mhagen_status tiny_f16_self_test(void);
 
 /* The same as data, with the tasks for a scheduler of your own or mhagen_run_parallel. */
