@@ -20,17 +20,6 @@
 #define ASKS_CPUID
 #include <cpuid.h>
 
-/* What `ask` answers, which stays the same and is not 0, asked once: on virtual machines CPUID
- * takes some twenty microseconds. Threads that ask at the same time find the same. */
-static unsigned asked_once(unsigned *known, unsigned (*ask)(void)) {
-  unsigned answer = __atomic_load_n(known, __ATOMIC_RELAXED);
-  if (answer == 0) {
-    answer = ask();
-    __atomic_store_n(known, answer, __ATOMIC_RELAXED);
-  }
-  return answer;
-}
-
 /* What a CPU says of itself: in a register of a leaf and subleaf of CPUID, and in XCR0. */
 enum { C1, B7, C7, D7, A7_1, SAVED, WORDS };
 
@@ -79,8 +68,17 @@ static unsigned ask_cpu(void) {
   return has;
 }
 
-/* Asks Linux for the tiles, which a process has to do before it uses them: 2 if it may, else 1. */
-static unsigned ask_tiles(void) {
+/* The same, asked once, for on virtual machines CPUID takes some twenty microseconds. Threads that
+ * ask at the same time find the same. */
+static unsigned known_cpu(void) {
+  static unsigned known; /* never 0 */
+  unsigned has = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (has == 0) __atomic_store_n(&known, has = ask_cpu(), __ATOMIC_RELAXED);
+  return has;
+}
+
+/* Asks Linux for the tiles, which a process has to do before it uses them: whether it may. */
+static int ask_tiles(void) {
 #if defined(__x86_64__) && defined(__linux__)
   const long arch_prctl = 158, request_permission = 0x1023, tile_data = 18;
   long result;
@@ -88,18 +86,48 @@ static unsigned ask_tiles(void) {
                    : "=a"(result)
                    : "a"(arch_prctl), "D"(request_permission), "S"(tile_data)
                    : "rcx", "r11", "memory");
-  return result == 0 ? 2 : 1;
+  return result == 0;
 #else
-  return 1;
+  return 0;
 #endif
 }
 
-static int cpu_has(mhagen_cpu isa) {
-  static unsigned cpu, tiles;
-  if ((asked_once(&cpu, ask_cpu) & 1u << isa) == 0) return 0;
-  if (isa == MHAGEN_CPU_AVX512_BF16) return 1; /* AMX is this where tests emulate tiles */
-  return isa != MHAGEN_CPU_AMX || asked_once(&tiles, ask_tiles) == 2;
+/* What is known of the tiles. A refusal lasts as long as a thread has too small a stack for signals,
+ * so it is asked again, unless a bundle has chosen a member without tiles: what is chosen stays. */
+enum { UNASKED, REFUSED, DONE_WITHOUT, GRANTED };
+static unsigned tiles;
+
+static unsigned known_tiles(void) { return __atomic_load_n(&tiles, __ATOMIC_RELAXED); }
+
+/* From one state to another; else `from` becomes the state that another thread has made it. */
+static int move_tiles(unsigned *from, unsigned to) {
+  return __atomic_compare_exchange_n(&tiles, from, to, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
+
+static int has_tiles(void) {
+  unsigned now = known_tiles();
+  if (now == UNASKED || now == REFUSED) {
+    const unsigned answer = ask_tiles() ? GRANTED : REFUSED;
+    if (move_tiles(&now, answer)) return answer == GRANTED;
+  }
+  return now == GRANTED;
+}
+
+/* Whether a choice stays that was made when the tiles were in state `before`. */
+static int is_settled(unsigned before) {
+  unsigned now = known_tiles();
+  if (now == REFUSED && move_tiles(&now, DONE_WITHOUT)) return 1;
+  return now != GRANTED || before == GRANTED;
+}
+
+static int cpu_has(mhagen_cpu isa) {
+  if ((known_cpu() & 1u << isa) == 0) return 0;
+  if (isa == MHAGEN_CPU_AVX512_BF16) return 1; /* AMX is this where tests emulate tiles */
+  return isa != MHAGEN_CPU_AMX || has_tiles();
+}
+#else
+static unsigned known_tiles(void) { return 0; }
+static int is_settled(unsigned before) { return before == 0; }
 #endif
 
 #if defined(__aarch64__)
@@ -235,8 +263,12 @@ int mhagen_cpu_has(mhagen_cpu isa) {
 const mhagen_kernel *mhagen_kernel_of(const mhagen_kernel *kernel) {
   const mhagen_kernel *const *member = kernel->members;
   if (!member || kernel->by_length) return kernel;
-  while (member[1] && !(*member)->supported()) ++member;
-  return *member;
+  for (;;) {
+    const unsigned before = known_tiles();
+    while (member[1] && !(*member)->supported()) ++member;
+    if (member == kernel->members || is_settled(before)) return *member;
+    member = kernel->members;
+  }
 }
 
 const mhagen_kernel *mhagen_kernel_for(const mhagen_kernel *kernel, const char *isa) {

@@ -4,8 +4,8 @@
  * (SPDX-License-Identifier: 0BSD).
  *
  * A generated pair <name>.h, <name>.c needs this header and mhagen.c, a C99 compiler and libc.
- * Nothing here or in a kernel keeps global state, but what CPUID has said, and whether Linux has
- * let the process use AMX.
+ * Nothing here or in a kernel keeps global state, but what CPUID has said, and what Linux has said
+ * of AMX; see mhagen_cpu_has.
  * Define MHAGEN_NO_POOL to leave the pool (and with it the dependency on threads) out;
  * mhagen_run_parallel then runs everything on the caller. Where there are no POSIX threads, as on a
  * bare Cortex-M, it is left out by itself.
@@ -325,7 +325,7 @@ typedef struct mhagen_kernel {
  * is the same for several lengths, the shortest first; its members share both.
  *
  * mhagen_kernel_of: the member that a bundle's functions call here: the best that CPU and operating
- * system can run, always the same; the last one if none can. Of any other kernel it is that itself.
+ * system can run when it is first asked, always the same; the last one if none can. Of any other kernel it is that itself.
  * mhagen_kernel_for: the member with this isa, as "avx2", for tests and comparisons, which call its
  * functions in place of the bundle's; null if there is none.
  * mhagen_kernel_at: the kernel that a run with these arguments calls in the end; of a ladder that
@@ -531,7 +531,10 @@ typedef enum mhagen_cpu {
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). The
- * first question for AMX asks Linux for the tiles; other systems have none for a process. */
+ * first question for AMX asks Linux for the tiles; other systems have none for a process. Linux
+ * refuses them as long as a thread has a stack for signals (sigaltstack) without room for tiles: a
+ * refusal is asked again, until a bundle has chosen another member. Once it has granted them it
+ * refuses such stacks: sigaltstack with less than sysconf(_SC_MINSIGSTKSZ) fails with ENOMEM. */
 MHAGEN_API int mhagen_cpu_has(mhagen_cpu isa);
 
 #ifdef __cplusplus

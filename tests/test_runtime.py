@@ -1,5 +1,6 @@
 """The runtime: warnings, the pool under sanitizers, builds without threads, C++, aarch64."""
 import pathlib
+import platform
 import re
 import subprocess
 
@@ -138,7 +139,7 @@ def test_texts_and_cpu(compiler, tmp_path):
 #include "mhagen.h"
 #include <stdio.h>
 int main(void) {
-  for (int s = 0; s <= MHAGEN_ERR_PACKED + 1; s++) puts(mhagen_status_text((mhagen_status)s));
+  for (int s = 0; s <= MHAGEN_ERR_ROUNDING + 1; s++) puts(mhagen_status_text((mhagen_status)s));
 """ + "".join(f'  printf("%d ", mhagen_cpu_has(MHAGEN_CPU_{cpu}));\n' for cpu in CPUS) + r"""
   return 0;
 }
@@ -146,8 +147,27 @@ int main(void) {
     run(*compiler.split(), "-I", ROOT / "runtime", source, ROOT / "runtime/mhagen.c", "-o", tmp_path / "print",
         *([] if "NO_POOL" in compiler else ["-pthread"]))
     *texts, cpus = run(tmp_path / "print").splitlines()
-    assert len(set(texts)) == 10 and texts[-1] == "unknown status"
+    assert len(set(texts)) == 11 and texts[-1] == "unknown status"
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
     flags = set(re.search(r"(?:flags|Features)\s*:(.*)", cpuinfo).group(1).split())
     assert dict(zip(CPUS, cpus.split())) == {cpu: str(int(set(needed.split()) <= flags))
                                              for cpu, needed in CPUS.items()}
+
+
+# ---- tiles ----
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="tiles are of x86-64")
+@pytest.mark.parametrize("choice", ["single", "bundle"])
+def test_refused_tiles(choice, tmp_path):
+    """Linux is asked again after a refusal, but a bundle's choice stays."""
+    text = (ROOT / "runtime/mhagen.c").read_text()
+    for name, body in [("static unsigned ask_cpu", "ask_words(words); return ~0u;"),
+                       ("static int ask_tiles", "asked++; return granted;")]:
+        declared = "unsigned words[WORDS];" if "words" in body else ""
+        text, count = re.subn(rf"{name}\(void\) {{\n.*?\n}}\n", f"{name}(void) {{ {declared} {body} }}\n", text,
+                              flags=re.S)
+        assert count == 1
+    (tmp_path / "changed.c").write_text("int granted, asked;\n" + text)
+    run("gcc", "-O1", "-I", ROOT / "runtime", ROOT / "tests/amx_refused_test.c", tmp_path / "changed.c", "-o",
+        tmp_path / "test", "-pthread")
+    run(tmp_path / "test", choice)
