@@ -1,10 +1,13 @@
 """The rows of gen/score: toy rows in one file go through the whole check, and what rarely runs is short."""
+import ctypes
+import mmap
 import os
 import re
 import sys
 
 import pytest
 
+from reference_lib import Generated
 from tools import COVER, ISAS, ROOT, check, generate, native, run
 
 TOY = ROOT / "build/mhagen-toy-scores"
@@ -60,6 +63,44 @@ def test_softcap(isa, lanes, load, cap, tmp_path):
         f"-DLANES={lanes}", f"-DLOAD(x)={load}", f"-DCAP={cap}", "-I", ROOT / "runtime", ROOT / "tests/softcap.c",
         ROOT / "runtime/mhagen.c", "-o", tmp_path / "softcap", "-lm")
     print(run(tmp_path / "softcap"))
+
+
+NEAR = 256  # keys beside those that a query sees which may be read as well: of its group and of whole tiles
+
+# Keys, their lengths and places, and the first and the last key that row r of a mask is read for, if any.
+LOCAL = [("causal=true window_left=7", {}, lambda r: (r - 7, r)), ("causal=true", {}, lambda r: (0, r)),
+         ("kv_len=true mask_dims=hqk", {"kv_len": 100}, lambda r: (0, 99)),
+         ("kv_start=true mask_dims=k", {"kv_start": 3000}, lambda r: (3000, 4095)),
+         ("causal=true cache=append", {"past": 1500}, lambda r: (0, 1500 + r)),
+         ("cache=append window_left=40 seq=1", {"past": 3500}, lambda r: (3460, 3500))]
+
+
+@pytest.mark.parametrize("keys, ints, read", LOCAL)
+def test_masks_are_read_where_keys_are_seen(keys, ints, read, tmp_path):
+    """Pages of a mask which no query needs cannot be read."""
+    config = dict(h=1, d_model=4, dk=4, seq=64, seq_kv=4096, attention="cross", project="none", mask="add")
+    config |= dict(word.split("=") for word in keys.split())
+    columns, room = 4096, mmap.PAGESIZE
+    rows = 1 if config.get("mask_dims") == "k" else int(config["seq"])
+    kernel = Generated(config, "avx2" if native("avx2") else "scalar", tmp_path / "kernel")
+    memory = mmap.mmap(-1, rows * columns * 4)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for first in range(0, rows * columns, room // 4):
+        row, key = divmod(first, columns)
+        low, high = read(row)
+        if key + room // 4 <= low - NEAR or key > high + NEAR:
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 4 * first), room, 0) == 0
+    args = {name: (ctypes.c_int * 1)(value) for name, value in ints.items()}
+    args |= {name: (ctypes.c_float * (4096 * 4))() for name in "qkvy"}
+    if kernel.shape.cache_bytes:
+        args["cache"] = (ctypes.c_char * (kernel.shape.cache_bytes + 64))()
+    args = {name: (ctypes.addressof(array) + 63) // 64 * 64 if name == "cache" else ctypes.addressof(array)
+            for name, array in args.items()}
+    child = os.fork()
+    if child == 0:
+        kernel.run(mask=start, **args)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_tiles_that_nobody_sees(tmp_path):

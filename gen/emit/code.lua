@@ -84,11 +84,25 @@ function Code:each(var, count, build)
   end
 end
 
--- build(at, count) for n numbers: the whole vectors of them, then what is left.
-function Code:vectors(var, n, build)
-  local lanes = self.plan.isa.lanes
-  self:each(var, n // lanes, function(i) build(i * lanes, lanes) end)
-  if n % lanes > 0 then build(n - n % lanes, n % lanes) end
+-- build(at, count) for n numbers: the whole vectors of them, then what is left; range: those with the numbers
+-- range.from to range.stop - 1 alone.
+function Code:vectors(var, n, build, range)
+  local lanes, first, stop = self.plan.isa.lanes, 0, n
+  if range then first, stop = expr.div(range.from, lanes), range.stop end
+  local whole, vectors = n // lanes, expr.ceil_div(stop, lanes)
+  self:each(var, expr.min(vectors, whole) - first, function(i) build((first + i) * lanes, lanes) end)
+  if n % lanes == 0 then return end
+  self.t:when(whole, vectors, function() build(n - n % lanes, n % lanes) end)
+end
+
+-- A range as parameters of a function, if there is one; returns a function of their values to the range in it.
+function Code:add_range(params, range)
+  local own = {}
+  for _, name in ipairs(range and { "from", "stop" } or {}) do
+    own[name] = expr.is_const(range[name]) and range[name] or nil
+    if not own[name] then params[#params + 1] = { name, "int", range[name] } end
+  end
+  return function(p) return range and { from = own.from or p.from, stop = own.stop or p.stop } end
 end
 
 -- build(v, at, suffix) for n numbers, each in a block: whole vectors, then as narrow ones as the ISA has for what is

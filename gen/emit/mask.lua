@@ -1,6 +1,7 @@
 -- The biases of a mask for a group of queries, as gen/score/mask.lua reads them: in base 2, and -inf where a key is not
 -- seen.
 
+local expr = require "expr"
 local mask = require "score.mask"
 local tiles = require "tiles"
 local transpose = require "emit.transpose"
@@ -30,18 +31,20 @@ kinds.add = { load = "load", none = 0.0, bias = function(t, w, name, x)
     t:op("set", w, "never_" .. name, -math.huge), tested)
 end }
 
--- A row of biases, one for each key; from: the mask of a head and a query.
-function M.row(K, from, to)
+-- A row of biases, one for each key of the range of a group, or of all; from: the mask of a head and a query.
+function M.row(K, group, from, to, range)
   local t, cfg, w = K.t, K.plan.cfg, K.plan.isa.full
-  local kind = kind_of(K.plan)
-  K:part("mask_row", "Biases of all keys from a mask, in base 2.", { { "mask", "in", from }, { "biases", "out", to } },
-    function(p)
+  local kind, params = kind_of(K.plan), { { "mask", "in", from }, { "biases", "out", to } }
+  local own = K:add_range(params, range)
+  local name, which = "mask_row", "all"
+  if range then name, which = "mask_row_" .. group.name, "some" end
+  K:part(name, ("Biases of %s keys from a mask, in base 2."):format(which), params, function(p)
     K:vectors("block", cfg.seq_kv, function(key, count)
       t:block(function()
         local x = t:read(kind.load, w, "given", p.mask:at(key), count)
         t:op("store", w, nil, p.biases:at(key), kind.bias(t, w, "given", x))
       end)
-    end)
+    end, own(p))
   end)
 end
 
@@ -61,13 +64,30 @@ function M.count(plan)
   return math.max(rows, M.row_count(plan))
 end
 
--- from: the mask of a head and of the first query of the group.
-function M.write(K, group, from, to)
+-- The keys that a group reads of a span of tiles, one tile at the least; nil for all keys.
+function M.range(plan, group, span)
+  local rows = group.keys.rows
+  local range = { from = span.begin * rows, stop = expr.max(span.finish, span.begin + 1) * rows }
+  if expr.is_const(range.stop) then range.stop = math.min(range.stop, plan.cfg.seq_kv) end
+  return not (range.from == 0 and range.stop == plan.cfg.seq_kv) and range or nil
+end
+
+-- The same of a query in a step, which sees the keys first to stop - 1: those of tiles, the last of which may begin
+-- before `first`.
+function M.step_range(plan, first, stop)
+  if not plan.scores.bounded then return nil end
+  local rows, all = plan.step.keys, plan.cfg.seq_kv
+  return { from = expr.min(first, all - rows),
+           stop = expr.min(first + expr.ceil_div(stop - first, rows) * rows, all) }
+end
+
+-- from: the mask of a head and of the first query of the group; range: of the keys that the group reads, or nil.
+function M.write(K, group, from, to, range)
   local cfg = K.plan.cfg
-  if mask.steps(cfg).q == 0 then return M.row(K, from, to) end
+  if mask.steps(cfg).q == 0 then return M.row(K, group, from, to, range) end
   local kind = kind_of(K.plan)
   transpose.panel(K, "mask", group, {
-    p = from, row = cfg.seq_kv, columns = cfg.seq_kv, letter = "M", load = kind.load, none = kind.none,
+    p = from, row = cfg.seq_kv, columns = cfg.seq_kv, range = range, letter = "M", load = kind.load, none = kind.none,
     change = function(w, name, x) return kind.bias(K.t, w, name, x) end,
   }, to)
 end

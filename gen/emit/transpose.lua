@@ -58,15 +58,16 @@ end
 local function word_at(x, column) return x.words and tiles.word_at(x.words, column) or column end
 
 -- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
--- columns (d), words, scale, if there is one; of what is no X also letter, in the text; load, the op that reads it;
+-- columns (d), range of those that are read, if not of all, words, scale, if there is one; of what is no X also letter, in the text; load, the op that reads it;
 -- none, what lanes without a query have; change(w, name, x), what becomes of a vector of XT.
 function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
   local lanes, d, ld, letter, load = isa.lanes, from.columns, from.row, from.letter or "X", from.load or "load"
+  local params = { { "x", "in", from.p }, { "xt", "out", xt } }
+  local own = K:add_range(params, from.range)
   K:part(label .. "_" .. group.name,
-    ("%sT[%d][%d] from %d rows of %s[..][%d]%s."):format(letter, d, group.width, group.used, letter, ld,
-      from.scale and ", scaled" or ""),
-    { { "x", "in", from.p }, { "xt", "out", xt } }, function(p)
+    ("%s%sT[%d][%d] from %d rows of %s[..][%d]%s."):format(from.range and "Some rows of " or "", letter, d, group.width,
+      group.used, letter, ld, from.scale and ", scaled" or ""), params, function(p)
     -- One of `columns` columns of `used` rows, those of vector c.
     local function square(column, columns, c, used)
       local rows, scale = {}, from.scale and t:op("set", isa.full, "scale", from.scale)
@@ -93,7 +94,7 @@ function M.panel(K, label, group, from, xt)
         t:block(function() square(column, columns, whole, group.used % lanes) end)
       end
     end
-    K:vectors("block", d, squares)
+    K:vectors("block", d, squares, own(p))
   end)
 end
 

@@ -73,7 +73,9 @@ local function steps(K, group, own)
     K:each("query", group.used, function(r)
       K.t:when(r, p.rows and p.rows - own.seen.query or group.used, function()
         K:each("sharing", biases and (mask.by_head(plan) and share or 1) or 0, function(h)
-          mask.row(K, score.of_block(scores, p, kv * share + h, r).mask, biases:at(h * mask.row_count(plan)))
+          local first, last = score.interval(scores, score.of_query(own.seen, own.seen.query + r))
+          mask.row(K, group, score.of_block(scores, p, kv * share + h, r).mask, biases:at(h * mask.row_count(plan)),
+            mask.step_range(plan, first, last + 1))
         end)
         step_code.heads(K, {
           q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head,
@@ -189,7 +191,9 @@ local function attend(K, group, a)
     end
 
     local biases = #plan.scores.hides > 0 and scratch "mask"
-    local function write_biases(head) mask.write(K, group, score.of_block(plan.scores, p, head, 0).mask, biases) end
+    local function write_biases(head)
+      mask.write(K, group, score.of_block(plan.scores, p, head, 0).mask, biases, mask.range(plan, group, span))
+    end
     if biases and not mask.by_head(plan) then write_biases(0) end
 
     local function show(ptrs, to)

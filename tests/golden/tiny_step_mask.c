@@ -184,23 +184,25 @@ static NOINLINE void project_queries(const float *x, const float *w, float *out,
   rows_1x8_k8(x, w, bias, out);
 }
 
-/* Biases of all keys from a mask, in base 2. */
-static NOINLINE void mask_row(const unsigned char *mask, float *biases) {
-  {
-    const __m256 given = bytes8(mask, 8);
+/* Biases of some keys from a mask, in base 2. */
+static NOINLINE void mask_row_1of8(const unsigned char *mask, float *biases, ptrdiff_t stop) {
+  for (ptrdiff_t block = 0; block < ((stop + 7) / 8 < 1 ? (stop + 7) / 8 : 1); ++block) {
+    const __m256 given = bytes8(mask + 8 * block, 8);
     const __m256 zero_given = _mm256_setzero_ps();
     const __m256 allowed_given = _mm256_cmp_ps(zero_given, given, _CMP_LT_OQ);
     const __m256 never_given = _mm256_set1_ps(-INFINITY);
     const __m256 bias_given = _mm256_blendv_ps(never_given, zero_given, allowed_given);
-    _mm256_storeu_ps(biases, bias_given);
+    _mm256_storeu_ps(biases + 8 * block, bias_given);
   }
-  {
-    const __m256 given = bytes8(mask + 8, 1);
-    const __m256 zero_given = _mm256_setzero_ps();
-    const __m256 allowed_given = _mm256_cmp_ps(zero_given, given, _CMP_LT_OQ);
-    const __m256 never_given = _mm256_set1_ps(-INFINITY);
-    const __m256 bias_given = _mm256_blendv_ps(never_given, zero_given, allowed_given);
-    _mm256_storeu_ps(biases + 8, bias_given);
+  if (1 < (stop + 7) / 8) {
+    {
+      const __m256 given = bytes8(mask + 8, 1);
+      const __m256 zero_given = _mm256_setzero_ps();
+      const __m256 allowed_given = _mm256_cmp_ps(zero_given, given, _CMP_LT_OQ);
+      const __m256 never_given = _mm256_set1_ps(-INFINITY);
+      const __m256 bias_given = _mm256_blendv_ps(never_given, zero_given, allowed_given);
+      _mm256_storeu_ps(biases + 8, bias_given);
+    }
   }
 }
 
@@ -504,7 +506,8 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
 /* Attention of 1 query, 2 heads. */
 static NOINLINE void attend_1of8(const float *keys, const float *values, float *scratch,
     const float *queries, float *y, float *probs, ptrdiff_t past, const unsigned char *mask) {
-  mask_row(mask, scratch + 672);
+  mask_row_1of8(mask, scratch + 672,
+      (8 * (((past < 8 ? past : 8) + 8) / 8) < 9 ? 8 * (((past < 8 ? past : 8) + 8) / 8) : 9));
   const ptrdiff_t stop = (past < 8 ? past : 8) + 1;
   step_scores(queries, keys, scratch, 0, stop, scratch + 672);
   for (ptrdiff_t head = 0; head < 2; ++head) {
