@@ -40,7 +40,7 @@
  *                                                   and 64 columns, where results do not cancel
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
- * Results do not cancel where norms of queries, keys, values, contexts and y are at least 0.9 of
+ * Results do not cancel where norms of queries, keys, values, contexts and y are at least 0.85 of
  * those that independent terms would have, roots of sums of squares.
  *
  * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24; in int8
@@ -61,7 +61,7 @@
  *
  * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 2e-1
  * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
- * 8e-2 * c, c being the root mean square of the largest |w| of groups over that of all weights.
+ * 9e-2 * c, c being the root mean square of the largest |w| of groups over that of all weights.
  * unit is 1/254 or 1/8. |W| is then the largest that shares its scale, and the second bound has
  * e^x - 1 for x = n * unit * (1 + S).
  */
