@@ -1,6 +1,6 @@
 -- What the generator's Lua can see: no files, clock, environment or random numbers, and nothing
 -- that runs in the order of hashes or addresses. The same config gives the same bytes because
--- nothing else is within reach. gen/host.c runs this file with all libraries as globals.
+-- nothing else is within reach. gen/host/program.c runs this file with all libraries as globals.
 
 local host, program = ...
 local raw_next, sort, load = next, table.sort, host.load

@@ -1,15 +1,19 @@
-/* host_fuzz.c: gen/host.c under libFuzzer. The embedded program is tests/host_fuzz.lua; it is loaded
+/* host_fuzz.c: the host (gen/host) under libFuzzer. The embedded program is tests/host_fuzz.lua; it is loaded
  * once, and then given one input after the other. The lines of Lua that an input reaches count as
- * coverage, as the branches of host.c do.
+ * coverage, as the branches of the host do.
  *
  *   MHAGEN_FUZZ=config build/host-fuzz -max_total_time=60 DIRECTORY...
  */
 #define _GNU_SOURCE /* memfd_create */
-#define main mhagen_main
-#include "../gen/host.c"
-#undef main
-
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <lauxlib.h>
+
+#include "host.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

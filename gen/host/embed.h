@@ -1,4 +1,4 @@
-/* embed.h: files compiled into a program; gen/embed.c writes the table at build time. */
+/* embed.h: files compiled into a program; gen/host/embed.c writes the table at build time. */
 #ifndef EMBED_H
 #define EMBED_H
 
@@ -10,7 +10,7 @@ typedef struct EmbeddedFile {
   size_t size;
 } EmbeddedFile;
 
-extern const EmbeddedFile embedded_files[]; /* the first one is the program that host.c runs */
+extern const EmbeddedFile embedded_files[]; /* the first one is the program that the host runs */
 extern const size_t embedded_count;
 
 #endif

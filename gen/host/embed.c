@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
   size_t *sizes = calloc((size_t)argc, sizeof *sizes);
   if (sizes == NULL) return 1;
 
-  printf("/* Written by gen/embed.c; do not edit. */\n#include \"embed.h\"\n\n");
+  printf("/* Written by gen/host/embed.c; do not edit. */\n#include \"embed.h\"\n\n");
   int count = 0;
   for (int i = 1; i < argc; ++i) {
     if (!contains(argv + 1, count, argv[i])) argv[++count] = argv[i];

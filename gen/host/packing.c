@@ -1,0 +1,230 @@
+/* packing.c: weights of the generator's memory, packed by the runtime. */
+#define _DEFAULT_SOURCE
+
+#include <lauxlib.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mhagen.h"
+#include "tensors.h"
+
+/* In the order of mhagen_matrix, as gen/pack.lua names them. */
+static const char *const matrices[] = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "slopes", "sink_logits",
+                                       "q_norm", "k_norm", "rope_cos", "rope_sin"};
+_Static_assert(sizeof matrices / sizeof *matrices == MHAGEN_MATRICES, "a name for each matrix");
+
+/* A field of the table on top as an integer, and as a matrix; zero where it is missing. */
+static ptrdiff_t integer_in(lua_State *L, const char *name) {
+  lua_getfield(L, -1, name);
+  const ptrdiff_t value = (ptrdiff_t)luaL_optinteger(L, -1, 0);
+  lua_pop(L, 1);
+  return value;
+}
+
+static int matrix_in(lua_State *L, const char *name) {
+  int value = MHAGEN_NONE;
+  if (lua_getfield(L, -1, name) != LUA_TNIL) {
+    const char *text = luaL_checkstring(L, -1);
+    for (int i = 0; i < MHAGEN_MATRICES; ++i) {
+      if (strcmp(text, matrices[i]) == 0) value = MHAGEN_WQ + i;
+    }
+    if (value == MHAGEN_NONE) luaL_error(L, "no matrix %s", text);
+  }
+  lua_pop(L, 1);
+  return value;
+}
+
+static bool flag_in(lua_State *L, const char *name) {
+  lua_getfield(L, -1, name);
+  const bool value = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return value;
+}
+
+/* Pushes the field, a list, of the table at the index; returns its length. */
+static size_t push_list(lua_State *L, int index, const char *name) {
+  lua_getfield(L, index, name);
+  luaL_checktype(L, -1, LUA_TTABLE);
+  return (size_t)lua_rawlen(L, -1);
+}
+
+/* Pushes memory with the doubles of the list on top, which stays below. */
+static double *push_doubles(lua_State *L) {
+  const size_t count = (size_t)lua_rawlen(L, -1);
+  double *doubles = push_memory(L, (count + 1) * sizeof *doubles)->at;
+  for (size_t i = 0; i < count; ++i) {
+    lua_rawgeti(L, -2, (lua_Integer)i + 1);
+    doubles[i] = luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+  }
+  return doubles;
+}
+
+/* The fill on top of the stack; its terms are written behind the first `count`. Returns their number. */
+static int read_fill(lua_State *L, mhagen_pack_fill *fill, mhagen_pack_term *terms, int count) {
+  lua_getfield(L, -1, "scale");
+  *fill = (mhagen_pack_fill){.scale = luaL_checknumber(L, -1), .term = count};
+  lua_pop(L, 1);
+  fill->to = integer_in(L, "to"), fill->steps = integer_in(L, "steps");
+  fill->used = integer_in(L, "used"), fill->width = integer_in(L, "width");
+  const size_t rounds = push_list(L, -1, "rounds");
+  for (size_t i = 0; i < rounds && i < MHAGEN_PACK_ROUNDS; ++i) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    fill->rounds[i] = (mhagen_pack_round){integer_in(L, "count"), integer_in(L, "to"), integer_in(L, "row"),
+                                          integer_in(L, "column"), integer_in(L, "first")};
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  fill->terms = (int)push_list(L, -1, "terms");
+  if (fill->terms > MHAGEN_PACK_TERMS) luaL_error(L, "too many terms");
+  for (int i = 0; i < fill->terms; ++i) {
+    lua_rawgeti(L, -1, i + 1);
+    lua_getfield(L, -1, "sign");
+    const int sign = (int)luaL_optinteger(L, -1, 1);
+    lua_pop(L, 1);
+    terms[count + i] = (mhagen_pack_term){
+        matrix_in(L, "a"), flag_in(L, "a_flipped"), matrix_in(L, "b"), flag_in(L, "b_flipped"),
+        integer_in(L, "row"), integer_in(L, "column"), integer_in(L, "first"), integer_in(L, "inner"), sign};
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return fill->terms;
+}
+
+/* That of gen/fingerprint.lua. */
+static uint64_t fingerprint_of(const char *text) { return strtoull(text, NULL, 16); }
+
+/* pack(packing, weights) -> memory with the packed weights. packing: what gen/pack.lua's M.packing returns.
+ * weights: memory by the names of matrices, and in_out = true where they lie so. */
+static int host_pack(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  luaL_checkstack(L, 40, NULL);
+  lua_getfield(L, 1, "bytes");
+  const lua_Integer bytes = luaL_checkinteger(L, -1);
+  luaL_argcheck(L, bytes >= 0 && bytes <= NUMBER_MOST, 1, "bytes are out of their range");
+  lua_getfield(L, 1, "fingerprint");
+  mhagen_packing packing = {.bytes = (size_t)bytes, .fingerprint = fingerprint_of(luaL_optstring(L, -1, "0"))};
+  lua_pop(L, 1);
+  mhagen_weights weights = {.layout = MHAGEN_OUT_IN};
+
+  const float *given[MHAGEN_MATRICES] = {NULL};
+  lua_getfield(L, 1, "sizes");
+  for (int i = 0; i < MHAGEN_MATRICES; ++i) {
+    if (lua_getfield(L, 3 + 1, matrices[i]) == LUA_TTABLE) {
+      lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
+      packing.sizes[i] = (mhagen_matrix_size){(ptrdiff_t)luaL_checkinteger(L, -2),
+                                              (ptrdiff_t)luaL_checkinteger(L, -1)};
+      lua_pop(L, 2);
+    }
+    lua_pop(L, 1);
+    if (lua_getfield(L, 2, matrices[i]) != LUA_TNIL) {
+      const Memory *memory = luaL_checkudata(L, -1, MEMORY);
+      const mhagen_matrix_size size = packing.sizes[i];
+      if (memory->bytes / sizeof(float) != (size_t)size.rows * (size_t)size.columns) {
+        return luaL_error(L, "%s has another size", matrices[i]);
+      }
+      given[i] = memory->at;
+    }
+    lua_pop(L, 1);
+  }
+  lua_getfield(L, 1, "instead"); /* what is pushed for it stays on the stack, as long as it is used */
+  for (int i = 0; i < MHAGEN_MATRICES; ++i) {
+    if (lua_getfield(L, 5, matrices[i]) == LUA_TNIL) {
+      lua_pop(L, 1);
+      continue;
+    }
+    const size_t count = (size_t)lua_rawlen(L, -1);
+    const double *doubles = push_doubles(L);
+    float *floats = push_memory(L, (count + 1) * sizeof *floats)->at;
+    for (size_t j = 0; j < count; ++j) floats[j] = (float)doubles[j];
+    packing.instead[i] = floats;
+  }
+  lua_getfield(L, 2, "in_out");
+  if (lua_toboolean(L, -1)) weights.layout = MHAGEN_IN_OUT;
+  weights.wq = given[0], weights.wk = given[1], weights.wv = given[2], weights.wo = given[3];
+  weights.bq = given[4], weights.bk = given[5], weights.bv = given[6], weights.bo = given[7];
+  weights.alibi = given[8], weights.sink = given[9], weights.q_norm = given[10], weights.k_norm = given[11];
+  weights.rope_cos = given[12], weights.rope_sin = given[13];
+
+  if (lua_getfield(L, 1, "turns") == LUA_TTABLE) packing.rope_turns = push_doubles(L);
+  lua_getfield(L, 1, "first");
+  packing.rope_first = (int)luaL_optinteger(L, -1, 0);
+
+  enum { KINDS = 5 };
+  static const char *const kinds[KINDS] = {"fills", "rounded", "pairs", "quants", "value_quants"};
+  lua_getfield(L, 1, "lists");
+  const int of_kinds = lua_gettop(L);
+  luaL_checktype(L, of_kinds, LUA_TTABLE);
+  size_t counts[KINDS], count = 0;
+  for (int kind = 0; kind < KINDS; ++kind) count += counts[kind] = push_list(L, of_kinds, kinds[kind]);
+  const int lists = lua_gettop(L) - KINDS + 1;
+  mhagen_pack_fill *const list = push_memory(L, (count + 1) * sizeof *list)->at, *fill = list;
+  mhagen_pack_term *terms = push_memory(L, (count + 1) * MHAGEN_PACK_TERMS * sizeof *terms)->at;
+  int term = 0;
+  for (int kind = 0; kind < KINDS; ++kind) {
+    for (size_t i = 0; i < counts[kind]; ++i, ++fill) {
+      lua_rawgeti(L, lists + kind, (lua_Integer)i + 1);
+      term += read_fill(L, fill, terms, term);
+      lua_pop(L, 1);
+    }
+  }
+  packing.terms = terms;
+  packing.fills = list, packing.fill_count = (int)counts[0];
+  packing.rounded = packing.fills + counts[0], packing.rounded_count = (int)counts[1];
+  packing.pairs = packing.rounded + counts[1], packing.pair_count = (int)counts[2];
+  packing.quants = packing.pairs + counts[2], packing.quant_count = (int)counts[3];
+  packing.value_quants = packing.quants + counts[3], packing.value_quant_count = (int)counts[4];
+  lua_pushvalue(L, 1);
+  packing.f16 = flag_in(L, "f16");
+  lua_pop(L, 1);
+  lua_getfield(L, 1, "deep");
+  packing.deep = luaL_optinteger(L, -1, 1);
+  lua_getfield(L, 1, "apart");
+  packing.apart = luaL_optinteger(L, -1, 0);
+  if (lua_getfield(L, 1, "quant") == LUA_TTABLE) {
+    packing.quant_bits = (int)integer_in(L, "bits"), packing.quant_group = integer_in(L, "group");
+    packing.quant_sums = flag_in(L, "sums");
+  }
+  mhagen_pack(&packing, &weights, push_memory(L, packing.bytes)->at);
+  return 1;
+}
+
+/* packed_head(name, fingerprint, bytes) -> what a file of packed weights of this kernel begins with, without layers */
+static int host_packed_head(lua_State *L) {
+  const lua_Integer bytes = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, bytes >= 0 && bytes <= NUMBER_MOST, 3, "out of range");
+  const mhagen_kernel kernel = {.name = luaL_checkstring(L, 1), .packed_bytes = (size_t)bytes,
+                                .fingerprint = fingerprint_of(luaL_checkstring(L, 2))};
+  const mhagen_packed_head head = mhagen_packed_begin(&kernel);
+  lua_pushlstring(L, (const char *)&head, sizeof head);
+  return 1;
+}
+
+/* add_packed(head, memory) -> the head with one layer more */
+static int host_add_packed(lua_State *L) {
+  mhagen_packed_head head;
+  size_t size;
+  const char *text = luaL_checklstring(L, 1, &size);
+  const Memory *memory = luaL_checkudata(L, 2, MEMORY);
+  luaL_argcheck(L, size == sizeof head, 1, "is no head");
+  memcpy(&head, text, sizeof head);
+  luaL_argcheck(L, memory->bytes == head.packed_bytes, 2, "has another size");
+  mhagen_packed_add(&head, memory->at);
+  lua_pushlstring(L, (const char *)&head, sizeof head);
+  return 1;
+}
+
+/* Adds what packs. */
+void add_packing(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"pack", host_pack},
+      {"packed_head", host_packed_head},
+      {"add_packed", host_add_packed},
+      {NULL, NULL},
+  };
+  luaL_setfuncs(L, functions, 0);
+}
