@@ -4,9 +4,9 @@
 
 local argparse = require "argparse"
 local host = require "host"
-local config = require "config"
+local config = require "options.config"
 local errors = require "command.errors"
-local version = require "version"
+local version = require "base.version"
 
 -- In groups, as help shows them.
 local groups = {

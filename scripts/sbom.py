@@ -55,7 +55,7 @@ def main():
     release = pathlib.Path("/etc/os-release").read_text()
     system = re.search(r'^ID="?(\w+)', release, re.M)[1]
     components = [component(name, system, found) for name, found in sorted(packages.items())]
-    version = re.search(r'"(.*)"', (ROOT / "gen/version.lua").read_text())[1]
+    version = re.search(r'"(.*)"', (ROOT / "gen/base/version.lua").read_text())[1]
     program = {"type": "application", "bom-ref": "mhagen", "name": "mhagen", "version": version,
                "licenses": [{"license": {"id": "Apache-2.0"}}], "hashes": [
         {"alg": "SHA-256", "content": hashlib.sha256((ROOT / "build/mhagen").read_bytes()).hexdigest()}]}

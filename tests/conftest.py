@@ -56,7 +56,7 @@ def objects(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def covering_texts(tmp_path_factory):
-    """A directory of texts of all kinds of configs, each of three ISAs in turn: that of COVER[3] and avx2 is k3_avx2."""
+    """A directory of texts of all kinds of configs, each of three ISAs in turn: COVER[3] for avx2 is k3_avx2."""
     configs = {f"k{i}_{isa}": f"{config} isa={isa}" for i, config in enumerate(tools.COVER)
                for isa in {*tools.in_turn(tools.ISAS, config), *tools.in_turn(tools.ISAS, config, count=3)}}
     return tools.shared(tmp_path_factory, "texts", lambda out: tools.generate_many(out, configs))

@@ -4,7 +4,7 @@
 -- A buffer is { name =, size =, [0] = float, .. }, a pointer { buffer =, off = }; pointers to ints
 -- are lists from 0, structs are tables of these.
 
-local expr = require "expr"
+local expr = require "base.expr"
 
 local M = {}
 

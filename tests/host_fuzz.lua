@@ -2,12 +2,12 @@
 -- which the input is the only file, and nothing is run or written.
 
 local host = require "host"
-local config = require "config"
+local config = require "options.config"
 local errors = require "command.errors"
 local families = require "model.families"
 local fields = require "model.fields"
 local gguf = require "model.gguf"
-local json = require "json"
+local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
 local main = require "main"
@@ -19,7 +19,7 @@ local report = require "command.report"
 local safetensors = require "model.safetensors"
 local sweep = require "command.sweep"
 local tensors = require "model.tensors"
-local turn = require "turn"
+local turn = require "graph.turn"
 local weights = require "command.weights"
 
 local text -- the input

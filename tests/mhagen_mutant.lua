@@ -4,9 +4,9 @@
 -- the other sign, of two pointers of a call exchanged, and of a number in the list of packing.
 
 local host = require "host"
-local cprint = require "cprint"
+local cprint = require "tape.cprint"
 local errors = require "command.errors"
-local pack = require "pack"
+local pack = require "plan.pack"
 
 -- Operands that may not change places, by op.
 local ORDERED = { sub = { 1, 2 }, div = { 1, 2 }, lt = { 1, 2 }, sel = { 2, 3 }, fma = { 2, 3 }, trn_lo = { 1, 2 },

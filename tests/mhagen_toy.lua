@@ -1,7 +1,7 @@
 -- build/mhagen-toy: build/mhagen with a toy ISA, a toy option and a toy type, which must pass the tests of every
 -- one, and with checks that take too much time for build/mhagen.
-require("tape").verify = true
+require("tape.init").verify = true
 require("isa.init").add(require "tests.toy")
-require("types").add(require "tests.toy_type")
+require("machine.types").add(require "tests.toy_type")
 require("options.init").add(require "tests.toy_option")
 return require "main"

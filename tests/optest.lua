@@ -6,17 +6,17 @@
 -- given, and tests these rows alone: it tests the tests. Each file is tests/optest.c.in with two functions for each
 -- op, width and literal n: one runs the ISA's row, printed from a tape as in a kernel, and one has the op's meaning.
 
-local cprint = require "cprint"
-local exp = require "emit.exp"
-local expr = require "expr"
+local cprint = require "tape.cprint"
+local exp = require "tape.exp"
+local expr = require "base.expr"
 local host = require "host"
 local isas = require "isa.init"
 local ops = require "isa.ops"
 local derived = require "isa.derived"
-local tape = require "tape"
-local template = require "template"
+local tape = require "tape.init"
+local template = require "base.template"
 local toy = require "tests.toy"
-local types = require "types"
+local types = require "machine.types"
 
 local operands = { { kind = "operands *", name = "o" } }
 local literals = { 0.0, -0.0, 1.0, -126.0, 0.693147182, 3.40282347e38, 1e-40, math.huge, -math.huge }

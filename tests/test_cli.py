@@ -417,7 +417,8 @@ complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _mhagen; echo "${CO
 @pytest.mark.parametrize("words, offered", [
     ("mhagen ''", "gen explain check model pack bench tune sweep report isas schema --help --version"),
     ("mhagen ge", "gen"), ("mhagen gen --c", "--cxx"), ("mhagen gen h_", "h_kv="),
-    ("mhagen gen isa =", "scalar avx2 avx_vnni avx512 avx512_bf16 avx512_fp16 amx neon neon_fp16 neon_i8mm x86 arm native"),
+    ("mhagen gen isa =", "scalar avx2 avx_vnni avx512 avx512_bf16 avx512_fp16 amx neon neon_fp16 neon_i8mm x86 arm "
+                         "native"),
     ("mhagen gen isa = avx5", "avx512 avx512_bf16 avx512_fp16"),
     ("mhagen check causal = t", "true"), ("mhagen gen h = 1", ""), ("mhagen isas h_", ""),
     ("mhagen isas --w", "--widest"),

@@ -31,6 +31,33 @@ def hits(pattern, paths, text=code):
             for match in re.finditer(pattern, text(path))]
 
 
+def folders():
+    """The folders of gen in the order of docs/design.md."""
+    listing = (ROOT / "docs/design.md").read_text().split("\n    gen/ ")[1].split("\n    templates/")[0]
+    return re.findall(r"^      (\w+)/  ", listing, re.M)
+
+
+def upward(paths, order):
+    """The requires of folders that stand below."""
+    found = []
+    for path in paths:
+        own = order.index(path.parent.name)
+        for name in re.findall(r'require[ (]+"([\w.]+)"', code(path)):
+            folder = name.split(".")[0]
+            if folder in order and order.index(folder) > own:
+                found.append(f"{path.relative_to(GEN)} requires {name}")
+    return found
+
+
+def test_folders_require_those_above():
+    """docs/design.md lists every folder, and nothing but the command line lies beside them."""
+    order, paths = folders(), sorted(GEN.glob("*/*.lua"))
+    assert set(order) == {path.parent.name for path in paths}
+    assert {path.name for path in GEN.glob("*.lua")} == {"main.lua", "prelude.lua"}
+    assert len(paths) > 150 and not upward(paths, order)
+    assert upward([GEN / "command/gen.lua"], order[::-1])  # the pattern is alive
+
+
 def test_intrinsics_only_in_isa():
     outside = [path for path in GEN.rglob("*.lua") if path.parent.name != "isa"]
     outside += ROOT.glob("templates/kernel.*.in")
@@ -49,9 +76,9 @@ def test_c_text_only_in_the_printer():
     def joined(path):
         return " ".join(strings(path))
     assert len(paths) > 10 and not hits(c_text, paths, joined)
-    assert hits(c_text, [GEN / "cprint.lua"], joined)
+    assert hits(c_text, [GEN / "tape/cprint.lua"], joined)
     # generate.lua fills templates; what it writes itself are rows of tables.
-    assert not hits(r";|#\w|\b(?:for|if|return)\b", [GEN / "generate.lua"], joined)
+    assert not hits(r";|#\w|\b(?:for|if|return)\b", [GEN / "kernel/generate.lua"], joined)
 
 
 def test_no_attention_in_isa():
@@ -67,8 +94,7 @@ def test_no_attention_in_isa():
 def test_no_isa_by_name_in_emitters():
     """Where ISAs differ in kind there is an attribute or a derived op."""
     by_name = r"\bisa(?:\.name)?\s*[=~]=|[\"'](?:" + "|".join(ISAS) + r")[\"']"
-    others = ("plan", "tape", "budget", "cprint", "expr")
-    paths = [*EMITTERS, *(GEN / f"{name}.lua" for name in others)]
+    paths = [*EMITTERS, *(path for folder in ("base", "plan", "tape") for path in (GEN / folder).glob("*.lua"))]
     assert not hits(by_name, paths)
 
 
@@ -85,19 +111,19 @@ def test_types_are_rows():
              if path.name not in ("peak.lua", "self_test.lua")]
     by_name = r"\b(?:b?f(?:16|32|64)|[iu]8)\b|[\"'](?:float|double|u?int\d+)(?:32|_t)?\b"
     assert len(paths) > 20 and not hits(by_name, paths)
-    assert hits(by_name, [GEN / "types.lua"]) and hits(by_name, [GEN / "emit/peak.lua"])
+    assert hits(by_name, [GEN / "machine/types.lua"]) and hits(by_name, [GEN / "emit/peak.lua"])
 
 
 def test_machines_are_rows():
-    """A fact of a machine has its figure in gen/cpu.lua alone, and other great numbers of the plan have names."""
-    generic = (GEN / "cpu.lua").read_text().split("local generic = {")[1].split("\n}\n")[0]
+    """A fact of a machine has its figure in gen/machine/cpu.lua alone; other great numbers of the plan have names."""
+    generic = (GEN / "machine/cpu.lua").read_text().split("local generic = {")[1].split("\n}\n")[0]
     facts = sorted(set(re.findall(r"\b(\w+) = ", generic)) - {"name", "doc", *ISAS, "columns", "rows"})
     figure = rf"\b(?:{'|'.join(facts)})\s*=\s*[{{\d]"
     others = [path for path in GEN.rglob("*.lua") if path.name != "cpu.lua"]
     assert len(facts) >= 8 and len(others) > 50 and not hits(figure, others)
-    assert hits(figure, [GEN / "cpu.lua"])
-    planning = [path for path in PURE if path.parent.name == "stage" or path.parent == GEN
-                and path.stem in ("plan", "tiles", "groups", "memory")]
+    assert hits(figure, [GEN / "machine/cpu.lua"])
+    planning = [path for path in PURE if path.parent.name in ("schedule", "stage")
+                or path == GEN / "plan/init.lua"]
     great = r"(?m)^(?! *local [A-Z]).*(?<![\w.])\d{4,}(?![\w.]).*$"
     assert len(planning) > 8 and not hits(great, planning)
 
@@ -105,7 +131,7 @@ def test_machines_are_rows():
 def test_strassen_is_a_stage():
     """Its option, its part of a name, and the file of its stage."""
     told = {str(path.relative_to(GEN)) for path in GEN.rglob("*.lua") if "strassen" in path.read_text().lower()}
-    assert told == {"options/rows.lua", "name.lua", "stage/quadrants.lua"}
+    assert told == {"options/rows.lua", "options/name.lua", "stage/quadrants.lua"}
 
 
 def test_no_files_outside_the_host():
@@ -119,13 +145,13 @@ def test_no_files_outside_the_host():
 
 def test_figures_have_no_signs():
     """`explain` says what is slower and what is faster."""
-    texts = " ".join(" ".join(strings(path)) for path in (GEN / "choices.lua", GEN / "stage/quadrants.lua"))
+    texts = " ".join(" ".join(strings(path)) for path in (GEN / "base/choices.lua", GEN / "stage/quadrants.lua"))
     assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
 
 
 def test_choices_are_named():
     """Each row of choices.lua where it is taken."""
-    rows = re.findall(r'^  \{ "(\w+)", ', (GEN / "choices.lua").read_text(), re.M)
+    rows = re.findall(r'^  \{ "(\w+)", ', (GEN / "base/choices.lua").read_text(), re.M)
     named = [match for path in PURE for match in re.findall(r"choices\.add\(([^\n]*)\)", code(path))]
     named = {word for match in named for word in re.findall(r'"(\w+)"', match)}
     assert len(rows) > 20 and named == set(rows)

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tools import (CLANGS, COVER, ISAS, MHAGEN, ROOT, WARNINGS, compiler_for, cross_prefix, generate, in_turn, native, need,
-                   run, runner_for, symbols)
+from tools import (CLANGS, COVER, ISAS, MHAGEN, ROOT, WARNINGS, compiler_for, cross_prefix, generate, in_turn, native,
+                   need, run, runner_for, symbols)
 
 PROGRAM = [ROOT / "tests/toolchain_test.c", ROOT / "tests/reference.c"]
 # Every option, for every ISA; and what is worth a pool's threads, in scalar code. Unrolled as by default.

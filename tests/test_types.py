@@ -208,7 +208,8 @@ def test_scales_of_int4(group, tmp_path):
         assert math.sqrt(sum(ours) / sum(theirs)) < most
 
 
-@pytest.mark.parametrize("shape", ["h=4 d_model=96 dk=24 seq=12", "h=2 d_model=64 dk=32 seq=40 value_weight_dtype=int8"])
+@pytest.mark.parametrize("shape", ["h=4 d_model=96 dk=24 seq=12",
+                                   "h=2 d_model=64 dk=32 seq=40 value_weight_dtype=int8"])
 def test_error_of_int4_without_biases(shape):
     """These add nothing that is exact then."""
     run(MHAGEN, "check", *shape.split(), "weight_dtype=int4", "isa=scalar")

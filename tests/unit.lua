@@ -1,17 +1,17 @@
 -- Unit tests of the generator's pure modules: build/unit is the host with this file as its program.
 
 local host = require "host"
-local bundle = require "bundle"
-local config = require "config"
+local bundle = require "kernel.bundle"
+local config = require "options.config"
 local errors = require "command.errors"
-local expr = require "expr"
+local expr = require "base.expr"
 local kinds = require "options.kinds"
-local name = require "name"
+local name = require "options.name"
 local options = require "options.init"
-local tape = require "tape"
-local template = require "template"
+local tape = require "tape.init"
+local template = require "base.template"
 local weights = require "command.weights"
-local words = require "words"
+local words = require "base.words"
 
 tape.verify = true
 

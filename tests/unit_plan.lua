@@ -1,8 +1,8 @@
 -- Tests of the plan: a schedule key that is given has an effect, or it is refused.
 
-local config = require "config"
-local plan_of = require "plan"
-local record = require "record"
+local config = require "options.config"
+local plan_of = require "plan.init"
+local record = require "plan.record"
 
 -- Values of which at least one must make another plan than the plan's own choice.
 local values = {

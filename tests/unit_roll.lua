@@ -1,13 +1,13 @@
--- Unit tests of gen/roll.lua: what it writes once is, written out again, what was recorded.
+-- Unit tests of gen/tape/roll.lua: what it writes once is, written out again, what was recorded.
 
-local config = require "config"
-local cprint = require "cprint"
-local expr = require "expr"
+local config = require "options.config"
+local cprint = require "tape.cprint"
+local expr = require "base.expr"
 local isas = require "isa.init"
-local plan_of = require "plan"
-local roll = require "roll"
-local tape = require "tape"
-local walk = require "walk"
+local plan_of = require "plan.init"
+local roll = require "tape.roll"
+local tape = require "tape.init"
+local walk = require "plan.walk"
 
 local check, same -- of unit.lua
 

@@ -1,15 +1,15 @@
 -- Unit tests of what lies between a config and C text: ISA tables, tapes, whole tiny kernels. They
 -- run by tests/evaluate.lua, for every ISA, without a compiler.
 
-local config = require "config"
+local config = require "options.config"
 local evaluate = require "tests.evaluate"
-local expr = require "expr"
+local expr = require "base.expr"
 local isas = require "isa.init"
-local legend = require "legend"
-local pack = require "pack"
-local plan_of = require "plan"
-local tape = require "tape"
-local walk = require "walk"
+local legend = require "tape.legend"
+local pack = require "plan.pack"
+local plan_of = require "plan.init"
+local tape = require "tape.init"
+local walk = require "plan.walk"
 
 local check, same -- of unit.lua
 

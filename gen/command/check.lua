@@ -1,14 +1,14 @@
 -- `check`: generate, compile, run against the reference in double.
 
 local host = require "host"
-local config = require "config"
+local config = require "options.config"
 local build = require "command.build"
 local errors = require "command.errors"
 local isas = require "isa.init"
 local kernel = require "command.kernel"
-local ladder = require "ladder"
+local ladder = require "kernel.ladder"
 local takes = require "command.takes"
-local template = require "template"
+local template = require "base.template"
 
 local must = errors.must
 

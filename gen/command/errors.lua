@@ -3,7 +3,7 @@
 -- that is a text is a mistake in the generator, and gets its traceback.
 
 local host = require "host"
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 

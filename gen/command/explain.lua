@@ -1,12 +1,12 @@
 -- `explain`: the plan of a config.
 
 local host = require "host"
-local config = require "config"
-local describe = require "describe"
+local config = require "options.config"
+local describe = require "kernel.describe"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
-local ladder = require "ladder"
-local record = require "record"
+local ladder = require "kernel.ladder"
+local record = require "plan.record"
 local takes = require "command.takes"
 
 local function run(args)

@@ -2,7 +2,7 @@
 
 local host = require "host"
 local build = require "command.build"
-local describe = require "describe"
+local describe = require "kernel.describe"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local takes = require "command.takes"

@@ -2,11 +2,11 @@
 
 local host = require "host"
 local build = require "command.build"
-local cpu = require "cpu"
+local cpu = require "machine.cpu"
 local errors = require "command.errors"
 local isas = require "isa.init"
 local native = require "command.native"
-local types = require "types"
+local types = require "machine.types"
 
 local function run(args)
   if args.widest then

@@ -1,12 +1,12 @@
 -- From a command line to its config, and to the files of its kernel.
 
 local host = require "host"
-local bundle = require "bundle"
-local config = require "config"
+local bundle = require "kernel.bundle"
+local config = require "options.config"
 local errors = require "command.errors"
 local native = require "command.native"
 local options = require "options.init"
-local pack = require "pack"
+local pack = require "plan.pack"
 local tuning = require "lab.tuning"
 
 local M = {}
@@ -17,7 +17,8 @@ function M.entries_of(path, what, form, eval, ...)
   local entries, message = eval(path, ...)
   if entries then return entries end
   local no_table = message:find(" near ", 1, true) or message:find("must return one table", 1, true)
-  error({ message = ("%s: %s%s"):format(what, message, no_table and "; such a file is one Lua table, " .. form or "") }, 0)
+  local hint = no_table and "; such a file is one Lua table, " .. form or ""
+  error({ message = ("%s: %s%s"):format(what, message, hint) }, 0)
 end
 
 -- The records of a tuning file, and its schedules.

@@ -3,8 +3,8 @@
 
 local options = require "options.init"
 local show = require "options.show"
-local template = require "template"
-local version = require "version"
+local template = require "base.template"
+local version = require "base.version"
 
 local M = {}
 

@@ -2,7 +2,7 @@
 
 local host = require "host"
 local build = require "command.build"
-local config = require "config"
+local config = require "options.config"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
@@ -11,7 +11,7 @@ local options = require "options.init"
 local packed_file = require "command.packed_file"
 local takes = require "command.takes"
 local weights = require "command.weights"
-local words = require "words"
+local words = require "base.words"
 
 local must = errors.must
 

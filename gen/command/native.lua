@@ -2,9 +2,9 @@
 
 local host = require "host"
 local build = require "command.build"
-local cpu = require "cpu"
+local cpu = require "machine.cpu"
 local isas = require "isa.init"
-local types = require "types"
+local types = require "machine.types"
 
 local M = {}
 

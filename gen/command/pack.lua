@@ -1,7 +1,7 @@
 -- `pack`: the packed weights of a kernel, from files of single matrices.
 
 local host = require "host"
-local config = require "config"
+local config = require "options.config"
 local errors = require "command.errors"
 local kernel = require "command.kernel"
 local model_text = require "model.text"
@@ -9,7 +9,7 @@ local packed_file = require "command.packed_file"
 local takes = require "command.takes"
 local tensors = require "model.tensors"
 local weights = require "command.weights"
-local words = require "words"
+local words = require "base.words"
 
 -- Matrices as mhagen_weights names them, and as packing does.
 local names = { wq = "wq", wk = "wk", wv = "wv", wo = "wo", bq = "bq", bk = "bk", bv = "bv", bo = "bo",

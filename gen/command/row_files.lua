@@ -2,7 +2,7 @@
 
 local host = require "host"
 local build = require "command.build"
-local json = require "json"
+local json = require "base.json"
 local must = require("command.errors").must
 local sweep = require "lab.sweep"
 

@@ -3,14 +3,14 @@
 local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
-local json = require "json"
+local json = require "base.json"
 local kernel = require "command.kernel"
 local ninja = require "command.ninja"
 local row_files = require "command.row_files"
 local slurm = require "command.slurm"
 local sweep = require "lab.sweep"
 local takes = require "command.takes"
-local words = require "words"
+local words = require "base.words"
 
 local must = errors.must
 

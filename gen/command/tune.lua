@@ -4,19 +4,19 @@ local host = require "host"
 local bench = require "lab.bench"
 local build = require "command.build"
 local check = require "command.check"
-local config = require "config"
-local cpu = require "cpu"
+local config = require "options.config"
+local cpu = require "machine.cpu"
 local errors = require "command.errors"
 local isas = require "isa.init"
-local json = require "json"
+local json = require "base.json"
 local kernel = require "command.kernel"
-local name = require "name"
+local name = require "options.name"
 local options = require "options.init"
 local takes = require "command.takes"
-local template = require "template"
+local template = require "base.template"
 local tune = require "lab.tune"
 local tuning = require "lab.tuning"
-local version = require "version"
+local version = require "base.version"
 
 local must = errors.must
 
@@ -397,7 +397,7 @@ end
 -- What a search has found, and how it is used.
 local function outcome(record, path, ratio, least)
   if record.tried == 0 then
-    return ("nothing was tried, the default is kept: in %.0f s there is no time for another; the least is --budget %ds\n")
+    return ("nothing was tried, the default is kept: %.0f s have no time for another; the least is --budget %ds\n")
       :format(record.seconds, math.ceil(least or 2 * record.seconds))
   end
   local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)

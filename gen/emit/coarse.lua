@@ -9,10 +9,10 @@
 -- Which words meet depends on their place in the sum alone: tiles of any size have the same bits. Where a sum
 -- overflows, or NaN or Inf were met, the tile is made again with sums in float32, which replace what was not finite.
 
-local choices = require "choices"
+local choices = require "base.choices"
 local epilogue = require "emit.epilogue"
 local gemm = require "emit.gemm"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = {}
 

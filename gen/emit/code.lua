@@ -1,11 +1,11 @@
 -- How the text of a kernel is cut into functions and loops: the one place that knows the unrolling
 -- levels. An emitter describes its work once; at the level `full` it comes out as straight code.
 
-local choices = require "choices"
-local expr = require "expr"
+local choices = require "base.choices"
+local expr = require "base.expr"
 local isas = require "isa.init"
-local tape = require "tape"
-local tiles = require "tiles"
+local tape = require "tape.init"
+local tiles = require "schedule.tiles"
 
 local M = {}
 local Code = {}

@@ -1,12 +1,12 @@
 -- The context of a head for one group of queries, O^T[dv][width] = V^T P, block by block of keys.
 
 local epilogue = require "emit.epilogue"
-local expr = require "expr"
+local expr = require "base.expr"
 local gemm = require "emit.gemm"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = {}
 

@@ -4,10 +4,10 @@
 -- B is loaded as vectors; how an element of A meets them is the way of the ISA's product. All accumulators
 -- stay in registers; K runs in steps of a literal block.
 
-local choices = require "choices"
-local expr = require "expr"
+local choices = require "base.choices"
+local expr = require "base.expr"
 local tiled = require "emit.tiled"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
 local M = {}

@@ -1,13 +1,13 @@
 -- One head for one group of queries: scores, softmax and context over the tiles of keys that the group sees.
 
 local context = require "emit.context"
-local exp = require "emit.exp"
-local expr = require "expr"
+local exp = require "tape.exp"
+local expr = require "base.expr"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
 local tiled = require "emit.tiled"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = {}
 

@@ -1,11 +1,11 @@
 -- The biases of a mask for a group of queries, as gen/score/mask.lua reads them: in base 2, and -inf where a key is not
 -- seen.
 
-local expr = require "expr"
+local expr = require "base.expr"
 local mask = require "score.mask"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
-local types = require "types"
+local types = require "machine.types"
 
 local M = {}
 

@@ -1,8 +1,8 @@
 -- The peak of a core, by number type: a loop of products that do not wait for each other.
 
-local expr = require "expr"
-local tape = require "tape"
-local tiles = require "tiles"
+local expr = require "base.expr"
+local tape = require "tape.init"
+local tiles = require "schedule.tiles"
 
 local M = {}
 

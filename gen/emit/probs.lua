@@ -1,11 +1,11 @@
 -- What configs return of each query and key of a head: scores, or the attention weights.
 
-local expr = require "expr"
+local expr = require "base.expr"
 local score = require "score.init"
 local stat = require "emit.stats".at
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
-local types = require "types"
+local types = require "machine.types"
 
 local M = {}
 

@@ -1,14 +1,14 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
-local choices = require "choices"
+local choices = require "base.choices"
 local coarse = require "emit.coarse"
 local epilogue = require "emit.epilogue"
-local expr = require "expr"
+local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
 local tiled = require "emit.tiled"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = {}
 

@@ -2,7 +2,7 @@
 -- to even, four or two in a word. What is not finite makes the scale NaN, and so all that a row is multiplied into. A
 -- largest number below 2^-100 counts as that, for 127 over it might be infinite.
 
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 
 local M = {}

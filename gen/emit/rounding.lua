@@ -1,7 +1,7 @@
 -- Rounding of a product's operands where they are made: once, and not wherever they are read.
 
 local context = require "emit.context"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 
 local M = {}

@@ -1,7 +1,7 @@
 -- A few results that a compiler's flags change first: what the file's arithmetic must come to.
 
-local exp = require "emit.exp"
-local tape = require "tape"
+local exp = require "tape.exp"
+local tape = require "tape.init"
 
 local M = {}
 

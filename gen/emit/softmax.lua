@@ -9,15 +9,15 @@
 -- Where a product has an op for it, weights are made as pairs of bfloat16 at once (isa/powers.lua). Their scores start
 -- at zero, and an FMA subtracts m and makes the logarithms in fixed point of them.
 
-local choices = require "choices"
+local choices = require "base.choices"
 local epilogue = require "emit.epilogue"
-local exp = require "emit.exp"
+local exp = require "tape.exp"
 local gemm = require "emit.gemm"
 local powers = require "isa.powers"
 local stat = require "emit.stats".at
 local tiled = require "emit.tiled"
-local tiles = require "tiles"
-local types = require "types"
+local tiles = require "schedule.tiles"
+local types = require "machine.types"
 
 local M = {}
 

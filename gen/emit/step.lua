@@ -1,11 +1,12 @@
--- The heads that share keys and values, for one query: scores, softmax and context, where a plan has steps (step.lua).
+-- The heads that share keys and values, for one query: scores, softmax and context, where a plan has steps
+-- (schedule/step.lua).
 --
 -- All keys that the query sees, `first` to stop - 1, have a weight in memory, and the maximum is that of all of them
 -- before the first weight is made. So nothing is done again, and no other key or value is read by a sum.
 
 local epilogue = require "emit.epilogue"
-local exp = require "emit.exp"
-local expr = require "expr"
+local exp = require "tape.exp"
+local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
 local mask = require "emit.mask"
@@ -13,9 +14,9 @@ local probs = require "emit.probs"
 local product_of = require "emit.product"
 local score = require "score.init"
 local softmax = require "emit.softmax"
-local step_of = require "step"
+local step_of = require "schedule.step"
 local transpose = require "emit.transpose"
-local types = require "types"
+local types = require "machine.types"
 local widening = require "emit.widening"
 
 local M = {}

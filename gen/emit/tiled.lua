@@ -1,14 +1,14 @@
 -- Blocks of a matrix product in tile registers: two by two tiles of sums at most, K steps of as many words as a row of
--- a tile has. Operand A lies in rows of words, or in blocks of them (tiles.lua), B in rows of vectors; what is behind
--- the last K step is zeros in both, and rows of A that nobody asks for may be anything. The sums are left in a small
--- buffer, whose vectors an epilogue reads.
+-- a tile has. Operand A lies in rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors; what is
+-- behind the last K step is zeros in both, and rows of A that nobody asks for may be anything. The sums are left in a
+-- small buffer, whose vectors an epilogue reads.
 --
 -- Tile registers and vectors work at the same time, as far as a core sees both ahead: so the products of one block may
 -- be recorded beside the epilogue of the one before, a tile here and a few rows there.
 
-local choices = require "choices"
-local expr = require "expr"
-local tiles = require "tiles"
+local choices = require "base.choices"
+local expr = require "base.expr"
+local tiles = require "schedule.tiles"
 
 local M = {}
 

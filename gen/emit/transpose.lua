@@ -2,7 +2,7 @@
 -- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors; the sums of lanes in as many; and
 -- matrices of a group in squares, from rows to lanes and back.
 
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = {}
 
@@ -58,8 +58,9 @@ end
 local function word_at(x, column) return x.words and tiles.word_at(x.words, column) or column end
 
 -- X[q][d] of one group -> XT[d][width], zeros in the lanes without a query. from: p, row (floats from row to row),
--- columns (d), range of those that are read, if not of all, words, scale, if there is one; of what is no X also letter, in the text; load, the op that reads it;
--- none, what lanes without a query have; change(w, name, x), what becomes of a vector of XT.
+-- columns (d), range of those that are read, if not of all, words, scale, if there is one; of what is no X also letter,
+-- in the text; load, the op that reads it; none, what lanes without a query have; change(w, name, x), what becomes of a
+-- vector of XT.
 function M.panel(K, label, group, from, xt)
   local t, isa = K.t, K.plan.isa
   local lanes, d, ld, letter, load = isa.lanes, from.columns, from.row, from.letter or "X", from.load or "load"

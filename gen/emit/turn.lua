@@ -1,10 +1,10 @@
--- The code of turn.lua: rows of K with lanes over columns, where they were projected, and queries of a group with
+-- The code of graph/turn.lua: rows of K with lanes over columns, where they were projected, and queries of a group with
 -- lanes over queries, where their scores read them.
 
-local expr = require "expr"
-local graph = require "graph"
+local expr = require "base.expr"
+local graph = require "graph.init"
 local transpose = require "emit.transpose"
-local turn_of = require "turn"
+local turn_of = require "graph.turn"
 
 local M = {}
 

@@ -10,7 +10,7 @@
 #include "mhagen.h"
 #include "tensors.h"
 
-/* In the order of mhagen_matrix, as gen/pack.lua names them. */
+/* In the order of mhagen_matrix, as gen/plan/pack.lua names them. */
 static const char *const matrices[] = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "slopes", "sink_logits",
                                        "q_norm", "k_norm", "rope_cos", "rope_sin"};
 _Static_assert(sizeof matrices / sizeof *matrices == MHAGEN_MATRICES, "a name for each matrix");
@@ -93,10 +93,10 @@ static int read_fill(lua_State *L, mhagen_pack_fill *fill, mhagen_pack_term *ter
   return fill->terms;
 }
 
-/* That of gen/fingerprint.lua. */
+/* That of gen/base/fingerprint.lua. */
 static uint64_t fingerprint_of(const char *text) { return strtoull(text, NULL, 16); }
 
-/* pack(packing, weights) -> memory with the packed weights. packing: what gen/pack.lua's M.packing returns.
+/* pack(packing, weights) -> memory with the packed weights. packing: what gen/plan/pack.lua's M.packing returns.
  * weights: memory by the names of matrices, and in_out = true where they lie so. */
 static int host_pack(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);

@@ -7,7 +7,7 @@
 
 local ops = require "isa.ops"
 local derived = require "isa.derived"
-local types = require "types"
+local types = require "machine.types"
 
 local M = {}
 
@@ -99,9 +99,10 @@ local of_group = {
   [2] = { held = types.short_words, declared = four .. two, words = "short_words", lane_words = "lane_short_words" },
 }
 
--- That of words of bytes, whose sums are integers; has also quant, how weights are packed (pack.lua), scales, their
--- type, words and lane_words, the ops that make words, declared, what C has to know of these, widens, and unsigned: the
--- bytes of A are 128 more. With `part` words of A have two numbers, and those of B become two such words in turn.
+-- That of words of bytes, whose sums are integers; has also quant, how weights are packed (plan/pack.lua), scales,
+-- their type, words and lane_words, the ops that make words, declared, what C has to know of these, widens, and
+-- unsigned: the bytes of A are 128 more. With `part` words of A have two numbers, and those of B become two such words
+-- in turn.
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   local a = of_group[row.group]
@@ -134,7 +135,7 @@ end
 local DEEP = 2 -- words of a row that a product of blocks takes
 
 -- A product of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
--- columns, and an instruction takes `deep` words of each; see blocks.lua.
+-- columns, and an instruction takes `deep` words of each; see rewrite/blocks.lua.
 function M.by_blocks(isa, product)
   local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].blocks
   return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = product })

@@ -1,18 +1,18 @@
 -- Benchmarks: the files of a benchmark besides those of the kernel, the meaning of its output, and a row of
 -- results as text or JSON.
 
-local config = require "config"
-local cpu = require "cpu"
-local cprint = require "cprint"
-local floor = require "floor"
+local config = require "options.config"
+local cpu = require "machine.cpu"
+local cprint = require "tape.cprint"
+local floor = require "plan.floor"
 local isas = require "isa.init"
-local json = require "json"
+local json = require "base.json"
 local peak = require "emit.peak"
 local results = require "lab.results"
-local tape = require "tape"
-local template = require "template"
-local types = require "types"
-local version = require "version"
+local tape = require "tape.init"
+local template = require "base.template"
+local types = require "machine.types"
+local version = require "base.version"
 
 local M = {}
 
@@ -91,8 +91,8 @@ local function rounded(fraction) return math.floor(fraction * 1e4 + 0.5) / 1e4 e
 local OTHER = "other" -- control, and what is of no phase
 
 -- The fraction of time in each phase, from a program's output and symbols: { order = names, and the fractions by
--- them, ticks = how many samples they are of }. The tape knows of which phases a function is a part: those of the kernel, and in attention what is done
--- there.
+-- them, ticks = how many samples they are of }. The tape knows of which phases a function is a part: those of the
+-- kernel, and in attention what is done there.
 function M.phases(recorded, output, symbols)
   local of, order, count, total = {}, {}, {}, 0
   local function add(phase)
@@ -281,7 +281,7 @@ function M.text(row)
     100 * row.fraction, row.multiplied, row.threads, plural, row.peak_gflops,
     row.disturbed and ("; the machine was disturbed, the peak down to %.1f"):format(row.peak_low or 0) or "")
   if row.of_floor and not row.of_floor.core then
-    line("floor", "not known: gen/cpu.lua has no row of this core")
+    line("floor", "not known: gen/machine/cpu.lua has no row of this core")
   elseif row.of_floor then
     local parts = {}
     for i, phase in ipairs(row.of_floor.order) do

@@ -1,9 +1,9 @@
 -- Measured configs as data: reads lines of JSON as checked rows with columns, filters and orders rows, and
 -- compares two sweeps. The report shows them.
 
-local json = require "json"
-local config = require "config"
-local grammar = require "name"
+local json = require "base.json"
+local config = require "options.config"
+local grammar = require "options.name"
 local results = require "lab.results"
 
 local M = {}

@@ -1,10 +1,10 @@
 -- A sweep as people read it: tables for a terminal, and one HTML page that opens anywhere.
 
 local host = require "host"
-local json = require "json"
+local json = require "base.json"
 local measured = require "lab.measured"
-local template = require "template"
-local version = require "version"
+local template = require "base.template"
+local version = require "base.version"
 
 local columns = measured.columns
 

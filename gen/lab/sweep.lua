@@ -6,18 +6,18 @@
 --   settings.json    what else the results depend on: the compiler, the launcher, ...
 --   invalid.txt      configs of the grid that are refused, and why
 --   common/ARCH/     the compiled files that all programs for an architecture share
---   configs/ID/      config.lua, the C, the program, and after each step STEP.row
+--   configs/ID/      options/config.lua, the C, the program, and after each step STEP.row
 --   results.jsonl, results.csv
 --
 -- and for a sweep on a cluster the files that gen/command/slurm.lua names.
 
 local bench = require "lab.bench"
-local config = require "config"
-local json = require "json"
-local name = require "name"
+local config = require "options.config"
+local json = require "base.json"
+local name = require "options.name"
 local results = require "lab.results"
-local template = require "template"
-local version = require "version"
+local template = require "base.template"
+local version = require "base.version"
 
 local M = {}
 
@@ -190,7 +190,7 @@ end
 
 -- ---- the files of a plan ----
 
--- The text of config.lua: the config, one key a line.
+-- The text of options/config.lua: the config, one key a line.
 function M.config_file(cfg)
   local words = {}
   for key, text in config.canonical(cfg):gmatch("(%S-)=(%S+)") do

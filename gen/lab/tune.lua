@@ -6,9 +6,9 @@
 -- left (successive halving: Jamieson and Talwalkar, 2016). The next generation joins the changes that
 -- have helped, and adds what the model ranks next.
 
-local config = require "config"
-local generate = require "generate"
-local plan_of = require "plan"
+local config = require "options.config"
+local generate = require "kernel.generate"
+local plan_of = require "plan.init"
 local same = require "lab.same"
 
 local M = {}
@@ -18,7 +18,7 @@ local M = {}
 local function tile_rows(cfg, order) return plan_of.product(cfg).rows[order] end
 
 -- The keys that are searched, and their values: a list, or a function of the config. Keys that would cost
--- accuracy (longer chains, see choices.lua) are not here.
+-- accuracy (longer chains, see base/choices.lua) are not here.
 local function rows_of(order)
   return function(cfg)
     local values = {}
@@ -81,8 +81,8 @@ local function generate_one(candidate, lab)
   end)
 end
 
--- base: the words of the config to tune; lab: as below. Returns make(changes), which makes a candidate { words, changes, cfg,
--- cost }, or nil if the generator refuses the schedule; and the dimensions that base leaves open.
+-- base: the words of the config to tune; lab: as below. Returns make(changes), which makes a candidate { words,
+-- changes, cfg, cost }, or nil if the generator refuses the schedule; and the dimensions that base leaves open.
 local function space(base, lab)
   local fixed = {}
   for _, word in ipairs(base) do fixed[word:match("^[^=]*")] = true end

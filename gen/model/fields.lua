@@ -1,7 +1,7 @@
 -- The fields of a model's config, which may be wrong: each is asked for by its name and kind, and one that is
 -- missing, or of another kind, is an error that names the file and the field.
 
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 M.__index = M

@@ -3,7 +3,7 @@
 
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
-local words = require "words"
+local words = require "base.words"
 
 -- Kinds of values: how string.unpack calls those of one size.
 local formats = { [0] = "I1", "i1", "I2", "i2", "I4", "i4", "f", "I1", nil, nil, "I8", "i8", "d" }

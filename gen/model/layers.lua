@@ -1,11 +1,11 @@
 -- The attention layers of a model: for each a list of key=value, and which parts of which tensors its weights are.
 
 local families = require "model.families"
-local pack = require "pack"
+local pack = require "plan.pack"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
-local turn_of = require "turn"
-local words = require "words"
+local turn_of = require "graph.turn"
+local words = require "base.words"
 
 local M = {}
 

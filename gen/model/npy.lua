@@ -2,7 +2,7 @@
 
 local cursor = require "model.cursor"
 local tensors = require "model.tensors"
-local words = require "words"
+local words = require "base.words"
 
 local types = { ["<f8"] = "F64", ["<f4"] = "F32", ["<f2"] = "F16" }
 local LONGEST = 1 << 16 -- bytes of the header

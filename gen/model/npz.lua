@@ -3,7 +3,7 @@
 local cursor = require "model.cursor"
 local npy = require "model.npy"
 local tensors = require "model.tensors"
-local words = require "words"
+local words = require "base.words"
 
 local END, WIDE_END, WIDE_PLACE, ENTRY, FILE = "PK\5\6", "PK\6\6", "PK\6\7", "PK\1\2", "PK\3\4"
 local END_BYTES, WIDE_PLACE_BYTES, COMMENT = 22, 20, 0xffff -- the last: the most of a comment

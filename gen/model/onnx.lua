@@ -4,7 +4,7 @@
 local cursor = require "model.cursor"
 local protobuf = require "model.protobuf"
 local tensors = require "model.tensors"
-local words = require "words"
+local words = require "base.words"
 
 -- ---- messages, by the numbers of onnx.proto ----
 

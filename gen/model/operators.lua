@@ -8,9 +8,9 @@
 
 local fields = require "model.fields"
 local layers = require "model.layers"
-local pack = require "pack"
+local pack = require "plan.pack"
 local tensors = require "model.tensors"
-local words = require "words"
+local words = require "base.words"
 
 local HOPS = 4 -- of Identity before a constant
 

@@ -6,7 +6,7 @@
 -- read), "ints" (a list, packed or not) and other messages. How deep messages lie in each other is up to these tables,
 -- not to the file.
 
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 

@@ -2,7 +2,7 @@
 -- `rope_scaling` (or rope_parameters) of their configs: { factor =, divide = of (turns, places) to new turns }. Cosines
 -- and sines are multiplied by the factor; turns[i] is the part of a turn of pair i - 1 from place to place.
 
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 

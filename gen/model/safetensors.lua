@@ -2,9 +2,9 @@
 -- then the numbers, without gaps.
 
 local cursor = require "model.cursor"
-local json = require "json"
+local json = require "base.json"
 local tensors = require "model.tensors"
-local words = require "words"
+local words = require "base.words"
 
 local LONGEST = 100000000 -- bytes of JSON, by the format
 

@@ -1,7 +1,7 @@
 -- The tensors that a file says it has, as the readers of all formats return them:
 -- { name, type = as the host's type_size knows it, or another, shape = { outermost, .. }, at = byte, path, file }.
 
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 

@@ -1,7 +1,7 @@
 -- What stands beside the kernels of a model as C: the table of its layers, and packed weights that can be linked.
 
-local template = require "template"
-local version = require "version"
+local template = require "base.template"
+local version = require "base.version"
 
 local M = {}
 

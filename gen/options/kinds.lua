@@ -14,7 +14,7 @@
 
 local closest = require "options.closest"
 local identifier = require "options.identifier"
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 

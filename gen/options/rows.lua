@@ -35,10 +35,10 @@
 --               the default), or mostly small and sometimes large. tiny: the value of a tiny shape; twice,
 --               with: keys to double and to set, so that the option has an effect
 
-local cpu = require "cpu"
+local cpu = require "machine.cpu"
 local isas = require "isa.init"
 local kinds = require "options.kinds"
-local types = require "types"
+local types = require "machine.types"
 
 -- What any ISA allows; what the one of a config allows, the plan knows.
 local isa_names, machines, most_rows, most_vectors = {}, {}, 0, 0

@@ -1,10 +1,8 @@
--- The options for people and for tools: the tables of --help and of docs/config.md, what `schema` prints, and
--- a config in words.
+-- The options for people and for tools: the tables of --help and of docs/config.md, and the output of `schema`.
 
-local graph = require "graph"
-local json = require "json"
+local json = require "base.json"
 local options = require "options.init"
-local words = require "words"
+local words = require "base.words"
 
 local M = {}
 
@@ -57,7 +55,11 @@ function M.help() return listing() .. "\n" end
 function M.short_help()
   local lines, others, planned = { "Config keys that must be there:" }, {}, {}
   for _, row in ipairs(options.list) do
-    if row.required then lines[#lines + 1] = key_lines(row) else table.insert(row.planned and planned or others, row.key) end
+    if row.required then
+      lines[#lines + 1] = key_lines(row)
+    else
+      table.insert(row.planned and planned or others, row.key)
+    end
   end
   lines[#lines + 1] = words.hung("Others: ", table.concat(others, ", "), 2)
   lines[#lines + 1] = words.hung("Schedule keys: ", table.concat(planned, ", "), 2)
@@ -120,7 +122,8 @@ end
 -- An object has its keys in this order; functions are left out.
 local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices", "letters",
                 "machines", "groups",
-                "required", "example", "default", "same_as", "computed", "formula", "also", "near", "native", "divides", "even", "within",
+                "required", "example", "default", "same_as", "computed", "formula", "also", "near", "native", "divides",
+                "even", "within",
                 "multiple", "least", "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number",
                 "pointer", "aligned", "input", "letter", "bytes", "most", "less", "args", "weights", "fill", "draw" }
 
@@ -134,36 +137,6 @@ function M.json()
     end
   end
   return json.encode({ options = list, always = options.always }, { keyorder = order }) .. "\n"
-end
-
--- The extents of q, k, v or y of a batch entry; the heads first, where the layout has them so.
-local function extents(cfg, name)
-  local tensor = graph.unprojected(cfg, name == "y" and "o" or name)
-  local rows = (name == "q" or name == "y") and cfg.seq or options.key_rows(cfg)
-  if not tensor or cfg.layout == "bshd" then return ("[%d][%d]"):format(rows, graph.row(cfg, name)) end
-  return ("[%d][%d][%d]"):format(tensor.heads, rows, tensor.width)
-end
-
-local WIDTH = 100 -- of a line of generated text
-
--- A list with commas, in lines that each begin with `newline`.
-local function in_lines(list, newline)
-  local all = {}
-  for i, item in ipairs(list) do all[i] = item .. (i < #list and "," or "") end
-  return newline .. table.concat(words.filled(all, WIDTH - #newline), newline)
-end
-
--- A config in words: in one line, or with `newline` before each line of the options.
-function M.shape(cfg, newline)
-  local inputs, k, v = "x" .. extents(cfg, "q"), extents(cfg, "k"), extents(cfg, "v")
-  if cfg.attention == "cross" then
-    inputs = ("q%s, %s and v%s"):format(extents(cfg, "q"), k == v and "k" or "k" .. k, v)
-  end
-  local heads = cfg.dk == cfg.dv and tostring(cfg.dk) or ("%d, values of %d"):format(cfg.dk, cfg.dv)
-  local more = options.words(cfg)
-  return ("%s -> y%s, %d head%s of %s%s"):format(inputs, extents(cfg, "y"), cfg.h,
-    cfg.h > 1 and "s" or "", heads, #more == 0 and "" or newline and in_lines(more, newline)
-      or "; " .. table.concat(more, ", "))
 end
 
 return M

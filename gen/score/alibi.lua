@@ -6,7 +6,7 @@
 -- does matter, and distances are to the place of the query. The slopes are positive as a rule, so that scores rise
 -- with the key, and `rise` makes up for a first tile that is far behind.
 
-local types = require "types"
+local types = require "machine.types"
 
 -- The slopes of the paper: for h a power of two 2^(-8/h), 2^(-16/h), ..; else those of the largest power below h, and
 -- then every second one of twice as many.

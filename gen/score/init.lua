@@ -25,10 +25,10 @@
 -- a row with a rise at.final, the vector of the last keys that are seen, and at.origin, the same, but beside an extra
 -- score or before a change the places of the queries. Scores are in base 2: log2(e) times those of the formula.
 
-local expr = require "expr"
+local expr = require "base.expr"
 local mask = require "score.mask"
 local past = require "score.past"
-local tape = require "tape"
+local tape = require "tape.init"
 local window = require "score.window"
 
 local M = {}

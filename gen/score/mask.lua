@@ -2,7 +2,7 @@
 -- where a truth is 0 or a number that is added to scores is -inf. emit/mask.lua makes biases of either, in base 2:
 -- [key][lanes of a group] where the array has queries and these are lanes, else [key].
 
-local types = require "types"
+local types = require "machine.types"
 
 local M = {}
 

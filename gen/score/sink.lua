@@ -1,6 +1,6 @@
 -- sink: a logit of each head that takes weight and has no value, as in gpt-oss; zeros are PyTorch's add_zero_attn.
 
-local types = require "types"
+local types = require "machine.types"
 
 return {
   key = "sink",

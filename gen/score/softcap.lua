@@ -4,8 +4,8 @@
 -- cap - 2 * cap / (1 + exp(2 |y|)) with the sign of s. Both have the error of a few roundings; NaN stays NaN, and
 -- an infinite score becomes the cap.
 
-local exp = require "emit.exp"
-local types = require "types"
+local exp = require "tape.exp"
+local types = require "machine.types"
 
 -- Up to here the polynomial is taken, and there its error is 3e-9 of the score: minimax for (tanh(y) / y - 1) / z,
 -- highest power first.

@@ -1,8 +1,8 @@
 -- Weights that are applied to a group of queries, whose lanes are queries: C[cols][width] = A B + bias, for all heads
 -- of a block at once or (per = "head") for each. The weights are packed in tiles as high as those of C. Attention does
--- it; groups.lua has the tiles.
+-- it; schedule/groups.lua has the tiles.
 
-local graph = require "graph"
+local graph = require "graph.init"
 local product_of = require "emit.product"
 
 local M = {}

@@ -1,9 +1,9 @@
 -- The context of each query as a row of words, as an output product of tile registers takes it: of all heads together,
 -- which tasks of attention have apart, with lanes over queries. Zeros are behind each row.
 
-local graph = require "graph"
-local groups = require "groups"
-local tiles = require "tiles"
+local graph = require "graph.init"
+local groups = require "schedule.groups"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 
 local M = { phase = "context_rows", title = "context in rows" }

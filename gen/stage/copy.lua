@@ -2,13 +2,13 @@
 -- tiles of keys may touch more rows than there are, and keys may be turned. Else attention reads them where they are.
 -- And inputs that a cache keeps.
 
-local expr = require "expr"
-local graph = require "graph"
-local paired = require "paired"
+local expr = require "base.expr"
+local graph = require "graph.init"
+local paired = require "rewrite.paired"
 local project = require "stage.project"
 local score = require "score.init"
-local tiles = require "tiles"
-local turn_of = require "turn"
+local tiles = require "schedule.tiles"
+local turn_of = require "graph.turn"
 local turning = require "emit.turn"
 local widening = require "emit.widening"
 

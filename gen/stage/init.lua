@@ -2,13 +2,13 @@
 --
 --   plan(plan, stage)          fills in the tiles; returns their cost
 --   stays_near(plan, width, bytes)   whether several heads may be projected together, if it minds
---   sections(plan, stage, add) what memory it needs (memory.lua)
---   fills(pack, stage)         how its weights are packed (pack.lua)
+--   sections(plan, stage, add) what memory it needs (schedule/memory.lua)
+--   fills(pack, stage)         how its weights are packed (plan/pack.lua)
 --   phase, title, per          where it is in the order: phase of tasks, title in the text, per = "heads" if it is
 --                              done for each block of heads; without a phase another stage does it
---   axes(plan, stage), emit(K, place, stage, item, i, ...)   its tasks and their work (walk.lua)
+--   axes(plan, stage), emit(K, place, stage, item, i, ...)   its tasks and their work (plan/walk.lua)
 --   cycles(plan, stage)        of a batch entry, at one FMA of a full vector a cycle
---   statements(count, plan, stage)   an estimate of its code (budget.lua)
+--   statements(count, plan, stage)   an estimate of its code (plan/budget.lua)
 --   error                      by how much the error of the result is larger, where it is
 --   stack(plan, stage)         bytes of vectors that straight code keeps on the stack
 --   describe(plan, stage)      lines { name, text }

@@ -3,14 +3,14 @@
 -- whose lanes each alone would leave idle. What is projected stays a tensor of its own (part.lua), whose rows are
 -- columns of the product's. A tile of rows is a task.
 
-local choices = require "choices"
-local fetch = require "fetch"
-local graph = require "graph"
+local choices = require "base.choices"
+local fetch = require "schedule.fetch"
+local graph = require "graph.init"
 local product_of = require "emit.product"
 local project = require "stage.project"
 local quadrants = require "stage.quadrants"
 local score = require "score.init"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = { phase = project.phase, title = project.title, per = project.per, statements = project.statements }
 

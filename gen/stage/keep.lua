@@ -2,7 +2,7 @@
 -- made, or from an input. int8 has a scale for each row of a head, the largest magnitude over 127. A row with NaN or
 -- Inf has the scale NaN.
 
-local graph = require "graph"
+local graph = require "graph.init"
 local project = require "stage.project"
 local transpose = require "emit.transpose"
 

@@ -1,10 +1,10 @@
 -- K of a block of heads, with zeros behind the words of each row, where its rows are no whole ones of tile registers: a
 -- word of another head there would meet zeros of Q, but may be infinite.
 
-local graph = require "graph"
+local graph = require "graph.init"
 local project = require "stage.project"
 local score = require "score.init"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = { phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once }
 

@@ -1,8 +1,8 @@
 -- Inputs in pairs: rows of X, K and V as the products of pairs read them, zeros behind each row.
 
-local expr = require "expr"
-local inputs = require "inputs"
-local tiles = require "tiles"
+local expr = require "base.expr"
+local inputs = require "graph.inputs"
+local tiles = require "schedule.tiles"
 
 local M = { phase = "narrow", title = "inputs in pairs" }
 

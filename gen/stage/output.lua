@@ -1,11 +1,11 @@
 -- Y = O Wo + bo, one product over the context of all heads: panels of Wo by blocks of groups of queries.
 
-local choices = require "choices"
-local fetch = require "fetch"
+local choices = require "base.choices"
+local fetch = require "schedule.fetch"
 local product_of = require "emit.product"
-local memory = require "memory"
-local tiles = require "tiles"
-local words = require "words"
+local memory = require "schedule.memory"
+local tiles = require "schedule.tiles"
+local words = require "base.words"
 
 local M = { phase = "output", title = "output" }
 

@@ -1,7 +1,7 @@
 -- One of the projections that are made as one product (joint.lua): where its columns are, and how they are packed.
 
-local graph = require "graph"
-local words = require "words"
+local graph = require "graph.init"
+local words = require "base.words"
 
 local M = {}
 

@@ -1,17 +1,17 @@
 -- What is projected of a block of heads with lanes over columns: K[key][hb*dk] = X Wk + bk, V likewise, and Q.
 
-local choices = require "choices"
-local expr = require "expr"
-local fetch = require "fetch"
-local graph = require "graph"
+local choices = require "base.choices"
+local expr = require "base.expr"
+local fetch = require "schedule.fetch"
+local graph = require "graph.init"
 local isas = require "isa.init"
-local memory = require "memory"
+local memory = require "schedule.memory"
 local product_of = require "emit.product"
 local score = require "score.init"
-local tiles = require "tiles"
-local turn_of = require "turn"
+local tiles = require "schedule.tiles"
+local turn_of = require "graph.turn"
 local turning = require "emit.turn"
-local words = require "words"
+local words = require "base.words"
 
 local M = { phase = "keys_values", title = "keys and values", per = "heads" }
 

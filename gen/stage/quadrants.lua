@@ -9,11 +9,11 @@
 --
 -- A row of C then depends on two rows of A. It is done where no result is finite anyway if either row is not.
 
-local choices = require "choices"
-local graph = require "graph"
+local choices = require "base.choices"
+local graph = require "graph.init"
 local product_of = require "emit.product"
 local project = require "stage.project"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once,
             statements = project.statements,
@@ -52,7 +52,7 @@ M.choice = { "quadrants", "projections by seven products of quadrants",
 function M.asked(plan) return plan.cfg.strassen end
 
 -- Whether a projection is made so. An infinite input makes all results of self-attention infinite or NaN, but not its
--- weights and scores; of a key of its own see fold.lua.
+-- weights and scores; of a key of its own see rewrite/fold.lua.
 local function applies(plan, stage)
   local cfg = plan.cfg
   if stage.kind ~= "project" or stage.merged or stage.c.pairs or stage.rows % 2 > 0 or stage.steps % 2 > 0

@@ -1,8 +1,8 @@
 -- Rows of X, K and V as integers times a scale for each: words of four or two, zeros behind each row.
 
-local inputs = require "inputs"
+local inputs = require "graph.inputs"
 local quantize = require "emit.quantize"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = { phase = "quantize", title = "inputs in int8" }
 

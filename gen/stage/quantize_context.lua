@@ -2,20 +2,11 @@
 -- attention have apart. Lanes are queries here as there, and a word has four rows, or two; what steps make are rows of
 -- queries, as X has them.
 
-local groups = require "groups"
+local groups = require "schedule.groups"
 local quantize = require "emit.quantize"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = { phase = "quantize_context", title = "context in int8" }
-
--- The tensor that is made of context a, of so many numbers for each query.
-function M.made_of(plan, a, count)
-  local to = { name = "context_words", scales = "context_scales", at = a.at, scaled = a.at }
-  if a.at == "rows" then
-    tiles.lay(to, plan.product, plan.cfg.seq, tiles.round_up(tiles.words(plan.product, count), plan.isa.lanes))
-  end
-  return to
-end
 
 function M.sections(plan, stage, add)
   if stage.to.at == "rows" then

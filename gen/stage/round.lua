@@ -1,10 +1,10 @@
 -- Operands A rounded to their type once, as float32, where products are those of float32: else each tile would round
 -- the rows that it reads. Inputs become copies in front of the projections; what a product makes is rounded as it ends,
--- weights as they are packed (pack.lua).
+-- weights as they are packed (plan/pack.lua).
 
-local choices = require "choices"
-local graph = require "graph"
-local inputs = require "inputs"
+local choices = require "base.choices"
+local graph = require "graph.init"
+local inputs = require "graph.inputs"
 local quadrants = require "stage.quadrants"
 
 local M = { phase = "round", title = "inputs, rounded" }

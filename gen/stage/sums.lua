@@ -1,7 +1,7 @@
 -- The sums of the quadrants of X, where projections are made of quadrants (quadrants.lua), for some of their
 -- rows: S1 S2 above S3 S4.
 
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 
 local M = { phase = "sums" }
 

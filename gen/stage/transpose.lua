@@ -1,7 +1,7 @@
 -- X of each group of queries, transposed: XT[d_model][group width], for products whose lanes are queries.
 
-local groups = require "groups"
-local tiles = require "tiles"
+local groups = require "schedule.groups"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 
 local M = { phase = "transpose", title = "transpose" }

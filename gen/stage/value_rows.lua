@@ -2,10 +2,10 @@
 -- words, which two keys have. Zeros are behind the words of the last keys. Blocks of words behind those that a run has
 -- are left as they are, for no tile reads them.
 
-local graph = require "graph"
+local graph = require "graph.init"
 local project = require "stage.project"
 local score = require "score.init"
-local tiles = require "tiles"
+local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 
 local M = { phase = "value_rows", title = "rows of V", per = "heads" }

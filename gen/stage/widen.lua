@@ -1,7 +1,7 @@
 -- Inputs of a smaller type, widened to float32 once: as all other stages read them.
 
-local graph = require "graph"
-local inputs = require "inputs"
+local graph = require "graph.init"
+local inputs = require "graph.inputs"
 local options = require "options.init"
 
 local M = { phase = "widen", title = "inputs in float32" }

@@ -1,6 +1,6 @@
 -- An element of A in every lane, times vectors of B: any ISA.
 
-local choices = require "choices"
+local choices = require "base.choices"
 
 local function nothing() end
 

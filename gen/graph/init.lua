@@ -1,0 +1,212 @@
+-- The kernel as a list of stages over tensors, as the formula says it; rewrites and the plan change the list. What
+-- is not projected has no stage: attention reads the input, or writes y.
+--
+-- A tensor: name; at = "input", "wide" (the same in float32), "workspace" (of a block of heads), "cache" (likewise),
+-- "lanes" (with lanes over queries, group after group) or "rows" (of all heads); row = numbers from row to row, head =
+-- from head to head, both of what scores and context read and of such rows; of an input that has heads also heads and
+-- width, their number and their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an
+-- input does: nothing may be read or written behind its rows; type, where that is smaller than float32, and scales, the
+-- section with those of its rows; columns, of its own where a row has those of other tensors beside it; passing: of
+-- rows in the workspace that only wait to be kept in such a cache; of operands in pairs (rewrite/paired.lua) pairs,
+-- along which they lie, and in_place, whether they become so where float32 was.
+--
+-- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
+-- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;
+-- weights and bias, matrices as they are packed:
+--   { text, a, b = a matrix or the product of two, a_flipped and b_flipped where they are transposed, inner = columns
+--     of a in that product, along = "column", "row" or "first": what moves on by `width` from one of its `heads`
+--     heads to the next },
+-- and the scale of both; behind, an integer of a place: c has so many rows before those of this product; fill: it is
+-- no part of a run; of keys also turn, what is done to their rows (graph/turn.lua), which attention has for its
+-- queries. Keys and values have h_kv heads, each of which h / h_kv heads of queries share.
+
+local kinds = require "options.kinds"
+local options = require "options.init"
+local score = require "score.init"
+local turn_of = require "graph.turn"
+local types = require "machine.types"
+
+local M = {}
+
+local function input(name, width) return { name = name, at = "input", row = width, head = 0 } end
+
+local function macs(stage) return 1.0 * stage.heads * stage.rows * stage.cols * stage.steps end
+
+-- The multiply-adds of a run.
+function M.macs(list)
+  local sum = 0.0
+  for _, stage in ipairs(list) do sum = sum + (stage.fill and 0.0 or stage:macs()) end
+  return sum
+end
+
+-- A product of `rows` rows, its matrix `width` columns wide for each head.
+function M.product(stage)
+  stage.kind, stage.macs, stage.scale = stage.kind or "project", macs, stage.scale or 1.0
+  return stage
+end
+
+-- Of the heads of a stage or matrix, those in a block of heads.
+function M.in_block(plan, of) return of.heads // plan.head_blocks end
+
+-- A list with other stages in the place of some: edits { [name] = list }.
+function M.edited(list, edits)
+  local out = {}
+  for _, stage in ipairs(list) do
+    local there = edits[stage.name] or { stage }
+    table.move(there, 1, #there, #out + 1, out)
+  end
+  return out
+end
+
+-- A stage with other fields.
+function M.with(stage, fields)
+  local copy = {}
+  for key, value in pairs(stage) do copy[key] = value end
+  for key, value in pairs(fields) do copy[key] = value end
+  return copy
+end
+
+function M.find(list, name)
+  for _, stage in ipairs(list) do
+    if stage.name == name then return stage end
+  end
+end
+
+-- The stage of that name if it projects, or nil.
+function M.projection(list, name)
+  local stage = M.find(list, name)
+  return stage and stage.kind ~= "copy" and stage or nil
+end
+
+-- Whether a config projects with the matrix of a letter.
+function M.projects(cfg, letter) return kinds.letters_of(cfg.project):find(letter, 1, true) ~= nil end
+
+-- Numbers in a row of q, k, v or y, of all heads.
+function M.row(cfg, name)
+  if name == "q" then return M.projects(cfg, "q") and cfg.d_model or cfg.h * cfg.dk end
+  return cfg[name .. "_width"]
+end
+
+-- The results that have a number for each head, query and key.
+function M.sheets(cfg)
+  local list = {}
+  if cfg.probs then list[1] = "probs" end
+  if cfg.scores ~= "none" then list[#list + 1] = "scores" end
+  return list
+end
+
+-- Of what is not projected: the pointer, what it is in attention, the keys with its extents, and in words.
+local INPUT, CONTEXT = "the inputs themselves; they are not projected", "the context itself; it is not projected"
+local unprojected = {
+  q = { name = "q", as = "queries", rows = "seq", heads = "h", width = "dk", instead = INPUT },
+  k = { name = "k", as = "keys", rows = "seq_kv", heads = "h_kv", width = "dk", instead = INPUT },
+  v = { name = "v", as = "values", rows = "seq_kv", heads = "h_kv", width = "dv", instead = INPUT },
+  o = { name = "y", as = "context", rows = "seq", heads = "h", width = "dv", instead = CONTEXT },
+}
+
+-- The input, or y, in the place of the projection with a letter, as the config lays it out: the heads of a row side by
+-- side, or the rows of a head. Or nil.
+function M.unprojected(cfg, letter)
+  if M.projects(cfg, letter) then return nil end
+  local given = unprojected[letter]
+  local heads, width = cfg[given.heads], cfg[given.width]
+  local rows = given.rows == "seq" and cfg.seq or options.key_rows(cfg)
+  local apart = cfg.layout == "bhsd"
+  return { name = given.name, at = "input", heads = heads, width = width,
+           row = apart and width or heads * width, head = apart and rows * width or width }
+end
+
+-- Where keys or values outlive a run: as tiles like them, or as others do, without any margin. Those of a smaller type
+-- have none in any case, for no tile reads them.
+local function cached(cfg, stage)
+  local type = types.of_cache[cfg.cache_dtype]
+  local c = { name = stage.name, at = "cache", head = stage.cols, grows = cfg.cache == "append" }
+  if cfg.cache_layout == "bhsd" then c.exact, c.heads, c.width, c.row = true, stage.heads, stage.cols, stage.cols end
+  if type == types.f32 then return c end
+  c.name, c.type, c.scales = "cached_" .. stage.name, type, type.scaled and stage.name .. "_scales" or nil
+  c.heads, c.width, c.row = stage.heads, stage.cols, stage.cols
+  if stage.turn and stage.turn.all or cfg.norm_span == "all" then c.row = stage.heads * stage.cols end -- side by side
+  return c
+end
+
+-- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.
+local function keep(stage, a, cache)
+  return { name = cache.name, of = stage.name, kind = "keep", a = a, c = cache, rows = stage.rows,
+           cols = stage.cols, heads = stage.heads, fill = stage.fill, behind = stage.behind,
+           macs = function() return 0.0 end }
+end
+
+-- What products of queries and keys are multiplied by, times log2(e): so the weights are exp2 of the plain scores.
+local function scale_of(cfg)
+  return cfg.scale and types.LOG2E * cfg.scale or types.LOG2E / math.sqrt(cfg.dk)
+end
+
+-- The scale of scores goes into Wq and bq, or into the queries where these are inputs. Where weights are rounded,
+-- they are so as they are given, and the scale is `late`: that of what scores are made of.
+function M.of(cfg, scores)
+  local h = cfg.h
+  local cross = cfg.attention == "cross"
+  local function projection(name, letter, rows, width)
+    local heads = letter == "q" and h or cfg.h_kv
+    local source = input(cross and letter or "q", M.row(cfg, letter))
+    return M.product {
+      name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
+      c = { name = name, at = "workspace", head = width },
+      weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
+      bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
+    }
+  end
+  local scale, keeps = scale_of(cfg), {}
+  local queries = projection("queries", "q", cfg.seq, cfg.dk)
+  local keys = projection("keys", "k", options.key_rows(cfg), cfg.dk)
+  local values = projection("values", "v", options.key_rows(cfg), cfg.dv)
+  if cfg.cache ~= "none" then
+    for _, stage in ipairs { keys, values } do
+      stage.c = cached(cfg, stage)
+      stage.fill, stage.behind = cfg.cache == "fixed", cfg.cache == "append" and "past"
+    end
+  end
+  keys.turn = turn_of.of(cfg)
+  local normed = keys.turn and keys.turn.norm
+  if normed then keys.turn.scale, scale = scale, 1.0 end -- behind the norm, with its gains
+  local late
+  if types.by_name[cfg.dtype] ~= types.f32 and not normed then late, scale = scale, 1.0 end
+  queries.scale = scale
+  local context = { name = "context", at = "lanes" }
+  local attend = {
+    name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
+    share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, late = late,
+    scale = not late and scale or nil, test_scores = false, instead = {}, turn = keys.turn,
+    macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
+  }
+  local output = M.product {
+    name = "output", kind = "output", letter = "o", a = context, c = { name = "y", at = "input" },
+    rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
+    weights = { text = "wo", a = "wo", steps = h * cfg.dv },
+    bias = { text = "bo", terms = { { a = "bo" } } },
+  }
+  local list = {}
+  for _, stage in ipairs { queries, keys, values, attend, output } do
+    local given, tensor = unprojected[stage.letter], stage ~= attend and M.unprojected(cfg, stage.letter)
+    local cache = stage.c and stage.c.type and stage.c
+    if cache then -- rows are made in float32 before
+      stage.c = { name = stage.name, at = "workspace", head = stage.cols, passing = true }
+      keeps[#keeps + 1] = keep(stage, tensor and not stage.turn and tensor or stage.c, cache)
+    end
+    if cache and tensor and not stage.turn then
+      attend.instead[stage.name] = given.instead
+    elseif tensor and (cache or stage.c.at == "cache") then
+      list[#list + 1] = { name = stage.name, of = stage.name, kind = "copy", letter = stage.letter, a = tensor,
+                          c = stage.c, rows = stage.rows, cols = stage.cols, heads = stage.heads, turn = stage.turn,
+                          fill = stage.fill, behind = stage.behind, macs = function() return 0.0 end }
+    elseif tensor then
+      attend[given.as], attend.instead[stage.name] = tensor, given.instead
+    else
+      list[#list + 1] = stage
+    end
+  end
+  attend.keeps = keeps[1] and keeps
+  return list
+end
+
+return M

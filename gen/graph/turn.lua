@@ -1,0 +1,131 @@
+-- What is done to rows of Q and K between their projections and the scores: a norm (qk_norm), then they are turned by
+-- their places (rope). Here are its facts, its tables and how those are packed; emit/turn.lua records it.
+--
+-- A norm, of the n columns of a head or (norm_span = all) of all heads: x gain / sqrt(mean(x^2) + eps) (rms: Llama's,
+-- in Qwen 3), the same of x - mean(x) (layer: ViT-22B, Cohere), or x gain / max(length, eps) (l2: Swin v2).
+--
+-- A head's first 2 * pairs columns are pairs of coordinates, column i and i + pairs (half: GPT-NeoX, Llama) or 2i and
+-- 2i + 1 (interleaved: GPT-J, Cohere), and a row at place x turns its pair i by the angle x * theta^(-i / pairs) (Su et
+-- al., RoFormer, 2021). The tables of K are rows for a place, as K is; those of Q have places in their lanes.
+
+local memory = require "schedule.memory"
+local rotation = require "graph.rotation"
+local score = require "score.init"
+local tiles = require "schedule.tiles"
+
+local M = {}
+
+-- What a config asks for, or nil: dk; norm, all (heads together), eps, q_heads and k_heads (that have gains of their
+-- own, or nil); pairs, 0 without rope, interleaved, theta, and of the places that tables have the first and their
+-- number. It is negative where queries stand before the first key.
+function M.of(cfg)
+  local norm, rope = cfg.qk_norm ~= "none" and cfg.qk_norm, cfg.rope ~= "none"
+  if not norm and not rope then return nil end
+  local query = score.of_query({ cfg = cfg, past = 0 }, 0).place
+  local first, own = math.min(0, query), cfg.norm_span ~= "head"
+  return { dk = cfg.dk, norm = norm, all = cfg.norm_span == "all", eps = cfg.norm_eps,
+           q_heads = own and cfg.h or nil, k_heads = own and cfg.h_kv or nil,
+           pairs = rope and cfg.rope_dims // 2 or 0, interleaved = cfg.rope == "interleaved", theta = cfg.rope_theta,
+           first = first, places = math.max(cfg.seq_kv, query + cfg.seq) - first }
+end
+
+-- The matrices that packing is given: name, rows, columns.
+function M.matrices(turn)
+  local list = {}
+  if turn and turn.norm then
+    list = { { "q_norm", 1, turn.dk * (turn.q_heads or 1) }, { "k_norm", 1, turn.dk * (turn.k_heads or 1) } }
+  end
+  if turn and turn.pairs > 0 then
+    for _, name in ipairs { "rope_cos", "rope_sin" } do list[#list + 1] = { name, turn.places, turn.pairs } end
+  end
+  return list
+end
+
+-- By which part of a full turn each pair is turned from place to place, for tables that are not given.
+function M.turns(turn) return rotation.turns(turn.theta, turn.pairs) end
+
+-- Numbers from a pair's row to the next one's in the tables of Q: a vector may begin at the last place.
+function M.lanes_row(plan, turn) return tiles.round_up(turn.places + plan.isa.lanes - 1, memory.ALIGN) end
+
+-- ---- the tables ----
+
+-- Those of K. Interleaved: what the coordinates of a pair, each in the places of both, are multiplied by.
+function M.key_tables(turn)
+  if turn.pairs == 0 then return {}, 0 end
+  return { turn.interleaved and "k_first" or "k_cos", turn.interleaved and "k_second" or "k_sin" },
+    turn.interleaved and 2 * turn.pairs or turn.pairs
+end
+
+-- A section of a block of heads where these have gains of their own.
+local function add_gain(plan, turn, add, section)
+  section.count = turn.dk * (section.heads or 1) // (section.heads and plan.head_blocks or 1)
+  add(section.heads and "head" or "packed", section)
+end
+
+function M.key_sections(plan, turn, add)
+  local names, width = M.key_tables(turn)
+  for _, name in ipairs(names) do
+    add("packed", { name = name, doc = "rotations of K", cols = width, count = turn.places * width })
+  end
+  if not turn.norm then return end
+  add_gain(plan, turn, add, { name = "k_gain", doc = "gains of K", heads = turn.k_heads })
+  add("projected", { name = "factors", doc = "factors of a few keys, and their means", count = 2 * plan.isa.lanes })
+end
+
+function M.query_tables(turn) return turn.pairs > 0 and { "q_cos", "q_sin" } or {} end
+
+function M.query_sections(plan, turn, add)
+  local row = M.lanes_row(plan, turn)
+  for _, name in ipairs(M.query_tables(turn)) do
+    add("packed", { name = name, doc = "rotations of Q", cols = row, count = turn.pairs * row })
+  end
+  if turn.norm then
+    add_gain(plan, turn, add, { name = "q_gain", doc = "gains of Q, times the scale", heads = turn.q_heads })
+  end
+end
+
+local function table_fill(a, fill)
+  fill.scale, fill.terms, fill.rounds = fill.scale or 1.0, { { a = a, a_flipped = fill.flipped } }, fill.rounds or {}
+  return fill
+end
+
+local function gain_fill(pack, turn, letter, scale)
+  local section, a = pack.plan.memory.sections[letter .. "_gain"], letter .. "_norm"
+  local fill = table_fill(a, { to = section.offset, steps = 1, used = section.count, width = section.count,
+                               scale = scale })
+  if not section.heads then return pack:add(a, fill) end
+  pack:add_heads({ text = a, along = "column", width = turn.dk, heads = section.heads }, fill)
+end
+
+function M.key_fills(pack, turn)
+  local names, width = M.key_tables(turn)
+  if turn.norm then gain_fill(pack, turn, "k", 1.0) end
+  if not turn.interleaved then
+    for i, name in ipairs(names) do
+      local a = ({ "rope_cos", "rope_sin" })[i]
+      pack:add(a, table_fill(a, { to = pack:at(name), steps = turn.places, used = width, width = width }))
+    end
+    return
+  end
+  -- (x, y) becomes x (cos, sin) + y (-sin, cos).
+  for i, entries in ipairs {
+    { { "rope_cos", 1.0 }, { "rope_sin", 1.0 } }, { { "rope_sin", -1.0 }, { "rope_cos", 1.0 } } } do
+    for j, entry in ipairs(entries) do
+      pack:add(entry[1], table_fill(entry[1], {
+        to = pack:at(names[i]) + j - 1, steps = 1, used = 1, width = 1, scale = entry[2],
+        rounds = { { count = turn.places, to = width, row = 1 }, { count = turn.pairs, to = 2, column = 1 } } }))
+    end
+  end
+end
+
+function M.query_fills(pack, turn)
+  local row = M.lanes_row(pack.plan, turn)
+  if turn.norm then gain_fill(pack, turn, "q", turn.scale) end
+  for i, name in ipairs(M.query_tables(turn)) do
+    local a = ({ "rope_cos", "rope_sin" })[i]
+    pack:add(a, table_fill(a, { to = pack:at(name), steps = turn.pairs, used = turn.places, width = row,
+                                flipped = true }))
+  end
+end
+
+return M

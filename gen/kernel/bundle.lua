@@ -1,0 +1,74 @@
+-- A config -> its files, and what was recorded for each kernel. A config of one kernel has the two of
+-- kernel/generate.lua; one of several has those of each, and two more with the functions of one kernel, which choose
+-- between them: by the CPU in a bundle, by the lengths that a run is given in a ladder.
+
+local budget = require "plan.budget"
+local config = require "options.config"
+local generate = require "kernel.generate"
+local ladder = require "kernel.ladder"
+local template = require "base.template"
+
+-- A plan like the last one, with buffers and a stack that are large enough for any, the fingerprint that all have, and
+-- the config with the fewest rows, which has room for most before them.
+local function plan_for(all)
+  local last = all[#all]
+  local plan = { fingerprint = last.fingerprint, stack = 0, shortest = all[1].plan.cfg }
+  for _, size in ipairs { "packed_bytes", "workspace_bytes", "cache_bytes", "error" } do
+    plan[size] = 0
+    for _, recorded in ipairs(all) do plan[size] = math.max(plan[size], recorded.plan[size]) end
+  end
+  for _, recorded in ipairs(all) do
+    plan.stack = math.max(plan.stack, budget.stack(recorded.plan))
+    if recorded.fingerprint ~= last.fingerprint then plan.fingerprint = nil end
+  end
+  return setmetatable(plan, { __index = last.plan })
+end
+
+local function refuse_other_weights(cfg)
+  local key = config.told(cfg, "seq"):find(",") and "seq" or "seq_kv"
+  error({ key = key, value = config.told(cfg, key), rule = "needs kernels that pack the same, which the plan does not "
+    .. "make here; take single lengths" }, 0)
+end
+
+-- How members are chosen: the template of the choice, the order of the list, and what mhagen_kernel has besides.
+local by_cpu = { choice = "choice_cpu.c.in", place = function() return 1 end, fields = "", what = "of which the last "
+  .. "one that CPU and operating system have is taken" }
+local by_length = { choice = "choice_length.c.in", place = function(list) return #list + 1 end,
+                    fields = "ladder_fields.c.in", what = "for lengths of which the least that is enough is taken" }
+
+local function choosing_files(cfg, members, all)
+  local plan, how = plan_for(all), config.is_ladder(cfg) and by_length or by_cpu
+  if how == by_length and not plan.fingerprint then refuse_other_weights(cfg) end
+  local includes, list = {}, {}
+  for i, member in ipairs(members) do
+    includes[i] = template.file("include.c.in", { name = member.name })
+    table.insert(list, how.place(list), ("  &%s_kernel,"):format(member.name))
+  end
+  local names = { name = cfg.name, last = members[#members].name }
+  local fill = plan.filling[1] and template.file("bundle_fill.c.in", { name = cfg.name,
+                                                                       needs = generate.needs(plan, "fill") }) or ""
+  local header, facts = generate.outside(cfg, plan, plan.stack)
+  return { header, generate.file(cfg, "bundle.c.in", ".c", {
+    includes = table.concat(includes), members = table.concat(list, "\n"), needs = generate.needs(plan, "args"),
+    choice = template.file(how.choice, how == by_length and { last = names.last } or { name = cfg.name }),
+    what = how.what, fill_function = fill, facts = facts,
+    fields = how == by_length and template.file(how.fields, { fingerprint = plan.fingerprint }) or "" }) }
+end
+
+local function files_of(cfg)
+  local members, all, files = ladder.members(cfg), {}, {}
+  if not members then
+    local own, recorded = generate.kernel(cfg)
+    return own, { recorded }
+  end
+  for _, member in ipairs(members) do
+    local own, recorded = files_of(member)
+    table.move(own, 1, #own, #files + 1, files)
+    table.move(recorded, 1, #recorded, #all + 1, all)
+  end
+  local own = choosing_files(cfg, members, all)
+  table.move(files, 1, #files, #own + 1, own)
+  return own, all
+end
+
+return files_of

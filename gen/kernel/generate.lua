@@ -1,0 +1,302 @@
+-- A checked config -> the texts of <name>.h and <name>.c, and what was recorded for them.
+
+local budget = require "plan.budget"
+local config = require "options.config"
+local cprint = require "tape.cprint"
+local describe = require "kernel.describe"
+local fingerprint = require "base.fingerprint"
+local fold = require "rewrite.fold"
+local isas = require "isa.init"
+local options = require "options.init"
+local pack = require "plan.pack"
+local plan_of = require "plan.init"
+local record = require "plan.record"
+local self_test = require "emit.self_test"
+local shape_of = require "kernel.shape"
+local tape = require "tape.init"
+local template = require "base.template"
+local turn_of = require "graph.turn"
+local types = require "machine.types"
+local version = require "base.version"
+
+-- The version as mhagen.h has it, MHAGEN_VERSION.
+local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
+local version_number = ("%d"):format(10000 * major + 100 * minor + patch)
+
+-- Rounds of at most `resident` batch entries, each with all phases.
+local function phase_rows(phases, plan)
+  local rows = {}
+  for first = 0, plan.cfg.batch - 1, plan.resident do
+    local entries = math.min(plan.resident, plan.cfg.batch - first)
+    for _, phase in ipairs(phases) do
+      rows[#rows + 1] = ('  { "%s", task_%s, %d, %d, %.3g },'):format(phase.name, phase.name,
+        first * phase.per_entry, entries * phase.per_entry, entries * phase.cycles)
+    end
+  end
+  return table.concat(rows, "\n")
+end
+
+-- The inputs of the self-test, and the rows of bits that it must give.
+local function test_values(rows)
+  local inputs, bits = {}, {}
+  for i, x in ipairs(self_test.inputs) do inputs[i] = cprint.float(x) end
+  for i, row in ipairs(rows) do bits[i] = ("{ 0x%08X, 0x%08X }"):format(row[1], row[2]) end
+  return cprint.list(inputs, "    "), cprint.list(bits, "    ")
+end
+
+-- The table of the pointers that a kernel needs, as initializers; and which of them are inputs.
+local function needs_text(plan, of)
+  local lines, inputs = {}, {}
+  for i, need in ipairs(options.needs(plan, of)) do
+    lines[i] = ("  { offsetof(mhagen_%s, %s), %s, %d },"):format(of == "fill" and "args" or of, need.pointer,
+      need.aligned and "MHAGEN_ALIGN" or "1", need.most or -1)
+    if need.input then inputs[#inputs + 1] = need.pointer end
+  end
+  return lines, table.concat(inputs, ", ")
+end
+
+-- The values of options, as initializers; and where operands are rounded, what is folded.
+local function numbers_text(plan)
+  local lines = {}
+  for i, number in ipairs(options.numbers(plan.cfg)) do
+    lines[i] = ("\n  .%s = %s,"):format(table.unpack(number))
+  end
+  local bits = fold.bits(plan)
+  if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
+  if plan.product.coarse then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.product.a.name) end
+  return table.concat(lines)
+end
+
+-- How a cache lies.
+local function lies(cfg, plan)
+  local small = plan.cache.stored ~= types.f32
+  if not plan.memory.cache[1].exact then
+    return ("How keys and values lie in it depends on h_kv, dk, dv, seq_kv%s and the ISA alone: kernels of other\n" ..
+      " * seq, masks and schedules can share it."):format(small and ",\n * cache_dtype" or "")
+  end
+  local scaled = plan.cache.scaled and ",\n * and behind them, from the next multiple of 4 bytes on, the float32 " ..
+    "scales of the keys' rows,\n * [h_kv][seq_kv], and those of the values'" or ""
+  return ("It is the keys, [h_kv][seq_kv][dk] = [%d][%d][%d], and behind them the values,\n" ..
+    " * [h_kv][seq_kv][dv] = [%d][%d][%d], all %s and without padding%s."):format(
+    cfg.h_kv, cfg.seq_kv, cfg.dk, cfg.h_kv, cfg.seq_kv, cfg.dv, small and plan.cache.name or "float32", scaled)
+end
+
+-- What the files have more where there is a cache, by the names of templates; nothing where there is none.
+local function cache_texts(cfg, plan)
+  local texts = { cache_size = "", fill_declaration = "", fill_function = "", fill_stub = "", cache_fields = "" }
+  local names = { name = cfg.name, NAME = cfg.name:upper() }
+  if plan.cache_bytes == 0 then return texts end
+  texts.cache_size = template.file("cache_size.h.in", {
+    NAME = names.NAME, cache_bytes = ("%d"):format(plan.cache_bytes),
+    lies = lies(cfg, plan) })
+  texts.cache_fields = ("\n  .cache_bytes = %s_CACHE_BYTES,"):format(names.NAME)
+  if not plan.filling[1] then return texts end
+  local needs, inputs = needs_text(plan, "fill")
+  local scratch = table.concat(needs):find("workspace", 1, true)
+  local other = scratch and "and uses args->workspace" or "and nothing else"
+  texts.fill_declaration = template.file("fill.h.in", { name = names.name, inputs = inputs, other = other })
+  texts.fill_function = template.file("fill.c.in", {
+    name = names.name, needs = table.concat(needs, "\n") })
+  texts.fill_stub = template.file("fill_stub.c.in", {})
+  texts.cache_fields = texts.cache_fields .. ("\n  .fill = %s_fill,\n  .fill_needs = fill_needs,"):format(names.name)
+    .. "\n  .fill_need_count = sizeof fill_needs / sizeof fill_needs[0],"
+  return texts
+end
+
+-- A matrix as mhagen.h names it.
+local function matrix_name(name) return "MHAGEN_" .. (name or "none"):upper() end
+
+-- The tables of a list of fills by their names, as initializers.
+local function pack_text(list, h)
+  local terms, sizes, instead = {}, {}, {}
+  for i, matrix in ipairs(list.matrices) do sizes[i] = ("{ %d, %d }"):format(matrix[2], matrix[3]) end
+  for _, matrix in ipairs(list.more) do
+    sizes[#sizes + 1] = ("[%s - MHAGEN_WQ] = { %d, %d }"):format(matrix_name(matrix[1]), matrix[2], matrix[3])
+  end
+  for _, row in ipairs(list.rows) do
+    local at, numbers = ("[%s - MHAGEN_WQ]"):format(matrix_name(row.matrix)), {}
+    for j, x in ipairs(row.default and row.default(h) or {}) do numbers[j] = cprint.float(x) end
+    sizes[#sizes + 1] = ("%s = { 1, %d }"):format(at, h)
+    if row.default then
+      instead[#instead + 1] = ("    %s = (const float[]){\n%s\n    },\n"):format(at, cprint.list(numbers, "      "))
+    end
+  end
+  local function text(fill)
+    local rounds = {}
+    for j, round in ipairs(fill.rounds) do
+      rounds[j] = ("{ %d, %d, %d, %d, %d }"):format(round.count, round.to, round.row or 0, round.column or 0,
+        round.first or 0)
+    end
+    local numbers = ("{ %d, %d, %d, %d, %s, %d, %d"):format(fill.to, fill.steps, fill.used, fill.width,
+      cprint.double(fill.scale), #terms, #fill.terms)
+    local moves = ("{ %s } }, /* %s */"):format(#rounds > 0 and table.concat(rounds, ", ") or "{ 0 }", fill.text)
+    for _, term in ipairs(fill.terms) do
+      terms[#terms + 1] = ("  { %s, %d, %s, %d, %d, %d, %d, %d, %d },"):format(matrix_name(term.a),
+        term.a_flipped and 1 or 0, matrix_name(term.b), term.b_flipped and 1 or 0, term.row or 0, term.column or 0,
+        term.first or 0, term.inner or 0, term.sign or 1)
+    end
+    return cprint.list({ numbers, moves }, "  ")
+  end
+  local rows = { terms = terms }
+  for _, name in ipairs(pack.lists) do
+    rows[name] = {}
+    for i, fill in ipairs(list.lists[name]) do rows[name][i] = text(fill) end
+  end
+  return rows, cprint.list(sizes, "    "),
+    #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
+end
+
+-- A table of packing and the fields that lead to it; without rows there is neither.
+local packing_tables = {
+  { doc = "a, transposed?, b, transposed?, row, column, first, inner, sign", type = "mhagen_pack_term",
+    name = "pack_terms", pointer = "terms" },
+  { doc = "to, steps, used, width, scale, term, terms, { rounds: count, to, row, column, first }",
+    type = "mhagen_pack_fill", name = "pack_fills", pointer = "fills", count = "fill_count" },
+  { doc = "the same, rounded", type = "mhagen_pack_fill", name = "pack_rounded", pointer = "rounded",
+    count = "rounded_count" },
+  { doc = "the same of pairs", type = "mhagen_pack_fill", name = "pack_pairs", pointer = "pairs",
+    count = "pair_count" },
+  { doc = "the same of quants", type = "mhagen_pack_fill", name = "pack_quants", pointer = "quants",
+    count = "quant_count" },
+  { doc = "the same of quants of values", type = "mhagen_pack_fill", name = "pack_value_quants",
+    pointer = "value_quants", count = "value_quant_count" },
+  { doc = "offset, alignment, most", type = "mhagen_need", name = "weight_needs", pointer = "needs",
+    count = "need_count" },
+}
+
+-- These, for the rows of the tables by their pointers.
+local function packing_text(rows)
+  local tables, fields = {}, {}
+  for _, of in ipairs(packing_tables) do
+    local list = rows[of.pointer]
+    if #list > 0 then
+      tables[#tables + 1] = template.file("table.c.in", { doc = of.doc, type = of.type, name = of.name,
+                                                          rows = table.concat(list, "\n") })
+      fields[#fields + 1] = ("  .%s = %s,\n"):format(of.pointer, of.name)
+      if of.count then
+        fields[#fields + 1] = ("  .%s = sizeof %s / sizeof %s[0],\n"):format(of.count, of.name, of.name)
+      end
+    end
+  end
+  return table.concat(tables), table.concat(fields)
+end
+
+-- How words lie that are not row by row, as an initializer.
+local function deep_text(deep) return deep > 1 and ("  .deep = %d,\n"):format(deep) or "" end
+
+local function apart_text(columns) return columns > 0 and ("  .apart = %d,\n"):format(columns) or "" end
+
+-- How numbers are quantized, as initializers.
+local function quant_text(quant)
+  if not quant then return "" end
+  return ("  .quant_bits = %d,\n  .quant_group = %d,\n  .quant_sums = %d,\n"):format(quant.bits, quant.group or 0,
+    quant.sums and 1 or 0)
+end
+
+-- The type of pairs and of what is rounded, if it is not bfloat16, as an initializer.
+local function type_text(list) return list.f16 and "  .f16 = 1,\n" or "" end
+
+-- What decides the packed bytes: all of their list but comments.
+local function packed_by(...)
+  return fingerprint((table.concat({ ... }, "\n"):gsub("/%*.-%*/", "")))
+end
+
+-- The angles of rope for tables that are not given, as initializers.
+local function rope_text(turn)
+  if not turn or turn.pairs == 0 then return "" end
+  local numbers = {}
+  for i, part in ipairs(turn_of.turns(turn)) do numbers[i] = cprint.double(part) end
+  return ("  .rope_turns = (const double[]){\n%s\n  },\n  .rope_first = %d,\n"):format(cprint.list(numbers, "    "),
+    turn.first)
+end
+
+-- ---- the files ----
+
+-- A file of a config from its template, with more values than those that all have.
+local function file(cfg, name, as, more)
+  local values = {
+    name = cfg.name, NAME = cfg.name:upper(), version = version, version_number = version_number,
+    command = config.canonical(cfg), shape = shape_of(cfg, "\n *             "), isa = config.told(cfg, "isa"),
+  }
+  for key, value in pairs(more) do values[key] = value end
+  return { name = cfg.name .. as, text = template.file(name, values) }
+end
+
+-- The extents of a config, as values of templates, with more of them.
+local function extents(cfg, values)
+  for _, key in ipairs { "h", "h_kv", "d_model", "dk", "dv", "seq", "seq_kv", "batch", "k_width", "v_width",
+                         "y_width" } do
+    values[key] = tostring(cfg[key])
+  end
+  return values
+end
+
+-- What `of` needs, as a table of C.
+local function needs_table(plan, of)
+  return (table.concat(needs_text(plan, of), "\n"))
+end
+
+local M = { file = file, needs = needs_table }
+
+-- The header, what mhagen_kernel says of a config, and the texts of its cache. Of the plan only the sizes count, and
+-- what the config asks for.
+function M.outside(cfg, plan, stack)
+  local of_cache, bits, _, inputs = cache_texts(cfg, plan), options.bits(plan), needs_text(plan, "args")
+  local header = file(cfg, "kernel.h.in", ".h", extents(cfg, {
+    packed_bytes = ("%d"):format(plan.packed_bytes), workspace_bytes = ("%d"):format(plan.workspace_bytes),
+    cache_size = of_cache.cache_size, fill_declaration = of_cache.fill_declaration,
+    stack = tostring(stack), inputs = inputs,
+  }))
+  return header, template.file("facts.c.in", extents(cfg, {
+    name = cfg.name, NAME = cfg.name:upper(), isa = config.told(cfg, "isa"),
+    error = cprint.double(plan.error), unit = ("%a"):format(plan.unit),
+    options = cprint.wrap(("  .options = %s,"):format(#bits > 0 and table.concat(bits, " | ") or "0"), "  "),
+    numbers = numbers_text(plan), scale = cprint.double(cfg.scale or 1 / math.sqrt(cfg.dk)),
+    cache_fields = of_cache.cache_fields,
+  })), of_cache
+end
+
+-- What stands before all functions: of the ISA, and of the types of its products.
+local function prelude_of(plan)
+  local own, declared = plan.isa.prelude or "", plan.product.declared
+  return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
+end
+
+-- The files of a config of one kernel, and what was recorded for them.
+function M.kernel(cfg)
+  local recorded = record(cfg)
+  local plan = recorded.plan
+  local isa, asked = plan.isa, isas.asked(plan.isa, plan_of.types(plan))
+  local testing = tape.new(isa, recorded.tape)
+  testing.rolled = recorded.tape.rolled
+  local test_rows = self_test.emit(testing)
+
+  local weight_needs = needs_text(plan, "weights")
+  local list = pack.list(plan)
+  local rows, sizes, instead = pack_text(list, cfg.h)
+  local rope = rope_text(plan.attend.turn)
+  local quant = quant_text(plan.weights.quant) .. type_text(list) .. deep_text(list.deep)
+    .. apart_text(pack.apart(plan))
+  local small = {}
+  for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end
+  recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows.terms),
+    table.concat(rows.fills), rope .. quant, table.unpack(small))
+  rows.needs = weight_needs
+  local tables, fields = packing_text(rows)
+  local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan))
+  local test_inputs, test_bits = test_values(test_rows)
+  local source = file(cfg, "kernel.c.in", ".c", {
+    plan = describe.header(recorded), guard = isa.guard,
+    packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
+    headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
+    pack_rope = rope .. quant, fingerprint = recorded.fingerprint,
+    macros = recorded.tape.rolled and cprint.unroll or "", functions = recorded.functions,
+    test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
+    lanes = tostring(isa.lanes), finish = isa.finish or "",
+    phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
+    fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts,
+  })
+  return { header, source }, recorded
+end
+
+return M

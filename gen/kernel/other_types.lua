@@ -1,0 +1,49 @@
+-- What number types cost: the plan of a config beside those of the same config with another value of one key that says
+-- a type.
+
+local config = require "options.config"
+local options = require "options.init"
+local plan_of = require "plan.init"
+
+local M = {}
+
+local KEYS = { "dtype", "attend_dtype", "sum_dtype", "weight_dtype", "value_weight_dtype", "io_dtype", "cache_dtype" }
+
+-- Whether an option is about another one, without which it has no effect.
+local function is_beside(key, other)
+  for _, beside in ipairs(options.list[key].beside or {}) do
+    if beside == other then return true end
+  end
+  return false
+end
+
+-- The plan with one word of a config changed, without those that are about it, or nil where that is refused or the
+-- plan cannot do it.
+local function changed(words, key, value)
+  local all = { ("%s=%s"):format(key, value) }
+  for _, word in ipairs(words) do
+    local other = word:match("^[^=]*")
+    if other ~= key and not is_beside(other, key) then all[#all + 1] = word end
+  end
+  local ok, plan = pcall(function() return plan_of.build(config.load(nil, all)) end)
+  if not ok and not (type(plan) == "table" and plan.rule) then error(plan, 0) end
+  for _, idle in ipairs(ok and options.idle(plan) or {}) do
+    if idle[1].key == key then return nil end
+  end
+  return ok and plan or nil
+end
+
+-- { what, plan } of a plan, and of the others.
+function M.of(plan)
+  local words, rows = {}, { { "this", plan } }
+  for word in config.canonical(plan.cfg):gmatch("%S+") do words[#words + 1] = word end
+  for _, key in ipairs(KEYS) do
+    for _, value in ipairs(options.list[key].choices) do
+      local other = value ~= plan.cfg[key] and changed(words, key, value)
+      if other then rows[#rows + 1] = { ("%s=%s"):format(key, value), other } end
+    end
+  end
+  return rows
+end
+
+return M

@@ -1,0 +1,151 @@
+-- Machines: the facts of a core that plans depend on. The key `cpu` names a row; `generic` is what suits all
+-- cores that have an ISA. A row changes tiles and their order, hence speed and the last bits, and nothing else.
+
+local M = {}
+
+-- name, doc; is: how /proc/cpuinfo names it, see M.of; mark: the feature that tells such a core whose model is of no
+-- row, as a virtual machine may have it; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core
+-- has, and for those that extend it, but for what it lacks; products of small numbers are as many. What a row does not
+-- say is as in `generic`, which says:
+--   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
+--                      as many sums as hide it
+--   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
+--                      many bytes a cycle while FMAs run
+--   set_lines          lines that a set of the nearest cache holds
+--   far, far_bytes     a layer's weights of more than `far` bytes come from behind the second-level cache, which gives
+--                      far_bytes of them a cycle, where that decides what tiles few rows have (measured, Granite
+--                      Rapids and Zen 5)
+--   fetch              how weights are fetched ahead (schedule/fetch.lua): { kind, least and most queries, least bytes
+--                      of a layer's weights }, of which the first holds that may (measured)
+--   cached             half of the second-level cache in bytes: what is read again and again may take it, while
+--                      a panel of weights passes through the other half
+--   ports              what goes through them in a cycle, by ISA, in vectors of its full width: `vector`: operations on
+--                      vectors, FMAs among them; `shuffle`, `load`, `store`. The ports of generic are those of a core
+--                      that starts with each FMA one load of a vector and one of a broadcast
+--   under_way          instructions that a core has under way at most (its reorder buffer)
+--   dispatch           instructions that a core takes in for each FMA that it starts: those of products of blocks have
+--                      many loads beside them
+--   narrow             what an operation on a vector of half the width takes, as a part of one of the full width
+--   slots              of its port that an op takes, where it is not one
+--   tiling             cycles of a product, a load and a store of tile registers (measured, Emerald Rapids; a
+--                      load from the nearest cache takes 8); and `fetch` of what is multiplied by them
+--   miss_vector, miss_row   FMA slots that a step of a sum of more than `long` steps costs besides: for a vector
+--                      of B; for a row of A, more where its rows lie apart as those of X do (measured, Zen 4)
+local generic = {
+  name = "generic", doc = "any core that has the ISA", is = {},
+  fmas = { scalar = 2, avx2 = 2, avx512 = 1, amx = 2, neon = 1 },
+  latency = 4.4, near = 16384, near_bytes = 20, set_lines = 8, cached = 524288, long = 256,
+  miss_vector = 0.12, miss_row = { columns = 0.02, rows = 0.06 },
+  ports = {}, under_way = 512, dispatch = 1.5, narrow = 0.5, slots = { div = 8, sqrt = 8 }, lacks = {},
+  tiling = { dot = 16, load = 12, store = 13, fetch = {} },
+  fetch = { { "shares", 65, math.huge, 1048576 } },
+}
+
+local intel = { avx2 = { vector = 3, shuffle = 1, load = 3, store = 2 },
+                avx512 = { vector = 2, shuffle = 1, load = 2, store = 1 } }
+intel.amx = intel.avx512
+local arm = { neon = { vector = 4, shuffle = 4, load = 3, store = 2 } }
+
+-- From the makers' optimization manuals, but for what is said to be measured, and zen4.
+M.rows = {
+  generic,
+  { name = "zen4", doc = "AMD Zen 4",
+    is = { { "AuthenticAMD", 0x19, { 0x10, 0x1F }, { 0x60, 0x7F }, { 0xA0, 0xAF } } },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 1 }, lacks = { "avx_vnni", "avx512_fp16" }, fetch = {},
+    under_way = 320,
+    slots = { div = 12, sqrt = 18 }, ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 1 },
+                                               avx512 = { vector = 2, shuffle = 1, load = 1, store = 0.5 } } },
+  -- Measured: 2 FMAs, 2 additions beside them, 2 permutations, 2 loads and a store of 64 bytes start in a cycle.
+  { name = "zen5", doc = "AMD Zen 5 with 512-bit units",
+    is = { { "AuthenticAMD", 0x1A, { 0x00, 0x1F }, { 0x40, 0x4F } } },
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2 }, near = 24576, near_bytes = 32, set_lines = 12, far = 1048576,
+    far_bytes = 24,
+    fetch = { { "panels", 4, 64, 18874368 } }, narrow = 1, lacks = { "avx512_fp16" },
+    slots = { div = 10, sqrt = 18 }, under_way = 448,
+    ports = { avx2 = { vector = 4, shuffle = 2, load = 2, store = 2 },
+              avx512 = { vector = 4, shuffle = 2, load = 2, store = 1 } } },
+  { name = "sapphirerapids", doc = "Intel Sapphire, Emerald and Granite Rapids",
+    is = { { "GenuineIntel", 0x6, { 0x8F, 0x8F }, { 0xAD, 0xAE }, { 0xCF, 0xCF } } }, mark = "amx_tile",
+    fmas = { scalar = 2, avx2 = 2, avx512 = 2, amx = 2 }, near = 24576, near_bytes = 48, set_lines = 12, far = 1179648,
+    far_bytes = 8, cached = 1048576, narrow = 1, slots = { div = 20, sqrt = 24, round = 2, dot = 4 }, ports = intel,
+    fetch = { { "shares", 65, math.huge, 1048576 },
+              { "shares", 24, 64, 33554432 }, { "ahead", 2, 64, 1179649 } },
+    tiling = { dot = 16, load = 12, store = 13,
+               fetch = { { "shares", 65, math.huge, 2097152 }, { "shares", 97, math.huge, 1048576 } } } },
+  { name = "neoverse_v1", doc = "Arm Neoverse V1", is = { { "0x41", nil, { 0xD40, 0xD40 } } },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, ports = arm, under_way = 256 },
+  { name = "neoverse_v2", doc = "Arm Neoverse V2", is = { { "0x41", nil, { 0xD4F, 0xD4F } } },
+    fmas = { scalar = 4, neon = 4 }, near = 32768, near_bytes = 32, set_lines = 4, cached = 1048576, ports = arm,
+    under_way = 320 },
+  { name = "apple_m1", doc = "Apple M1, performance cores",
+    is = { { "0x61", nil, { 0x23, 0x23 }, { 0x25, 0x25 }, { 0x29, 0x29 } } },
+    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 6291456, ports = arm, under_way = 640,
+    lacks = { "neon_i8mm" } },
+  { name = "apple_m2", doc = "Apple M2, performance cores",
+    is = { { "0x61", nil, { 0x33, 0x33 }, { 0x35, 0x35 }, { 0x39, 0x39 } } },
+    fmas = { scalar = 4, neon = 4 }, near = 65536, near_bytes = 32, cached = 8388608, ports = arm,
+    under_way = 640 },
+}
+
+M.generic, M.names, M.by_name = generic.name, {}, {}
+
+function M.add(row)
+  for fact, value in pairs(generic) do
+    if row[fact] == nil then row[fact] = value end
+  end
+  M.names[#M.names + 1] = row.name
+  M.by_name[row.name] = row
+end
+for _, row in ipairs(M.rows) do M.add(row) end
+
+-- Whether a core is one of a row's kinds: { its maker, its family where makers have such, ranges of its model }.
+local function is_one(kinds, maker, family, model)
+  for _, kind in ipairs(kinds) do
+    for i = 3, #kind do
+      local least, most = table.unpack(kind[i])
+      if kind[1] == maker and kind[2] == family and model >= least and model <= most then return true end
+    end
+  end
+  return false
+end
+
+-- The name of the row of the first core in the text of /proc/cpuinfo that is one; of others generic.
+function M.of(text)
+  local maker, family
+  for key, value in text:gmatch("([^\n:]-)%s*:%s*([^\n]*)") do
+    if key == "vendor_id" or key == "CPU implementer" then maker, family = value, nil end
+    if key == "cpu family" then family = tonumber(value) end
+    local model = (key == "model" or key == "CPU part") and tonumber(value)
+    local features = key == "flags" and " " .. value .. " " -- behind the model
+    for _, row in ipairs((model or features) and M.rows or {}) do
+      if model and is_one(row.is, maker, family, model) then return row.name end
+      if features and row.mark and features:find(" " .. row.mark .. " ", 1, true) then return row.name end
+    end
+  end
+  return generic.name
+end
+
+-- What tells a kind of CPU from others of the same name, in the text of /proc/cpuinfo: the numbers of its maker.
+function M.numbers(text)
+  local found = {}
+  for _, key in ipairs { "cpu family", "model", "stepping", "CPU implementer", "CPU part" } do
+    found[#found + 1] = ("\n" .. text):match("\n" .. key .. "%s*:%s*(%w+)")
+  end
+  return table.concat(found, "_")
+end
+
+-- The facts for an ISA, fmas being a number then; nil where the core lacks the ISA.
+function M.facts(name, isa)
+  local row, facts = M.by_name[name], {}
+  for fact, value in pairs(row) do facts[fact] = value end
+  local known = generic.fmas[isa.name] and isa.name or isa.extends or isa.name
+  facts.fmas = row.fmas[known] or row == generic and 1 or nil -- of an ISA that is new here
+  local fmas = facts.fmas
+  facts.ports = row.ports[known] or fmas and { vector = fmas, shuffle = fmas, load = 2 * fmas, store = fmas }
+  for _, lacking in ipairs(row.lacks) do
+    if lacking == isa.name then return end
+  end
+  return facts.fmas and facts
+end
+
+return M

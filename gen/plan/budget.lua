@@ -1,0 +1,102 @@
+-- How much code a plan will become. An estimate before any of it is made, so that a hopeless level
+-- is refused at once: the statements of the register tiles, each as often as the unrolling level
+-- writes it. And the exact count of the functions afterwards.
+
+local kinds = require "stage.init"
+local tiles = require "schedule.tiles"
+
+local M = {}
+local Count = {}
+Count.__index = Count
+
+local STORE = 4
+local BYTES = 6 -- of machine code for a statement, measured
+
+-- What is written `count` times in straight code, and once in a loop.
+function Count:times(count) return self.straight and count or 1 end
+
+-- Adds `copies` tiles: FMAs, loads and the tile's start and end, `epilogue` statements for a vector.
+function Count:copies(copies, rows, vectors, steps, epilogue)
+  local level = self.plan.cfg.unroll
+  if not self.straight and level ~= "k" then steps = math.min(steps, self.plan.k_unroll * 2) end
+  self.sum = self.sum + copies * (steps * (rows * vectors + rows + vectors + 1) + rows * vectors * epilogue)
+end
+
+-- Adds the code of `count` equal tiles.
+function Count:tiles(count, rows, vectors, steps) self:copies(self:times(count), rows, vectors, steps, STORE) end
+
+-- Adds the code of a product with vectors over columns that is made `repeats` times.
+function Count:columns(product, runs, repeats)
+  for _, block in ipairs(product.blocks) do
+    for _, run in ipairs(runs) do
+      self:tiles(repeats * block.count * run.count, run.size, #block.vecs, product.steps)
+    end
+  end
+end
+
+-- Statements of one execution of everything, or of one copy of every tile.
+function M.statements(plan)
+  local count = setmetatable({ plan = plan, straight = plan.cfg.unroll == "full", sum = 0 }, Count)
+  for _, stage in ipairs(plan.stages) do
+    local add = kinds.of(stage).statements
+    if add then add(count, plan, stage) end
+  end
+  return count.sum
+end
+
+-- KB of stack that a kernel needs at most.
+function M.stack(plan)
+  local bytes, kept = 0, 0
+  for _, stage in ipairs(plan.stages) do
+    bytes = bytes + kinds.ask("stack", 0, plan, stage)
+    if stage.product and tiles.keeps_sums(stage.product) then kept = 16 end -- of four tiles
+  end
+  -- What changes scores keeps vectors for each of a tile: clang 14 takes 4 KB for a tile of softcap, of five kinds.
+  local changed = #plan.scores.changes > 0 and 16 or 0
+  -- With a mask of one row of keys clang 22 takes 17.6 KB, beside a sink and both ends of keys.
+  local hidden = #plan.scores.hides > 0 and 8 or 0
+  -- Compilers round operands ahead of the products that take them: clang 22 takes 18 KB for 19x6 tiles.
+  local rounded = (plan.product.a.round or plan.attend_product.a.round) and 16 or 0
+  return 16 + changed + hidden + kept + rounded + (plan.cfg.unroll == "full" and -(-bytes // 1024) or 0)
+end
+
+local function refuse(cfg, about, statements)
+  error({
+    key = "unroll", value = cfg.unroll,
+    rule = ("%s %d statements, about %d bytes of code; code_limit = %d is the most, raise it to allow this"):format(
+      about, statements, statements * BYTES, cfg.code_limit),
+  }, 0)
+end
+
+-- Raises an error for a plan that is sure to be above the limit; the estimate is good to a factor
+-- of three. `auto` is not refused by it: it can still be made shorter.
+function M.check_estimate(plan)
+  local statements = M.statements(plan)
+  if plan.cfg.unroll ~= "auto" and statements > 3 * plan.cfg.code_limit then
+    refuse(plan.cfg, "would be about", statements)
+  end
+end
+
+local COUNTED = { op = 1, call = 1, apply = 1, result = 1, int = 1, int_at = 1, place = 1, bump = 1 }
+
+-- The statements of some functions, as a compiler sees them: what it unrolls counts for each round.
+function M.count(functions)
+  local function count(body)
+    local sum = 0
+    for _, node in ipairs(body or {}) do
+      local inside = count(node.body) + count(node.otherwise)
+      sum = sum + (COUNTED[node.kind] or 0) + inside * (node.unrolled and node.count or 1)
+    end
+    return sum
+  end
+  local sum = 0
+  for _, fn in ipairs(functions) do sum = sum + count(fn.body) end
+  return sum
+end
+
+-- Raises an error for so many statements above the limit.
+function M.check(plan, statements)
+  if statements > plan.cfg.code_limit then refuse(plan.cfg, "would be", statements) end
+end
+
+return M

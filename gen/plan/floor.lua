@@ -1,0 +1,147 @@
+-- What a kernel's own operations take at least: each is counted as often as a run on one thread does it, with rows and
+-- keys as many as there may be, and goes through a port of the core (machine/cpu.lua). The fullest port is the floor of
+-- a phase, and that of all phases together the floor of a run: a core works on the end of one and the beginning of the
+-- next.
+
+local expr = require "base.expr"
+local tiles = require "schedule.tiles"
+
+local M = {}
+
+local PORTS = { "fma", "vector", "shuffle", "load", "store", "tile" }
+
+-- An integer where variables have these values; nil where that of one is not known.
+local function value(e, known)
+  if type(e) ~= "table" then return e end
+  local all = true
+  expr.variables(e, function(name) all = all and known[name] ~= nil end)
+  return all and expr.eval(e, known) or nil
+end
+
+-- Whether a < b; what is not known is taken to be so.
+local function less(a, b, known)
+  local left, right = value(a, known), value(b, known)
+  return not left or not right or left < right
+end
+
+local Counter = {}
+Counter.__index = Counter
+
+function Counter:add(phase, node, times)
+  local op, cpu = node.op, self.target.cpu
+  local counts = self.phases[phase]
+  if not counts then
+    counts = { phase = phase }
+    for _, port in ipairs(PORTS) do counts[port] = 0 end
+    self.phases[phase], self.phases[#self.phases + 1] = counts, counts
+  end
+  local count = times * tiles.share(self.target, node.w)
+  if op.port == "none" then return end
+  counts[op.port] = counts[op.port] + count * (cpu.slots[op.name] or op.vectors)
+end
+
+-- What a node of each kind does to the counts; `known` has the values of variables.
+local nodes = {}
+
+function nodes.op(c, node, phase, times) c:add(phase, node, times) end
+
+-- The variables that decide what a body does, besides pointers.
+local function deciding(body, names)
+  local function add(e)
+    if type(e) == "table" and not e.base then expr.variables(e, function(name) names[name] = true end) end
+  end
+  for _, node in ipairs(body or {}) do
+    add(node.count)
+    add(node.left)
+    add(node.right)
+    if node.kind == "int" then add(node.value) end
+    for _, arg in ipairs(node.kind == "call" and node.args or {}) do add(arg) end
+    deciding(node.body, names)
+    deciding(node.otherwise, names)
+  end
+  return names
+end
+
+-- All rounds at once, or one by one where they differ.
+function nodes.loop(c, node, phase, times, known)
+  local count = value(node.count, known) or select(2, expr.range(node.count)) or 0
+  c.deciding[node] = c.deciding[node] or deciding(node.body, {})
+  if not c.deciding[node][node.var] then return c:body(node.body, phase, times * math.max(count, 0), known) end
+  for i = 0, count - 1 do
+    c:body(node.body, phase, times, setmetatable({ [node.var] = i }, { __index = known }))
+  end
+end
+
+function nodes.when(c, node, phase, times, known)
+  c:body(less(node.left, node.right, known) and node.body or node.otherwise, phase, times, known)
+end
+
+nodes["unless"] = function() end -- what is rare
+
+function nodes.block(c, node, phase, times, known) c:body(node.body, phase, times, known) end
+
+function nodes.call(c, node, phase, times, known)
+  local inner = {}
+  for i, p in ipairs(node.fn.params) do
+    local arg = node.args[i]
+    if type(arg) ~= "table" or arg.terms then inner[p.name] = value(arg, known) end
+  end
+  c:body(node.fn.body, phase, times, inner)
+end
+
+function nodes.apply(c, node, phase, times) c:body(node.fn.body, phase, times, {}) end
+
+function nodes.int(_, node, _, _, known) known[node.name] = value(node.value, known) end
+
+-- Of a length that a run is given the most, and of a place the first.
+function nodes.int_at(c, node, _, _, known)
+  local cfg = c.plan.cfg
+  local most = { ["args->q_len"] = cfg.seq, ["args->kv_len"] = cfg.seq_kv, ["args->past"] = cfg.seq_kv - cfg.seq }
+  known[node.name] = most[node.base] or 0
+end
+
+function Counter:body(body, phase, times, known)
+  for _, node in ipairs(body or {}) do
+    local visit, own = nodes[node.kind], node.phase or phase
+    if visit and own ~= phase then self.entries[own] = (self.entries[own] or 0) + times end
+    if visit then visit(self, node, own, times, known) end
+  end
+end
+
+-- Cycles of these counts, the port that takes them, and how many of its operations are a cycle.
+local function fullest(counts, cpu)
+  local ports = cpu.ports
+  local rates = { fma = cpu.fmas, vector = ports.vector, shuffle = ports.shuffle, load = ports.load,
+                  store = ports.store, tile = 1 / cpu.tiling.dot }
+  local most, port = 0, "fma"
+  for _, name in ipairs(PORTS) do
+    local count = counts[name] + (name == "vector" and counts.fma + counts.shuffle or 0)
+    if count / rates[name] > most then most, port = count / rates[name], name end
+  end
+  return most, port, rates[port]
+end
+
+-- For each phase { phase, the counts by port, cycles, port, apart }, of a batch entry; the cycles of all together; and
+-- what the phases take beyond FMAs, those of exponentials too, or products of tiles. apart: the cycles of a phase that
+-- cannot be done while another one is, for a core has so many instructions under way as it enters. facts: those of a
+-- core (machine/cpu.lua) in place of the plan's.
+function M.of(recorded, facts)
+  local plan, functions = recorded.plan, recorded.tape.functions
+  local cpu = facts or plan.cpu
+  local c = setmetatable({ plan = plan, target = { isa = plan.isa, cpu = cpu }, phases = {}, entries = {},
+                           deciding = {} }, Counter)
+  for _, fn in ipairs(functions) do
+    if fn.name == "run_entry" then c:body(fn.body, "entry", 1, {}) end
+  end
+  local all, beyond = {}, 0
+  for _, counts in ipairs(c.phases) do
+    local rate
+    counts.cycles, counts.port, rate = fullest(counts, cpu)
+    counts.apart = math.max(0, counts.cycles - (c.entries[counts.phase] or 0) * cpu.under_way / rate)
+    beyond = beyond + counts.cycles - math.max(counts.fma / cpu.fmas, counts.tile * cpu.tiling.dot)
+    for _, port in ipairs(PORTS) do all[port] = (all[port] or 0) + counts[port] end
+  end
+  return c.phases, all.fma and fullest(all, cpu) or 0, beyond
+end
+
+return M

@@ -1,0 +1,139 @@
+-- How the packed weights are made of the given ones, as data: a list of fills, which mhagen_pack of the runtime
+-- carries out.
+--
+-- A fill writes panel[steps][width]: some columns of a matrix, K step by K step, and zeros behind. The matrix is
+-- a sum of terms, each a given matrix or a product of two, times `scale`. `rounds` repeat it for blocks of heads,
+-- heads and panels, the places in packed and matrix moving on.
+--
+-- Panels of the weights of Q^T are as wide as a tile of it is high; those of Wk, Wv and Wo are whole vectors.
+-- The kinds of stages say what is packed for them.
+
+local graph = require "graph.init"
+local kinds = require "stage.init"
+local score = require "score.init"
+local tiles = require "schedule.tiles"
+local turn_of = require "graph.turn"
+local types = require "machine.types"
+
+local M = {}
+local Pack = {}
+Pack.__index = Pack
+
+-- The given matrices in the order of mhagen_matrix: name, rows, columns. Those that are not given have none.
+local function matrices(cfg)
+  local d, q_columns, o_rows = cfg.d_model, cfg.h * cfg.dk, cfg.h * cfg.dv
+  local k_columns, v_columns = cfg.h_kv * cfg.dk, cfg.h_kv * cfg.dv
+  local all = {
+    { "wq", d, q_columns }, { "wk", cfg.k_width, k_columns }, { "wv", cfg.v_width, v_columns },
+    { "wo", o_rows, cfg.y_width },
+    { "bq", 1, q_columns }, { "bk", 1, k_columns }, { "bv", 1, v_columns }, { "bo", 1, cfg.y_width },
+  }
+  for _, matrix in ipairs(all) do
+    if not graph.projects(cfg, matrix[1]:sub(2)) then matrix[2], matrix[3] = 0, 0 end
+  end
+  return all
+end
+
+-- One matrix from its column `column` on, as a term: see graph/init.lua.
+function Pack.term(matrix, column)
+  return { a = matrix.a, b = matrix.b, a_flipped = matrix.a_flipped, b_flipped = matrix.b_flipped, inner = matrix.inner,
+           column = column }
+end
+
+-- Where a section begins in its space.
+function Pack:at(name) return self.plan.memory.sections[name].offset end
+
+-- The lists of fills, by what a number becomes: float32, the nearest one of a type as float32, one of two in a word,
+-- one of the integers in a word; and one of those where Wv has others.
+M.lists = { "fills", "rounded", "pairs", "quants", "value_quants" }
+
+-- Adds a fill, with the rounds that do more than one.
+function Pack:add(text, fill)
+  local rounds = {}
+  for i = 1, 3 do
+    local round = fill.rounds[i]
+    if round and round.count > 1 then rounds[#rounds + 1] = round end
+  end
+  fill.text, fill.rounds = text, rounds
+  local quants = fill.quant and (fill.quant == self.plan.weights.quant and "quants" or "value_quants")
+  table.insert(self.lists[quants or fill.list or "fills"], fill)
+end
+
+-- Adds one of the weights of blocks of heads.
+function Pack:add_heads(matrix, fill)
+  local plan, rounds = self.plan, fill.rounds
+  fill.to = fill.to + self:at "head"
+  fill.rounds = { { count = plan.head_blocks, to = plan.memory.head.total,
+                    [matrix.along] = graph.in_block(plan, matrix) * matrix.width },
+                  rounds[1] or rounds[2], rounds[1] and rounds[2] }
+  self:add(matrix.text, fill)
+end
+
+-- build(block, to, round) for the panels of a product with vectors over columns.
+function Pack:panels(product, to, build)
+  for _, block in ipairs(product.blocks) do
+    build(block, to + block.panel, { count = block.count, to = block.width * product.depth, column = block.width })
+  end
+end
+
+-- build(run, to, round) for those of a product by rows, as high as its tiles.
+function Pack:rows(product, to, build)
+  for _, run in ipairs(product.runs) do
+    build(run, to + run.at * product.steps, { count = run.count, to = run.size * product.steps, column = run.size })
+  end
+end
+
+-- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind.
+function Pack:of_weights(fill)
+  local product = self.plan.product
+  fill.list = product.group > 1 and "pairs" or product.packed and "rounded"
+  return fill
+end
+
+-- { matrices, rows, more, lists, deep, f16 }; rows: what gen/score has of a number for each head; more: matrices of
+-- some configs; lists: the fills by the names of their lists; deep: so many words of a column lie side by side; f16:
+-- whether pairs and rounded numbers are of half precision, if there are such.
+-- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
+-- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
+-- begins, and for a product the first of its `inner` columns of a.
+function M.list(plan)
+  local pack = setmetatable({ plan = plan, lists = {} }, Pack)
+  for _, name in ipairs(M.lists) do pack.lists[name] = {} end
+  for _, letter in ipairs { "q", "k", "v", "o" } do
+    for _, stage in ipairs(plan.stages) do
+      if stage.letter == letter then kinds.of(stage).fills(pack, stage) end
+    end
+  end
+  kinds.of(plan.attend).fills(pack, plan.attend)
+  return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
+           lists = pack.lists, deep = tiles.deep(plan.product),
+           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.product.b == types.by_name.f16 }
+end
+
+-- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
+function M.sizes(cfg)
+  local sizes = {}
+  for _, list in ipairs { matrices(cfg), turn_of.matrices(turn_of.of(cfg)) } do
+    for _, matrix in ipairs(list) do sizes[matrix[1]] = { matrix[2], matrix[3] } end
+  end
+  for _, row in ipairs(score.of(cfg).packed) do sizes[row.matrix] = { 1, cfg.h } end
+  return sizes
+end
+
+-- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
+function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
+
+-- The list for the host's pack, which is told by its fingerprint: with the sizes, the numbers that a null pointer
+-- stands for by the names of matrices, and for tables of rope that are not given the part of a turn of each pair, and
+-- the first place.
+function M.packing(plan, fingerprint)
+  local list, turn, instead = M.list(plan), plan.attend.turn, {}
+  for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
+  local rope = turn and turn.pairs > 0
+  return { bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
+           apart = M.apart(plan), deep = list.deep,
+           quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
+           turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
+end
+
+return M

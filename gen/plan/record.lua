@@ -1,0 +1,30 @@
+-- A checked config -> its plan, recorded on a tape and printed, within the code limit: what the
+-- files are filled with, and what `explain` describes.
+
+local budget = require "plan.budget"
+local cprint = require "tape.cprint"
+local plan_of = require "plan.init"
+local tape = require "tape.init"
+local walk = require "plan.walk"
+
+local function record(plan)
+  local kernels = tape.new(plan.isa)
+  local phases = walk.record(kernels, plan)
+  local functions = cprint.functions(kernels)
+  return {
+    plan = plan, tape = kernels, phases = phases, functions = functions,
+    statements = budget.count(kernels.functions),
+  }
+end
+
+return function(cfg)
+  local plan = plan_of.build(cfg)
+  budget.check_estimate(plan)
+  local recorded = record(plan)
+  if cfg.unroll == "auto" and recorded.statements > cfg.code_limit then
+    plan.straight = 0 -- every tile is a loop then, as at level tile
+    recorded = record(plan)
+  end
+  budget.check(plan, recorded.statements)
+  return recorded
+end

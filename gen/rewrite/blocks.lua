@@ -1,0 +1,35 @@
+-- Products of blocks, where an ISA has an instruction that takes two words of two rows and of two columns: rows of X
+-- and of the context lie two by two, weights column by column, both with two words of a sum side by side. All that is
+-- projected is then, with lanes over columns; attention has products by lane.
+
+local choices = require "base.choices"
+local graph = require "graph.init"
+local isas = require "isa.init"
+
+local M = {}
+
+local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
+
+-- What stands against it, of a plan and the list of the formula.
+local against = {
+  { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
+  { function(plan, list)
+      local own = not plan.product.integers and graph.projection(list, "output") -- context as attention stores it
+      return own and graph.find(list, "attend").out % 4 > 0
+    end, "dv has to be a multiple of four" },
+  { function(plan) return odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
+    "given rows of tiles have to be even" },
+}
+
+-- The product of the projections of a plan by blocks, where the ISA has such and nothing stands against it. list: the
+-- formula's.
+function M.choose(plan, list)
+  local own = #list > 1 and isas.by_blocks(plan.isa, plan.product)
+  if not own then return end
+  local found = choices.against(against, plan, list)
+  if found then return choices.say(plan.why, "no products of blocks", found) end
+  plan.product = own
+  choices.add(plan.why, "blocks")
+end
+
+return M

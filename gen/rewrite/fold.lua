@@ -1,0 +1,147 @@
+-- Algebra on the weights, exact in real arithmetic: which products are made of which matrices.
+--
+-- For a head, S = (X Wq + bq) (Xk Wk + bk)^T and Y = P (Xv Wv + bv) Wo, summed over the heads. Either
+-- pair of matrices can meet in three ways:
+--
+--   project  K = Xk Wk, V = Xv Wv: a row for every key, as the formula says
+--   absorb   S = ((X Wq + bq) Wk^T) Xk^T and Y = ((P Xv) Wv) Wo: few queries, many keys
+--   merge    S = (X (Wq Wk^T) + bq Wk^T) Xk^T and Y = (P Xv) (Wv Wo): the products of weights are made
+--            once, when packing; pays where d_model is below 2 dk, with one wide head above all
+--
+-- The least flops win. The terms with bk are the same for all keys of a query, so softmax drops them; each row of P
+-- sums to one, so bv becomes bv Wo in the output's bias; where a row may see no key, its P is zero, and bv stays.
+-- Beside a sink, or where scores are shown, neither holds, and all stays as the formula has it. Behind rope bk is
+-- not the same for all keys, and Wq and Wk do not meet. Where heads share keys and values, matrices of one are not
+-- merged with those of another, and bv stays as well.
+
+local choices = require "base.choices"
+local graph = require "graph.init"
+local types = require "machine.types"
+
+local M = {}
+
+-- An infinite key gives, by the formula, dk products of either sign, and so a score of NaN, but for one
+-- case in 2^(dk - 1): a score of -inf, a weight of zero. A score made from the key itself is -inf in
+-- half of the cases. In self-attention the value, infinite as well, makes up for it, but not in `probs`;
+-- with keys of their own, scores are tested, and the rare case is not left out where it is frequent.
+local function keys_allowed(cfg)
+  if cfg.probs then return false end
+  return cfg.attention == "self" or cfg.dk >= 16
+end
+
+local function shared(cfg) return cfg.h_kv < cfg.h end
+
+local function drop_biases(list, cfg, scores, why)
+  local keys, values, output = graph.find(list, "keys"), graph.find(list, "values"), graph.find(list, "output")
+  if keys and #scores.changes == 0 and not keys.turn then
+    choices.add(why, "no_bk")
+    list = graph.edited(list, { keys = { graph.with(keys, { bias = false }) } })
+  end
+  if scores.keyless or shared(cfg) or not (values and output) then return list end
+  choices.add(why, "bv_in_output")
+  local bias = { text = "bo + bv wo", terms = { { a = "bo" }, { a = "bv", b = "wo", inner = cfg.h * cfg.dv } } }
+  return graph.edited(list, { values = { graph.with(values, { bias = false }) },
+                              output = { graph.with(output, { bias = bias }) } })
+end
+
+-- Attention that reads an input in the place of the keys or values that were projected of it, and what is done instead.
+local function reading(list, name, instead, fields)
+  local attend = graph.find(list, "attend")
+  fields.instead = graph.with(attend.instead, { [name] = "the inputs themselves; " .. instead })
+  return graph.with(attend, fields)
+end
+
+local rewrites = {}
+
+function rewrites.absorb_keys(list, cfg)
+  local keys = graph.find(list, "keys")
+  local query = graph.product {
+    name = "key_query", kind = "apply", per = "head", letter = "k", rows = cfg.seq, steps = cfg.dk, cols = keys.steps,
+    heads = cfg.h, weights = { text = "wk^T", a = "wk", a_flipped = true, along = "row", width = cfg.dk,
+                heads = cfg.h_kv },
+  }
+  local attend = reading(list, "keys", "Wk is applied to the queries", {
+    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
+  return graph.edited(list, { keys = {}, attend = { query, attend } })
+end
+
+function rewrites.merge_keys(list, cfg)
+  local keys = graph.find(list, "keys")
+  local function times_wk(a)
+    return { text = a .. " wk^T", a = a, b = "wk", b_flipped = true, inner = cfg.dk, along = "first", width = cfg.dk,
+             heads = cfg.h }
+  end
+  local queries = graph.with(graph.find(list, "queries"), {
+    cols = keys.steps, weights = times_wk "wq", bias = times_wk "bq", merged = true })
+  local attend = reading(list, "keys", "the queries' weights are Wq Wk^T", {
+    keys = keys.a, depth = keys.steps, test_scores = cfg.attention == "cross" })
+  return graph.edited(list, { queries = { queries }, keys = {}, attend = { attend } })
+end
+
+function rewrites.absorb_values(list, cfg)
+  local values = graph.find(list, "values")
+  local context = graph.product {
+    name = "value_context", kind = "apply", per = "head", letter = "v", rows = cfg.seq, steps = values.steps,
+    cols = cfg.dv, heads = cfg.h, weights = values.weights, bias = values.bias,
+  }
+  local attend = reading(list, "values", "Wv is applied to the context", { values = values.a, breadth = values.steps })
+  return graph.edited(list, { values = {}, attend = { attend, context } })
+end
+
+function rewrites.merge_values(list, cfg)
+  local values = graph.find(list, "values")
+  local d = values.steps
+  local output = graph.with(graph.find(list, "output"), {
+    steps = cfg.h * d, weights = { text = "wv wo", a = "wv", b = "wo", inner = cfg.dv, steps = d } })
+  local attend = reading(list, "values", "the output's weights are Wv Wo", { values = values.a, breadth = d, out = d })
+  return graph.edited(list, { values = {}, output = { output }, attend = { attend } })
+end
+
+-- The list with the least flops. Of equals the first.
+function M.rewrite(list, plan)
+  local cfg, scores, why = plan.cfg, plan.scores, plan.why
+  -- A cache holds keys and values as the formula has them.
+  if cfg.fold ~= "auto" or cfg.cache ~= "none" or #scores.extras > 0 or scores.shown then return list end
+  list = drop_biases(list, cfg, scores, why)
+  -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
+  if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
+  if plan.weights.quant then choices.say(why, "no products of weights", "their integers have scales of their own") end
+  if scores.masked or plan.weights.quant or plan.product.group > 1 or plan.attend_product.group > 1 then return list end
+  -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
+  local function least(name, other, absorb, merge)
+    if not graph.find(list, name) then return list end
+    local best, merges = list, graph.find(list, other) and not shared(cfg)
+    for _, rewrite in ipairs { absorb, merges and merge or nil } do
+      local rewritten = rewrite(list, cfg)
+      if graph.macs(rewritten) < graph.macs(best) then best = rewritten end
+    end
+    return best
+  end
+  -- What stands between Wq and Wk is another matrix for each query and key.
+  local apart = #scores.changes > 0 or graph.find(list, "attend").turn
+  if not apart and keys_allowed(cfg) then
+    list = least("keys", "queries", rewrites.absorb_keys, rewrites.merge_keys)
+  end
+  return least("values", "output", rewrites.absorb_values, rewrites.merge_values)
+end
+
+-- What of it is in a plan whose operands are rounded, by the names of its bits in mhagen.h: it changes what is rounded;
+-- and how weights of attention are.
+function M.bits(plan)
+  local bits, stage, cfg = {}, plan.stage, plan.cfg
+  local function add(is, name) bits[#bits + 1] = is and "MHAGEN_FOLD_" .. name or nil end
+  local rounds = plan.arrays.round or plan.product.b ~= types.f32 or plan.attend_product.b ~= types.f32
+  if not (rounds or plan.weights.quant) then return bits end
+  local merged = stage.key_query and stage.key_query.weights.b or stage.queries and stage.queries.merged
+  local keys, values = graph.projects(cfg, "k"), graph.projects(cfg, "v")
+  add(stage.keys and not stage.keys.bias and stage.keys.kind ~= "copy", "BK")
+  add(values and graph.projects(cfg, "o") and stage.output.bias.terms[2], "BV")
+  add(keys and not stage.keys and not merged, "ABSORB_K")
+  add(keys and not stage.keys and merged, "MERGE_K")
+  add(values and stage.value_context, "ABSORB_V")
+  add(values and stage.output and stage.output.weights.b, "MERGE_V")
+  add(plan.attend_product.powers, "POWERS")
+  return bits
+end
+
+return M

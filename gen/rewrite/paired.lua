@@ -1,0 +1,137 @@
+-- Operands in pairs: where an ISA multiplies pairs of a small type, two numbers that follow each other in a sum lie in
+-- a word of memory. A K step takes a word of A and a vector of words of B, so what is said of steps, panels and rows
+-- holds for words.
+--
+--   of            along       made
+--   X, Wq Wk Wv   d_model     by a stage of its own; when packing
+--   Q^T, K        dk          behind the query projection, or where queries are stored; where keys are
+--   P, V          keys        two rows at a time, as their tiles end
+--   context, Wo   dv          likewise; when packing
+--
+-- Keys that are turned become pairs behind that, in place; and so do copies of what is an input or in a cache.
+
+local choices = require "base.choices"
+local graph = require "graph.init"
+local inputs = require "graph.inputs"
+local isas = require "isa.init"
+local step = require "schedule.step"
+local tiles = require "schedule.tiles"
+
+local M = {}
+
+local function attend_of(list) return graph.find(list, "attend") end
+
+-- Whether few queries read a cache, as rows and one number at a time.
+local function few_queries(plan, list)
+  return attend_of(list).keys.at == "cache" and step.few_queries(plan)
+end
+
+-- What stands against it, of a plan and the list of the formula: for the products of projections, and for those of
+-- attention.
+local against_projections = {
+  { function(plan, list)
+      return few_queries(plan, list) and graph.projection(list, "output") and attend_of(list).out % plan.isa.lanes > 0
+    end, "rows of the context are no whole vectors" },
+  { function(_, list) return graph.projection(list, "output") and attend_of(list).out % 2 > 0 end,
+    "dv has to be even" },
+  { function(plan, list) return graph.projection(list, "output") and (plan.cfg.context_rows or 0) % 2 > 0 end,
+    "given rows of tiles have to be even" },
+  { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
+    "a cache is filled from rows of float32" },
+  { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
+  { function(plan) return isas.paired(plan.isa, plan.product.b).coarse and plan.sums ~= plan.product.b end,
+    "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
+}
+
+local against_attention = {
+  { function(plan) return isas.paired(plan.isa, plan.attend_product.b).coarse end,
+    "scores would lose more digits in sums of half precision than weights may" },
+  { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
+  { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
+  { function(_, list) return attend_of(list).depth % 2 > 0 end, "dk has to be even" },
+  { function(plan) return ((plan.cfg.kv_rows or 0) % 2 + (plan.cfg.key_rows or 0) % 2) > 0 end,
+    "given rows of tiles have to be even" },
+  { few_queries, "all of the cache would be copied for few queries" },
+}
+
+-- And against tiles of them in attention.
+local against_tiles = {
+  { function(plan, list) return 4 * attend_of(list).depth < plan.isa.tile end,
+    "dk is less than an eighth of what a row of a tile has" },
+  { function(plan) return 2 * plan.cfg.seq_kv < plan.isa.tile end, "keys are less than half of a tile's rows" },
+  { function(plan) return (plan.cfg.key_rows or 0) % (2 * plan.isa.tile) > 0 end,
+    "a given key_rows is no multiple of two tiles" },
+}
+
+-- Whether a product by vectors takes as long as FMAs do for as many numbers, or longer.
+local function slow(plan, product) return not product.tiled and (plan.cpu.slots[product.op] or 1) >= product.group end
+
+local SLOW = "this core multiplies pairs by vectors no faster than float32"
+
+-- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
+function M.choose(plan, list)
+  local function choose(name, what, against, untiled)
+    local own = isas.paired(plan.isa, plan[name].b)
+    if not own then return end
+    local few, found = few_queries(plan, list), choices.against(against, plan, list)
+    local no_tiles = not found and own.tiled and choices.against(untiled, plan, list)
+    if few or no_tiles then own = isas.by_vectors(own) end
+    if not few and slow(plan, own) then found = found or SLOW end -- few wait for memory, where pairs are less
+    if found then
+      choices.say(plan.why, ("no pairs in %s"):format(what), found)
+    else
+      plan[name] = own
+      choices.add(plan.why, own.coarse and "halves" or "pairs")
+    end
+    if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
+  end
+  if #list > 1 and not plan.product.integers then
+    choose("product", "projections", against_projections, {})
+    local apart = isas.by_halves(plan.isa, plan.product)
+    if apart and plan.cfg.q_lanes == "queries" then
+      choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
+    elseif apart then
+      plan.product = apart
+      choices.add(plan.why, "apart")
+    end
+  end
+  choose("attend_product", "attention", against_attention, against_tiles)
+end
+
+-- Marks keys or values as pairs: of the columns of a row, or of each two rows.
+local marks = {
+  keys = function(plan, c) c.pairs, c.head = "columns", tiles.words(plan.attend_product, c.head) end,
+  values = function(_, c) c.pairs = "rows" end,
+}
+
+-- A copy of keys or values, which is made of float32; name: of which of them.
+function M.mark_copy(plan, name, copy)
+  marks[name](plan, copy)
+  copy.in_place = true
+end
+
+-- The list of stages with inputs, keys, values and context in pairs.
+function M.rewrite(plan, list)
+  if plan.attend_product.group > 1 then
+    for name, mark in pairs(marks) do
+      local stage = graph.projection(list, name)
+      if stage and stage.c.at == "workspace" and not stage.c.passing then
+        mark(plan, stage.c)
+        stage.c.in_place = stage.turn ~= nil
+      end
+    end
+  end
+  local attend, queries = attend_of(list), graph.projection(list, "queries")
+  if plan.attend_product.tiled and queries and not (queries.merged or attend.turn) then
+    marks.keys(plan, queries.c)
+    queries.c.scale = attend.late
+    choices.add(plan.why, "query_pairs")
+  end
+  if plan.product.group == 1 or plan.product.integers then return list end
+  if graph.projection(list, "output") then attend_of(list).context.pairs = true end
+  return inputs.rewrite(list, "narrow", function(input)
+    return { name = "pairs_" .. input.name, at = "workspace", head = 0 }
+  end)
+end
+
+return M

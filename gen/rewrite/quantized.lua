@@ -1,0 +1,79 @@
+-- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied,
+-- four or two that follow each other in a sum in a word of memory, as rewrite/paired.lua has two. Rows of Q, K, V and
+-- Y are float32 again where their tiles end.
+
+local choices = require "base.choices"
+local graph = require "graph.init"
+local inputs = require "graph.inputs"
+local memory = require "schedule.memory"
+local tiles = require "schedule.tiles"
+local types = require "machine.types"
+local words = require "base.words"
+
+local M = {}
+
+-- Products of bytes that int32 holds the sum of.
+local MOST = (2 ^ 31 - 1) // (127 * 127)
+
+local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
+
+local function check(plan, stage)
+  if stage.steps <= MOST then return end
+  tiles.refuse("dtype", plan.product.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
+    stage.steps, stage.weights.text, MOST))
+end
+
+-- The tensor that is made of context a, of so many numbers for each query.
+local function words_of_context(plan, a, count)
+  local to = { name = "context_words", scales = "context_scales", at = a.at, scaled = a.at }
+  if a.at == "rows" then
+    tiles.lay(to, plan.product, plan.cfg.seq, tiles.round_up(tiles.words(plan.product, count), plan.isa.lanes))
+  end
+  return to
+end
+
+-- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
+function M.rewrite(plan, list)
+  if not plan.product.quant then return list end
+  for _, name in ipairs { "queries", "keys", "values", "output" } do
+    local stage = graph.projection(list, name)
+    if stage then check(plan, stage) end
+  end
+  list = inputs.rewrite(list, "quantize", function(input)
+    return { name = "words_" .. input.name, scales = "scales_" .. input.name, at = "workspace", head = 0 }
+  end)
+  local output = graph.find(list, "output")
+  if not output then return list end
+  local to = words_of_context(plan, output.a, output.steps)
+  local first = { name = "quantize_context", kind = "quantize_context", a = output.a, to = to, rows = output.steps,
+                  macs = function() return 0.0 end }
+  return graph.edited(list, { output = { first, graph.with(output, { a = to }) } })
+end
+
+-- Says what it costs, and where it does not pay, of a plan whose order is known.
+function M.tell(plan)
+  if not plan.product.quant then return end
+  if plan.product.quant.op then choices.add(plan.why, "shorts") end
+  local floats, all, own, making = 0, 0, 0, 0
+  for _, stage in ipairs(plan.stages) do
+    local product, macs = stage.product, stage.fill and 0 or stage:macs()
+    all = all + macs
+    if product then
+      own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.product.group
+        * (stage.kind == "output" and 1 or plan.head_blocks)
+    end
+    if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
+  end
+  local share, at_once = math.floor(100 * own / all + 0.5), plan.product.group * tiles.deep(plan.product)
+  choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
+    ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
+      words.number(floats * plan.product.quant.bits // 8), words.number(memory.BYTES * floats)))
+  local none = plan.product.widens and
+    "it saves memory, and little time or none: bytes are widened before they are multiplied"
+  choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.product.b.name), none
+    or ("an instruction does %s, so at best %.2g of float32's time is left beside the same attention; integers " ..
+        "take about %s cycles to make"):format(NUMBERS[at_once], 1 - (1 - 1 / at_once) * share / 100,
+        words.number(math.ceil(making))))
+end
+
+return M

@@ -1,0 +1,103 @@
+-- Weights that are fetched while those before them are multiplied. With `panels` a panel serves all rows of X, and each
+-- tile of these fetches the whole next panel into the nearest cache: for few queries, whose weights come from far. With
+-- `ahead` each tile fetches what it reads itself a little later: for few queries, on a core that does not ask for
+-- enough lines by itself. With `shares` each tile fetches a share of what is next into the second-level cache: for more
+-- queries, which multiply at least as long as the weights take to come, and for few where a core's facts say so.
+
+local choices = require "base.choices"
+local expr = require "base.expr"
+local tiles = require "schedule.tiles"
+
+local M = {}
+
+local AHEAD = 512 -- numbers between what is multiplied and what is fetched: 2 KB
+
+local function no_instruction(op)
+  return function(plan) return not plan.isa.rows[op] end, function(plan)
+    return ("has no effect with isa = %s, which has no such instruction"):format(plan.isa.name)
+  end
+end
+
+-- What stands against it, of a plan.
+local no_vectors = { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
+                     "has no effect with weights that no vectors of numbers are" }
+local no_tiles = { function(plan) return plan.product.tiled end, "tile registers take shares" }
+local against = {
+  panels = { { no_instruction "prefetch" }, no_vectors, no_tiles },
+  ahead = { { no_instruction "prefetch" }, no_vectors, no_tiles },
+  shares = { { no_instruction "prefetch_far" }, no_vectors },
+}
+
+-- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
+function M.kind(plan)
+  local cfg, facts = plan.cfg, plan.product.tiled and plan.cpu.tiling or plan.cpu
+  if cfg.fetch then return cfg.fetch end
+  for _, row in ipairs(facts.fetch) do
+    local kind, least, most, bytes = table.unpack(row)
+    local holds = cfg.seq >= least and cfg.seq <= most and tiles.weight_bytes(plan) >= bytes
+    if holds and not choices.against(against[kind], plan) then return kind end
+  end
+  return "none"
+end
+
+-- How those of a plan are, that has its stages; nil if not.
+function M.choose(plan)
+  local kind, panels = M.kind(plan), false
+  if kind == "none" then return nil end
+  for _, stage in ipairs(plan.stages) do
+    panels = panels or stage.kind == "project" or stage.kind == "output" or kind == "ahead" and stage.kind == "joint"
+  end
+  local rule = choices.against(against[kind], plan)
+    or not panels and "has no effect where no projection goes through the rows panel by panel"
+  if not rule then
+    if kind == "panels" then choices.add(plan.why, "fetched_panels") end
+    if kind == "ahead" then choices.add(plan.why, "fetched_ahead") end
+    if kind == "shares" then choices.add(plan.why, "fetched_shares") end
+    return kind
+  end
+  if plan.cfg.fetch then tiles.refuse("fetch", kind, rule) end
+end
+
+-- Whether the panels of a product stay in the second-level cache while tiles of rows meet all of them, one by one.
+function M.stay(plan, product) return product.multiply.b.bytes * product.floats <= plan.cpu.cached end
+
+-- Whether the tiles of such a product fetch from the next one, whose panels lie behind its own. behind: numbers that
+-- follow those of the product.
+function M.crosses(plan, product, behind)
+  local alone = product.multiply.tiled and not (tiles.keeps_sums(product) and tiles.count(product) > tiles.TOGETHER)
+  return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
+end
+
+-- Where what is fetched beside a panel of a block begins, and how wide it is. With `ahead` it begins a little behind
+-- where the panel does; else it lies behind the panel or, where tiles cross to the next product, in the same place of
+-- that. Where no weights follow it is what those of the product end with. Behind the last panel of a product another
+-- one begins.
+function M.next(kind, product, block, panel, behind, crosses)
+  local last = block == product.blocks[#product.blocks] and not crosses and kind ~= "ahead"
+  local width, own = last and product.blocks[1].width or block.width, block.width * product.depth
+  local size = kind == "ahead" and AHEAD or crosses and product.floats or own
+  if behind >= math.max(size, width * product.depth) then return panel + size, width end
+  return expr.min(panel + size, product.floats - own), block.width
+end
+
+-- What the i-th of `count` tiles fetches of so wide a panel, at p, in each K step of its own, for product.operand: so
+-- many numbers, from p on for the first step.
+function M.part(kind, product, p, width, i, count)
+  if kind ~= "shares" then return { p = p, numbers = width } end
+  local first = expr.div(i * width, count)
+  return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
+end
+
+-- Numbers of weights that follow those of a block of heads at least: those of Wo.
+function M.behind(plan)
+  local output = plan.stage.output
+  return output and output.product.floats or 0
+end
+
+-- What the i-th of `count` tiles fetches beside a panel of a block, of the weights w of a product.
+function M.beside(kind, product, block, w, panel, behind, crosses, i, count)
+  local next, width = M.next(kind, product, block, panel, behind, crosses)
+  return M.part(kind, product, w:at(next), width, i, count)
+end
+
+return M

@@ -1,0 +1,144 @@
+-- Groups of queries, whose lanes they are in attention: how many vectors one has, and the tiles of its scores, its
+-- context and of products that are applied to it.
+
+local choices = require "base.choices"
+local step = require "schedule.step"
+local tiles = require "schedule.tiles"
+
+local ceil_div = tiles.ceil_div
+
+local M = {}
+
+-- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it. Products of
+-- tile registers round their operands anyway, and store their sums after each block.
+M.key_block, M.tiled_block = 64, 256
+
+-- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
+-- one tile run beside the FMAs of the next.
+local ONE_TILE, SHARED = 8, 4
+
+-- The tiles of scores and context of one group, and their cost for a head.
+local function plan_attention(plan, group, attend)
+  local cfg, target = plan.cfg, plan.attending
+  if plan.step then
+    group.key_rows = 1
+    return step.plan(plan, attend)
+  end
+  local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
+  local depth = tiles.words(target.product, attend.depth)
+  -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
+  local copied = 0
+  if plan.scores.masked then
+    copied = (attend.keys.heads and attend.depth or 0) + (attend.values.heads and attend.breadth or 0)
+    copied = 2 * keys * copied // plan.isa.lanes * group.used // (cfg.seq * attend.share)
+  end
+  local function score_cost(rows)
+    local cost = keys // rows * tiles.cost(target, rows, vecs, depth, "rows")
+    if keys % rows > 0 then cost = cost + tiles.cost(target, keys % rows, vecs, depth, "rows") + copied end
+    return cost
+  end
+  local even = target.product.group > 1
+  -- A K step of tiles in the context takes the weights of two tiles of keys.
+  local key_rows = target.product.tiled and 2 * plan.isa.tile
+    or tiles.choose_rows(target, "key_rows", keys, n, "rows", score_cost, even)
+  if not cfg.key_rows and not target.product.tiled and n == 1 and keys > ONE_TILE and keys <= key_rows then
+    key_rows = SHARED
+    choices.add(group.why, "shared_keys")
+  end
+  local in_pairs = attend.context.pairs
+  local context_cost = tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.product, keys), in_pairs)
+  local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, n, "columns", context_cost, in_pairs)
+  group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
+  group.key_rows = math.min(key_rows, keys)
+  return score_cost(key_rows) + context_cost(context_rows)
+end
+
+-- The tiles of all that is done with one group and `hb` heads, and their cost.
+local function plan_group(plan, group, list, hb)
+  local cfg, cost = plan.cfg, 0
+  group.products = {}
+  for _, stage in ipairs(list) do
+    if stage.kind == "attend" then cost = plan_attention(plan, group, stage) * hb end
+  end
+  for _, stage in ipairs(list) do
+    if stage.kind == "apply" then
+      local heads = stage.per == "head" and 1 or hb
+      local rows = heads * stage.cols
+      local steps = tiles.words(plan.product, stage.steps)
+      local target = plan.applying
+      local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
+      local height = tiles.choose_rows(target, "q_rows", rows, #group.vecs, "columns", cost_of)
+      group.products[stage.name] = {
+        runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
+      local first = group.at == 0 and tiles.first_cost(target, cfg.seq, rows, rows, group.vecs, steps) or 0
+      cost = cost + (cost_of(height) + first / group.count) * (hb // heads)
+    end
+  end
+  return cost
+end
+
+local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows", "columns" } }
+
+-- The groups with the number of vectors that makes attention cheapest, unless the schedule says; their cost for
+-- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
+-- its tiles; products by the names of stages.
+function M.plan(plan, list, hb)
+  local isa, cfg, tiled = plan.isa, plan.cfg, plan.attend_product.tiled
+  local best, best_cost
+  for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
+    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, tiled), 0
+    for _, group in ipairs(groups) do
+      group.why = {}
+      cost = cost + group.count * plan_group(plan, group, list, hb)
+    end
+    cost = cost * (1 + tiles.KIND * #groups)
+    if not best or cost < best_cost then best, best_cost = groups, cost end
+    if vectors * isa.lanes >= cfg.seq then break end
+  end
+  if #best[1].vecs == 2 and (tiled or cfg.d_model > tiles.LONG) and not cfg.query_vectors then
+    choices.add(best[1].why, tiled and "two_tiles" or "two_vectors")
+  end
+  return best, best_cost
+end
+
+-- The keys of each group in tiles and blocks, and the place of its first query and group among all; what is
+-- common to them.
+function M.finish(plan)
+  local cfg = plan.cfg
+  plan.group_count, plan.widest, plan.weights_floats, plan.kv_rows = 0, 0, 0, 0
+  for kind, group in ipairs(plan.groups) do
+    group.kind = kind
+    local rows, m = group.key_rows, cfg.seq_kv
+    local count = ceil_div(m, rows)
+    local tiled = plan.attend_product.tiled
+    local block = cfg.key_block or (tiled and M.tiled_block or M.key_block)
+    local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
+    group.keys = { rows = rows, words = tiles.padded(plan.attend_product, tiles.words(plan.attend_product, rows)),
+                   tiles = count,
+                   block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
+    if m > M.key_block and not cfg.key_block then choices.add(group.why, tiled and "tiled_block" or "key_block") end
+    group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
+    group.first, group.q0 = plan.group_count, group.at
+    plan.group_count = plan.group_count + group.count
+    plan.widest = math.max(plan.widest, group.width)
+    local kept = plan.whole_p and count or block_tiles -- tiles of weights
+    plan.weights_floats = math.max(plan.weights_floats, kept * group.keys.words * group.width)
+    plan.kv_rows = math.max(plan.kv_rows, plan.scores.masked and count * rows or m)
+    choices.join(plan.why, group.why)
+  end
+end
+
+-- The first query of the groups of a kind, and how many each has.
+function M.queries(group) return group.q0, group.used end
+
+-- Numbers of a matrix of `rows` rows for all groups, each with its lanes; and where those of each kind begin.
+function M.lanes(plan, rows)
+  local at, total = {}, 0
+  for kind, group in ipairs(plan.groups) do
+    at[kind] = total
+    total = total + group.count * rows * group.width
+  end
+  return total, at
+end
+
+return M

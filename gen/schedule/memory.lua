@@ -1,0 +1,128 @@
+-- Where everything lies: named sections in spaces. Packed weights are their fingerprint, those of a block of heads
+-- (`head`), for each block, and those of all heads. The workspace of a batch entry has matrices with lanes over
+-- queries, group after group, what belongs to the inputs, then for each block of heads what is projected (`projected`),
+-- and for each task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, then the values,
+-- and then their scales (`scales`), if they have such; it counts numbers of the cache's type.
+--
+-- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; each = numbers
+-- from block to block of heads, where it has those of all, and height = rows of each; with lanes over queries also
+-- rows, and in starts where the groups of each kind begin. What follows an exact one begins right behind it. type: if
+-- it is not float32 of any value. One that is `within` another has columns of its rows, from `column` on.
+
+local groups = require "schedule.groups"
+local tiles = require "schedule.tiles"
+local types = require "machine.types"
+
+local M = {}
+local Memory = {}
+Memory.__index = Memory
+
+M.BYTES = types.f32.bytes -- of a number: all in memory are float32
+M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
+
+-- Spaces that lie in another one many times: there, as the section of their name, by a number of the place.
+local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
+                 task = { "entry", "task_slot" } }
+-- Of a place, to the outer ones.
+local pointers = { packed = "packed", entry = "ws", cache = "cache", scales = "scales" }
+
+-- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
+function M.check_size(cfg, key, what, count)
+  if count > 2 ^ 45 then
+    tiles.refuse(key, cfg[key], ("%s would have %d floats, at most 2^45 are possible"):format(what, count))
+  end
+end
+
+-- So many numbers, and as many more as it takes for what follows to be aligned.
+function M.aligned(count) return tiles.round_up(count, M.ALIGN) end
+
+function Memory:add(space, section)
+  if section.within then
+    section.space, section.offset = space, self.sections[section.within].offset + section.column
+    self.sections[section.name] = section
+    return
+  end
+  if section.count == 0 then return end
+  local list = self[space]
+  section.space, section.offset = space, list.total
+  list.total = list.total + (section.exact and section.count or tiles.round_up(section.count, list.align or M.ALIGN))
+  list[#list + 1], self.sections[section.name] = section, section
+end
+
+-- Packed weights begin with what a run tells them by, as long as an alignment; mhagen_pack writes it.
+local function add_fingerprint(memory, sections)
+  local count = memory.head.total
+  for _, section in ipairs(sections) do count = count + (section.within and 0 or section.count) end
+  if count > 0 then
+    memory:add("packed", { name = "fingerprint", doc = "of how what follows is packed, and zeros", count = M.ALIGN })
+  end
+end
+
+-- Lays the sections that the stages of a plan need: sections(plan, stage, add), where add(space, section) has "lanes"
+-- as one more space.
+function M.lay(plan, sections_of)
+  local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, projected = { total = 0 },
+                                task = { total = 0 }, entry = { total = 0 }, scales = { total = 0 },
+                                cache = { total = 0, align = M.ALIGN * M.BYTES // plan.cache.stored.bytes },
+                                head_blocks = plan.head_blocks }, Memory)
+  local outer = { packed = {}, entry = {}, lanes = {} }
+  for _, stage in ipairs(plan.stages) do
+    sections_of(plan, stage, function(space, section)
+      if not outer[space] then return memory:add(space, section) end
+      table.insert(outer[space], section)
+    end)
+  end
+  local function add_all(space, list)
+    for _, section in ipairs(list) do memory:add(space, section) end
+  end
+  local function add_spaces(space, name, doc, count)
+    memory:add(space, { name = name, doc = doc, count = plan.head_blocks * count * memory[name].total })
+  end
+  add_fingerprint(memory, outer.packed)
+  add_spaces("packed", "head", "weights of the blocks of heads", 1)
+  add_all("packed", outer.packed)
+  for _, section in ipairs(outer.lanes) do section.count, section.starts = groups.lanes(plan, section.rows) end
+  add_all("entry", outer.lanes)
+  add_all("entry", outer.entry)
+  add_spaces("entry", "projected", "what is projected", 1)
+  add_spaces("entry", "task", "what tasks have", plan.attend_tasks)
+  return memory
+end
+
+-- The pointer to a space at a place; see plan/walk.lua.
+function Memory:base(place, space)
+  local outer = within[space]
+  if not outer then return place[pointers[space]] end
+  return self:base(place, outer[1]):at(self.sections[space].offset + place[outer[2]] * self[space].total)
+end
+
+local function typed(pointer, section) return section.type and pointer:as(section.type) or pointer end
+
+-- The pointer to a section at a place.
+function Memory:at(place, name)
+  local section = self.sections[name]
+  local off = section.offset + (section.each and place.hb * section.each or 0)
+  return typed(self:base(place, section.space):at(off), section)
+end
+
+-- The same of the part of a group, number i of its kind.
+function Memory:of_group(place, name, group, i)
+  local section = self.sections[name]
+  return self:at(place, name):at(section.starts[group.kind] + i * (section.rows * group.width))
+end
+
+-- The pointer to a section, from the pointer to its space.
+function Memory:from(pointer, name)
+  local section = self.sections[name]
+  return typed(pointer:at(section.offset), section)
+end
+
+-- The pointer to a tensor of the graph: a section, or an input, from the place's block of heads on.
+function Memory:tensor(place, tensor)
+  local wide = tensor.at == "wide"
+  if tensor.at ~= "input" and not wide then return self:at(place, tensor.name) end
+  local input = wide and self:at(place, tensor.name) or place[tensor.name]
+  return tensor.heads and input:at(place.hb * (tensor.heads // self.head_blocks * tensor.head)) or input
+end
+
+return M

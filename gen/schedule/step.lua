@@ -1,0 +1,97 @@
+-- Decode steps: few queries that read all of a long cache. With queries in the lanes most lanes would be idle; so they
+-- are keys in scores and softmax, and columns of V in the context, and rows of both are read as vectors, where the
+-- cache has them. The code is emit/step.lua's.
+
+local choices = require "base.choices"
+local tiles = require "schedule.tiles"
+local types = require "machine.types"
+
+local M = {}
+
+M.VECTORS = 4 -- of scores that become weights together; a row of weights has a margin of so many
+
+local HEADS = 4 -- of those that share a row of keys, which are multiplied together: by queries in registers
+
+local FEW = 32 -- registers of an ISA
+
+local AHEAD = 16384 -- bytes of a head's keys or values between what is read and what is fetched
+
+local KEY_BLOCK = 64 -- keys of one chain of sums in the context, as groups.key_block
+
+-- Keys of a tile of scores: whole vectors of them, whose sums are about enough to wait for no FMA.
+local function tile_keys(plan)
+  return tiles.round_up(math.floor(plan.cpu.latency * plan.cpu.fmas), plan.isa.lanes)
+end
+
+-- Whether there are so few that lanes over them would be idle for the most part.
+function M.few_queries(plan) return plan.cfg.seq * 4 <= plan.isa.lanes end
+
+-- Heads of those that share keys which are multiplied together, a power of two. With few registers these do not hold
+-- the queries as well, which pays where rows are widened alone: avx2, float32: 2 to 11 % slower.
+local function together(plan, attend)
+  local heads = 1
+  if plan.cache == types.f32 and plan.isa.registers < FEW then return heads end
+  while heads < math.min(HEADS, plan.isa.lanes) and attend.share % (2 * heads) == 0 do heads = 2 * heads end
+  return heads
+end
+
+-- How far ahead rows of a small type are fetched, in tiles of keys and in blocks of values, where a cache is longer.
+local function ahead(plan, attend)
+  local rows = AHEAD // (math.max(attend.depth, attend.breadth) * plan.cache.stored.bytes)
+  if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, plan.step.block) then return nil end
+  choices.add(plan.why, "fetched")
+  return { tiles = tiles.ceil_div(rows, plan.step.keys), blocks = tiles.ceil_div(rows, plan.step.block) }
+end
+
+local function about_queries(key)
+  return { function(plan) return plan.cfg[key] end, key .. " is given, which is about lanes over queries" }
+end
+
+-- What stands against it, of a plan and the stage `attend`.
+local against = {
+  { function(plan) return not M.few_queries(plan) end,
+    "lanes over keys would read the cache once for each query, and pay for up to a query for four lanes" },
+  { function(plan) return plan.cfg.seq_kv < tile_keys(plan) end,
+    function(plan) return ("lanes over keys take %d keys at a time"):format(tile_keys(plan)) end },
+  { function(plan) return plan.cfg.unroll == "full" end,
+    "straight code has no loop over the keys that a cache has now" },
+  about_queries "query_vectors", about_queries "key_rows", about_queries "context_rows",
+  { function(plan) return plan.scores.shown end, "scores are written with lanes over queries" },
+  { function(plan)
+      local exact = (plan.product.b == types.f32 or plan.product.integers) and plan.attend_product.b == types.f32
+      return not exact and plan.cache == types.f32
+    end, "operands of products are rounded as they are read" },
+  { function(plan, attend)
+      local columns = tiles.vector_blocks(plan.isa, attend.breadth, 1)
+      local last = columns[#columns].vecs[1]
+      return attend.values.exact and plan.cache == types.f32 and last.used < last.w.lanes
+    end, "rows of V in this cache are no whole vectors, and nothing may be read behind them" },
+}
+
+-- Decides whether a plan has steps.
+function M.choose(plan, attend)
+  if plan.cfg.cache == "none" then return end
+  local found = choices.against(against, plan, attend)
+  if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
+  local step = { keys = tile_keys(plan), heads = together(plan, attend), block = plan.cfg.key_block or KEY_BLOCK }
+  plan.step = step
+  choices.add(plan.why, "key_lanes")
+  if plan.cache == types.f32 then return end
+  choices.add(plan.why, "widened")
+  step.ahead = ahead(plan, attend)
+end
+
+-- Fills in the tiles of the context: rows are the heads that share keys and values. Returns the cost of all that is
+-- done for the queries of a head.
+function M.plan(plan, attend)
+  local cfg, step, lanes = plan.cfg, plan.step, plan.isa.lanes
+  local cost
+  step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
+    { { rows = attend.share, count = 1 } }, attend.breadth, step.block, "rows")
+  step.seen_row = attend.values.type and tiles.round_up(attend.breadth, lanes) or attend.values.row
+  step.p_row = tiles.round_up(cfg.seq_kv + M.VECTORS * lanes, lanes)
+  local scores = tiles.ceil_div(attend.depth, lanes) * lanes + 3 * (lanes - 1)
+  return cfg.seq * (cfg.seq_kv / lanes * scores + cfg.seq_kv / step.block * cost / attend.share)
+end
+
+return M

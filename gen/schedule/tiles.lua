@@ -1,0 +1,397 @@
+-- How products are cut into register tiles: blocks of vectors, runs of rows, chunks of long sums, and
+-- what a tile costs.
+
+local choices = require "base.choices"
+local expr = require "base.expr"
+local isas = require "isa.init"
+
+-- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them for its
+-- projections, and plan.attending for attention.
+
+local M = {}
+
+-- Sums of more steps than this are long: their panels do not stay in the nearest cache.
+M.LONG = 256
+
+-- Row tiles of a panel that tile registers make together: while their sums are kept, a chunk of the panel stays in the
+-- nearest cache.
+M.TOGETHER = 4
+
+-- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
+function M.keeps_sums(product) return product.multiply.tiled and product.chunks.count > 1 end
+
+-- Tiles of a set of rows of a product, the first one if none is named.
+function M.count(product, set)
+  local count = 0
+  for _, run in ipairs(product.runs[set or 1]) do count = count + run.count end
+  return count
+end
+
+function M.ceil_div(a, b) return (a + b - 1) // b end
+function M.round_up(a, b) return M.ceil_div(a, b) * b end
+
+function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
+
+-- Words of a row and of a column that a product takes at once, and so many rows and columns.
+function M.deep(product) return product.deep or 1 end
+
+-- Words of a product that n numbers of a sum take: all that one of operand B is multiplied with.
+function M.words(product, n)
+  local together = math.max(M.deep(product), product.group > 1 and M.in_step(product) or 1)
+  return M.round_up(M.ceil_div(n, product.group), together)
+end
+
+-- The same, and those of zeros behind them, where tile registers take whole rows of words.
+function M.padded(product, words) return M.round_up(words, product.pad or 1) end
+
+-- Rows behind those of an operand A, which tile registers may read.
+function M.rows_behind(product) return (product.pad or 1) - 1 end
+
+-- Says of a tensor how its rows of words lie, which are operand A: words = of a row, zeros among them; row and step =
+-- numbers from one row, and one K step, to the next; count = of all. Tile registers have blocks of as many words as a
+-- row of a tile has (block), of all rows each, so that a tile is one piece of memory.
+function M.lay(to, product, rows, words)
+  local deep = M.deep(product)
+  local height = M.round_up(rows, deep) + M.rows_behind(product)
+  to.words = M.padded(product, words)
+  to.row, to.step, to.count = to.words, deep, height * to.words
+  if product.tiled then to.block, to.row, to.step, to.rows = product.pad, product.pad, height, rows end
+end
+
+-- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
+function M.passing(cpu, to, panel) return to.block ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
+
+-- Where a word of the first row is then.
+function M.word_at(to, word)
+  if not to.block then return word * to.step end
+  local block = expr.div(word, to.block)
+  return block * (to.block * to.step) + (word - block * to.block)
+end
+
+-- The name of a function that does `what` with some rows of as many numbers: blocks of words lie as far apart as the
+-- tensor has rows.
+function M.label(what, to, rows, cols)
+  return ("%s_%d%sx%d"):format(what, rows, to.block and to.rows ~= rows and "of" .. to.rows or "", cols)
+end
+
+-- K steps that a word of operand B has: of quants several, whatever a step multiplies.
+function M.in_step(product)
+  local quant = product.quant
+  return quant and quant.in_word // product.group or 1
+end
+
+-- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of quants then the scales,
+-- and what sums begin with (mhagen.h).
+function M.depth(product, steps)
+  local quant = product.quant
+  if not quant then return M.padded(product, steps) end
+  local words, scales = M.ceil_div(steps, M.in_step(product)), quant.group and M.ceil_div(steps, quant.group) or 1
+  -- Tile registers take the scales for words, times zeros.
+  return math.max(M.padded(product, words), words + scales + (quant.sums and 1 or 0))
+end
+
+-- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
+function M.balanced(n, most)
+  local blocks = M.ceil_div(n, most)
+  local small, big_count = n // blocks, n % blocks
+  local runs = {}
+  if big_count > 0 then runs[1] = { size = small + 1, count = big_count, at = 0 } end
+  if blocks > big_count then
+    runs[#runs + 1] = { size = small, count = blocks - big_count, at = big_count * (small + 1) }
+  end
+  return runs
+end
+
+-- n rows that are stored two and two: the same of even sizes, and a last row alone where n is odd.
+function M.in_pairs(n, most)
+  local runs = n > 1 and M.balanced(n // 2, math.max(1, most // 2)) or {}
+  for _, run in ipairs(runs) do run.size, run.at = 2 * run.size, 2 * run.at end
+  if n % 2 > 0 then runs[#runs + 1] = { size = 1, count = 1, at = n - 1 } end
+  return runs
+end
+
+-- The runs of n rows, stored so (`even`) or one by one.
+function M.rows_in(n, most, even) return (even and M.in_pairs or M.balanced)(n, most) end
+
+-- The same in blocks of one size, where rows may be made twice: the last one begins among the rows of the one before.
+local function one_size(n, most, even)
+  local blocks, step = M.ceil_div(n, most), even and 2 or 1
+  local size = M.round_up(M.ceil_div(n, blocks), step)
+  if size * blocks == n or n % step > 0 or size > most then return M.rows_in(n, most, even) end
+  return { { size = size, count = blocks - 1, at = 0 }, { size = size, count = 1, at = n - size } }
+end
+
+-- The runs of a set of rows, as `columns` has it.
+local function runs_of(set, most) return (set.twice and one_size or M.rows_in)(set.rows, most, set.even) end
+
+-- A long sum in chunks of equal size (the last may be shorter): bounds the rounding error, which
+-- grows with the root of a chain's length, and the footprint in cache.
+function M.chunks(n, most, multiple)
+  local count = M.ceil_div(n, most)
+  return M.pieces(n, math.min(n, M.round_up(M.ceil_div(n, count), multiple)))
+end
+
+-- The same of a size that is given.
+function M.pieces(n, size)
+  local count = M.ceil_div(n, size)
+  return { total = n, size = size, count = count, last = n - (count - 1) * size }
+end
+
+function M.one_chunk(n) return M.chunks(n, n, 1) end
+
+-- K steps of a panel of two tiles that stay in the nearest cache, beside all else that a tile touches.
+local function near_steps(target, pad)
+  return math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
+end
+
+-- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
+-- Rounded results are of one chunk, but for tile registers, whose sums stay apart.
+function M.k_chunks(target, steps, rounded)
+  local quant = target.product.quant
+  if rounded and not target.product.tiled then return M.one_chunk(steps) end
+  if target.product.coarse then return M.one_chunk(steps) end -- emit/coarse.lua has parts of its own
+  local pad = target.product.pad or 1
+  if target.product.tiled then return M.chunks(steps, target.cfg.k_block or near_steps(target, pad), pad) end
+  local multiple = pad > 1 and pad or M.round_up(target.k_unroll, M.deep(target.product))
+  if not quant then return M.chunks(steps, target.k_block, multiple) end
+  if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
+  if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
+  local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
+  while quant.group % size > 0 do size = size - quant.in_word end
+  local chunks = M.pieces(steps, math.min(steps, size))
+  chunks.group = quant.group
+  return chunks
+end
+
+-- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
+-- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all, and as
+-- many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as wide.
+function M.vector_blocks(isa, n, most, whole, together)
+  local cover = isas.cover(isa, n)
+  together = together or 1
+  if whole then
+    cover[#cover].w = isa.full
+    while #cover > most and #cover % most > 0 do cover[#cover + 1] = { w = isa.full, used = 0, at = n } end
+  end
+  local runs, i = {}, 1
+  for _, run in ipairs(M.balanced(M.ceil_div(#cover, together), M.ceil_div(most, together))) do
+    for _ = 1, run.count do
+      local vecs, used = {}, 0
+      for c = 1, math.min(run.size * together, #cover - i + 1) do
+        vecs[c] = cover[i]
+        used = used + cover[i].used
+        i = i + 1
+      end
+      local last, tail = runs[#runs], vecs[#vecs]
+      local same = last and #last.vecs == #vecs and last.vecs[#vecs].w == tail.w
+        and last.used == used
+      if same then
+        last.count = last.count + 1
+      else
+        runs[#runs + 1] = { vecs = vecs, count = 1, at = vecs[1].at, used = used,
+                            width = run.size * together * isa.lanes, lanes = isa.lanes }
+      end
+    end
+  end
+  return runs
+end
+
+-- Chains of a sum in a tile of so many rows and vectors: 2 or 4 where too few sums would run at once,
+-- none of less than 4 steps.
+function M.chains(target, rows, vectors, steps)
+  local chains, sums, cpu = 1, rows * vectors, target.cpu
+  while chains < 4 and 8 * chains <= steps and sums * chains < cpu.latency * cpu.fmas
+    and 2 * chains * sums + vectors + 2 < target.isa.registers do
+    chains = 2 * chains
+  end
+  return chains
+end
+
+-- Whether the vectors of a tile of so many rows are kept in registers: up to three uses of one, gcc reads
+-- it from memory for each of them.
+function M.kept(isa, rows) return isa.rows.load_kept ~= nil and rows > 1 and rows <= 3 end
+
+-- What an operation on a vector of some width takes of one of the full width; and one on each of several.
+function M.share(target, w) return w.lanes < target.isa.lanes and target.cpu.narrow or 1 end
+
+local function slots_of(target, vecs)
+  local sum = 0
+  for _, v in ipairs(vecs) do sum = sum + M.share(target, v.w) end
+  return sum
+end
+
+-- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums
+-- on their way to vectors.
+local function tiled_cost(target, rows, vecs, steps)
+  local size, cpu, across = target.isa.tile, target.cpu, #vecs
+  local down, rates = M.ceil_div(rows, size), cpu.tiling
+  local step = math.max(down * across * rates.dot, (down + across) * rates.load)
+  local cycles = M.ceil_div(steps, size) * step + down * across * rates.store
+  return cycles * cpu.fmas + 20 + 2 * rows * across
+end
+
+-- Whether the lines of rows of so many words, one row behind the other, and one of a panel, are more than the sets of
+-- the nearest cache hold in which they lie.
+local function crowded(cpu, rows, words)
+  local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
+  local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
+  return M.ceil_div(rows, sets) >= cpu.set_lines
+end
+
+-- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas: the FMAs, the
+-- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
+-- is most, and a start and end.
+function M.cost(target, rows, vecs, steps, a_order)
+  if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
+  local fma, isa, cpu, deep = slots_of(target, vecs), target.isa, target.cpu, M.deep(target.product)
+  if target.product.apart then fma = M.round_up(fma, target.product.apart) end
+  steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
+  local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
+  local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
+  local chains = target.product.coarse and 1 or M.chains(target, rows, #vecs, steps)
+  local latency = cpu.latency * cpu.fmas / chains
+  local product = target.product
+  local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
+  local broadcasts = (alone or deep > 1) and rows / deep or rows * cpu.fmas / 2
+  local loads = #vecs * deep + broadcasts
+  if deep > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
+  local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
+  local step = math.max(slots, loads, latency, far * cpu.fmas)
+  if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
+  if a_order == "rows" and crowded(cpu, rows, steps) then step = step + rows end -- each is read anew
+  return steps * step + 20 + 2 * rows * #vecs
+end
+
+-- The share of the time that a second kind of tiles or groups must save: each has code of its own.
+M.KIND = 0.004
+
+-- The same for all rows of some runs.
+function M.runs_cost(target, runs, vecs, steps, a_order)
+  local sum = 0
+  for _, run in ipairs(runs) do sum = sum + run.count * M.cost(target, run.size, vecs, steps, a_order) end
+  return sum * (1 + M.KIND * #runs)
+end
+
+-- The same as a function of a tile's rows, for `total` rows whose lanes are those of a group of queries.
+function M.rows_cost(target, total, vecs, steps, even)
+  return function(rows) return M.runs_cost(target, M.rows_in(total, rows, even), vecs, steps, "columns") end
+end
+
+-- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
+-- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
+local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
+
+-- The most rows that a tile of a product has whose A is contiguous from step to step, whatever the schedule.
+function M.highest(product) return math.max(table.unpack(product.rows.rows)) end
+
+-- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
+-- keys: { schedule key, order of A } each.
+local function fits(target, vectors, keys)
+  for _, key in ipairs(keys) do
+    if most_rows(target, vectors, key[2]) < (target.cfg[key[1]] or 1) then return false end
+  end
+  return true
+end
+
+-- The vector counts to try, up to 6: all that fit, or the one that the schedule asks for.
+function M.vector_counts(target, vectors_key, keys)
+  local from, to, isa, cfg = 1, 6, target.isa, target.cfg
+  if cfg[vectors_key] then from, to = cfg[vectors_key], cfg[vectors_key] end
+  local counts = {}
+  for vectors = from, to do
+    if fits(target, vectors, keys) then counts[#counts + 1] = vectors end
+  end
+  if counts[1] then return counts end
+  for _, key in ipairs(keys) do
+    local most = most_rows(target, from, key[2])
+    if cfg[key[1]] and cfg[key[1]] > most then
+      M.refuse(key[1], cfg[key[1]], ("%s keeps at most %d rows of %d vectors in its %d registers"):format(
+        isa.name, most, from, isa.registers))
+    end
+  end
+  M.refuse(vectors_key, from, ("%s keeps no tile of that width in its %d registers"):format(
+    isa.name, isa.registers))
+end
+
+-- Rows of a tile: the schedule key if it is set, else the cheapest; even: an even number of them.
+function M.choose_rows(target, key, n, vectors, a_order, cost, even)
+  if target.cfg[key] then return target.cfg[key] end
+  choices.add(target.why, "model")
+  choices.add(target.why, "one_size")
+  local most = most_rows(target, vectors, a_order)
+  local best, best_cost
+  local step = even and 2 or 1
+  for rows = math.max(step, most // 3 // step * step), most, step do
+    local c = cost(rows)
+    if not best or c < best_cost then best, best_cost = rows, c end
+    if rows >= n then break end
+  end
+  return best
+end
+
+-- Whether queries are few for the weights: tiles that read these first, and wait for them, are much of the time.
+function M.few(queries) return queries <= 64 end
+
+-- Bytes of a layer's weights.
+function M.weight_bytes(target)
+  local cfg = target.cfg
+  return target.product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.product, cfg.d_model)
+end
+
+-- Whether few queries wait for weights that come from behind the second-level cache, as far as a core's facts say.
+function M.far(target, queries)
+  return target.cpu.far_bytes and M.few(queries) and M.weight_bytes(target) > target.cpu.far
+end
+
+-- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from far: so many
+-- numbers a K step, in which it has `rows` FMAs of each of the vectors.
+function M.first_cost(target, queries, numbers, rows, vecs, steps)
+  local cpu, product = target.cpu, target.product
+  if not M.far(target, queries) then return 0 end
+  local fma = rows * slots_of(target, vecs)
+  return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
+end
+
+-- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
+-- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply =
+-- the target's product, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
+-- block and of `depth` rows: panels = their number, floats = their size, and where a block's begin, first and panel.
+-- keys: the schedule's for rows and vectors. rounded: results are stored rounded, and no chunk is added to them then.
+function M.columns(target, keys, sets, columns, steps, a_order, rounded)
+  local isa, best, best_cost = target.isa, nil, nil
+  for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
+    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, target.product.apart), runs = {} }
+    local product_cost = 0
+    for i, set in ipairs(sets) do
+      local function cost(tile_rows)
+        local sum = 0
+        for _, block in ipairs(product.blocks) do
+          local runs = runs_of(set, tile_rows)
+          sum = sum + block.count * M.runs_cost(target, runs, block.vecs, steps, a_order)
+          if i == 1 then
+            local first = M.first_cost(target, set.rows * set.count, block.width, runs[1].size, block.vecs, steps)
+            sum = sum + block.count / set.count * first
+          end
+        end
+        return sum
+      end
+      local tile_rows = M.choose_rows(target, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost, set.even)
+      product.runs[i] = runs_of(set, tile_rows)
+      product_cost = product_cost + set.count * cost(tile_rows)
+    end
+    if not best or product_cost < best_cost then best, best_cost = product, product_cost end
+    if vectors * isa.lanes >= columns then break end
+  end
+  best.ld = #isas.cover(isa, columns) * isa.lanes
+  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, rounded), M.depth(target.product, steps)
+  best.multiply = target.product
+  best.panels, best.floats = 0, 0
+  for _, block in ipairs(best.blocks) do
+    block.first, block.panel = best.panels, best.floats
+    best.panels = best.panels + block.count
+    best.floats = best.floats + block.count * block.width * best.depth
+  end
+  return best, best_cost
+end
+
+return M

@@ -1,0 +1,78 @@
+-- exp2 of a vector, in one of two ways. By a polynomial: r = x - round(x) in [-1/2, 1/2], degree 6 for
+-- 2^r, and the exponent by scale2. Where the ISA looks up 2^(k/16) in a register: n = x rounded to
+-- sixteenths, r = x - n in [-1/32, 1/32], 2^n by the table and the exponent, and degree 3 for 2^r (Tang,
+-- Table-driven implementation of the exponential function, 1989).
+-- Error at most 1 ulp for x in [-126, 127]; below -126 an exact zero (so no subnormal appears); above
+-- 127 something of at least 2^126, or NaN; NaN stays NaN.
+
+local choices = require "base.choices"
+
+local M = {}
+
+-- Minimax for the relative error on [-1/2, 1/2] with constant term 1, then moved by single float32
+-- steps to the least error of the evaluated polynomial (0.78 ulp); highest power first.
+M.coefficients = {
+  0.000155957678, 0.00134068797, 0.00961772259, 0.0555031635, 0.240226477, 0.693147182, 1.0,
+}
+M.lowest = -126.0
+
+-- The same for 2^r on [-1/32, 1/32] (0.96 ulp with the errors of the table), and what rounds to
+-- sixteenths, which then are the low bits of the sum.
+local table_coefficients = { 0.0554668382, 0.240237862, 0.693147242 }
+local SIXTEENTHS = 786432.0 -- 1.5 * 2^19
+
+local function by_table(t, w, x)
+  local function constant(name, value) return t:op("set", w, name, value) end
+  local magic = constant("magic", SIXTEENTHS)
+  local shifted = t:op("add", w, "shifted", x, magic)
+  local n = t:op("sub", w, "n", shifted, magic)
+  local r = t:op("sub", w, "r", x, n)
+  local c3, c2, c1 = table.unpack(table_coefficients)
+  local p2 = t:op("fma", w, "p2", constant("c3", c3), r, constant("c2", c2))
+  local p1 = t:op("fma", w, "p1", p2, r, constant("c1", c1))
+  local less_1 = t:op("mul", w, "less_1", p1, r) -- 2^r - 1
+  local power = t:op("scale2_floor", w, "power", t:op("root", w, "root", shifted), n)
+  return t:op("fma", w, "scaled", less_1, power, power)
+end
+
+local function by_polynomial(t, w, x)
+  local top = x -- the order of min's operands keeps a NaN
+  if not t.isa.saturates then top = t:op("min", w, "top", t:op("set", w, "most", 127.0), x) end
+  local n = t:op("round", w, "n", top)
+  local r = t:op("sub", w, "r", top, n)
+  -- Where fma rounds twice, r/2, which is exact, is left for the end: 0.93 ulp instead of 1.08.
+  local fused = t.isa.fused
+  local p
+  for power = 6, 1, -1 do
+    local coefficient = M.coefficients[7 - power] - (power == 1 and not fused and 0.5 or 0.0)
+    local c = t:op("set", w, "c" .. power, coefficient)
+    p = p and t:op("fma", w, "p" .. power, p, r, c) or c
+  end
+  local one = t:op("set", w, "c0", M.coefficients[7])
+  if fused then
+    p = t:op("fma", w, "p0", p, r, one)
+  else
+    local half = t:op("mul", w, "half", r, t:op("set", w, "c_half", 0.5))
+    p = t:op("add", w, "p0", t:op("fma", w, "s", p, r, half), one)
+  end
+  return t:op("scale2", w, "scaled", p, n)
+end
+
+-- The function exp2_<lanes> of a width.
+local function define(t, w)
+  local x = { name = "x", kind = "f", w = w }
+  return t:define({
+    name = "exp2_" .. w.lanes, w = w, attr = "inline __attribute__((always_inline))",
+    params = { { kind = w.t, name = "x" } }, keep = true,
+    doc = "2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN.",
+  }, function()
+    if t.isa.rows.root then choices.add(t.why, "exp2_table") end
+    local scaled = (t.isa.rows.root and by_table or by_polynomial)(t, w, x)
+    local tiny = t:op("lt", w, "tiny", x, t:op("set", w, "lowest", M.lowest))
+    t:result(t:op("zero_if", w, "result", tiny, scaled))
+  end)
+end
+
+function M.exp2(t, dst, x) return t:apply(define(t, x.w), dst, x) end
+
+return M

@@ -1,0 +1,422 @@
+-- The tape: what a kernel does, as typed operations in nested blocks, before it is C text.
+--
+-- An emitter records functions; a function is a list of nodes:
+--   op      dst = op(args) for one primitive of isa/ops.lua; dst is nil for stores
+--   loop    for var = 0 .. count-1; unrolled: the compiler writes it as straight code
+--   when    a block that runs if the integer `left` < `right`
+--   unless  a block that runs if one of the conditions is false
+--   call    a function of this tape with pointers and integers
+--   apply   dst = function of vectors(args); result: what such a function returns
+--   int     a named integer, int_at: one read from an array; bump: moves a pointer on
+--   place   a named pointer
+--   buffer  a named array of so many floats, aligned to a line of the cache
+--   fence   what a buffer has is in memory there: compilers would keep it in registers, of which there are too few
+--   note    a comment; block: a scope of its own
+--   array   declares arrays of values: names { name, extents }, and one of the values, `of`. Only tape/roll.lua makes
+--           them, and loops that start at `first`
+-- Values know their name, kind (f, m, i, c) and width; pointers are a name and an offset.
+
+local expr = require "base.expr"
+local ops = require "isa.ops"
+local derived = require "isa.derived"
+local types = require "machine.types"
+local words = require "base.words"
+
+local M = {}
+local NOTHING = {}
+local Tape = {}
+Tape.__index = Tape
+
+local Pointer = {}
+Pointer.__index = Pointer
+
+-- A pointer to numbers of a type, float32 if none is said: `base` is a C name, `off` an expression in numbers.
+function M.pointer(base, off, type)
+  return setmetatable({ base = base, off = off or 0, type = type or types.f32 }, Pointer)
+end
+
+function Pointer:at(off)
+  local moved = M.pointer(self.base, self.off + off, self.type)
+  moved.start, moved.sections = self.start, self.sections
+  return moved
+end
+
+-- The same pointer, to numbers of another type that are as long.
+function Pointer:as(type)
+  local other = self:at(0)
+  other.type = type
+  return other
+end
+
+-- The same pointer, to a buffer that is cut into sections { name, first, .. } from there on, in their order.
+function Pointer:cut(sections)
+  local cut = M.pointer(self.base, self.off, self.type)
+  cut.start, cut.sections = self.off, sections
+  return cut
+end
+
+-- By the name of the section that it points into, if there is one.
+function Pointer:named()
+  if not self.sections then return self end
+  local off, found = self.off - self.start, nil
+  for _, section in ipairs(self.sections) do
+    if section.first <= expr.constant(off) then found = section end
+  end
+  return M.pointer(found.name, off - found.first, self.type)
+end
+
+-- before: a tape that is printed before this one; its functions are known. why: the choices that were taken while
+-- recording. Equal steps of a tile are written once where `rolled` is set afterwards, and the compiler repeats them.
+function M.new(isa, before)
+  return setmetatable({ isa = isa, functions = {}, by_name = before and before.by_name or {}, by_content = {},
+                         why = {} }, Tape)
+end
+
+function Tape:push(node)
+  local body = self.body
+  body[#body + 1] = node
+  return node
+end
+
+-- Records into `list` while `build` runs.
+function Tape:into(list, build)
+  local outer = self.body
+  self.body = list
+  build()
+  self.body = outer
+  return list
+end
+
+-- The names in the text of a variable or pointer, which comes many times ("args->q" has args).
+local words_of = setmetatable({}, {
+  __index = function(known, text)
+    local list = {}
+    for word in text:gmatch("[%a_][%w_]*") do list[#list + 1] = word end
+    known[text] = list
+    return list
+  end,
+})
+
+local USING = { "left", "right", "count", "value", "off", "result" }
+
+M.words_of = words_of
+
+-- What a statement uses, in the set `used`: values by themselves, variables and pointers by name.
+local function note_uses(node, used)
+  local function mark(what)
+    if type(what) ~= "string" then
+      used[what] = true
+    else
+      for _, word in ipairs(words_of[what]) do used[word] = true end
+    end
+  end
+  local function mark_any(a)
+    if type(a) ~= "table" then return end
+    if a.base then
+      mark(a.base)
+      expr.variables(a.off, mark)
+    elseif a.terms then
+      expr.variables(a, mark)
+    else
+      mark(a)
+    end
+  end
+  for _, a in ipairs(node.args or NOTHING) do mark_any(a) end
+  for _, c in ipairs(node.conditions or NOTHING) do mark(c) end
+  for _, key in ipairs(USING) do mark_any(node[key]) end
+  if node.kind == "int_at" then mark(node.base) end
+end
+
+-- Drops values that nothing uses, last ones first, and returns what is used.
+local function prune(body, used)
+  for i = #body, 1, -1 do
+    local node = body[i]
+    local made = node.dst and not node.again and node.dst or node.name -- of an int
+    if made and not used[made] then
+      table.remove(body, i)
+    else
+      if node.otherwise then prune(node.otherwise, used) end
+      if node.body then prune(node.body, used) end
+      note_uses(node, used)
+    end
+  end
+  return used
+end
+
+local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "unrolled", "left", "right", "name",
+               "base", "off", "value", "pointer", "by", "fn", "text", "result" }
+
+-- What a function does, as a text: two have the same if and only if they print the same but for name and doc.
+local function content(fn)
+  local out, n = {}, 0
+  local function say(what)
+    if type(what) == "table" then
+      what = what.base and what.base .. " + " .. expr.text(what.off) or what.terms and expr.text(what)
+        or what.number or what.name
+    end
+    n = n + 1
+    out[n] = type(what) == "string" and what or tostring(what)
+  end
+  local function say_all(list)
+    for _, what in ipairs(list or NOTHING) do say(what) end
+    say ";"
+  end
+  local function scan(body)
+    for _, node in ipairs(body or NOTHING) do
+      for _, key in ipairs(SAID) do
+        local what = node[key]
+        if what ~= nil then -- of most nodes few are there
+          say(key)
+          say(what)
+        end
+      end
+      say(node.w and node.w.lanes)
+      say_all(node.args)
+      say_all(node.conditions)
+      scan(node.body)
+      scan(node.otherwise)
+    end
+    say "}"
+  end
+  say(fn.attr)
+  say_all(fn.takes)
+  for _, p in ipairs(fn.params) do say(p.kind .. p.name) end
+  scan(fn.body)
+  return table.concat(out, "\n")
+end
+
+-- Gives a function to another use, under a name that suits both: with "rows" in the place of the role, if it has one.
+function Tape:share(fn, other_name, role)
+  self.by_name[other_name] = fn
+  if not role or not fn.role then return end
+  local name = other_name:gsub(role, "rows", 1)
+  if name == fn.name or self.by_name[name] then return end
+  fn.doc = fn.doc:gsub(fn.role, "rows", 1)
+  fn.name, self.by_name[name] = name, fn
+end
+
+-- Whether a function that is defined again is recorded again, to see that it is the same; the tests do.
+M.verify = false
+
+-- Defines a static function, while `build` records its body. def: name, doc, attr, params
+-- { { kind = C type, name }, .. }, and for a function of vectors `w`: it takes and returns one. Parameters that
+-- the body does not use are left out, of the calls too. Of equal functions there is one, the first; two others
+-- may not have the same name. keep: it stays as it is, for it is called from outside. reuse: a function of this
+-- name that does the same in another way will do. role: the word of the name that says what it is for. loops: what it
+-- repeats stays a loop for the compiler too, unless a function that is equal is not so.
+function Tape:define(def, build)
+  local known = self.by_name[def.name]
+  if known then known.loops = known.loops and def.loops end
+  if known and (def.reuse or def.keep or not M.verify) then return known end
+  local fn = { name = def.name, doc = def.doc and words.singular(def.doc), attr = def.attr, w = def.w,
+               role = def.role, loops = def.loops, body = {}, params = {} }
+  self:into(fn.body, build)
+  local used = prune(fn.body, {})
+  fn.takes, fn.idle = {}, {} -- idle: pointers and ints that must be there and have no use
+  for i, p in ipairs(def.params) do
+    fn.takes[i] = used[p.name] or def.keep or false
+    if def.keep and not def.w and not used[p.name] then table.insert(fn.idle, p.name) end
+    if fn.takes[i] then fn.params[#fn.params + 1] = p end
+  end
+  local text = content(fn)
+  if known then
+    assert(known.content == text, "two functions named " .. def.name)
+    return known
+  end
+  local equal = not def.keep and self.by_content[text]
+  if equal then
+    equal.loops = equal.loops and def.loops
+    self:share(equal, fn.name, def.role)
+    return equal
+  end
+  fn.content, self.by_content[text], self.by_name[fn.name] = text, fn, fn
+  self.functions[#self.functions + 1] = fn
+  fn.number = #self.functions -- names may change
+  return fn
+end
+
+-- dst <- op(args) into a new single-assignment value. Expands where the ISA has no row.
+function Tape:op(name, w, dst, ...)
+  local op = ops[name]
+  if not self.isa.rows[name] then
+    local expand = derived[name]
+    if not expand then error("isa " .. self.isa.name .. " has no op " .. name) end
+    return expand(self, w, dst, ...)
+  end
+  local args = { ... }
+  assert(#args == #op.args, name)
+  local value
+  if op.result ~= "-" then value = { name = dst, kind = op.result, w = w } end
+  self:push { kind = "op", op = op, w = w, dst = value, args = args }
+  return value
+end
+
+-- An operand of a product, read by `name` from the pointer p: a number of `type`, to which it is rounded where
+-- memory holds more.
+function Tape:operand(type, name, w, dst, p)
+  if not type.round or p.type.rounded == type then return self:op(name, w, dst, p) end
+  return type.round(self, w, dst, self:op(name, w, dst .. "_exact", p))
+end
+
+-- The first `count` numbers at p by the op `name`, or that of their type; zeros in the lanes behind them.
+function Tape:read(name, w, dst, p, count)
+  name = p.type.load or name
+  if count < w.lanes then return self:op(name .. "_n", w, dst, p, count) end
+  return self:op(name, w, dst, p)
+end
+
+-- p[0 .. count - 1] <- the first lanes of a value, as numbers of p's type.
+function Tape:write(w, p, value, count)
+  local store = p.type.store or "store"
+  if count < w.lanes then return self:op(store .. "_n", w, nil, p, value, count) end
+  self:op(store, w, nil, p, value)
+end
+
+-- The same as op, but the value can be updated later: an accumulator.
+function Tape:start(name, w, dst, ...)
+  local value = self:op(name, w, dst, ...)
+  self.body[#self.body].mutable = true
+  return value
+end
+
+-- acc <- op(args), for a value made by start.
+function Tape:update(acc, name, ...)
+  self:push { kind = "op", op = ops[name], w = acc.w, dst = acc, again = true, args = { ... } }
+end
+
+function Tape:loop(var, count, build)
+  local node = self:push { kind = "loop", var = var, count = count, body = {} }
+  local _, most = expr.range(count)
+  self:into(node.body, function() build(expr.var(var, most and { 0, most - 1 })) end)
+end
+
+-- The same as straight code that the compiler makes of one round.
+function Tape:unrolled(var, count, build)
+  self:loop(var, count, build)
+  self.body[#self.body].unrolled = true
+end
+
+function Tape:when(left, right, build, otherwise)
+  local always = expr.less(left, right)
+  if always ~= nil then
+    local taken = always and build or otherwise
+    if taken then taken() end
+    return
+  end
+  local node = self:push { kind = "when", left = left, right = right, body = {} }
+  self:into(node.body, build)
+  if otherwise then node.otherwise = self:into({}, otherwise) end
+end
+
+function Tape:unless(conditions, build)
+  local node = self:push { kind = "unless", conditions = conditions, body = {} }
+  self:into(node.body, build)
+end
+
+function Tape:block(build)
+  local node = self:push { kind = "block", body = {} }
+  self:into(node.body, build)
+end
+
+-- Calls a function of this tape with all the arguments of its definition.
+function Tape:call(fn, args)
+  local list = {}
+  for i, a in ipairs(args) do
+    if fn.takes[i] then list[#list + 1] = a end
+  end
+  self:push { kind = "call", fn = fn, args = list }
+end
+
+-- dst <- fn(x), for a function of vectors.
+function Tape:apply(fn, dst, x)
+  local value = { name = dst, kind = "f", w = fn.w }
+  self:push { kind = "apply", fn = fn, w = fn.w, dst = value, args = { x } }
+  return value
+end
+
+function Tape:result(value) self:push { kind = "result", result = value } end
+
+-- name = value, an integer, where that is no constant and no name; range: { least, most } of it, where that is known by
+-- more than its text.
+function Tape:int(name, value, range)
+  if expr.is_const(value) or expr.is_var(value) then return value end
+  self:push { kind = "int", name = name, value = value }
+  local least, most = expr.range(value)
+  return expr.var(name, range or least and { least, most })
+end
+
+-- name = the element of the int array `base` at `off`
+function Tape:int_at(name, base, off)
+  self:push { kind = "int_at", name = name, base = base, off = off }
+  return expr.var(name)
+end
+
+-- Names for the sections of a pointer that is cut into such; those that nothing uses are dropped.
+function Tape:places(pointer)
+  for _, section in ipairs(pointer.sections) do
+    local args = { M.pointer(pointer.base, pointer.off + section.first, pointer.type) }
+    self:push { kind = "place", name = section.name, args = args, text = section.text }
+  end
+end
+
+-- A place for `count` floats until the end of the block, and the pointer to it.
+function Tape:buffer(name, count)
+  self:push { kind = "buffer", name = name, count = count }
+  return M.pointer(name)
+end
+
+function Tape:fence(pointer) self:push { kind = "fence", args = { pointer } } end
+
+function Tape:bump(pointer, by) self:push { kind = "bump", pointer = pointer, by = by } end
+
+function Tape:note(text) self:push { kind = "note", text = words.singular(text) } end
+
+-- The most float vectors alive at a sum of products: a value lives from its definition to its
+-- last use; one that is used inside a loop but made outside of it lives through the whole loop.
+function M.pressure(fn)
+  local values, first, last, at, products = {}, {}, {}, 0, {}
+  local function touch(v)
+    if type(v) ~= "table" or v.kind ~= "f" then return end
+    if not first[v] then
+      first[v] = at
+      values[#values + 1] = v
+    end
+    last[v] = at
+  end
+  local function scan(body)
+    for _, node in ipairs(body) do
+      at = at + 1
+      if node.kind == "op" or node.kind == "apply" then
+        for _, a in ipairs(node.args) do touch(a) end
+        if node.dst then touch(node.dst) end
+        products[at] = node.again and node.op.port == "fma"
+      end
+      if node.body then
+        local start = at
+        scan(node.body)
+        if node.kind == "loop" then
+          at = at + 1
+          for _, v in ipairs(values) do
+            if first[v] <= start and last[v] > start then last[v] = at end
+          end
+        end
+      end
+      if node.otherwise then scan(node.otherwise) end
+    end
+  end
+  scan(fn.body)
+  local change = {}
+  for i = 1, at + 2 do change[i] = 0 end
+  for _, v in ipairs(values) do
+    change[first[v]] = change[first[v]] + 1
+    change[last[v] + 1] = change[last[v] + 1] - 1
+  end
+  local live, most = 0, 0
+  for i = 1, at + 1 do
+    live = live + change[i]
+    if products[i] and live > most then most = live end
+  end
+  return most
+end
+
+return M
