@@ -321,11 +321,12 @@ typedef struct mhagen_kernel {
 
 /* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are
  * enough for any of them; folds and sum_dtype are those of its last member. Packed weights and
- * caches belong to the member that made them. A ladder
- * is the same for several lengths, the shortest first; its members share both.
+ * caches belong to the member that made them. A ladder is the same for several lengths, the
+ * shortest first; its members share both.
  *
  * mhagen_kernel_of: the member that a bundle's functions call here: the best that CPU and operating
- * system can run when it is first asked, always the same; the last one if none can. Of any other kernel it is that itself.
+ * system can run when it is first asked, always the same; the last one if none can. Of any other
+ * kernel it is that itself.
  * mhagen_kernel_for: the member with this isa, as "avx2", for tests and comparisons, which call its
  * functions in place of the bundle's; null if there is none.
  * mhagen_kernel_at: the kernel that a run with these arguments calls in the end; of a ladder that
@@ -423,9 +424,9 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * scale of least squares, near the first number that is as large, with its sign, divided by -8
  * (docs/generated-c.md has the rule). Numbers are divided by their scale and rounded to integers,
  * ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale` is multiplied into theirs.
- * A group of zeros has the scale zero; one with NaN or an infinity has no finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
- * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
- * large.
+ * A group of zeros has the scale zero; one with NaN or an infinity has no finite scale. Behind the
+ * scales are, if asked for, int32 [width]: -128 times the sum of a column's integers, modulo 2^32,
+ * where sums of products with unsigned bytes begin that are 128 too large.
  */
 enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 

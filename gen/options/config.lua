@@ -16,8 +16,8 @@ local function refuse(key, value, rule) error({ key = key, value = value, rule =
 
 local keys, other_names, key_of, told_of = {}, {}, {}, {}
 for i, row in ipairs(options.list) do
-  local also, near = row.also or {}, row.near or {}
-  keys[i], other_names[row.key] = row.key, table.move(near, 1, #near, #also + 1, { table.unpack(also) })
+  local also, similar = row.also or {}, row.similar or {}
+  keys[i], other_names[row.key] = row.key, table.move(similar, 1, #similar, #also + 1, { table.unpack(also) })
   for _, name in ipairs(also) do key_of[name] = row.key end
 end
 for _, row in ipairs(options.elsewhere) do

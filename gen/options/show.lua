@@ -79,7 +79,7 @@ function M.text()
     local lines = {}
     local function line(label, text) lines[#lines + 1] = { label, text } end
     if row.also then line("elsewhere", table.concat(row.also, ", ")) end
-    if row.near then line("similar", table.concat(row.near, ", ")) end
+    if row.similar then line("similar", table.concat(row.similar, ", ")) end
     if row.name then line("in names", row.name .. (row.kind == "flag" and "" or "<value>")) end
     for value, bit in pairs(type(row.bit) == "table" and row.bit or { row.bit }) do
       line("bit", type(value) == "string" and value .. ": " .. bit or bit)
@@ -122,8 +122,8 @@ end
 -- An object has its keys in this order; functions are left out.
 local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices", "letters",
                 "machines", "groups",
-                "required", "example", "default", "same_as", "computed", "formula", "also", "near", "native", "divides",
-                "even", "within",
+                "required", "example", "default", "same_as", "computed", "formula", "also", "similar", "native",
+                "divides", "even", "within",
                 "multiple", "least", "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number",
                 "pointer", "aligned", "input", "letter", "bytes", "most", "less", "args", "weights", "fill", "draw" }
 
