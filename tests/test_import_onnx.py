@@ -296,6 +296,10 @@ def test_constants(tmp_path):
               location="all.bin", size_threshold=0)
     assert (tmp_path / "all.bin").stat().st_size == w.nbytes
     assert packed(tmp_path / "external.onnx", tmp_path / "external") == expected
+    model = onnx.load(tmp_path / "external.onnx", load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "./all.bin"
+    (tmp_path / "dot.onnx").write_bytes(model.SerializeToString())
+    assert packed(tmp_path / "dot.onnx", tmp_path / "dot") == expected
 
 
 # ---- what others write ----
@@ -398,6 +402,7 @@ WRONG = [
     (graph(tensor(field(4, bytes(768)), RAW)), "has both raw_data and float_data"),
     (graph(tensor(field(3, b""), RAW)), "segment: parts of tensors are not read"),
     (graph(tensor(external())), "external_data: location is missing"),
+    (graph(tensor(external(location="./../x"))), "is no file of this folder"),
     (graph(tensor(external(location="../x"))), "is no file of this folder"),
     (graph(tensor(external(location="/etc/passwd"))), "is no file of this folder"),
     (graph(tensor(external(location="none.bin"))), "none.bin: No such file"),

@@ -73,8 +73,9 @@ function M.chain(chunks)
   return chunks.count == 1 and "k" .. chunks.last or ("k%dx%d"):format(chunks.count, chunks.size)
 end
 
--- A value for a message: short, printable.
+-- A value for a message: short, printable. A table is so called: Lua has nothing but its address.
 function M.short(value)
+  if type(value) == "table" then return "a table" end
   if math.type(value) == "float" then
     if value ~= value then return "nan" end -- which some machines print as -nan
     return tostring(value)

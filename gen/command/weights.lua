@@ -43,31 +43,53 @@ local function read_json(path)
   return values
 end
 
--- The shards that an index names: files of the same folder.
-local function shards(dir)
-  local path = dir .. "/model.safetensors.index.json"
+-- The shards that an index names.
+local function shards(path)
   local map, list, seen = read_json(path).weight_map, {}, {}
   if type(map) ~= "table" then error({ message = path .. ": weight_map is missing" }, 0) end
-  for name, file in pairs(map) do
-    if type(file) ~= "string" or file:find("^%.") or file:find("[/%z]") then
-      error({ message = ("%s: tensor %s: %s is no file of this folder"):format(
-        path, errors.show(name), errors.show(file)) }, 0)
-    end
+  for name, text in pairs(map) do
+    local file = tensors.beside(text) or error({ message = ("%s: tensor %s: %s is no file of this folder"):format(
+      path, errors.show(name), errors.show(text)) }, 0)
     if not seen[file] then list[#list + 1], seen[file] = file, true end
   end
   table.sort(list)
   return list
 end
 
--- A folder as Hugging Face's.
-local function open_folder(dir)
-  local path = dir .. "/config.json"
-  local values = read_json(path)
-  local config = fields.new(path, values)
-  local files, all = { "model.safetensors" }, {}
-  if not host.exists(dir .. "/model.safetensors") and host.exists(dir .. "/model.safetensors.index.json") then
-    files = shards(dir)
+local PICKLED = "is not read; this writes model.safetensors to OUT: " ..
+  "python3 -c \"from transformers import AutoModel; AutoModel.from_pretrained('%s').save_pretrained('OUT')\""
+
+local CONVERTED = "is not read; take the folder that it was converted from"
+local ONNX = "is not looked for in a folder; give its path"
+
+-- Files of weights that a folder may have in place of model.safetensors, how they begin, and what to do.
+local others = {
+  { "pytorch_model.bin", "", PICKLED }, { "pytorch_model.bin.index.json", "", PICKLED },
+  { "model.bin", "^.%z%z%z..%w+Spec%z", "is of CTranslate2, and " .. CONVERTED }, { "model.bin", "", CONVERTED },
+  { "adapter_model.safetensors", "",
+    "is an adapter; merge it by model.merge_and_unload() of peft, and save the model" },
+  { "model.onnx", "", ONNX }, { "onnx/model.onnx", "", ONNX },
+}
+
+local function refuse_others(dir)
+  for _, row in ipairs(others) do
+    local path = dir .. "/" .. row[1]
+    if host.exists(path) and must(host.head(path)):find(row[2]) then
+      error({ message = ("%s: no model.safetensors; %s %s"):format(dir, row[1], row[3]:format(dir)) }, 0)
+    end
   end
+end
+
+-- The files of tensors in a folder, or nil.
+local function weight_files(dir)
+  local index = dir .. "/model.safetensors.index.json"
+  return host.exists(dir .. "/model.safetensors") and { "model.safetensors" } or host.exists(index) and shards(index)
+    or nil
+end
+
+-- The tensors of some files of a folder.
+local function tensors_of(dir, files)
+  local all = {}
   for _, name in ipairs(files) do
     local file = dir .. "/" .. name
     for tensor, at in pairs(safetensors(open(file), file, host.type_size)) do
@@ -77,12 +99,35 @@ local function open_folder(dir)
       all[tensor] = at
     end
   end
-  return { path = path, data = dir, type = config:word "model_type", rows = families.rows, fields = config,
-           tensors = all, layers = layers.of }
+  return all
+end
+
+-- A folder as Hugging Face's. What kind of model it is comes first: that is why others are refused, too.
+local function open_folder(dir)
+  local path, files = dir .. "/config.json", weight_files(dir)
+  if not files and not host.exists(path) then refuse_others(dir) end
+  local config = fields.new(path, read_json(path))
+  if not files and not config:has "model_type" then refuse_others(dir) end
+  local model = { path = path, data = dir, type = config:word "model_type", rows = families.rows, fields = config,
+                  layers = layers.of }
+  layers.row_of(model)
+  if not files then refuse_others(dir) end
+  model.tensors = tensors_of(dir, files or { "model.safetensors" })
+  return model
+end
+
+-- What is to be done about a file of several, or nil.
+local function split_text(path, values)
+  local number, count = values["split.no"], values["split.count"]
+  if math.type(number) ~= "integer" or math.type(count) ~= "integer" or count < 2 then return nil end
+  return ("is part %d of %d; llama-gguf-split --merge %s OUT.gguf joins them"):format(
+    number + 1, count, (path:gsub("%d+(%-of%-%d+%.gguf)$", "00001%1")))
 end
 
 local function open_gguf(path)
   local all, values = gguf(open(path), path, host.type_size)
+  local split = split_text(path, values)
+  if split then error({ message = ("%s: %s"):format(path, split) }, 0) end
   local kind = fields.new(path, values):word "general.architecture"
   return { path = path, data = path, type = kind, rows = families.gguf, fields = fields.new(path, values, kind .. "."),
            tensors = all, layers = layers.of }
@@ -103,8 +148,10 @@ local function open_any(path)
   if path:find("%.onnx$") then return open_onnx(path) end
   if must(host.head(path)):sub(1, 4) == "GGUF" then return open_gguf(path) end
   open(path)
-  error({ message = path .. ": is neither a folder with config.json and model.safetensors nor a .gguf or .onnx file" },
-        0)
+  local folder = path:match("^(.*)/[^/]*$") or "."
+  local beside = host.exists(folder .. "/config.json") and "; of a model's folder give the path: " .. folder or ""
+  error({ message = path .. ": is neither a folder with config.json and model.safetensors nor a .gguf or .onnx file" ..
+    beside }, 0)
 end
 
 -- The model of a folder or a file.
@@ -125,21 +172,23 @@ end
 
 -- { key = FILE.npy or FILE:TENSOR } -> { key = tensor }; each file is read once.
 function M.find_tensors(texts)
-  local readers_of, wanted, found, all = {}, {}, {}, {}
+  local readers_of, wanted, found, values, all = {}, {}, {}, {}, {}
   for _, text in pairs(texts) do
     local path, name, read = place_of(text)
     readers_of[path], wanted[path] = read, wanted[path] or {}
     if name then wanted[path][name] = true end
   end
   for path, read in pairs(readers_of) do
-    found[path] = within_limit(function()
+    found[path], values[path] = within_limit(function()
       return read(open(path), path, host.type_size, read ~= npy and wanted[path] or nil)
     end, path)
   end
   for key, text in pairs(texts) do
     local path, name = place_of(text)
+    local split = values[path] and split_text(path, values[path])
+    local part = split and "; the file " .. split or ""
     all[key] = not name and found[path] or found[path][name]
-      or error({ message = ("%s: tensor %s is missing"):format(path, errors.show(name)) }, 0)
+      or error({ message = ("%s: tensor %s is missing%s"):format(path, errors.show(name), part) }, 0)
   end
   return all
 end

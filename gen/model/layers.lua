@@ -199,14 +199,18 @@ local function add_stack(model, stack, prefix, all)
   end
 end
 
+-- The row of a model's type in its rows.
+function M.row_of(model)
+  local row, known = families.find(model.rows, model.type)
+  if row then return row end
+  error({ message = ("%s: model type %s is not known"):format(model.path, words.short(model.type)),
+          more = { { message = "known are " .. known } } }, 0)
+end
+
 -- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
 -- tensors } -> its layers.
 function M.of(model)
-  local row, known = families.find(model.rows, model.type)
-  if not row then
-    error({ message = ("%s: model type %s is not known"):format(model.path, words.short(model.type)),
-            more = { { message = "known are " .. known } } }, 0)
-  end
+  local row = M.row_of(model)
   local all, firsts, stacks = {}, {}, type(row.stacks) == "function" and row.stacks(model.fields) or row.stacks
   for i, stack in ipairs(stacks) do firsts[i] = first_of(stack) end
   local prefixes = prefixes_of(model, firsts)

@@ -63,10 +63,9 @@ end
 local function external(self, tensor, raw)
   local entries = {}
   for _, entry in ipairs(raw.external_data) do entries[entry.key or ""] = entry.value or "" end
-  local name = entries.location or tensors.fail(tensor, "external_data: location is missing")
-  if name == "" or name:find("^%.") or name:find("[/\\%c]") then
-    tensors.fail(tensor, "external_data: location = %s is no file of this folder", words.short(name))
-  end
+  local location = entries.location or tensors.fail(tensor, "external_data: location is missing")
+  local name = tensors.beside(location)
+    or tensors.fail(tensor, "external_data: location = %s is no file of this folder", words.short(location))
   local file, path = self.open(name)
   tensor.file, tensor.path = file, path
   local at = decimal(tensor, entries, "offset") or 0

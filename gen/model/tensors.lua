@@ -11,6 +11,13 @@ function M.fail(tensor, ...)
   error({ message = ("%s: tensor %s: %s"):format(tensor.path, words.short(tensor.name), string.format(...)) }, 0)
 end
 
+-- The name of a file of the same folder, as a file says it, or nil.
+function M.beside(text)
+  local name = type(text) == "string" and text:gsub("^%./", "")
+  if not name or name == "" or name:find("^%.") or name:find("[/\\%c]") then return nil end
+  return name
+end
+
 -- The numbers of a tensor of this shape.
 function M.count(tensor)
   local count = 1
