@@ -146,7 +146,7 @@ OTHERS = [  # files of a folder without model.safetensors, and what is told
     ({"config.json": {}}, "config.json: model_type: is missing"),
     ({"config.json": BERT}, "model.safetensors: No such file or directory"),
     ({"config.json": BERT, "pytorch_model.bin": b""}, "model.safetensors; pytorch_model.bin is not read; this writes"),
-    ({"config.json": BERT, "pytorch_model.bin.index.json": {}}, "pytorch_model.bin.index.json is not read; this writes"),
+    ({"config.json": BERT, "pytorch_model.bin.index.json": {}}, "pytorch_model.bin.index.json is not read; this "),
     ({"config.json": {**BERT, "model_type": "bret"}, "pytorch_model.bin": b""}, "config.json: model type bret is not"),
     ({"config.json": {}, "model.bin": CT2}, "no model.safetensors; model.bin is of CTranslate2, and is not read"),
     ({"model.bin": CT2}, "model.bin is of CTranslate2, and is not read; take the folder that it was converted from"),
