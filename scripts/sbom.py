@@ -20,9 +20,12 @@ def output(*command):
 def files():
     """(how it is in the program, path) of every file that is not ours."""
     embedded = re.findall(r"(?<= )/\S+", (ROOT / "build/mhagen_files.c.d").read_text())
-    library = output(*os.environ.get("CC", "cc").split(), "-print-file-name=liblua5.4.a").strip()
+    linked = re.search(r"^lua = (.*)$", (ROOT / "build.ninja").read_text(), re.M)[1]
+    libraries = [output(*os.environ.get("CC", "cc").split(), f"-print-file-name={name}").strip()
+                 for name in re.findall(r"-l:(\S+)", linked)]
     loaded = re.findall(r"=> (/\S+)", output("ldd", ROOT / "build/mhagen"))
-    return [*(("embedded", path) for path in embedded), ("static", library), *(("dynamic", path) for path in loaded)]
+    return [*(("embedded", path) for path in embedded), *(("static", path) for path in libraries),
+            *(("dynamic", path) for path in loaded)]
 
 
 def package_of(path):

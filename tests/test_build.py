@@ -63,7 +63,10 @@ def test_sbom():
     assert bill["metadata"]["component"]["hashes"][0]["content"] == hashlib.sha256(program).hexdigest()
     assert run(ROOT / "build/mhagen", "--version").split()[-1] == bill["metadata"]["component"]["version"]
     versions = {one["name"]: one["version"] for one in bill["components"]}
-    assert set(versions) == {"liblua5.4-dev", "lua-argparse", "lua-dkjson", "libjs-chart.js", "libc6"}
+    assert set(versions) == {"liblua5.4-dev", "lua-cjson-dev", "lua-argparse", "lua-dkjson", "libjs-chart.js", "libc6"}
+    static = {one["properties"][0]["value"].split()[0] for one in bill["components"]
+              if one["properties"][0]["name"] == "mhagen:static"}
+    assert static == set(re.findall(r"-l:(\S+\.a)", run("ninja", "-t", "commands", "build/mhagen", cwd=ROOT)))
     assert versions == {name: run("dpkg-query", "-W", "-f", "${Version}", name) for name in versions}
     for name, mark in ("liblua5.4-dev", rb"\$LuaVersion: Lua ([\d.]+)"), ("libjs-chart.js", rb"Chart\.js v([\d.]+)"):
         assert versions[name].startswith(re.search(mark, program)[1].decode())
