@@ -25,6 +25,7 @@ import numpy
 import torch
 from safetensors.torch import save_file
 
+from test_import_files import gguf_file, gguf_key, gguf_tensor, gguf_text, safetensors_file
 from test_models import SEEN, Observed, floats, pointers, transformers  # noqa: F401
 
 
@@ -403,11 +404,6 @@ def refused(tmp_path, *command):
     return result.stderr
 
 
-def safetensors_file(header, data=b"", length=None):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
-
-
 def entry(shape, begin, end, dtype="F32"):
     return dict(dtype=dtype, shape=shape, data_offsets=[begin, end])
 
@@ -438,23 +434,6 @@ WRONG_SAFETENSORS = [
     (safetensors_file({"y": entry([1], 0, 4)}, bytes(4)), "tensor x is missing"),
     (safetensors_file({"x\x1b[1m\n": entry([1], 4, 0)}), "data_offsets are not"),
 ]
-
-
-def gguf_text(text):
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def gguf_file(keys=b"", tensors=b"", counts=None, magic=b"GGUF", version=3, data=b""):
-    head = magic + struct.pack("<IQQ", version, *(counts or (0, 0))) + keys + tensors
-    return head + bytes(-len(head) % 32) + data
-
-
-def gguf_tensor(shape, kind=0, offset=0, name="x"):
-    return gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
-
-
-def gguf_key(name, kind, value):
-    return gguf_text(name) + struct.pack("<I", kind) + value
 
 
 WRONG_GGUF = [

@@ -20,9 +20,41 @@ SHAPE = "h=1 d_model=2 dk=2 seq=4 isa=scalar".split()
 BERT = dict(model_type="bert", hidden_size=2, num_attention_heads=1, num_hidden_layers=1)
 
 
-def safetensors_file(header, data=b""):
+def varint(x):
+    data = b""
+    while x > 127:
+        data, x = data + bytes([x & 127 | 128]), x >> 7
+    return data + bytes([x])
+
+
+def field(number, value):
+    """A field of a message, as bytes or as a number."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def safetensors_file(header, data=b"", length=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_file(keys=b"", tensors=b"", counts=None, magic=b"GGUF", version=3, data=b""):
+    head = magic + struct.pack("<IQQ", version, *(counts or (0, 0))) + keys + tensors
+    return head + bytes(-len(head) % 32) + data
+
+
+def gguf_tensor(shape, kind=0, offset=0, name="x"):
+    return gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+def gguf_key(name, kind, value):
+    return gguf_text(name) + struct.pack("<I", kind) + value
 
 
 def matrices(*names):
@@ -81,17 +113,6 @@ def test_two_models_in_a_file(tmp_path):
         "model", folder, *MODEL, "-o", tmp_path / "out")
     (folder / "model.safetensors").write_bytes(matrices(*(side + name for side in ("a.", "", "no") for name in names)))
     run(MHAGEN, "model", folder, *MODEL, "-o", tmp_path / "out")
-
-
-def varint(x):
-    data = b""
-    while x > 127:
-        data, x = data + bytes([x & 127 | 128]), x >> 7
-    return data + bytes([x])
-
-
-def field(number, data):
-    return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def test_empty_messages(tmp_path):
@@ -193,24 +214,21 @@ def test_files_of_a_folder(tmp_path):
             "model", folder / name, *MODEL, "-o", tmp_path / "out")
 
 
-def gguf_file(version, **keys):
-    """Without tensors; the values are integers of 16 bits."""
-    head = b"GGUF" + struct.pack("<IQQ", version, 0, len(keys))
-    for key, value in keys.items():
-        name = key.replace("__", ".").encode()
-        head += struct.pack("<Q", len(name)) + name + struct.pack("<IH", 2, value)
-    return head + bytes(-len(head) % 32)
+def split(**keys):
+    """A GGUF file with these keys."""
+    return gguf_file(b"".join(gguf_key(f"split.{key}", 2, struct.pack("<H", value)) for key, value in keys.items()),
+                     counts=(0, len(keys)))
 
 
 def test_parts_of_gguf(tmp_path):
     """One of several files has a part of the tensors."""
     path = tmp_path / "a-00002-of-00003.gguf"
-    path.write_bytes(gguf_file(3, split__no=1, split__count=3, split__tensors__count=7))
-    split = f"is part 2 of 3; llama-gguf-split --merge {tmp_path}/a-00001-of-00003.gguf OUT.gguf joins them\n"
-    assert message("model", path, *MODEL, "-o", tmp_path / "out") == f"mhagen: {path}: {split}"
+    path.write_bytes(split(no=1, count=3))
+    told = f"is part 2 of 3; llama-gguf-split --merge {tmp_path}/a-00001-of-00003.gguf OUT.gguf joins them\n"
+    assert message("model", path, *MODEL, "-o", tmp_path / "out") == f"mhagen: {path}: {told}"
     assert message("pack", *SHAPE, f"wq={path}:x", "-o", tmp_path / "out") == (
-        f"mhagen: {path}: tensor x is missing; the file {split}")
-    path.write_bytes(gguf_file(3, split__no=0, split__count=1))
+        f"mhagen: {path}: tensor x is missing; the file {told}")
+    path.write_bytes(split(no=0, count=1))
     assert "general.architecture: is missing" in message("model", path, *MODEL, "-o", tmp_path / "out")
 
 

@@ -17,6 +17,7 @@ np = pytest.importorskip("numpy", reason="NumPy is not installed")
 from onnx import TensorProto, helper, numpy_helper
 
 from test_import import Imported, refused
+from test_import_files import field, varint
 from test_onnx import Memory
 
 BATCH, CASES = 2, 2  # sequences; graphs of each operator
@@ -333,21 +334,6 @@ def test_export_of_pytorch(tmp_path):
 
 
 # ---- files that are wrong ----
-
-
-def varint(x):
-    data = b""
-    while x > 127:
-        data, x = data + bytes([x & 127 | 128]), x >> 7
-    return data + bytes([x])
-
-
-def field(number, value):
-    """A field of a message, as bytes or as a number."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    value = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def graph(data):
