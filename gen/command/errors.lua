@@ -12,10 +12,10 @@ function M.must(result, message)
   return result
 end
 
-local NO_MEMORY = "not enough memory" -- Lua's own words, raised as a text
+M.NO_MEMORY = "not enough memory" -- Lua's own words, raised as a text
 
 function M.on_error(e)
-  if e == NO_MEMORY then return { message = e } end
+  if e == M.NO_MEMORY then return { message = e } end
   return type(e) == "table" and e or { internal = "internal error: " .. host.traceback(e) }
 end
 

@@ -23,15 +23,17 @@ local function open(path) return must(host.open_file(path)) end
 
 local MOST = 1 << 30 -- bytes of memory for what the files of a model say of themselves
 
--- Calls read(path, ...), which may take so much.
-local function within_limit(read, path, ...)
+-- Calls read(path), which may take so much.
+local function within_limit(read, path)
   host.limit_memory(MOST)
-  local results = table.pack(xpcall(read, errors.on_error, path, ...))
-  if host.limit_memory() and not results[1] then
-    error({ message = ("%s: to read it takes more than %d MiB of memory"):format(path, MOST >> 20) }, 0)
+  local results = table.pack(xpcall(read, errors.on_error, path))
+  local exhausted = host.limit_memory()
+  if results[1] then return table.unpack(results, 2, results.n) end
+  local e = errors.on_error(results[2])
+  if exhausted and (e.message or ""):find(errors.NO_MEMORY, 1, true) then
+    e = { message = ("%s: to read it takes more than %d MiB of memory"):format(path, MOST >> 20) }
   end
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
+  error(e, 0)
 end
 
 -- ---- models ----
