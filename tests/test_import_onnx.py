@@ -419,6 +419,7 @@ WRONG = [
     (graph(node("Attention", "q", "k", "v", domain="", q_num_heads=2, kv_num_heads=2)), "d_model, dk: are required"),
     (graph(node("MultiHeadAttention", *"qkv", *[""] * 6, "c", num_heads=2)), "cache_indirection: is not supported"),
     (graph(node("MultiHeadAttention", *"qkv", *[""] * 7, "z", num_heads=2)), "input 11, z: is not known"),
+    (graph(node("Attention", "x", "w", num_heads=2, heads=2) + tensor(RAW)), "attribute heads: is not known"),
     (graph(node("Identity", "a", domain="", output="w") + node("Identity", "w", domain="", output="a") + NODE),
      "weights: is no constant"),
 ]

@@ -200,8 +200,13 @@ function Layer:refuse(name, why)
   if self:input(name) then self:fail("%s: %s", name, why or "is not supported") end
 end
 
--- Refuses inputs that nobody reads here, and keys of earlier runs where no cache is said that they are in.
-function Layer:check_inputs()
+-- Refuses attributes and inputs that are not known, and keys of earlier runs without a cache.
+function Layer:check_node()
+  local known = {}
+  for _, name in ipairs(self.operator.attributes) do known[name] = true end
+  for name in pairs(self.node.attributes) do
+    if not known[name] then self:fail("attribute %s: is not known", words.short(name)) end
+  end
   for i = #self.operator.inputs + 1, #self.node.inputs do
     if self.node.inputs[i] ~= "" then self:fail("input %d, %s: is not known", i, words.short(self.node.inputs[i])) end
   end
@@ -292,11 +297,15 @@ end
 
 -- ---- operators ----
 
+-- A row has inputs, their names in order; past, the name of that of earlier runs; attributes, all that are known, also
+-- those that change nothing here; and read, which makes keys and projections of a layer.
 local operators = {}
 
 operators["com.microsoft Attention"] = {
   inputs = { "input", "weights", "bias", "mask_index", "past", "attention_bias", "past_sequence_length" },
   past = "past",
+  attributes = { "do_rotary", "mask_filter_value", "num_heads", "past_present_share_buffer", "qkv_hidden_sizes",
+                 "rotary_embedding_dim", "scale", "unidirectional" },
   read = function(layer)
     local c, keys = layer.c, layer.keys
     c:only("do_rotary", 0)
@@ -320,6 +329,7 @@ operators["com.microsoft MultiHeadAttention"] = {
   inputs = { "query", "key", "value", "bias", "key_padding_mask", "attention_bias", "past_key", "past_value",
              "past_sequence_length", "cache_indirection" },
   past = "past_key",
+  attributes = { "mask_filter_value", "num_heads", "scale", "unidirectional" },
   read = function(layer)
     local c, keys = layer.c, layer.keys
     keys.h = c:int "num_heads"
@@ -351,6 +361,8 @@ operators["com.microsoft GroupQueryAttention"] = {
   inputs = { "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length", "cos_cache",
              "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale" },
   past = "past_key",
+  attributes = { "do_rotary", "kv_num_heads", "local_window_size", "num_heads", "qk_output", "rotary_interleaved",
+                 "scale", "smooth_softmax", "softcap" },
   read = function(layer)
     local c, keys = layer.c, layer.keys
     keys.h, keys.h_kv, keys.causal = c:int "num_heads", c:int "kv_num_heads", true
@@ -390,6 +402,8 @@ local written = { [0] = { "scores", "scaled" }, { "scores", "capped" }, { "score
 operators[" Attention"] = {
   inputs = { "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen" },
   past = "past_key",
+  attributes = { "is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode",
+                 "right_window_size", "scale", "softcap", "softmax_precision" },
   read = function(layer)
     local c, keys = layer.c, layer.keys
     local by_head = not c:has "q_num_heads"
@@ -514,7 +528,7 @@ return function(graph, from_user)
       local layer = setmetatable({
         name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
         projections = {}, more = {}, c = fields.new(graph.path, values, prefix), features = features_of }, Layer)
-      layer:check_inputs()
+      layer:check_node()
       operator.read(layer)
       add_projections(layer)
       layer.keys = layers.key_list(layer.keys)
