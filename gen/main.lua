@@ -6,7 +6,8 @@ local argparse = require "argparse"
 local host = require "host"
 local config = require "options.config"
 local errors = require "command.errors"
-local version = require "base.version"
+local version = require "version"
+local WIDTH = require("words").WIDTH
 
 -- In groups, as help shows them.
 local groups = {
@@ -20,8 +21,6 @@ local command_of = {}
 for _, group in ipairs(groups) do
   for _, command in ipairs(group) do command_of[command.name] = command end
 end
-
-local WIDTH = 110 -- of a line of help
 
 local function build_parser()
   local parser = argparse("mhagen", "Writes specialized C for multi-head attention.")

@@ -49,6 +49,8 @@ def assert_done(result):
     (["gen", *arguments(), "-o", "a", "-o", "b"], "option '-o' must be used at most 1 time"),
     (["gen", "--outptu", "a"], "unknown option '--outptu', did you mean '--output'?"),
     (["explain", "-o", "a"], "unknown option '-o'"),
+    (["model", "isa=avx2", "-o", "a"], "isa=avx2: is a key of the config, and PATH must stand before it"),
+    (["sweep", "h=4", "-o", "a"], "h=4: is a key of the config, and GRID.lua must stand before it"),
     (["explain", "--causal"], "unknown option '--causal'; a key has no dashes, did you mean causal=VALUE?"),
     (["explain", "--num-heads", "4"], "unknown option '--num-heads'; a key has no dashes, did you mean h=VALUE?"),
     (["isas", "x"], "too many arguments"),
@@ -418,7 +420,7 @@ complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _mhagen; echo "${CO
     ("mhagen ''", "gen explain check model pack bench tune sweep report isas schema --help --version"),
     ("mhagen ge", "gen"), ("mhagen gen --c", "--cxx"), ("mhagen gen h_", "h_kv="),
     ("mhagen gen isa =", "scalar avx2 avx_vnni avx512 avx512_bf16 avx512_fp16 amx neon neon_fp16 neon_i8mm x86 arm "
-                         "native"),
+     "native"),
     ("mhagen gen isa = avx5", "avx512 avx512_bf16 avx512_fp16"),
     ("mhagen check causal = t", "true"), ("mhagen gen h = 1", ""), ("mhagen isas h_", ""),
     ("mhagen isas --w", "--widest"),

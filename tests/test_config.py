@@ -59,6 +59,9 @@ INT = "must be an integer from"
      "neon_fp16, neon_i8mm, or several of a machine with + between, as x86, arm, did you mean avx2?"),
     ("isa=AVX512", "did you mean avx512?"),
     ("unroll=fulll", "did you mean full?"),
+    ("isa=natve", "did you mean native?"),
+    ("dtype=float16", "dtype = float16: must be one of f32, bf16, f16, int8, did you mean f16?"),
+    ("cache_dtype=bfloat16", "did you mean bf16?"),
     ("unroll=2", "unroll = 2: must be one of auto, tile, k, full"),
     ("d_modle=3", "d_modle = 3: unknown key, did you mean d_model?"),
     ("kd=3", "kd = 3: unknown key, did you mean dk?"),
@@ -124,6 +127,7 @@ def test_bad_argument(argument, message, tmp_path):
 
 @pytest.mark.parametrize("words, message", [
     (["causal"], "config: causal: is no key=value; causal has the values true, false"),
+    (["wq"], "config: wq: is neither key=value nor a file"),
     (["num_heads"], "config: num_heads: is no key=value; h has the values 1..1024"),
     (["h", "=", "4"], "config: h = 4: must be one word, h=4"),
     (["h", "=4"], "config: h = 4: must be one word, h=4"),

@@ -607,6 +607,9 @@ def test_wrong_models(bert, tmp_path):
     path = write_model(tmp_path / "model", config, tensors)
     for words, message in [(["seq=4"], "layer encoder.layer.0.attention: config: isa: is required"),
                            (["isa=scalar", "seq=4", "seq=5"], "seq = 5: is given twice"),
+                           (["isa=scalar", "causal"], "config: causal: is no key=value; causal has the values"),
+                           (["isa=scalar", "some.lua"], "some.lua: is no key=value"),
+                           (["isa=scalar", "seq"], "config: seq: is no key=value; seq has the values 1..65536"),
                            (["isa=scalar", "seq=4", "name=x"], "--name is for the table"),
                            (["isa=scalar", "seq=4", "--only", "x"], "--only: no layer's name has x"),
                            (["isa=scalar", "seq=4", "--name", "1"], "option '--name': '1' is not a C identifier")]:

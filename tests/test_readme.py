@@ -61,6 +61,13 @@ def test_readme_is_short():
     assert README.count("\n") <= 220
 
 
+def test_what_is_missing_is_named():
+    """Of each kind of thing; threads lack nothing. What a key does is not called missing."""
+    table = README.split("| | mhagen has | mhagen does not have |\n|---|---|---|\n")[1].split("\n\n")[0]
+    rows = dict(re.findall(r"^\| ([\w ]+) \| .* \|(?! ---) ?(.*) \|$", table, re.M))
+    assert len(rows) > 9 and [name for name, missing in rows.items() if not missing] == ["threads"]
+
+
 def test_rows_of_speed():
     """The rows in README are those of the whole table."""
     page = PAGES["docs/bench.md"]

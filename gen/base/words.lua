@@ -28,14 +28,14 @@ function M.filled(list, most)
   return lines
 end
 
-local WIDTH = 110 -- of a line in a terminal
+M.WIDTH = 110 -- of a line in a terminal
 
 -- A text behind what leads its first line; its other lines begin at `indent`, or below its beginning.
 function M.hung(lead, text, indent)
   local list = {}
   for word in text:gmatch("%S+") do list[#list + 1] = word end
   local begin = (" "):rep(indent or #lead)
-  return lead .. table.concat(M.filled(list, WIDTH - math.max(#lead, #begin)), "\n" .. begin)
+  return lead .. table.concat(M.filled(list, M.WIDTH - math.max(#lead, #begin)), "\n" .. begin)
 end
 
 -- A floating-point number in digits that make the same number again.

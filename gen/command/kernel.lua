@@ -11,16 +11,21 @@ local tuning = require "lab.tuning"
 
 local M = {}
 
+-- Refuses a key=value where a command takes a path first.
+function M.refuse_key(path, what)
+  if path:find("=", 1, true) and not host.exists(path) then
+    error({ message = ("%s: is a key of the config, and %s must stand before it"):format(errors.show(path), what) }, 0)
+  end
+end
+
 -- The entries of the table that a file of Lua returns. what: leads a message; form: what such a file is; eval: the
 -- host's function of the path and the rest.
 function M.entries_of(path, what, form, eval, ...)
   local entries, message = eval(path, ...)
   if entries then return entries end
-  if errors.must(host.head(path)):find("^%s*{") then message = errors.show(path) .. ": is JSON" end
-  local other = message:find(": is JSON$") or message:find(" near ", 1, true)
-    or message:find("must return one table", 1, true)
-  local hint = other and "; such a file is one Lua table, " .. form or ""
-  error({ message = ("%s: %s%s"):format(what, message, hint) }, 0)
+  local no_table = message:find(" near ", 1, true) or message:find("must return one table", 1, true)
+  local told = no_table and "; such a file is one Lua table, " .. form or ""
+  error({ message = ("%s: %s%s"):format(what, message, told) }, 0)
 end
 
 -- The records of a tuning file, and its schedules.
@@ -41,11 +46,12 @@ end
 
 -- Refuses an argument that is no key=value, and cannot be meant as a file.
 function M.refuse_word(argument, or_what)
-  local key = not host.exists(argument) and config.meant(argument)
+  if host.exists(argument) then return end
+  local key, exactly = config.meant(argument)
   local message
-  if key then
+  if exactly then
     message = ("is no key=value; %s has the values %s"):format(key, options.values(options.list[key]))
-  elseif not argument:find("[./]") and not host.exists(argument) then
+  elseif not argument:find("[./]") then
     message = "is neither key=value nor " .. or_what
   end
   if message then error({ message = ("config: %s: %s"):format(errors.show(argument), message) }, 0) end

@@ -21,7 +21,11 @@ local must = errors.must
 local function given_keys(arguments)
   local given = {}
   for _, argument in ipairs(arguments) do
-    local key = argument:match("^([^=]*)=") or kernel.refuse_word(argument, "an option")
+    local key = argument:match("^([^=]*)=")
+    if not key then
+      kernel.refuse_word(argument, "an option")
+      error({ message = errors.show(argument) .. ": is no key=value" }, 0)
+    end
     if key == "name" then error({ message = "name: kernels are named by their keys; --name is for the table" }, 0) end
     if given[key] then error({ key = key, value = argument:match("=(.*)$"), rule = "is given twice" }, 0) end
     given[key] = argument:match("=(.*)$")
@@ -166,6 +170,7 @@ end
 local function run(args)
   if not args.output then error({ message = "missing option '-o'" }, 0) end
   local start = host.clock()
+  kernel.refuse_key(args.path, "PATH")
   local model = weights.open_model(args.path)
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)

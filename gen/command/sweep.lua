@@ -127,6 +127,7 @@ local function run(args)
   local function say(...)
     if not args.quiet then must(host.print(string.format(...) .. "\n")) end
   end
+  kernel.refuse_key(args.grid, "GRID.lua")
   local lists = kernel.entries_of(args.grid, "sweep", "return { h = { 1, 2 }, ... }", host.eval_grid, sweep.axes,
     tonumber(args.limit))
   local configs, invalid = sweep.expand(lists)

@@ -362,11 +362,14 @@ end
 
 -- Whether the winner has passed all of `check` in time.
 local function passes(winner, lab, args)
-  local in_time, seconds, short = pcall(lab.allowed, args.timeout)
-  if not in_time then return false end
-  local passed, why = build.in_dir(nil, check.check_in, winner.cfg, seconds, { "--terse" })
+  local passed, why, short
+  tune.in_time(function()
+    local seconds
+    seconds, short = lab.allowed(tonumber(args.timeout))
+    passed, why = build.in_dir(nil, check.check_in, winner.cfg, seconds, { "--terse" })
+  end)
   if passed then return true end
-  if not (short and why:find("timed out", 1, true)) then bug(winner, "%s", why) end
+  if why and not (short and why:find("timed out", 1, true)) then bug(winner, "%s", why) end
   lab.say("the time is over before the check of %s", winner.words)
   return false
 end
@@ -397,8 +400,8 @@ end
 -- What a search has found, and how it is used.
 local function outcome(record, path, ratio, least)
   if record.tried == 0 then
-    return ("nothing was tried, the default is kept: %.0f s have no time for another; the least is --budget %ds\n")
-      :format(record.seconds, math.ceil(least or 2 * record.seconds))
+    return ("nothing was tried, the default is kept: there is no time to try another; the least is --budget %ds\n")
+      :format(math.ceil(least or 2 * record.seconds))
   end
   local what = ratio and ("%s: %.3f of the default's time"):format(record.schedule, ratio)
     or "the default is kept: nothing was faster by more than 1 % in 4 of 5 paired runs"

@@ -158,7 +158,8 @@ local function type_lines(recorded)
       other.error_scores < 16 and ("scores up to %d"):format(other.error_scores) or "" }
   end
   local lines = columns(rows, { true, [7] = true })
-  table.insert(lines, 1, "types (bytes and cycles of a batch entry; the same config with another value of one key)")
+  table.insert(lines, 1,
+    "types (bytes and cycles of a batch entry; the same config, and with another value of one key)")
   return lines
 end
 
@@ -210,8 +211,7 @@ local function head_lines(recorded, apart)
   if rounding(plan) then line("numbers", "%s", rounding(plan)) end
   line("isa", "%s: %d lanes, %d registers", plan.isa.name, plan.isa.lanes, plan.isa.registers)
   line("flops", "%s (%s FMA vectors if no lane idles)%s", number(plan.flops),
-    rounded_up(plan.flops / 2 / plan.isa.lanes),
-    multiplied(plan))
+    rounded_up(plan.flops / 2 / plan.isa.lanes), multiplied(plan))
   if plan.folded_flops < plan.flops then
     line("fold", "%s flops are left to do (%.3g of them)", number(plan.folded_flops), plan.folded_flops / plan.flops)
   end

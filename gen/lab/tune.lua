@@ -211,7 +211,7 @@ local FINALISTS = 2
 local PAIRS, WON, GAIN = 5, 4, 0.99 -- runs of a finalist and the default; to be won of them, and by how much
 
 -- Whether some work was done in time: the lab ends what takes too long.
-local function in_time(work)
+function M.in_time(work)
   local ok, e = pcall(work)
   if not ok and not (type(e) == "table" and e.out_of_time) then error(e, 0) end
   return ok
@@ -280,8 +280,8 @@ function M.search(base, way, lab)
   generate_one(default, lab)
   local search = { measured = {}, offered = { [default] = true }, seen = { [default.code] = true } }
   local survivors, winner, ratios = {}, nil, nil
-  if not in_time(function() lab.build { default } end) then return default, nil, {}, 0 end
-  in_time(function()
+  if not M.in_time(function() lab.build { default } end) then return default, nil, {}, 0 end
+  M.in_time(function()
     search.more = M.ways[way](make, open)
     for generation = 1, math.huge do
       local list = next_generation(search, lab.room(generation), lab)
@@ -294,7 +294,7 @@ function M.search(base, way, lab)
         survivors[1].words)
     end
   end)
-  if not in_time(function() winner, ratios = paired(survivors, lab) end) then
+  if not M.in_time(function() winner, ratios = paired(survivors, lab) end) then
     lab.say("the time is over before the paired runs end")
   end
   return default, winner, ratios or {}, #search.measured

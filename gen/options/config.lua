@@ -16,18 +16,18 @@ local function refuse(key, value, rule) error({ key = key, value = value, rule =
 
 local keys, other_names, key_of, told_of = {}, {}, {}, {}
 for i, row in ipairs(options.list) do
-  local also, similar = row.also or {}, row.similar or {}
-  keys[i], other_names[row.key] = row.key, table.move(similar, 1, #similar, #also + 1, { table.unpack(also) })
+  local also, akin = row.also or {}, row.akin or {}
+  keys[i], other_names[row.key] = row.key, table.move(akin, 1, #akin, #also + 1, { table.unpack(also) })
   for _, name in ipairs(also) do key_of[name] = row.key end
 end
 for _, row in ipairs(options.elsewhere) do
   for i = 2, #row do told_of[row[i]] = row[1] end
 end
 
--- The key that a word is, or means: by its own name, another one, or one that is nearly written so; or nil.
+-- The key that a word is or means, or nil; and whether it is written just so, or as others call it.
 function M.meant(word)
-  if options.list[word] then return word end
-  return (closest(word, keys, other_names))
+  if options.list[word] then return word, true end
+  return closest(word, keys, other_names)
 end
 
 -- What is wrong with a key that is none of `words`, and which of them is meant.
@@ -83,9 +83,12 @@ local NATIVE = "native"
 -- The value of a row in its own type; an error if it breaks the rule.
 local function checked(row, value)
   if row.native and value == NATIVE then
-    refuse(row.key, value, ("is for the command line; in a file write what `mhagen %s` prints"):format(row.native))
+    refuse(row.key, value, ("is for the command line alone; in a file write what `mhagen %s` prints"):format(
+      row.native))
   end
   local accepted, rule = options.accept(row, value)
+  local meant = accepted == nil and row.native and type(value) == "string" and closest(value, { NATIVE })
+  if meant then rule = ("%s, did you mean %s?"):format(options.rule(row), meant) end
   if accepted == nil then refuse(row.key, value, rule or options.rule(row)) end
   return accepted
 end

@@ -92,7 +92,7 @@ M.choice = {
     for _, choice in ipairs(row.choices) do
       if value == choice then return value end
     end
-    local meant = type(value) == "string" and closest(value, row.choices)
+    local meant = type(value) == "string" and closest(value, row.choices, row.called)
     return nil, meant and ("%s, did you mean %s?"):format(M.choice.rule(row), meant)
   end,
   from_text = as_it_is,

@@ -55,11 +55,8 @@ function M.help() return listing() .. "\n" end
 function M.short_help()
   local lines, others, planned = { "Config keys that must be there:" }, {}, {}
   for _, row in ipairs(options.list) do
-    if row.required then
-      lines[#lines + 1] = key_lines(row)
-    else
-      table.insert(row.planned and planned or others, row.key)
-    end
+    local list = row.required and lines or row.planned and planned or others
+    list[#list + 1] = row.required and key_lines(row) or row.key
   end
   lines[#lines + 1] = words.hung("Others: ", table.concat(others, ", "), 2)
   lines[#lines + 1] = words.hung("Schedule keys: ", table.concat(planned, ", "), 2)
@@ -79,7 +76,7 @@ function M.text()
     local lines = {}
     local function line(label, text) lines[#lines + 1] = { label, text } end
     if row.also then line("elsewhere", table.concat(row.also, ", ")) end
-    if row.similar then line("similar", table.concat(row.similar, ", ")) end
+    if row.akin then line("similar", table.concat(row.akin, ", ")) end
     if row.name then line("in names", row.name .. (row.kind == "flag" and "" or "<value>")) end
     for value, bit in pairs(type(row.bit) == "table" and row.bit or { row.bit }) do
       line("bit", type(value) == "string" and value .. ": " .. bit or bit)
@@ -122,7 +119,7 @@ end
 -- An object has its keys in this order; functions are left out.
 local order = { "key", "kind", "is", "lacks", "unless", "of", "but", "why", "doc", "min", "max", "choices", "letters",
                 "machines", "groups",
-                "required", "example", "default", "same_as", "computed", "formula", "also", "similar", "native",
+                "required", "example", "default", "same_as", "computed", "formula", "also", "akin", "called", "native",
                 "divides", "even", "within",
                 "multiple", "least", "excludes", "beside", "schedule", "planned", "name", "word", "bit", "number",
                 "pointer", "aligned", "input", "letter", "bytes", "most", "less", "args", "weights", "fill", "draw" }
