@@ -6,8 +6,8 @@ local argparse = require "argparse"
 local host = require "host"
 local config = require "options.config"
 local errors = require "command.errors"
-local version = require "version"
-local WIDTH = require("words").WIDTH
+local version = require "base.version"
+local WIDTH = require("base.words").WIDTH
 
 -- In groups, as help shows them.
 local groups = {

@@ -23,8 +23,10 @@ end
 function M.entries_of(path, what, form, eval, ...)
   local entries, message = eval(path, ...)
   if entries then return entries end
-  local no_table = message:find(" near ", 1, true) or message:find("must return one table", 1, true)
-  local told = no_table and "; such a file is one Lua table, " .. form or ""
+  if errors.must(host.head(path)):find("^%s*{") then message = errors.show(path) .. ": is JSON" end
+  local other = message:find(": is JSON$") or message:find(" near ", 1, true)
+    or message:find("must return one table", 1, true)
+  local told = other and "; such a file is one Lua table, " .. form or ""
   error({ message = ("%s: %s%s"):format(what, message, told) }, 0)
 end
 
