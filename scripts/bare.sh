@@ -33,7 +33,7 @@ without_others() {
 # The files and folders of this machine that pip's settings are in or name. An index has its files beside it.
 pip_paths() {
   for settings in /etc/pip.conf /etc/xdg/pip "$HOME/.config/pip" "$HOME/.pip"; do
-    [ ! -e "$settings" ] || { echo "=$settings"; grep -rh '^[^#]*=' "$settings"; }
+    [ ! -e "$settings" ] || { echo "=$settings"; grep -rh '^[^#]*=' "$settings" || true; }
   done | { cat; env | grep -i '^pip_'; } | grep -oE '([ =]|file://)/[^ ]+' |
     sed 's/^\(=\| \|file:\/\/\)*//; s/\/simple\/*$//' | sort -u |
     while read -r path; do [ ! -e "$path" ] || echo "$path"; done
@@ -137,6 +137,9 @@ end() {
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' HUP TERM
-unshare --mount --pid --fork --kill-child --propagation private sh scripts/bare.sh --inside "$root" "$suite" "$@" &
-child=$!
-wait "$child"
+{ # read as a whole, for this file may be another before the commands have ended
+  unshare --mount --pid --fork --kill-child --propagation private sh scripts/bare.sh --inside "$root" "$suite" "$@" &
+  child=$!
+  wait "$child"
+  exit
+}
