@@ -53,11 +53,12 @@
  * not projected, each head of a row is a row.
  *
  * Floating-point environment. Rounding is to nearest: with another mode packing, runs and fills
- * return MHAGEN_ERR_ROUNDING. Threads of a scheduler of your own have to have it, too. Of finite
- * data a run or a task may raise FE_INEXACT and FE_UNDERFLOW, FE_OVERFLOW where a number or a sum of
- * weights is too large for its type, and FE_INVALID where scores overflow; of NaN and infinities
- * FE_INVALID. Packing and the self-test raise no more than FE_INEXACT: on x86 and AArch64, compiled
- * by gcc or clang, traps are off meanwhile, and modes and flags are put back.
+ * return MHAGEN_ERR_ROUNDING. Threads of a scheduler of your own have to have it, too. Packing and
+ * the self-test raise no more than FE_INEXACT. A run may raise any flag of any data, for compilers
+ * compute what is then not used; kernels themselves raise FE_OVERFLOW where a number or a sum of
+ * weights is too large for its type, and FE_INVALID of NaN and infinities, also of their own. Where
+ * exceptions trap (feenableexcept), call runs and fills by mhagen_call_quietly. Packing and threads
+ * of a pool switch traps off by themselves.
  *
  * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 2e-1
  * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
@@ -342,6 +343,11 @@ MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mh
 /* The same of kernel->fill. */
 MHAGEN_API mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args);
 
+/* Calls a kernel's run or fill in a thread whose floating-point exceptions trap: without traps, and
+ * with modes and flags put back behind it. On x86 and AArch64 by gcc or clang; elsewhere it calls. */
+MHAGEN_API mhagen_status mhagen_call_quietly(mhagen_status (*call)(const mhagen_args *args),
+                                             const mhagen_args *args);
+
 /* In words what that status is for: which argument is wrong, and why. Never null, never to be
  * freed; the text of another status where it is not for an argument. */
 MHAGEN_API const char *mhagen_args_error(const mhagen_kernel *kernel, const mhagen_args *args);
@@ -508,8 +514,8 @@ MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights 
 
 /* For generated code: runs a test that raises exceptions on purpose, without traps, and puts flags
  * and modes of the thread back. */
-MHAGEN_API void mhagen_run_held(void (*test)(const float *in, float *out), const float *in,
-                                float *out);
+MHAGEN_API void mhagen_test_quietly(void (*test)(const float *in, float *out), const float *in,
+                                    float *out);
 
 /* For generated code: MHAGEN_OK if the bits of got[rows][lanes], without the signs, lie between the
  * two of each row, else MHAGEN_ERR_ARITHMETIC; MHAGEN_ERR_ROUNDING where that is the reason. */

@@ -1,7 +1,8 @@
-/* Packs a kernel and tests itself where exceptions trap, and in other modes of rounding. */
+/* Packs, runs and tests a kernel where exceptions trap, and in other modes of rounding. */
 #include "kernel.h"
 
 #include <fenv.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,24 @@ static const mhagen_weights weights = {.wq = numbers, .wk = numbers + 5, .wv = n
 static const mhagen_args args = {.q = numbers + 1, .k = numbers + 3, .v = numbers + 4, .y = y,
                                  .packed = packed, .workspace = workspace, .cache = cache};
 
+/* Numbers that raise everything, alone and by a pool. */
+static void require_runs(void) {
+  const float were[] = {numbers[1], numbers[3], numbers[5]};
+  mhagen_pool *const pool = mhagen_pool_create(2);
+  numbers[1] = NAN, numbers[3] = INFINITY, numbers[5] = 3e38f;
+  const int flags = fetestexcept(TRAPS);
+  REQUIRE(mhagen_call_quietly(kernel_fill, &args) == MHAGEN_OK);
+  REQUIRE(mhagen_call_quietly(kernel_run, &args) == MHAGEN_OK && fetestexcept(TRAPS) == flags);
+  mhagen_kernel large = kernel_kernel;
+  mhagen_phase phases[16];
+  REQUIRE(large.phase_count <= 16);
+  for (int p = 0; p < large.phase_count; p++) phases[p] = large.phases[p], phases[p].cycles = 1e9;
+  large.phases = phases;
+  REQUIRE(mhagen_run_parallel(&large, &args, pool) == MHAGEN_OK);
+  numbers[1] = were[0], numbers[3] = were[1], numbers[5] = were[2];
+  mhagen_pool_destroy(pool);
+}
+
 /* All but the test itself, whose numbers are inexact, leave flags as they are. */
 static void require_no_trap(void) {
 #ifdef __GLIBC__
@@ -35,6 +54,7 @@ static void require_no_trap(void) {
     const int flags = fetestexcept(TRAPS);
     REQUIRE(kernel_self_test() == MHAGEN_OK && fetestexcept(TRAPS) == flags);
     REQUIRE(kernel_pack(&weights, packed) == MHAGEN_OK && fetestexcept(TRAPS) == flags);
+    require_runs();
 #ifdef __GLIBC__
     REQUIRE(raised || fegetexcept() == traps);
 #endif

@@ -1171,7 +1171,7 @@ mhagen_status tiny_beside_self_test(void) {
   if (!tiny_beside_supported()) return MHAGEN_ERR_CPU;
   if (sizeof 1.0 != sizeof(double)) return MHAGEN_ERR_ARITHMETIC; /* literals of single precision */
   for (int i = 0; i < INPUTS; ++i) in[i] = unknown[i];
-  mhagen_run_held(self_test, in, out);
+  mhagen_test_quietly(self_test, in, out);
   return mhagen_check_bits(out, bits, ROWS, 16);
 }
 
