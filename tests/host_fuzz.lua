@@ -7,6 +7,7 @@ local errors = require "command.errors"
 local families = require "model.families"
 local fields = require "model.fields"
 local gguf = require "model.gguf"
+local gguf_families = require "model.gguf_families"
 local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
@@ -20,6 +21,7 @@ local safetensors = require "model.safetensors"
 local sweep = require "command.sweep"
 local tensors = require "model.tensors"
 local turn = require "graph.turn"
+local unread = require "model.unread"
 local weights = require "command.weights"
 
 local text -- the input
@@ -71,13 +73,15 @@ end
 
 -- The configs of the layers of a model, the parts of its tensors, and the angles of rope.
 local function read_layers(model)
-  for _, layer in ipairs(layers.of(model)) do
+  local found = layers.of(model)
+  for _, layer in ipairs(found) do
     local words = table.move(layer.keys, 1, #layer.keys, 3, { "seq=5", "isa=scalar" })
     local cfg = config.load(nil, words)
-    layers.weights(model, layer, cfg, host.type_size)
+    layer.weights = layers.weights(model, layer, cfg, host.type_size)
     local of = turn.of(cfg)
     weights.turns(layer, cfg, of and of.pairs > 0 and turn.turns(of) or nil)
   end
+  unread.refuse(model, found, {})
 end
 
 -- The layers of a model whose config is the input, and which has every tensor.
@@ -98,7 +102,7 @@ local function read_gguf(file)
   local all, values = gguf(file, "input", host.type_size)
   numbers(all)
   local kind = fields.new("input", values):word("general.architecture", "llama")
-  read_layers { path = "input", data = "input", type = kind, rows = families.gguf, tensors = all,
+  read_layers { path = "input", data = "input", type = kind, rows = gguf_families, tensors = all,
                 fields = fields.new("input", values, kind .. ".") }
   return {}
 end

@@ -10,6 +10,7 @@ local model_text = require "model.text"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
 local takes = require "command.takes"
+local unread = require "model.unread"
 local weights = require "command.weights"
 local words = require "base.words"
 
@@ -88,6 +89,7 @@ local function plan(model, args)
     end
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
+  unread.refuse(model, all, args.ignore)
   return kernels, all
 end
 
@@ -205,6 +207,8 @@ local function add_options(cmd)
   cmd:option("--name", "of the table of layers: NAME.h, NAME.c, NAME_layers", "model"):argname("<NAME>")
     :convert(takes.number("--name", "^[%a_][%w_]*$", "a C identifier"))
   cmd:option("--only", "take the layers with this in their names, such as encoder."):argname("<TEXT>")
+  cmd:option("--ignore", "take the layers without this field or tensor, which may change attention; repeatable")
+    :argname("<NAME>"):count("*")
   takes.embed(cmd)
   takes.cxx(cmd)
   takes.force(cmd)

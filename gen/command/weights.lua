@@ -5,6 +5,7 @@ local errors = require "command.errors"
 local fields = require "model.fields"
 local families = require "model.families"
 local gguf = require "model.gguf"
+local gguf_families = require "model.gguf_families"
 local json = require "base.json"
 local layers = require "model.layers"
 local npy = require "model.npy"
@@ -131,7 +132,7 @@ local function open_gguf(path)
   local split = split_text(path, values)
   if split then error({ message = ("%s: %s"):format(path, split) }, 0) end
   local kind = fields.new(path, values):word "general.architecture"
-  return { path = path, data = path, type = kind, rows = families.gguf, fields = fields.new(path, values, kind .. "."),
+  return { path = path, data = path, type = kind, rows = gguf_families, fields = fields.new(path, values, kind .. "."),
            tensors = all, layers = layers.of }
 end
 

@@ -1,23 +1,29 @@
 -- The fields of a model's config, which may be wrong: each is asked for by its name and kind, and one that is
--- missing, or of another kind, is an error that names the file and the field.
+-- missing, or of another kind, is an error that names the file and the field. What is never asked for can be listed:
+-- gen/model/unread.lua says which of that matters.
 
 local words = require "base.words"
 
 local M = {}
 M.__index = M
 
--- prefix: what stands before each name in messages and in the table's keys.
-function M.new(path, values, prefix)
-  return setmetatable({ path = path, values = values, prefix = prefix or "" }, M)
+-- prefix: what stands before each name in messages and in the table's keys; within: before that in messages alone.
+function M.new(path, values, prefix, within)
+  return setmetatable({ path = path, values = values, prefix = prefix or "", within = within or "",
+                        seen = {}, objects = {} }, M)
 end
 
 function M:fail(name, ...)
-  error({ message = ("%s: %s%s: %s"):format(self.path, self.prefix, name, string.format(...)) }, 0)
+  error({ message = ("%s: %s: %s"):format(self.path, self:full(name), string.format(...)) }, 0)
 end
+
+-- A name as messages have it.
+function M:full(name) return self.within .. self.prefix .. name end
 
 -- The value, if it is `good`; `default` where it is missing.
 local function ask(self, name, default, good, rule)
   local value = self.values[self.prefix .. name]
+  self.seen[name] = true
   if value == nil then
     if default == nil then self:fail(name, "is missing") end
     return default
@@ -55,7 +61,10 @@ function M:word(name, default)
   return ask(self, name, default, function(value) return type(value) == "string" end, "a text")
 end
 
-function M:has(name) return self.values[self.prefix .. name] ~= nil end
+function M:has(name)
+  self.seen[name] = true
+  return self.values[self.prefix .. name] ~= nil
+end
 
 -- A list, or nil.
 function M:list(name)
@@ -78,18 +87,41 @@ end
 -- The fields of an object, or nil.
 function M:object(name)
   local values = self:list(name)
-  if not values then return nil end
-  local object = M.new(self.path, values)
-  object.name = name
-  return object
+  if values and not self.objects[name] then
+    self.objects[name] = M.new(self.path, values, "", self:full(name) .. ".")
+  end
+  return self.objects[name]
 end
 
--- Refuses a field that has another value than the one that is meant by default.
-function M:only(name, meant)
-  local value = self.values[self.prefix .. name]
-  if value ~= nil and value ~= meant then
-    self:fail(name, "%s is not supported", type(value) == "table" and "this" or words.short(value))
+-- A number above zero that configs have by several names, { fields, name } each: all that are there must be the same.
+-- Without a default one must be there.
+function M.agreed(places, default)
+  local found, first
+  for _, place in ipairs(places) do
+    local value = place[1]:positive(place[2], false)
+    if value and found and value ~= found then
+      place[1]:fail(place[2], "%s, and %s is %s", words.short(value), first[1]:full(first[2]), words.short(found))
+    end
+    if value and not found then found, first = value, place end
   end
+  return found or default or places[1][1]:fail(places[1][2], "is missing")
+end
+
+-- The fields that nobody has asked for and that matters(name, value, fields) is true of, also those of objects that
+-- somebody has asked for: a sorted list of { name =, value = }.
+function M:unread(matters)
+  local all = {}
+  for key, value in pairs(self.values) do
+    local name = type(key) == "string" and key:sub(1, #self.prefix) == self.prefix and key:sub(#self.prefix + 1)
+    if name and not self.seen[name] and matters(name, value, self) then
+      all[#all + 1] = { name = self:full(name), value = value }
+    end
+  end
+  for _, object in pairs(self.objects) do
+    for _, field in ipairs(object:unread(matters)) do all[#all + 1] = field end
+  end
+  table.sort(all, function(a, b) return a.name < b.name end)
+  return all
 end
 
 return M

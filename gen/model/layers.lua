@@ -18,13 +18,14 @@ end
 
 -- What the scaling of rope makes of its angles, or nil; its factor goes into the scale, for Q and K have it both.
 local function take_scaling(c, keys)
-  local s = keys.scaling
-  keys.scaling = nil
   local dims = keys.rope_dims or keys.dk
-  local scaling = s and rope.of(s, c, keys.rope_theta, dims // 2)
+  local scaling = keys.scaling and keys.scaling(keys.rope_theta, dims // 2)
+  keys.scaling = nil
   if not scaling then return nil end
   if scaling.factor ~= 1 then
-    if dims ~= keys.dk then s:fail("attention_factor", "is not supported where rope turns a part of a head") end
+    if dims ~= keys.dk then
+      c:fail("attention_factor", "%.6g is not supported where rope turns a part of a head", scaling.factor)
+    end
     keys.scale = (keys.scale or keys.dk ^ -0.5) * scaling.factor ^ 2
   end
   return scaling.divide
@@ -133,10 +134,11 @@ end
 -- GGUF divides the angles of its pairs by, `frequencies`.
 function M.weights(model, layer, cfg, type_size)
   local all, turn = layer:features(cfg), turn_of.of(cfg)
-  if layer.frequencies and turn and turn.pairs > 0 then
-    layer.factors = features(layer.frequencies.name, turn.pairs)
-    layer.factors.tensor = layer.frequencies
-    check_shape(layer.frequencies, layer.factors, type_size)
+  local frequencies = layer.frequencies and layer.frequencies(cfg.seq_kv)
+  if frequencies and turn and turn.pairs > 0 then
+    layer.factors = features(frequencies.name, turn.pairs)
+    layer.factors.tensor = frequencies
+    check_shape(frequencies, layer.factors, type_size)
   end
   for matrix, part in pairs(all) do
     part.tensor = model.tensors[part.name]
@@ -181,21 +183,34 @@ end
 
 local MOST = 1 << 16 -- layers
 
--- The tensor by which a stack is found.
-local function first_of(stack) return ("%s.%s.weight"):format(stack.at:gsub("%%d", "0"), stack.maps[1]) end
+-- Of (places) to the tensor that angles are divided by, or nil: that for all texts, else those for short and long ones.
+local function frequencies_of(model, c, names)
+  local all, short, long = model.tensors[names[1]], model.tensors[names[2]], model.tensors[names[3]]
+  if all or not short or not long then return function() return all end end
+  local trained = c:int("rope.scaling.original_context_length", c:int "context_length")
+  return function(places) return places > trained and long or short end
+end
 
-local function add_stack(model, stack, prefix, all)
+-- The names that a stack's layers may have, of which a file has one; and the tensor by which that is found.
+local function names_of(stack) return type(stack.at) == "table" and stack.at or { stack.at } end
+local function first_of(stack, at) return ("%s.%s.weight"):format((at:gsub("%%d", "0")), stack.maps[1]) end
+
+local function add_stack(model, stack, prefixes, all)
   local c = model.fields
   if stack.within then c = c:object(stack.within) or c:fail(stack.within, "is missing") end
+  local at, prefix
+  for _, name in ipairs(names_of(stack)) do
+    if not prefix then at, prefix = name, prefixes[first_of(stack, name)] end
+  end
   if not prefix then return end
   local count = stack.layers and c:int(stack.layers) or 1
   if count > MOST then c:fail(stack.layers, "%d layers", count) end
+  local frequencies = frequencies_of(model, c, stack.frequencies or {})
   for i = 0, count - 1 do
-    local name = stack.at:gsub("%%d", tostring(i))
+    local name = at:gsub("%%d", tostring(i))
     local keys, divide = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
-                      divide = divide, frequencies = stack.frequencies and model.tensors[stack.frequencies],
-                      features = weights_of }
+                      divide = divide, frequencies = frequencies, features = weights_of }
   end
 end
 
@@ -211,10 +226,13 @@ end
 -- tensors } -> its layers.
 function M.of(model)
   local row = M.row_of(model)
+  model.row = row
   local all, firsts, stacks = {}, {}, type(row.stacks) == "function" and row.stacks(model.fields) or row.stacks
-  for i, stack in ipairs(stacks) do firsts[i] = first_of(stack) end
+  for _, stack in ipairs(stacks) do
+    for _, at in ipairs(names_of(stack)) do firsts[#firsts + 1] = first_of(stack, at) end
+  end
   local prefixes = prefixes_of(model, firsts)
-  for i, stack in ipairs(stacks) do add_stack(model, stack, prefixes[firsts[i]], all) end
+  for _, stack in ipairs(stacks) do add_stack(model, stack, prefixes, all) end
   if #all == 0 then error({ message = ("%s: tensor %s is missing"):format(model.data, firsts[1]) }, 0) end
   return all
 end

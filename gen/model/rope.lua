@@ -25,14 +25,17 @@ end
 -- Each row: of (fields of the scaling, those of the config, theta, pairs).
 local kinds = {}
 
-function kinds.linear(s)
-  local factor = s:positive "factor"
-  return { factor = 1.0, divide = function(turns) return map(turns, function(turn) return turn / factor end) end }
+-- All turns divided by one number.
+function M.linear(by, factor)
+  return { factor = factor, divide = function(turns) return map(turns, function(turn) return turn / by end) end }
 end
+
+function kinds.linear(s) return M.linear(s:positive "factor", 1.0) end
 
 -- Within its length it changes nothing.
 function kinds.dynamic(s, c)
   local most = c:int "max_position_embeddings"
+  s:positive "factor" -- of the lengths that are refused
   return { factor = 1.0, divide = function(turns, places)
     if places > most then s:fail("rope_type", "dynamic is known up to %d places, not for %d", most, places) end
     return turns
@@ -76,19 +79,30 @@ end
 -- Ding et al., LongRoPE, 2024: a list of factors for short texts, and one for long ones.
 function kinds.longrope(s, c, _, pairs)
   local most = c:int("max_position_embeddings", 1 << 12)
-  local trained = c:int("original_max_position_embeddings", most)
-  local factor = c:has "original_max_position_embeddings" and most / trained or s:positive("factor", 1)
+  local trained = c:int("original_max_position_embeddings", s:int("original_max_position_embeddings", most))
+  local ratio = trained ~= most and most / trained or nil
+  local factor = s:positive("factor", ratio or 1)
   local by_default = factor > 1 and math.sqrt(1 + math.log(factor) / math.log(math.max(trained, 2))) or 1.0
-  return { factor = s:positive("attention_factor", by_default), divide = function(turns, places)
-    local name = places > trained and "long_factor" or "short_factor"
+  local attention = s:positive("attention_factor", by_default)
+  if not s:has "attention_factor" and ratio and factor ~= ratio then -- versions of transformers take either
+    s:fail("factor", "%s, and max_position_embeddings / original_max_position_embeddings is %s", factor, ratio)
+  end
+  local lists = {}
+  for _, name in ipairs { "short_factor", "long_factor" } do
     local list = s:list(name) or s:fail(name, "is missing")
     if #list ~= pairs then s:fail(name, "has %d numbers, not %d", #list, pairs) end
-    return map(turns, function(turn, i)
-      if type(list[i]) ~= "number" then s:fail(name, "has what is no number") end
-      return turn / list[i]
-    end)
+    for _, value in ipairs(list) do
+      if type(value) ~= "number" then s:fail(name, "has what is no number") end
+    end
+    lists[name] = list
+  end
+  return { factor = attention, divide = function(turns, places)
+    local list = lists[places > trained and "long_factor" or "short_factor"]
+    return map(turns, function(turn, i) return turn / list[i] end)
   end }
 end
+
+kinds.su = kinds.longrope -- its name in the first configs of Phi-3
 
 -- The scaling of a config, or nil; s: the fields of its rope_scaling.
 function M.of(s, c, theta, pairs)

@@ -1,0 +1,120 @@
+-- What a model says of itself and nobody reads: fields whose names speak of attention, tensors beside the weights of
+-- its layers. What is known to change nothing is below, and in the rows of gen/model/families.lua.
+--
+--   model                                what weights.open_model gives
+--   all                                  its layers that are taken, with the parts of their weights
+--   ignored                              names of fields and tensors that the user takes the layers without
+--   M.refuse(model, all, ignored)        an error that names all of the rest
+
+local words = require "base.words"
+
+local M = {}
+
+-- Names speak of attention by these.
+local SPEAKS = {
+  "attention", "attn", "head", "rope", "rotary", "position", "pos_emb", "alibi", "theta", "freq_base",
+  "causal", "directional", "mask", "window", "norm", "scal", "softcap", "capping", "%f[%a]caps?%f[%A]",
+  "clamp", "clip", "qk", "kq", "kv", "sink", "prefix_lm",
+}
+
+-- Names of what changes no attention, or not in a way that tensors do not tell; and values that do not.
+local HARMLESS = {
+  "drop", "^output_", "attn_impl", "flash_att", "eps$", "epsilon$", "^attention_bias$", "^qkv_bias$",
+  "^max_.*position", "^n_positions$",
+}
+local HARMLESS_VALUES = "position_embedding_type=absolute partial_rotary_factor=1"
+
+-- false says that there is nothing of its name, but for these, which models have by default.
+local BY_DEFAULT = { "causal", "rope", "rotary", "position", "scale", "mask", "window" }
+
+local function finds(patterns, name)
+  for _, pattern in ipairs(patterns) do
+    if name:find(pattern) then return true end
+  end
+  return false
+end
+
+local function is_off(name, value)
+  if type(value) == "table" then return next(value) == nil end
+  return value == false and not finds(BY_DEFAULT, name)
+end
+
+-- "name name=value" -> { name: true or the text of the value }
+local function known_of(text)
+  local known = {}
+  for word in text:gmatch "%S+" do
+    local name, value = word:match "^(.-)=(.*)$"
+    known[name or word] = value or true
+  end
+  return known
+end
+
+-- Whether a field may matter that nobody reads. A field with a known value matters with any other.
+local function matters(known)
+  return function(name, value, fields)
+    local meant = known[name] or known[fields:full(name)]
+    if meant == true then return false end
+    if meant then return tostring(value) ~= meant and tonumber(meant) ~= value end
+    if is_off(name, value) then return false end
+    return fields.within:find "rope" ~= nil or finds(SPEAKS, name) and not finds(HARMLESS, name)
+  end
+end
+
+-- What stands behind the name of a layer's attention in the name of a tensor; nil if it is of no layer.
+local function behind(layers, full)
+  for dot in full:gmatch "()%." do
+    if layers[full:sub(1, dot)] then return full:sub(dot + 1) end
+  end
+end
+
+-- Tensors that nobody reads: { name =, full = }, of layers the first with each name. row: of gen/model/families.lua.
+local function tensors_of(model, all, row)
+  local layers, read, found, seen = {}, {}, {}, {}
+  for _, layer in ipairs(all) do
+    layers[layer.at] = true
+    for _, part in pairs(layer.weights) do read[part.name] = true end
+    for _, name in ipairs(layer.stack.frequencies or {}) do read[name] = true end
+  end
+  for full in pairs(model.tensors) do
+    local name = not read[full] and behind(layers, full)
+    local own = name and name:find(row.own or "") or row.shared and full:find(row.shared)
+    name = name or full
+    if own and not read[full] and not seen[name] and not finds(row.beside or {}, name) then
+      found[#found + 1], seen[name] = { name = name, full = full }, true
+    end
+  end
+  return found
+end
+
+local MOST = 6 -- names in a message
+
+function M.refuse(model, all, ignored)
+  local left, names, row = {}, {}, model.row or {}
+  local known = known_of(HARMLESS_VALUES .. " " .. (row.harmless or ""))
+  for _, name in ipairs(ignored) do left[name] = true end
+  local function add(name, full, text)
+    if left[name] ~= nil or left[full] ~= nil then
+      left[left[name] ~= nil and name or full] = false
+    else
+      names[#names + 1] = text
+    end
+  end
+  for _, field in ipairs(model.fields and model.fields:unread(matters(known)) or {}) do
+    add(field.name, field.name, type(field.value) == "table" and field.name
+      or ("%s = %s"):format(words.short(field.name), words.short(field.value)))
+  end
+  for _, tensor in ipairs(model.fields and tensors_of(model, all, row) or {}) do
+    add(tensor.name, tensor.full, "tensor " .. words.short(tensor.name))
+  end
+  for name, unused in pairs(left) do
+    if unused then
+      error({ message = ("--ignore %s: nothing of this name is refused"):format(words.short(name)) }, 0)
+    end
+  end
+  if #names == 0 then return end
+  local more = #names > MOST and (" and %d more"):format(#names - MOST) or ""
+  error({ message = ("%s: %s%s: may change attention, and is not read; --ignore NAME takes the layers without it")
+    :format(model.path, table.concat(names, ", ", 1, math.min(#names, MOST)), more) }, 0)
+end
+
+return M
