@@ -13,9 +13,10 @@ class Row(typing.NamedTuple):
     at: str  # the attention of a layer in the model
     matrices: str  # its linear maps: of q, k, v and o; or a joint one of q, k and v, then o's
     keys: str  # {...} is an expression of the config's fields
-    config: dict = {}  # what the test sets besides TINY, to be fast
+    config: dict = {}  # what the test sets besides TINY, to be fast, and to other values than the defaults
     weights: dict = {}  # other pointers of mhagen_weights: expressions of the module's parts and its call's arguments
     args: dict = {}  # and of mhagen_args, also of seq, seq_kv, batch and past
+    since: int = 4  # the version of transformers that computes so
 
 
 VIT = "attention.query attention.key attention.value output.dense"
@@ -28,6 +29,7 @@ ROPE = "causal=true rope=half rope_theta={rope_theta}"
 WINDOW = "window_left={sliding_window - 1}"
 T5_BIAS = dict(mask="compute_bias(seq_kv, seq_kv)[0, :, past:past + seq]")
 SWIN_BIAS = "self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)"
+SHIFTED = " + attention_mask.repeat(batch // len(attention_mask), 1, 1)[:, None]"
 RMS = "qk_norm=rms norm_eps={rms_norm_eps}"
 GAINS = dict(q_norm="q_norm.weight", k_norm="k_norm.weight")
 GEMMA_GAINS = dict(q_norm="1 + q_norm.weight", k_norm="1 + k_norm.weight")
@@ -39,29 +41,32 @@ TINY = dict(hidden_size=64, num_attention_heads=4, num_hidden_layers=1, intermed
 TINY_IMAGE = dict(image_size=12, patch_size=4)
 TINY_SPEECH = dict(d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
                    decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, max_source_positions=11)
-TINY_T5 = dict(d_model=64, d_kv=12, num_heads=4, num_layers=1, d_ff=32)
+TINY_T5 = dict(d_model=64, d_kv=6, num_heads=4, num_layers=1, d_ff=32)
 TINY_BART = {**TINY_SPEECH, "max_position_embeddings": 64}
-TINY_SWIN = dict(image_size=12, patch_size=2, embed_dim=32, depths=[2], num_heads=[4], window_size=3)
-TINY_GQA = dict(num_key_value_heads=2, head_dim=16, max_position_embeddings=64)
+TINY_SWIN = dict(image_size=12, patch_size=2, embed_dim=32, depths=[2], num_heads=[4], num_attention_heads=[4],
+                 window_size=3)
+TINY_ROPE = dict(rope_theta=500.0)
+TINY_GQA = dict(num_key_value_heads=2, head_dim=16, max_position_embeddings=64, **TINY_ROPE)
 TINY_WINDOW = {**TINY_GQA, "sliding_window": 4}
 
 ROWS = [
     Row("BERT", "bert", "encoder.layer.0.attention", BERT, "kv_len=true"),
     Row("DistilBERT", "distilbert", "transformer.layer.0.attention", "q_lin k_lin v_lin out_lin", "kv_len=true"),
     Row("ModernBERT, whole", "modernbert", "layers.0.attn", "Wqkv Wo",
-        "rope=half rope_theta={global_rope_theta} kv_len=true"),
+        "rope=half rope_theta={rope_theta} kv_len=true", dict(global_rope_theta=700.0)),
     Row("ModernBERT, windows", "modernbert", "layers.1.attn", "Wqkv Wo",
-        "rope=half rope_theta={local_rope_theta} window_left={local_attention // 2} "
-        "window_right={local_attention // 2} kv_len=true", dict(local_attention=4, num_hidden_layers=2)),
+        "rope=half rope_theta={rope_theta} window_left={local_attention // 2} "
+        "window_right={local_attention // 2} kv_len=true",
+        dict(local_attention=4, num_hidden_layers=2, local_rope_theta=300.0)),
     Row("ViT", "vit", "encoder.layer.0.attention", VIT, "", TINY_IMAGE),
     Row("DeiT", "deit", "encoder.layer.0.attention", VIT, "", TINY_IMAGE),
     Row("Swin", "swin", "encoder.layers.0.blocks.0.attention", BERT,
         "h={num_heads[0]} d_model={embed_dim} mask=add mask_dims=hqk", TINY_SWIN, args=dict(mask=SWIN_BIAS)),
     Row("Swin, shifted windows", "swin", "encoder.layers.0.blocks.1.attention", BERT,
         "h={num_heads[0]} d_model={embed_dim} mask=add mask_dims=bhqk", TINY_SWIN,
-        args=dict(mask=SWIN_BIAS + " + attention_mask.repeat(batch // len(attention_mask), 1, 1)[:, None]")),
-    Row("CLIP, text", "clip_text_model", "text_model.encoder.layers.0.self_attn", Q_K_V_OUT, "causal=true"),
-    Row("CLIP, vision", "clip_vision_model", "vision_model.encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_IMAGE),
+        args=dict(mask=SWIN_BIAS + SHIFTED)),
+    Row("CLIP, text", "clip_text_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "causal=true"),
+    Row("CLIP, vision", "clip_vision_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_IMAGE),
     Row("Whisper, encoder", "whisper", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_SPEECH),
     Row("Whisper, decoder", "whisper", "decoder.layers.0.self_attn", Q_K_V_OUT, "causal=true", TINY_SPEECH),
     Row("Whisper, decoder to encoder", "whisper", "decoder.layers.0.encoder_attn", Q_K_V_OUT, "attention=cross",
@@ -88,17 +93,17 @@ ROWS = [
     Row("GPT-J", "gptj", "h.0.attn", Q_K_V_OUT, "causal=true rope=interleaved rope_dims={rotary_dim}",
         dict(rotary_dim=8)),
     Row("GPT-NeoX", "gpt_neox", "layers.0.attention", "query_key_value[heads] dense",
-        "causal=true rope=half rope_theta={rotary_emb_base} "
-        "rope_dims={int(rotary_pct * hidden_size // num_attention_heads)}", dict(rotary_pct=0.5)),
+        ROPE + " rope_dims={int(partial_rotary_factor * hidden_size // num_attention_heads)}",
+        dict(rotary_pct=0.5, rotary_emb_base=500)),
     Row("OPT", "opt", "decoder.layers.0.self_attn", Q_K_V_OUT, "causal=true",
         dict(word_embed_proj_dim=64, ffn_dim=32)),
     Row("BLOOM", "bloom", "h.0.self_attention", "query_key_value[heads] dense", "causal=true alibi=true kv_start=true"),
     Row("MPT, 12 heads", "mpt", "blocks.0.attn", "Wqkv out_proj", "causal=true alibi=true",
         dict(d_model=48, n_heads=12, max_seq_len=64)),
     Row("Falcon 7B", "falcon", "h.0.self_attention", "query_key_value dense", ROPE + " h_kv=1",
-        dict(multi_query=True, alibi=False, new_decoder_architecture=False)),
+        dict(multi_query=True, alibi=False, new_decoder_architecture=False, **TINY_ROPE)),
     Row("Falcon 40B", "falcon", "h.0.self_attention", "query_key_value[heads] dense", ROPE + " h_kv={num_kv_heads}",
-        dict(new_decoder_architecture=True, num_kv_heads=2, alibi=False)),
+        dict(new_decoder_architecture=True, num_kv_heads=2, alibi=False, **TINY_ROPE)),
     Row("Llama", "llama", LAYER, Q_K_V_O, ROPE + " kv_start=true", TINY_GQA),
     Row("Llama 3.1", "llama", LAYER, Q_K_V_O, ROPE,
         {**TINY_GQA, "rope_scaling": dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -110,13 +115,14 @@ ROWS = [
     Row("Gemma 2, windows", "gemma2", LAYER, Q_K_V_O,
         f"{ROPE} {WINDOW} scale={{query_pre_attn_scalar ** -0.5}} softcap={{attn_logit_softcapping}}",
         {**TINY_WINDOW, "attn_logit_softcapping": 3.0}),
-    Row("Gemma 3, windows", "gemma3_text", LAYER, Q_K_V_O, "causal=true rope=half rope_theta={rope_local_base_freq} "
-        f"{WINDOW} scale={{query_pre_attn_scalar ** -0.5}} {RMS}", TINY_WINDOW, GEMMA_GAINS),
+    Row("Gemma 3, windows", "gemma3_text", LAYER, Q_K_V_O,
+        f"{ROPE} {WINDOW} scale={{query_pre_attn_scalar ** -0.5}} {RMS}",
+        {**TINY_WINDOW, "rope_local_base_freq": 300.0, "query_pre_attn_scalar": 64}, GEMMA_GAINS),
     Row("Gemma 3, whole", "gemma3_text", "layers.5.self_attn", Q_K_V_O,
         f"{ROPE} scale={{query_pre_attn_scalar ** -0.5}} {RMS}", {**TINY_WINDOW, "num_hidden_layers": 6}, GEMMA_GAINS),
     Row("Phi", "phi", LAYER, "q_proj k_proj v_proj dense",
         ROPE + " rope_dims={int(partial_rotary_factor * hidden_size // num_attention_heads)}",
-        dict(partial_rotary_factor=0.5)),
+        dict(partial_rotary_factor=0.25, **TINY_ROPE)),
     Row("Phi-3", "phi3", LAYER, "qkv_proj o_proj", f"{ROPE} {WINDOW}", TINY_WINDOW),
     Row("Cohere", "cohere", LAYER, Q_K_V_O, "causal=true rope=interleaved rope_theta={rope_theta}", TINY_GQA),
     Row("Cohere, Command R+", "cohere", LAYER, Q_K_V_O,
@@ -128,6 +134,82 @@ ROWS = [
         dict(sink="sinks", rope_cos="position_embeddings[0][0]", rope_sin="position_embeddings[1][0]")),
     Row("StarCoder 2", "starcoder2", LAYER, Q_K_V_O, f"{ROPE} {WINDOW}", TINY_WINDOW),
 ]
+
+
+def like(model, **changed):
+    return next(row for row in ROWS if row.name == model)._replace(**changed)
+
+
+def second_layer(model, name, at, **config):
+    """Where layers differ."""
+    return like(model, name=name, at=at, config={**like(model).config, "num_hidden_layers": 2, **config})
+
+
+def changed(model, name, keys=None, since=4, **config):
+    row = like(model)
+    return row._replace(name=name, keys=keys or row.keys, config={**row.config, **config}, since=since)
+
+
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
+LONG = dict(type="longrope", short_factor=[1 + 0.1 * i for i in range(8)], long_factor=8 * [4.0])
+LINEAR = dict(rope_type="linear", factor=3.0)
+
+# Types, layers and fields that the table of docs/models.md does not have.
+MORE = [
+    *[like("BERT", name=name, kind=kind) for name, kind in [
+        ("RoBERTa", "roberta"), ("XLM-RoBERTa", "xlm-roberta"), ("CamemBERT", "camembert"), ("ELECTRA", "electra")]],
+    changed("BERT", "BERT, decoder", "causal=true kv_len=true", is_decoder=True),
+    like("wav2vec 2", name="HuBERT", kind="hubert"),
+    second_layer("Gemma 2, windows", "Gemma 2, whole", "layers.1.self_attn"),
+    second_layer("gpt-oss", "gpt-oss, whole", "layers.1.self_attn"),
+    second_layer("GPT-2", "GPT-2, scaled by layer", "h.1.attn", scale_attn_by_inverse_layer_idx=True),
+    changed("Llama 3.1", "Llama, linear", rope_scaling=LINEAR),
+    changed("Llama 3.1", "Llama, YaRN", rope_scaling=YARN),
+    changed("Llama 3.1", "Llama, dynamic", rope_scaling=dict(rope_type="dynamic", factor=2.0)),
+    changed("Llama", "Llama, both directions", "kv_len=true", 5, is_causal=False),
+    changed("Mistral", "Mistral, both directions", "kv_len=true", 5, is_causal=False),
+    changed("Gemma 3, windows", "Gemma 3, windows, linear", rope_scaling=LINEAR),
+    changed("Gemma 3, whole", "Gemma 3, whole, linear", rope_scaling=LINEAR),
+    # 4.57.3 halves the window whenever it reads a config, also one that it has written.
+    changed("Gemma 3, windows", "Gemma 3, both directions", "kv_len=true", 5, use_bidirectional_attention=True),
+    changed("Phi-3", "Phi-3, some columns", partial_rotary_factor=0.75),
+    # A model changes its factors in the midst of a text, and then has keys of both in its cache: not in these.
+    *[changed("Phi-3", name, rope_scaling=LONG, original_max_position_embeddings=most)
+      for name, most in [("Phi-3, LongRoPE", 4), ("Phi-3, LongRoPE, short", 64)]],
+]
+
+# Fields that files on the hub have besides, of older versions and of other programs; none changes attention.
+HUB = {
+    "bert": dict(directionality="bidi", pooler_num_attention_heads=12, pooler_size_per_head=128,
+                 position_embedding_type="absolute"),
+    "modernbert": dict(position_embedding_type="absolute", global_attn_every_n_layers=3),
+    "swin": dict(path_norm=True, use_absolute_embeddings=False),
+    "wav2vec2": dict(no_mask_time_overlap=False, mask_channel_length=10, mask_channel_prob=0.0,
+                     mask_channel_selection="static"),
+    "bart": dict(normalize_before=False, normalize_embedding=True, add_final_layer_norm=False),
+    "t5": dict(n_positions=512),
+    "gpt2": dict(n_ctx=1024, n_positions=1024),
+    "gptj": dict(rotary=True, scale_attn_weights=True),
+    "bloom": dict(attention_softmax_in_fp32=True, masked_softmax_fusion=True, offset_alibi=100, num_attention_heads=4),
+    "falcon": dict(apply_residual_connection_post_layernorm=False),
+    "llama": dict(rope_interleaved=False, is_llama_config=True, pretraining_tp=1),
+    "qwen2": dict(use_mrope=False, use_sliding_window=False, sliding_window=131072, max_window_layers=28),
+    "gemma2": dict(sliding_window_size=4, cache_implementation="hybrid"),
+    "starcoder2": dict(norm_type="layer_norm"),
+}
+
+
+# What transformers 5 names otherwise in its modules than in files, whose names are those of version 4.
+MAPS_OF_5 = dict(matrices=Q_K_V_O)
+SWIN_OF_5 = "relative_position_bias()[0]"
+OF_5 = {"ViT": dict(at="layers.0.attention", **MAPS_OF_5), "DeiT": dict(at="layers.0.attention", **MAPS_OF_5),
+        "Swin": dict(args=dict(mask=SWIN_OF_5), **MAPS_OF_5),
+        "Swin, shifted windows": dict(args=dict(mask=SWIN_OF_5 + SHIFTED), **MAPS_OF_5)}
+
+
+def in_module(transformers, row):
+    """A row with the names that modules of the version have."""
+    return row._replace(**OF_5.get(row.name, {})) if int(transformers.__version__.split(".")[0]) >= 5 else row
 
 
 class Fields(dict):
@@ -144,9 +226,28 @@ class Fields(dict):
             raise KeyError(name) from None
 
 
+def config_of(transformers, row):
+    return transformers.AutoConfig.for_model(row.kind, **{**TINY, **row.config})
+
+
+# What transformers 4 calls rope_theta of a type and kind of layers.
+THETAS = {("modernbert", "layers.0.attn"): "global_rope_theta", ("modernbert", "layers.1.attn"): "local_rope_theta",
+          ("gemma3_text", LAYER): "rope_local_base_freq"}
+
+
+def fields_of(row, config):
+    """Those of a config; transformers 5 has those of rope in an object, or in one for each kind of layers."""
+    rope = getattr(config, "rope_parameters", None)
+    if rope is None:
+        old = THETAS.get((row.kind, row.at))
+        return Fields(config, **({"rope_theta": getattr(config, old)} if old else {}))
+    kinds, layer = getattr(config, "layer_types", None), int(re.search(r"\.(\d+)\.", row.at)[1])
+    return Fields(config, **rope.get(kinds and kinds[layer], rope))
+
+
 def keys(row, config):
     """The keys of a row as a dictionary, with the numbers of a config; but for seq and batch."""
-    numbers = re.sub(r"{(.*?)}", lambda found: str(eval(found[1], {}, Fields(config))), row.keys)
+    numbers = re.sub(r"{(.*?)}", lambda found: str(eval(found[1], {}, fields_of(row, config))), row.keys)
     given = dict(word.split("=") for word in numbers.split())
     h, d_model = int(given.get("h") or config.num_attention_heads), int(given.get("d_model") or config.hidden_size)
     return {"h": h, "h_kv": getattr(config, "num_key_value_heads", None) or h, "d_model": d_model,

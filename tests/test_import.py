@@ -14,9 +14,9 @@ import zlib
 import pytest
 
 import architectures
-from architectures import ROWS, TINY_GQA, TINY_WINDOW, Row
+from architectures import HUB, MORE, ROWS, like
 from reference_lib import Args, Kernel, Weights, aligned, drawn_isa, runtime
-from tools import MHAGEN, SEED, in_turn, installed, native, need, run, seed_of
+from tools import MHAGEN, ROOT, SEED, in_turn, installed, native, need, run, seed_of
 
 if not installed("numpy", "torch", "safetensors"):
     pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
@@ -73,7 +73,7 @@ class Imported:
         return room, find(at, layer.index)
 
     def run(self, name, row=None, **args):
-        layer = self.layers[name]
+        layer = next(layer for other, layer in self.layers.items() if other.endswith(name))
         row = row or self.row(layer.kernel)
         kernel = row.kernel.contents
         packed, workspace = self.packed(layer, row), aligned(kernel.workspace_bytes)
@@ -87,7 +87,7 @@ def compare(seen, row, imported):
     counts = {key: count.sum(1, dtype=torch.int32)
               for key, count in [("kv_len", real), ("kv_start", ~real)] if key in row.keys}
     (batch, rows, _), seq_kv = y.shape, x["k"].shape[1]
-    args = x | floats(seen.values(row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts
+    args = x | floats(seen.values(seen.row.args, batch=batch, seq=rows, seq_kv=seq_kv, past=0)) | counts
     got = torch.full(y.shape, torch.nan, dtype=torch.float32)
     imported.run(row.at, y=got.data_ptr(), **pointers(args))
     used = ... if "cross" in row.keys else real
@@ -114,47 +114,37 @@ def save(seen, folder, dtype, **options):
 
 # ---- folders ----
 
-LLAMA = next(row for row in ROWS if row.name == "Llama")
-
-
-def like(model, **changed):
-    return next(row for row in ROWS if row.name == model)._replace(**changed)
-
-
-def second_layer(model, name, at, **config):
-    """Where layers differ."""
-    return like(model, name=name, at=at, config={**like(model).config, "num_hidden_layers": 2, **config})
-
-
-YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
-LONG = dict(type="longrope", short_factor=[1 + 0.1 * i for i in range(8)], long_factor=8 * [4.0])
-
-# Types, layers and scalings that the table of docs/models.md does not have.
-MORE = [
-    *[like("BERT", name=name, kind=kind) for name, kind in [
-        ("RoBERTa", "roberta"), ("XLM-RoBERTa", "xlm-roberta"), ("CamemBERT", "camembert"), ("ELECTRA", "electra")]],
-    like("wav2vec 2", name="HuBERT", kind="hubert"),
-    second_layer("Gemma 2, windows", "Gemma 2, whole", "layers.1.self_attn"),
-    second_layer("gpt-oss", "gpt-oss, whole", "layers.1.self_attn"),
-    second_layer("GPT-2", "GPT-2, scaled by layer", "h.1.attn", scale_attn_by_inverse_layer_idx=True),
-    like("Llama 3.1", name="Llama, linear", config={**TINY_GQA, "rope_scaling": dict(rope_type="linear", factor=3.0)}),
-    like("Llama 3.1", name="Llama, YaRN", config={**TINY_GQA, "rope_scaling": YARN}),
-    # A model changes its factors in the midst of a text, and then has keys of both in its cache: not in these.
-    *[like("Phi-3", name=name, config={**TINY_WINDOW, "rope_scaling": LONG, "original_max_position_embeddings": most})
-      for name, most in [("Phi-3, LongRoPE", 4), ("Phi-3, LongRoPE, short", 64)]],
-]
+OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text()) for path in (ROOT / "tests/configs").glob("*.json")}
 DRAWN = set(random.Random(SEED).sample([row.name for row in ROWS + MORE], 18 if SEED != "all" else len(ROWS + MORE)))
 
 
 @pytest.mark.parametrize("row", ROWS + MORE, ids=lambda row: row.name)
 def test_family(transformers, row, tmp_path):  # noqa: F811
-    """Each run draws a third of them."""
+    """Each run draws a third of them. Of configs as other versions save them, the same files are made."""
     if row.name not in DRAWN:
         pytest.skip("not drawn")
+    if row.since > int(transformers.__version__.split(".")[0]):
+        pytest.skip("an older version of transformers computes it otherwise")
     seen = Observed(transformers, row)
     save(seen, tmp_path / "model", torch.float32)
     keys = keys_for(seen, row)
     compare(seen, row, Imported(tmp_path / "model", tmp_path / "out", *keys))
+    for version, configs in OTHERS.items():
+        if row.since > int(version.split(".")[0]):
+            continue
+        config = {**configs["base"], **configs["rows"][row.name], **HUB.get(row.kind, {})}
+        (tmp_path / "model/config.json").write_text(json.dumps(config))
+        run(MHAGEN, "model", tmp_path / "model", "-o", tmp_path / version, *keys)
+        for path in (tmp_path / version).iterdir():
+            assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes(), (version, path.name)
+
+
+def test_saved_configs():
+    """Those of each version are there, of all rows."""
+    assert sorted(OTHERS) == ["4.57.3", "5.24.0"]
+    for version, configs in OTHERS.items():
+        assert list(configs["rows"]) == [row.name for row in ROWS + MORE if row.since <= int(version.split(".")[0])], (
+            "tests/write_configs.py writes them")
 
 
 def test_shards_of_bfloat16(transformers, tmp_path):  # noqa: F811
@@ -194,7 +184,7 @@ def write_gguf(seen, kind, path, **tensors):
     if kind not in ("BERT", "GPT2"):
         writer.add_head_count_kv(h_kv)
         writer.add_key_length(config.head_dim)
-        writer.add_rope_freq_base(config.rope_theta)
+        writer.add_rope_freq_base(architectures.fields_of(seen.row, config)["rope_theta"])
         writer.add_rope_dimension_count(config.head_dim)
     if kind == "QWEN3":
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -241,7 +231,7 @@ def test_gguf_frequencies(transformers, tmp_path):  # noqa: F811
     seen = Observed(transformers, row)
     rotary = seen.model.rotary_emb
     factors = rotary.original_inv_freq.new_tensor(
-        [10000.0 ** (-i / 8) for i in range(8)]).double() / rotary.inv_freq.double()
+        [row.config["rope_theta"] ** (-i / 8) for i in range(8)]).double() / rotary.inv_freq.double()
     write_gguf(seen, "LLAMA", tmp_path / "model.gguf", rope_freqs__weight=factors.float().numpy())
     imported = Imported(tmp_path / "model.gguf", tmp_path / "out", *keys_for(seen, row)[:-1], "blk.0")
     compare(seen, row._replace(at="blk.0"), imported)

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 import architectures
-from architectures import ROWS, TINY, Fields
+from architectures import ROWS, Fields
 from reference_lib import (BOTTOM_RIGHT, CACHE_APPEND, CACHE_FIXED, CROSS, SCALE, Args, Generated, Kernel, Weights,
                            aligned, build, drawn_isa)
 from tools import ROOT, in_turn
@@ -70,23 +70,39 @@ def inputs(model, row, rows, written):
     return given
 
 
+CACHES = ["cache", "past_key_values"]  # what transformers calls it from 5.24 on, and before
+WITHOUT_CACHE = {"clip_text_model", "perceiver"}
+
+
+def cache_of(row):
+    """How a row's model keeps keys and values from run to run."""
+    if row.kind in WITHOUT_CACHE:
+        return None
+    return "append" if "causal=true" in row.keys else "fixed" if "attention=cross" in row.keys else None
+
+
 class Observed:
     """The attention of a row in a model that runs: how it is called, what its linear maps take, and y."""
 
     def __init__(self, transformers, row, dtype=torch.float32):
         torch.manual_seed(sum(map(ord, row.name)))
-        self.config = transformers.AutoConfig.for_model(row.kind, **{**TINY, **row.config})
+        self.config = architectures.config_of(transformers, row)
+        if hasattr(self.config, "_experts_implementation"):
+            self.config._experts_implementation = "eager"  # others have no float64
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             model = transformers.AutoModel.from_config(self.config, attn_implementation="eager").eval()
             random_weights(model, dtype)
-            self.model, self.module = model, model.get_submodule(row.at)
-            self.maps = [self.module.get_submodule(name.replace("[heads]", "")) for name in row.matrices.split()]
+            self.row = architectures.in_module(transformers, row)
+            self.model = model  # version 4 has the modules of CLIP in another
+            self.module = next(module for name, module in model.named_modules() if name.endswith(self.row.at))
+            self.maps = [self.module.get_submodule(name.replace("[heads]", "")) for name in self.row.matrices.split()]
             self.calls, self.x, self.y = [], {of: [] for of in "qkv"[:len(self.maps) - 1]}, []
             self.watch()
-            takes_past = "past_key_values" in inspect.signature(model.forward).parameters
-            self.cache = takes_past and ("append" if "causal=true" in row.keys
-                                         else "fixed" if "attention=cross" in row.keys else None)
+            self.cache = cache_of(row)
+            taken = inspect.signature(model.forward).parameters
+            self.past = next((name for name in CACHES if name in taken), None)
+            assert self.past or not self.cache, f"{row.name}: its model takes no cache by a name that is known"
             alone = self.cache and not self.config.is_encoder_decoder
             self.given = inputs(model, row, sum(STEPS) if alone else SEEN, sum(STEPS) if self.cache else WRITTEN)
             if self.cache:
@@ -111,7 +127,7 @@ class Observed:
             end += rows
             if "attention_mask" in given and not model.config.is_encoder_decoder:
                 given["attention_mask"] = given["attention_mask"][:, :end]
-            past = model(**given, past_key_values=past, use_cache=True).past_key_values
+            past = getattr(model(**given, **{self.past: past}, use_cache=True), self.past)
 
     def inputs(self):
         """q, k and v."""
@@ -176,7 +192,7 @@ def test_architecture(transformers, reference, row, tmp_path):
     kernels = {seq: Generated({**keys, "seq": seq}, isa, tmp_path / str(seq)) for seq in set(lengths)}
     shape = kernels[lengths[0]].shape
 
-    weights = floats(weights_of(row, seen.maps, shape) | seen.values(row.weights))
+    weights = floats(weights_of(row, seen.maps, shape) | seen.values(seen.row.weights))
     for kernel in kernels.values():
         kernel.pack(layout=1, **pointers(weights))
     real = seen.given.get("attention_mask", torch.ones(y.shape[:2], dtype=torch.bool))
@@ -185,7 +201,7 @@ def test_architecture(transformers, reference, row, tmp_path):
 
     def arguments(past, seq):
         part = {of: x[of] if cross and of != "q" else x[of][:, past:past + seq] for of in x}
-        part |= seen.values(row.args, batch=batch, seq=seq, seq_kv=seq_kv, past=past)
+        part |= seen.values(seen.row.args, batch=batch, seq=seq, seq_kv=seq_kv, past=past)
         return floats(part) | counts | {"past": torch.full((batch,), past, dtype=torch.int32)}
 
     room, cache = aligned(batch * shape.cache_bytes)

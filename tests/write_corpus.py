@@ -63,7 +63,7 @@ def main():
             if len(data) < 4096:
                 (CORPUS / f"onnx/{operator.__name__}_{number}").write_bytes(data)
     for row in architectures.ROWS:
-        config = transformers.AutoConfig.for_model(row.kind, **{**architectures.TINY, **row.config}).to_diff_dict()
+        config = architectures.config_of(transformers, row).to_diff_dict()
         name = "".join(letter if letter.isalnum() else "_" for letter in row.name.lower())
         (CORPUS / "model" / name).write_text(json.dumps({"model_type": row.kind, **config}) + "\n")
 

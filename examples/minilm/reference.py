@@ -73,7 +73,7 @@ class OnnxReference:
 
 
 class TorchReference:
-    """The package's model as its authors run it: transformers (4.57.3) on PyTorch. Not in requirements.txt."""
+    """The package's model as its authors run it, by transformers on PyTorch. Not in requirements.txt."""
 
     def __init__(self, folder):
         import torch

@@ -45,9 +45,9 @@ class TorchReference:
         import train
 
         self.torch = torch
-        self.model = transformers.ViTForImageClassification(
-            transformers.ViTConfig(**train.CONFIG, attn_implementation="eager")).double().eval()
-        self.model.load_state_dict({name: torch.tensor(tensor) for name, tensor in model.tensors.items()})
+        self.model = transformers.ViTForImageClassification.from_pretrained(
+            None, config=transformers.ViTConfig(**train.CONFIG, attn_implementation="eager"), dtype=torch.float64,
+            state_dict={name: torch.tensor(tensor) for name, tensor in model.tensors.items()}).eval()
         self.name = f"transformers {transformers.__version__} on PyTorch {torch.__version__}, in float64"
 
     def __call__(self, images):
