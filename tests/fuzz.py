@@ -14,6 +14,7 @@ A failure is shrunk to a small config that still fails, and printed as the comma
 import argparse
 import concurrent.futures
 import functools
+import hashlib
 import itertools
 import os
 import pathlib
@@ -33,6 +34,7 @@ import tools
 from tools import COMPILERS, ISAS, ROOT, WARNINGS
 
 BATCH = 8  # kernels in one executable
+KEPT = ROOT / "build/kept"
 
 
 def text(config):
@@ -158,11 +160,13 @@ def pairs(rows, base):
 
 
 PAIRS = {"h": 4, "d_model": 20, "dk": 6, "seq": 19}
+ONES = {"h": 1, "d_model": 1, "dk": 1, "seq": 1}
+MICRO = {"h": 2, "d_model": 3, "dk": 2, "seq": 3, "unroll": "full"}
 TYPES = "dtype", "attend_dtype", "io_dtype", "cache_dtype"
 
 
-def grid(rows):
-    """The awkward corners, always in the same order. In them are all pairs of values of options."""
+def grid(rows, starts=(PAIRS, ONES, MICRO)):
+    """The awkward corners, always in the same order. In them are all pairs of values of options, on each start."""
     switches = {row["key"]: next(value for value in row.get("choices", ["true"]) if value != row["default"])
                 for row in rows
                 if "bit" in row and row["kind"] in ("flag", "choice") and row["key"] not in TYPES
@@ -171,10 +175,9 @@ def grid(rows):
     def base(**changes):
         return {"h": 2, "d_model": 20, "dk": 6, "seq": 19, **changes}
 
-    ones, micro = dict(h=1, d_model=1, dk=1, seq=1), dict(h=2, d_model=3, dk=2, seq=3)
     everything = {**switches, "seq_kv": 23, "batch": 3, "dv": 9}
     configs = [base(), base(**everything), base(**everything, fold="off"), base(**everything, q_lanes="columns")]
-    configs += [config for start in (PAIRS, ones, {**micro, "unroll": "full"})
+    configs += [config for start in starts
                 for config in map(functools.partial(effective, rows=rows), pairs(rows, start).configs)]
     types = [choice for row in rows if row["key"] in TYPES for choice in row["choices"] if choice != "f32"]
     configs += [base(**everything, dtype=dtype) for dtype in dict.fromkeys(types)]
@@ -206,7 +209,7 @@ def grid(rows):
                 dict(h=1, d_model=1024, dk=16, seq=300, seq_kv=310, attention="cross", dtype="bf16"),
                 dict(h=5, d_model=700, dk=65, seq=20), dict(h=3, d_model=60, dk=30, seq=70, fetch="shares"),
                 base(batch=9, kv_len="true"), base(batch=17, causal="true", probs="true"),
-                {**micro, "batch": 9, "unroll": "full"}]
+                {**MICRO, "batch": 9}]
     # Keys and values that are not projected, because of wide heads and of few queries.
     for shape in (dict(h=1, d_model=24, dk=32, seq=19), dict(h=3, d_model=7, dk=13, dv=5, seq=37, batch=2),
                   dict(h=1, d_model=600, dk=304, seq=3),
@@ -223,7 +226,7 @@ def grid(rows):
         dict(h=1, d_model=2, dk=32, seq=2, fold="off", unroll="full"), dict(k_block=16, kv_rows=3, unroll="tile"))]
     # Not projected: nothing, or parts; keys in place, copied behind a mask, shared; without a loop.
     none = dict(project="none", attention="cross")
-    configs += [{**micro, **none, "seq_kv": 4, "causal": "true", "kv_len": "true", "probs": "true", "unroll": "full"}]
+    configs += [{**MICRO, **none, "seq_kv": 4, "causal": "true", "kv_len": "true", "probs": "true"}]
     configs += [base(**extra, **none) for extra in (
         {}, dict(seq_kv=23, causal="true", dv=9), dict(seq_kv=24, kv_len="true", batch=3), dict(seq=1, seq_kv=70),
         dict(h=6, h_kv=2, seq_kv=41, window_left=3, causal="true", probs="true"))]
@@ -239,42 +242,52 @@ def grid(rows):
 
 
 class Toolchain:
-    """A compiler for one kind of machine, with the checker compiled once."""
+    """A compiler for one kind of machine. What it makes for every kernel is kept for the next run."""
 
     def __init__(self, name, command, runner, flags):
         self.name, self.command, self.runner = name, [*command, *flags, "-std=c11"], runner
         self.sanitizes = bool(flags)
-        self.objects, self.headers, self.lock = None, {}, threading.Lock()
+        self.lock = threading.Lock()
+        self.version = execute([command[0], "--version"])[1]
 
     def compile(self, source, out, *flags):
         return execute([*self.command, *flags, "-c", source, "-o", out])
 
-    def header(self, directory, level):
-        """Flags that include the intrinsics precompiled: they are a fifth of the compile time."""
-        with self.lock:
-            if level not in self.headers:
-                header = pathlib.Path(tempfile.mkdtemp(dir=directory)) / "intrinsics.h"
-                header.write_text("#ifdef __aarch64__\n#include <arm_neon.h>\n#else\n"
-                                  "#include <immintrin.h>\n#endif\n")
-                execute([*self.command, f"-O{level}", "-x", "c-header", header, "-o",
-                         f"{header}.{'gch' if self.name == 'gcc' else 'pch'}"])
-                self.headers[level] = ["-include", header]
-        return self.headers[level]
+    def must(self, *words):
+        code, output = execute([*self.command, *words])
+        if code:
+            sys.exit(f"fuzz: {output}")
 
-    def support(self, directory):
+    def kept(self, name, sources, make, *flags):
+        """The directory that make(directory) fills; sources: what it depends on, beside this compiler and flags."""
+        told = repr((self.command, self.version, flags, [path.read_bytes() for path in sources]))
         with self.lock:
-            if self.objects is None:
-                directory = pathlib.Path(tempfile.mkdtemp(dir=directory))
-                objects = []
-                for source in "tests/checker.c", "tests/reference.c":
-                    objects.append(directory / (pathlib.Path(source).stem + ".o"))
-                    code, output = self.compile(ROOT / source, objects[-1], "-O2", *WARNINGS,
-                                                f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
-                                                *os.environ.get("REFERENCE_FLAGS", "").split())
-                    if code:
-                        sys.exit(f"fuzz: {output}")
-                self.objects = objects
-        return self.objects
+            return tools.once(KEPT / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:16]}", make)
+
+    @functools.cache
+    def header(self, level):
+        """Flags that include the intrinsics precompiled: without, they are two thirds of the compile time."""
+        def make(out):
+            header = out / "intrinsics.h"
+            header.write_text("#ifdef __aarch64__\n#include <arm_neon.h>\n#else\n#include <immintrin.h>\n#endif\n")
+            self.must(f"-O{level}", "-x", "c-header", header, "-o",
+                      f"{header}.{'gch' if self.name == 'gcc' else 'pch'}")
+        return ["-include", self.kept("intrinsics", [], make, level) / "intrinsics.h"]
+
+    @functools.cache
+    def support(self):
+        """The objects of the checker and the reference."""
+        sources = [ROOT / "tests/checker.c", ROOT / "tests/reference.c"]
+        flags = os.environ.get("REFERENCE_FLAGS", "").split()
+        others = [*(ROOT / "tests").glob("*.h"), *(ROOT / "runtime").glob("*.h"),
+                  *(path for path in map(pathlib.Path, flags) if path.is_file())]
+
+        def make(out):
+            for source in sources:
+                self.must("-O2", *WARNINGS, f"-I{ROOT}/runtime", f"-I{ROOT}/tests", *flags, "-c", source, "-o",
+                          out / f"{source.stem}.o")
+        out = self.kept("support", [*sources, *others], make, *flags)
+        return [out / f"{source.stem}.o" for source in sources]
 
 
 toolchain = functools.cache(Toolchain)  # the ISAs of one machine share them
@@ -364,7 +377,7 @@ class Item:
         flags = [f"-O{self.level}", "-fstack-usage", *(WARNINGS if self.level else [])]
         emulated = tools.emulation(self.isa)
         if run.precompile and self.isa != "scalar" and not emulated:
-            flags += self.toolchain.header(run.directory, self.level)
+            flags += self.toolchain.header(self.level)
         for name in self.kernels:
             source = directory / f"{name}.c"
             code, output = self.toolchain.compile(source, source.with_suffix(".o"), *flags)
@@ -443,7 +456,7 @@ class Run:
         if not runtime:
             return output
         code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
-                                directory / "main.c", *objects, runtime, *toolchain.support(self.directory),
+                                directory / "main.c", *objects, runtime, *toolchain.support(),
                                 "-o", directory / "check", "-lm", "-pthread"])
         if code:
             return output
@@ -538,7 +551,7 @@ def arguments():
     parser.add_argument("--without", default="", metavar="KEYS", type=lambda text: text.split(","),
                         help="options that no random config has, with commas between")
     parser.add_argument("--grid", type=int, nargs="?", const=1, metavar="N",
-                        help="the fixed grid instead, or the N-th part of it that the seed draws")
+                        help="the fixed grid instead, or the N-th part that the seed draws of what --pairs has not")
     parser.add_argument("--pairs", action="store_true", help="all pairs of values of two options, each on one ISA")
     parser.add_argument("--draws", type=int, metavar="N",
                         help="only errors of rows, in N draws of nasty data a kernel")
@@ -559,7 +572,8 @@ def batches(options, isa, chains):
     if options.replay:
         configs = [parse_config(options.replay)]
     elif options.grid:
-        configs = grid(tools.schema(options.mhagen))
+        # --pairs has those on the first start.
+        configs = grid(tools.schema(options.mhagen), (PAIRS, ONES, MICRO)[options.grid > 1:])
         configs = random.Random(options.seed).sample(configs, -(-len(configs) // options.grid))
     elif options.pairs:
         isas = options.isa.split(",")

@@ -13,7 +13,6 @@ import re
 import resource
 import shutil
 import subprocess
-import tempfile
 import time
 import unittest
 import zlib
@@ -59,17 +58,24 @@ def in_turn(choices, *what, count=1):
     return random.Random(f"{SEED} {what}").sample(list(choices), count) if SEED != "all" else list(choices)
 
 
-def shared(factory, name, make):
-    """A directory that make(directory) fills, once for all workers of pytest; factory: tmp_path_factory."""
-    base = factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with open(base / f"{name}.lock", "w") as lock:
+def once(path, make):
+    """A directory that make(path) fills, by one process of all that want it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (base / name).exists():
-            new = pathlib.Path(tempfile.mkdtemp(dir=base))
-            make(new)
-            new.rename(base / name)
-    return base / name
+        lock.seek(0)
+        if not lock.read():
+            shutil.rmtree(path, ignore_errors=True)  # what a process began that was stopped
+            path.mkdir()
+            make(path)
+            lock.write("made")
+    return path
+
+
+def shared(factory, name, make):
+    """The same for all workers of pytest; factory: tmp_path_factory."""
+    base = factory.getbasetemp()
+    return once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name, make)
 
 
 def run(*command, **options):
