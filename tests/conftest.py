@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import zlib
 
 import pytest
 
@@ -22,6 +23,12 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return [f"drawn by MHAGEN_SEED={tools.SEED} (all: everything)", *tools.toolchains()]
+
+
+def pytest_make_parametrize_id(val):
+    """Of a long text as much as tells it from others."""
+    if isinstance(val, str) and len(val) > 60:
+        return f"{ascii(val[:40])[1:-1]}...{zlib.crc32(val.encode('utf-8', 'surrogateescape')):08x}"
 
 
 # ---- the clock ----
