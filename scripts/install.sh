@@ -2,6 +2,7 @@
 # Installs Debian's or Ubuntu's packages that are missing:
 #
 #   install.sh             to build mhagen and to run the example
+#   install.sh quick       for the quick tests
 #   install.sh tests       for the tests and `ninja bench-mca` as well
 #   install.sh toolchains  compilers for Windows, Cortex-M and Rust (1.6 GB); tests use them if they are there
 #   install.sh peers       libraries that `ninja bench-peers` compares with
@@ -21,12 +22,14 @@ gcc32() { # libgcc for -m32, of the version that gcc has or will have
   echo "lib32gcc-${version:-12}-dev"
 }
 
+if [ "$kind" = quick ] || [ "$kind" = tests ]; then
+  packages="$packages binutils git python3-pytest python3-pytest-xdist"
+  [ "$(uname -m)" = aarch64 ] || packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+fi
 if [ "$kind" = tests ]; then
-  packages="$packages g++ libtbb-dev binutils lua5.4 python3-pytest python3-pytest-xdist slurm-wlm munge"
-  packages="$packages musl-tools patch xz-utils cmake make meson pkgconf man-db git"
-  [ "$(uname -m)" = aarch64 ] ||
-    packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user gcc-s390x-linux-gnu
-      libc6-dev-s390x-cross"
+  packages="$packages g++ libtbb-dev lua5.4 slurm-wlm munge"
+  packages="$packages musl-tools patch xz-utils cmake make meson pkgconf man-db"
+  [ "$(uname -m)" = aarch64 ] || packages="$packages gcc-s390x-linux-gnu libc6-dev-s390x-cross"
   # For gcc -m32; gcc-multilib, which has it all, excludes the cross compilers.
   [ "$(uname -m)" != x86_64 ] || packages="$packages libc6-dev-i386 $(gcc32)"
   packages="$packages tcc gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"

@@ -140,22 +140,43 @@ def test_apt_fails(system):
 
 # ---- what test.sh and bare.sh say ----
 
-@pytest.mark.parametrize("missing, venv, status", [("", 0, 0), ("cargo zsh", 0, 0), ("fish", 1, 2)])
-def test_what_is_left_out(tmp_path, missing, venv, status):
-    """test.sh ends with it, and with the status of the tests."""
+def tested(tmp_path, *words, missing="", venv=0, status=0):
+    """What test.sh does where these packages are missing; venv, status: how the environment and the tests end."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
-    for name, text in [("scripts/install.sh", f'[ "$1" = tests ] || for name in gcc {missing}; do '
+    query = "printf 'check:\\n  input: phony\\n    check_tests\\n    check_grid\\n    check_random\\n'"
+    for name, text in [("scripts/install.sh", f'[ "$1" != --list ] || for name in gcc {missing}; do '
                         '[ $name = gcc ] && echo installed $name || echo missing $name; done'),
-                       ("scripts/venv.sh", f"exit {venv}"), ("ninja", f"echo tests >&2; exit {status}")]:
+                       ("scripts/venv.sh", f"exit {venv}"), ("ninja", f'[ "$1" != -t ] || exec {query}\necho "$*" >&2; exit {status}')]:
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    done = subprocess.run(["sh", tmp_path / "scripts/test.sh"], text=True, capture_output=True,
+    return subprocess.run(["sh", tmp_path / "scripts/test.sh", *words], text=True, capture_output=True,
                           env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize("missing, venv, status", [("", 0, 0), ("cargo zsh", 0, 0), ("fish", 1, 2)])
+def test_what_is_left_out(tmp_path, missing, venv, status):
+    """test.sh all ends with it, and with the status of the tests."""
+    done = tested(tmp_path, "all", missing=missing, venv=venv, status=status)
     assert done.returncode == status
-    _, *said = done.stderr.splitlines()
+    ran, *said = done.stderr.splitlines()
+    assert ran == "-k 0 check"
     assert (f"which need {missing}" in done.stderr) == bool(missing) and "gcc" not in done.stderr
     assert len(said) == 2 * bool(missing) + venv and ("of PyPI" in done.stderr) == bool(venv)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_the_quick_tests_leave_out(tmp_path, status):
+    """The parts of `ninja check` that they have nothing of, and the command that has them."""
+    done = tested(tmp_path, missing="cargo", status=status)
+    ran, parts, how = done.stderr.splitlines()
+    assert (done.returncode, ran) == (status, "-k 0 quick")
+    assert parts.startswith("test: left out: grid; most of tests,") and how.startswith("test: sh scripts/test.sh all ")
+
+
+def test_unknown_tests(tmp_path):
+    done = tested(tmp_path, "some")
+    assert (done.returncode, done.stderr, done.stdout) == (2, "usage: scripts/test.sh [all]\n", "")
 
 
 @pytest.mark.parametrize("words, message", [

@@ -34,7 +34,7 @@ class Row:
 ROWS = {
     "gcc | Linux": Row(["gcc"], HOST),
     "clang, the oldest | Linux": Row([CLANGS[0]], HOST),
-    "clang, the newest | Linux": Row([CLANGS[1]], HOST),
+    "clang, the newest | Linux": Row([CLANGS[-1]], HOST),
     "gcc | Linux with musl": Row(["musl-gcc"], HOST, ["-static", *POSIX]),
     "tcc | Linux": Row(["tcc"], ["scalar"], warnings=["-Wall", "-Werror"]),
     "gcc | Linux, aarch64": Row(["aarch64-linux-gnu-gcc"], ["scalar", "neon", "neon_i8mm"],
@@ -42,7 +42,7 @@ ROWS = {
     "gcc | Linux, armhf": Row(["arm-linux-gnueabihf-gcc"], ["scalar"],
                               runner=["qemu-arm", "-L", "/usr/arm-linux-gnueabihf"]),
     "gcc (mingw-w64) | Windows, x86-64": Row(["x86_64-w64-mingw32-gcc"], ["scalar"], ["-static", *POSIX], ["wine"]),
-    "clang (mingw-w64) | Windows, x86-64": Row([CLANGS[1], "--target=x86_64-w64-mingw32"], ["scalar", *X86[1:]],
+    "clang (mingw-w64) | Windows, x86-64": Row([CLANGS[-1], "--target=x86_64-w64-mingw32"], ["scalar", *X86[1:]],
                                                ["-static", *POSIX], ["wine"]),
     "gcc (newlib) | Cortex-M7": Row([*CORTEX_M, "-mcpu=cortex-m7", "-mfpu=fpv5-d16", "-mfloat-abi=hard"],
                                     ["scalar"], START, BOARD, pool=False),
@@ -111,7 +111,7 @@ FREESTANDING = ["-ffreestanding", "-nostdlib", "-static", "-DMHAGEN_NO_POOL", *W
 def test_freestanding(isa, tmp_path):
     """Headers of the compiler's target and five functions are enough; the bits are those of a program with libc.
     docs/integrate.md names the functions."""
-    compiler = in_turn(["gcc", CLANGS[1]], isa)[0]
+    compiler = in_turn(["gcc", CLANGS[-1]], isa)[0]
     command, runner = compiler_for(isa, compiler), runner_for(isa)
     generate(tmp_path, "h=2 d_model=12 dk=4 seq=9", isa)
     program = [ROOT / "tests/freestanding.c", "-I."]
@@ -147,7 +147,7 @@ def declared(*headers):
     return symbols(re.findall(r"^MHAGEN_API\s[^;(]*?(\w+)(?:\(|;)", text, re.M))
 
 
-@pytest.mark.parametrize("compiler", ["gcc", CLANGS[1]])
+@pytest.mark.parametrize("compiler", ["gcc", CLANGS[-1]])
 def test_shared_library(compiler, tmp_path):
     """Under -fvisibility=hidden it exports what the headers declare, or nothing; a program runs with it."""
     need(compiler)
@@ -192,14 +192,14 @@ CL_HEADERS = {
 
 def test_clang_cl(tmp_path):
     """As clang-cl compiles them: without a warning, without a pool, and with all ISAs."""
-    need(CLANGS[1])
+    need(CLANGS[-1])
     (tmp_path / "include").mkdir()
     for name, text in CL_HEADERS.items():
         (tmp_path / "include" / name).write_text(f"#pragma once\n#include <stddef.h>\n{text}")
     shutil.copy(tmp_path / "include/malloc.h", tmp_path / "include/stdlib.h")
     generate(tmp_path, "h=2 d_model=12 dk=4 seq=9 kv_len=true", "x86+avx_vnni+amx")
     for source in tmp_path.glob("*.c"):
-        run(CLANGS[1], "--driver-mode=cl", "--target=x86_64-pc-windows-msvc", "/O1", "/W4", "/WX", "/imsvc", "include",
+        run(CLANGS[-1], "--driver-mode=cl", "--target=x86_64-pc-windows-msvc", "/O1", "/W4", "/WX", "/imsvc", "include",
             "/c", "/FA", source.name, cwd=tmp_path)
     for stem, word in ("mhagen", "cpuid"), ("kernel_avx2", "ymm"), ("kernel_avx512", "zmm"):
         assert word in (tmp_path / f"{stem}.asm").read_text()
