@@ -14,6 +14,7 @@ import tools
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: not part of the default build")
+    config.addinivalue_line("markers", "long: takes many seconds")
     if not hasattr(config, "workerinput") and shutil.which("dpkg-query"):  # workers inherit PATH
         folder = tempfile.TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
@@ -29,6 +30,11 @@ def pytest_make_parametrize_id(val):
     """Of a long text as much as tells it from others."""
     if isinstance(val, str) and len(val) > 60:
         return f"{ascii(val[:40])[1:-1]}...{zlib.crc32(val.encode('utf-8', 'surrogateescape')):08x}"
+
+
+def pytest_collection_modifyitems(items):
+    """What takes longest comes first, so that no worker waits for it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 # ---- the clock ----

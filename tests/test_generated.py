@@ -226,6 +226,7 @@ def test_stack(isa, compiler, tmp_path):
     compile_within_stack(compiler_for(isa, compiler), source, "-std=c11", "-O2", *WARNINGS)
 
 
+@pytest.mark.long
 @slow
 def test_stack_of_straight_code(tmp_path):
     """gcc keeps every broadcast for the next group of queries."""

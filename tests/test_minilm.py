@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import require_help
+from tools import in_turn, require_help
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "examples/minilm/run.sh"
@@ -35,6 +35,7 @@ def check_figures(output, cosine=0.999999, diff=2e-5, probs=1e-5):
     assert output.endswith("ok\n")
 
 
+@pytest.mark.long
 def test_model(tmp_path):
     output = run(RUN, "--out", tmp_path)
     if output.startswith(NO_PYPI):
@@ -52,11 +53,14 @@ def test_model(tmp_path):
     assert pictures == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "the pictures differ"
 
 
-@pytest.mark.parametrize("types, limits", [
+SMALL_TYPES = [
     ("--dtype bf16", (0.9999, 2e-3, 2e-2)), ("--dtype f16", (0.99999, 3e-4, 3e-3)),
     ("--dtype int8", (0.994, 2e-2, 0.1)),
     ("--weights int8", (0.999, 5e-3, 5e-2)), ("--weights int4", (0.97, 5e-2, 0.3)),
-    ("--weights int4 --value-weights int8", (0.99, 3e-2, 0.2))])
+    ("--weights int4 --value-weights int8", (0.99, 3e-2, 0.2))]
+
+
+@pytest.mark.parametrize("types, limits", in_turn(SMALL_TYPES, "types of the model", count=3))
 def test_small_types(types, limits, tmp_path):
     output = run(RUN, *types.split(), "--out", tmp_path)
     if output.startswith(NO_PYPI):

@@ -142,6 +142,7 @@ def test_halves_in_plain_c(compiler, tmp_path):
     assert result.returncode == 0 and result.stdout.startswith("ok: exact"), result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow  # the default build runs it by itself
 def test_tapes_and_definitions():
     """The unit tests run whole kernels of every ISA, and wrong ISA tables, without a compiler."""
@@ -185,5 +186,6 @@ def test_toy_type_is_small():
     assert len((ROOT / "tests/toy_type.lua").read_text().splitlines()) <= 15
 
 
+@pytest.mark.long
 def test_toy_isa_random():
     passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "8")

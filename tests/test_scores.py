@@ -37,6 +37,7 @@ def test_toy_scores(config, meaning):
     assert "ok: " in check(*config.split(), f"isa={isa}", program=TOY, flags=f"-O1 {meaning}")
 
 
+@pytest.mark.long
 def test_toy_scores_random(meaning):
     """Without keys that the toy rows leave out; without scores as a result, for half of what a mask's clamp leaves is
     no longer huge; without ALiBi, for the reference knows by which maximum its rounded weights are made."""

@@ -190,6 +190,7 @@ def test_lines(texts):
         assert text.endswith("\n") and not text.endswith("\n\n"), name
 
 
+@pytest.mark.long
 def test_a_reviewer_can_read_it(tmp_path):
     """The text of every shape of the suite has at most 1,900 lines and 80 KB, no condition that is constant, and a
     tile's registers are there."""
@@ -252,6 +253,7 @@ def test_full_is_straight(texts):
             assert all(re.match(r"!|past < |\d+ < past \+ ", guard) for guard in guards), (name, guards)
 
 
+@pytest.mark.long
 @pytest.mark.slow  # the default build runs it by itself
 def test_goldens():
     run("sh", ROOT / "tests/golden.sh")

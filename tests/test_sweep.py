@@ -173,6 +173,7 @@ def test_long_texts_in_a_grid(sweep):
     assert result.returncode == 2 and max(map(len, result.stdout.splitlines() + [result.stderr])) < 900
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_long_comparisons_in_a_grid(sweep):
     """Few instructions that take long each."""
