@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from test_config import arguments, assert_refused, run
-from tools import MHAGEN, ROOT, native, need, schema
+from tools import MHAGEN, ROOT, native, need, quick_cc, schema
 
 NAME = "mha_f32_h2_d32_k16_s16_scalar"
 # Commands in help.
@@ -476,13 +476,13 @@ def test_check_that_does_not_compile(tmp_path):
 def test_check_through_a_launcher(tmp_path):
     """It gets the program, in {} or at its end; what has not run is not passed."""
     for launcher in "env LAUNCHED=1", "echo launched {} && {}":
-        result = check(tmp_path, *arguments(), "--launcher", launcher)
+        result = check(tmp_path, *arguments(), "--launcher", launcher, CC=quick_cc())
         assert result.returncode == 0 and "ok: " in result.stdout, result
     assert result.stdout.startswith("launched /")
     for launcher, why in [("true", "the launcher's program has not said ok"),
                           ("false", "the launcher ended with status 1"),
                           ("{}; exit 3", "the launcher ended with status 3")]:
-        result = check(tmp_path, *arguments(), "--launcher", launcher)
+        result = check(tmp_path, *arguments(), "--launcher", launcher, CC=quick_cc())
         assert result.returncode == 1 and result.stderr == f"mhagen: check of {NAME}: {why}\n", result
 
 
@@ -492,7 +492,7 @@ def test_check_of_another_target(tmp_path):
     result = check(tmp_path, *arguments(isa="neon"), "--launcher", "qemu-aarch64", CC="aarch64-linux-gnu-gcc -static")
     assert result.returncode == 0 and "ok: " in result.stdout, result
     if native("avx2") and shutil.which("qemu-x86_64"):
-        result = check(tmp_path, *arguments(isa="avx2"), "--launcher", "qemu-x86_64 -cpu Nehalem")
+        result = check(tmp_path, *arguments(isa="avx2"), "--launcher", "qemu-x86_64 -cpu Nehalem", CC=quick_cc())
         assert result.returncode == 0 and "skip" in result.stdout and "this CPU has no avx2" in result.stdout
 
 
