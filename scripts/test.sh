@@ -9,9 +9,10 @@ case ${1:-quick} in
     echo "test: takes 10 minutes on two cores; loads 130 MB of Debian's packages and 160 MB of PyPI's"
     target=quick packages=quick ;;
   all)
-    echo "test: takes 25 minutes on two cores, 1.8 GB of Debian's packages and 1.2 GB in build, PyTorch for the most part"
+    echo "test: takes 25 minutes on two cores, 1.8 GB of Debian's packages, 1.2 GB in build, mostly for PyTorch"
     target=check packages=tests
-    lists="$lists examples/smollm2/requirements.txt examples/vit/requirements.txt tests/requirements.txt tests/torch.txt" ;;
+    lists="$lists examples/smollm2/requirements.txt examples/vit/requirements.txt"
+    lists="$lists tests/requirements.txt tests/torch.txt" ;;
   *)
     echo "usage: scripts/test.sh [all]" >&2
     exit 2 ;;

@@ -147,7 +147,8 @@ def tested(tmp_path, *words, missing="", venv=0, status=0):
     query = "printf 'check:\\n  input: phony\\n    check_tests\\n    check_grid\\n    check_random\\n'"
     for name, text in [("scripts/install.sh", f'[ "$1" != --list ] || for name in gcc {missing}; do '
                         '[ $name = gcc ] && echo installed $name || echo missing $name; done'),
-                       ("scripts/venv.sh", f"exit {venv}"), ("ninja", f'[ "$1" != -t ] || exec {query}\necho "$*" >&2; exit {status}')]:
+                       ("scripts/venv.sh", f"exit {venv}"),
+                       ("ninja", f'[ "$1" != -t ] || exec {query}\necho "$*" >&2; exit {status}')]:
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     return subprocess.run(["sh", tmp_path / "scripts/test.sh", *words], text=True, capture_output=True,
