@@ -51,6 +51,7 @@ local function head_again(K, group, ptrs, span)
         local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
+        put("kept", negmax)
         if not softmax.is_late(K.plan.attend_product) then return end
         if K.plan.scores.masked then
           put("late", t:op("sel", w, "later_" .. name, good, load "late", negmax))
@@ -102,9 +103,7 @@ local function unless_good(K, group, ptrs, attempt, build)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
       if ptrs.asked then -- what lanes hold that nobody asks for is no reason
-        local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)
-        local idle = t:op("lt", v.w, name "idle", last, t:op("iota", v.w, name "lane"))
-        both[c] = t:op("zero_if", v.w, name "counts", idle, both[c])
+        both[c] = t:op("zero_if", v.w, name "counts", head.idle(K, group, ptrs, c, v, name), both[c])
       end
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))
       accepted[c] = t:op("all", v.w, name "good", below[c])

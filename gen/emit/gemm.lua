@@ -129,13 +129,13 @@ end
 -- (whether tile registers read it past the nearest cache) },
 -- b { p, step; value(v, name, at, k, c), a vector of it, if it is not read as it lies; fetch(k) and fetch_block(n),
 -- what is done ahead of a step and of a block of n steps; beside, { p, step } of what these two read }, init(r, c, w,
--- name) starts one accumulator, if not from zero;
+-- name) starts one accumulator, if not from zero; rest, the same for the other chains;
 -- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
 -- Returns acc[r][c], r from 0, c from 1.
 function M.tile(t, tile)
   if way_of(tile) == "tile" then return tiled.tile(t, tile) end
   local sums, zero = {}, M.from_zero(t, tile.product)
-  local init, whole = tile.init or zero, not tile.blocks and tile.steps <= tile.unroll
+  local init, rest, whole = tile.init or zero, tile.rest or zero, not tile.blocks and tile.steps <= tile.unroll
   local starting = whole and not tile.init and tile.product.starts
   for i = 1, tile.chains or 1 do
     sums[i] = {}
@@ -143,7 +143,7 @@ function M.tile(t, tile)
       sums[i][r] = {}
       for c, v in ipairs(starting and {} or tile.vecs) do
         local name = ("acc_r%d_c%d%s"):format(r, c - 1, tile.chains and tile.chains > 1 and "_s" .. i - 1 or "")
-        sums[i][r][c] = (i == 1 and init or zero)(r, c, v.w, name)
+        sums[i][r][c] = (i == 1 and init or rest)(r, c, v.w, name)
       end
     end
   end

@@ -34,6 +34,20 @@ function M.blind(K, w, name, load)
   return t:op("lt", w, "blind_" .. name, last, first)
 end
 
+-- The mask of the lanes of vector c that nobody asks for; name(word): of values.
+function M.idle(K, group, ptrs, c, v, name)
+  local t = K.t
+  local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)
+  return t:op("lt", v.w, name "idle", last, t:op("iota", v.w, name "lane"))
+end
+
+-- The sums that the next block begins with.
+function M.note_sums(K, group, ptrs)
+  K.t:block(function()
+    M.each_stat(K, group, ptrs.stats, function(_, _, load, put) put("before", load("sum", "sum_before")) end)
+  end)
+end
+
 -- K steps of scores.
 local function depth_of(plan) return tiles.words(plan.attend_product, plan.attend.depth) end
 
@@ -43,10 +57,69 @@ local function product_of(plan, group, rows, k, q, unroll)
            a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
 end
 
+-- A value times two factors.
+local function times(t, w, name, value, factors)
+  return t:op("mul", w, "scaled_" .. name, t:op("mul", w, "partly_" .. name, value, factors[1]), factors[2])
+end
+
+-- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and
+-- o_rows of sums with values. What would be below 2^-126 then is zero.
+local function rescale(K, group, ptrs)
+  local t, product = K.t, K.plan.attend_product
+  K:part("rescale_" .. group.name, "What was summed so far becomes smaller where the maximum rises.", {
+    { "p", "out", ptrs.p }, { "o", "out", ptrs.o }, { "stats", "out", ptrs.stats }, { "p_rows", "int", ptrs.p_rows },
+    { "o_rows", "int", ptrs.o_rows },
+  }, function(p)
+    local factors, least = {}, {}
+    M.each_stat(K, group, p.stats, function(w, name, load, put)
+      local rise, none = load "lift", t:op("zero", w, "none_" .. name)
+      -- A weight may be far above the old m.
+      local half = t:op("round", w, "half_" .. name, t:op("mul", w, "share_" .. name, rise,
+        t:op("set", w, "two_" .. name, 0.5)))
+      local function power(word, exponent)
+        return exp.exp2(t, word .. "_" .. name, t:op("sub", w, "fall_" .. word .. "_" .. name, none, exponent))
+      end
+      local factor = { power("first", half), power("second", t:op("sub", w, "rest_" .. name, rise, half)) }
+      put("sum", times(t, w, "sum_" .. name, load "sum", factor))
+      put("negmax", t:op("sub", w, "minus_m_" .. name, load "negmax", rise))
+      local most = t:op("min", w, "most_" .. name, t:op("set", w, "limit_" .. name, 200.0), rise)
+      least[#least + 1] = exp.exp2(t, "least_" .. name, t:op("sub", w, "log_" .. name, most,
+        t:op("set", w, "range_" .. name, 126.0)))
+      factors[#factors + 1] = factor
+    end)
+    local function scaled(c, w, name, value, round)
+      local minus = t:op("sub", w, "minus_" .. name, t:op("zero", w, "zero_" .. name), value)
+      local small = t:op("lt", w, "small_" .. name, t:op("max", w, "size_" .. name, minus, value), least[c])
+      local large = t:op("zero_if", w, "large_" .. name, small, value)
+      local result = times(t, w, name, large, factors[c])
+      return round and round(t, w, "rounded_" .. name, result) or result
+    end
+    local function rows(base, count, change)
+      K:each("row", count, function(i)
+        for c, v in ipairs(group.vecs) do
+          t:block(function()
+            local at = base:at(i * group.width + (c - 1) * group.lanes)
+            t:op("store", v.w, nil, at, change(c, v.w, t:op("load", v.w, "value_c" .. c - 1, at)))
+          end)
+        end
+      end)
+    end
+    rows(p.o, p.o_rows, function(c, w, value) return scaled(c, w, "c" .. c - 1, value) end)
+    rows(p.p, p.p_rows, function(c, w, value)
+      if product.group == 1 then return scaled(c, w, "c" .. c - 1, value, product.b.round) end
+      local halves = {}
+      for i, half in ipairs { "low", "high" } do
+        halves[i] = scaled(c, w, half .. "_c" .. c - 1, t:op(half .. "_half", w, half .. "_of_c" .. c - 1, value))
+      end
+      return t:op(product.pair, w, "pair_c" .. c - 1, table.unpack(halves))
+    end)
+  end, "cold")
+end
+
 -- One tile of scores: keys by the queries of the group. tile: pass; key, its first; rows, if not those of all tiles;
 -- p_at, where its weights go; edge, whether some lanes do not see some of its keys; like: the rows of the tile whose
 -- roundings it has; next: where the products of this tile were made beside the one before, the tile of which it makes
--- them, { key, rows }, if there is one.
+-- them, { key, rows }, if there is one; where m may rise: p_rows and o_rows, what is to be rescaled then.
 local function score_tile(K, group, ptrs, tile)
   local plan, pass, next = K.plan, tile.pass, tile.next
   local scores = pass.shows and plan.scores.shown or plan.scores
@@ -60,6 +133,10 @@ local function score_tile(K, group, ptrs, tile)
   end
   if tile.p_at then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
+  if pass.lifts then
+    for _, param in ipairs { { "p_first", "out", ptrs.p }, { "o", "out", ptrs.o }, { "p_rows", "int", tile.p_rows },
+                             { "o_rows", "int", tile.o_rows } } do params[#params + 1] = param end
+  end
   score.add_head_params(scores, params, ptrs.reads)
   local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
   local followed = not ahead and "" or not next and "_last" or next.rows < group.keys.rows and "_then_rest" or ""
@@ -69,14 +146,19 @@ local function score_tile(K, group, ptrs, tile)
     local one = product_of(plan, group, rows, p.k, p.q, unroll)
     one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
     one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
+    if pass.lifts then
+      function one.rescale()
+        rescale(K, group, { p = p.p_first, o = p.o, stats = p.stats, p_rows = p.p_rows, o_rows = p.o_rows })
+      end
+    end
     if ahead then one.sums, one.next = p.sums, next and product_of(plan, group, next.rows, p.next_k, p.q, unroll) end
     softmax.tile(K.t, one)
   end)
 end
 
 -- The products of a tile of keys alone, for the softmax that follows.
-local function score_products(K, group, ptrs, key)
-  local plan, rows = K.plan, group.keys.rows
+local function score_products(K, group, ptrs, key, rows)
+  local plan = K.plan
   K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
@@ -112,7 +194,6 @@ function M.raise(K, group, ptrs, head)
         local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
         none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
       end
-      if head.again then put("kept", load("negmax", "kept")) end
       put("negmax", none)
     end)
   end)
@@ -161,14 +242,8 @@ local function invert_sums(K, group, ptrs)
   local t, stats = K.t, ptrs.stats
   t:block(function()
     M.each_stat(K, group, stats, function(w, name, load, put)
-      local one = t:op("set", w, "one_" .. name, 1.0)
       local sum = add_extras(K, ptrs, load "sum", { w = w, name = name, load = load, put = put })
-      local inverse = t:op("div", w, "inverse_" .. name, one, sum)
-      if K.plan.scores.keyless then -- such a row has the sum 0
-        local least = softmax.least_sum(t, w, name, K.plan)
-        inverse = t:op("zero_if", w, "scale_" .. name, t:op("lt", w, "none_" .. name, sum, least), inverse)
-      end
-      put("inverse", inverse)
+      put("inverse", softmax.inverse(t, w, name, sum, K.plan.scores.keyless and K.plan))
       put("test", t:op("zero", w, "test_zero_" .. name))
     end)
   end)
@@ -218,6 +293,83 @@ local function lead_tile(K, group, ptrs, head)
   end)
 end
 
+-- The tiles of keys of a block behind the lead tile, in two runs: those that all lanes see, and those at the edge of a
+-- mask, or the shorter one without a mask. part: from, the first tile of the block; start, the first that is made.
+local function each_tile(K, group, ptrs, part, pass)
+  local plan, rows = K.plan, group.keys.rows
+  local probs, p_tile = plan.whole_p, group.keys.words * group.width
+  local runs = { { from = part.start, to = part.bound, tile = {} } }
+  if part.edge then
+    runs[2] = { from = part.bound, to = part.stop, tile = plan.scores.masked and { edge = true }
+      or { rows = group.keys.rest } }
+  end
+  for _, run in ipairs(runs) do
+    local function tile(i, last)
+      local at, of = run.from + i, run.tile
+      local p_rows = pass.lifts and (probs and tiles.words(plan.attend_product, plan.cfg.seq_kv)
+        or (at - part.from) * group.keys.words)
+      score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = of.rows, edge = of.edge,
+                                   p_at = (probs and at or at - part.from) * p_tile, p_rows = p_rows,
+                                   o_rows = part.o_rows, next = ptrs.sums and not last and part.behind(at) })
+    end
+    part.each(run, tile)
+  end
+end
+
+-- The tiles of a block again, where m may rise. From there on that is how all blocks of a task are made.
+local function steady_block(K, group, ptrs, head, part)
+  local t, rows = K.t, group.keys.rows
+  local params = { { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p }, { "stats", "out", ptrs.stats },
+                   { "o", "out", ptrs.o }, { "steady", "out", ptrs.steady }, { "o_rows", "int", part.first and 0 or K.plan.attend.breadth } }
+  for _, name in ipairs { "from", "start", "bound", "stop" } do params[#params + 1] = { name, "int", part[name] } end
+  score.add_head_params(K.plan.scores, params, ptrs.reads)
+  K:part("steady_" .. group.name, "Scores of a block of keys, whose maximum may rise.", params, function(p)
+    M.each_stat(K, group, p.stats, function(_, _, load, put)
+      put("sum", load "before")
+    end)
+    t:op("store", K.plan.isa.full, nil, p.steady, t:op("set", K.plan.isa.full, "on", math.huge))
+    local own = { q = p.q, k = p.k, p = p.p, stats = p.stats, o = p.o, reads = p }
+    local ahead = is_ahead(K, group, head)
+    if ahead then own.sums = t:buffer("sums", tiled.size(K.plan.isa, rows, group.vecs)) end
+    each_tile(K, group, own, {
+      from = p.from, start = p.start, bound = p.bound, stop = p.stop, o_rows = p.o_rows,
+      edge = K.plan.scores.masked or group.keys.rest > 0,
+      behind = function(at) return { key = (at + 1) * rows, rows = rows } end,
+      each = function(run, tile)
+        local count = run.to - run.from
+        if not ahead then return K:each("tile", count, tile) end
+        t:when(0, count, function()
+          score_products(K, group, own, run.from * rows, run.tile.rows or rows)
+          K:each("tile", count - 1, tile)
+          tile(count - 1, true)
+        end)
+      end,
+    }, softmax.passes.steady)
+  end, K.full and "cold" or nil)
+end
+
+-- The tiles of a block, and again where m has to rise. Whether that is so has no influence on other lanes.
+local function guarded_block(K, group, ptrs, head, part, fast)
+  local t, plan = K.t, K.plan
+  t:block(function()
+    local w = group.vecs[1].w
+    local steady = t:op("load", w, "steady", ptrs.steady)
+    local on = t:op("lt", w, "on", t:op("zero", w, "off"), steady)
+    t:unless({ t:op("all", w, "all_on", on) }, fast)
+    local good = {}
+    for c, v in ipairs(group.vecs) do
+      local function name(word) return ("%s_c%d"):format(word, c - 1) end
+      local sum = t:op("load", v.w, name "so_far", stat(group, ptrs.stats, "sum", c))
+      if ptrs.asked then sum = t:op("zero_if", v.w, name "asked_sum", M.idle(K, group, ptrs, c, v, name), sum) end
+      local both = t:op("add", v.w, name "known", sum, t:op("load", v.w, name "mode", ptrs.steady))
+      local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_product)))
+      good[c] = t:op("all", v.w, name "good", calm)
+    end
+    t:unless(good, function() steady_block(K, group, ptrs, head, part) end)
+  end)
+  if not part.last then M.note_sums(K, group, ptrs) end
+end
+
 -- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.
 -- open, edge: whether there may be some that all lanes see, or not all. first, last: whether the context
 -- starts, and ends, with it.
@@ -231,21 +383,20 @@ local function block(K, group, ptrs, head, part)
     bound = expr.max(start, (masked or part.last) and expr.min(span.opened, stop) or stop)
     if masked then bound = t:int("bound", bound) end
   end
-  -- Without a mask the tile at the edge, if there is one, is a shorter one.
-  local edge = masked and { edge = true } or { rows = group.keys.rest }
-  local runs = { { from = start, to = bound, tile = {} } }
-  local pass = head.again and softmax.passes.next_again or softmax.passes.next
-  if part.edge then runs[2] = { from = bound, to = stop, tile = edge } end
-  for _, run in ipairs(runs) do
-    local function tile(i)
-      local at, of = run.from + i, run.tile
-      score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = of.rows, edge = of.edge,
-                                   p_at = (probs and at or at - from) * p_tile,
-                                   next = ptrs.sums and tile_behind(K, group, at) })
-    end
-    local count, alone = run.to - run.from, ptrs.sums and ends_apart(K, group, run)
-    K:each("tile", alone and count - 1 or count, tile)
-    if alone then tile(count - 1) end
+  local own = setmetatable({
+    bound = bound, o_rows = part.first and 0 or plan.attend.breadth,
+    behind = function(at) return tile_behind(K, group, at) end,
+    each = function(run, tile)
+      local count, alone = run.to - run.from, ptrs.sums and ends_apart(K, group, run)
+      K:each("tile", alone and count - 1 or count, tile)
+      if alone then tile(count - 1) end
+    end,
+  }, { __index = part })
+  local none = group.keys.tiles == 1 or expr.is_const(start) and expr.is_const(stop) and start >= stop
+  if head.again or none then
+    each_tile(K, group, ptrs, own, head.again and softmax.passes.next_again or softmax.passes.next)
+  else
+    guarded_block(K, group, ptrs, head, own, function() each_tile(K, group, ptrs, own, softmax.passes.next) end)
   end
   if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
@@ -274,9 +425,15 @@ function M.pass(K, group, ptrs, head)
   if is_ahead(K, group, head) then
     local sums = K.t:buffer("sums", tiled.size(plan.isa, group.keys.rows, group.vecs))
     ptrs = setmetatable({ sums = sums }, { __index = ptrs })
-    score_products(K, group, ptrs, span.lead * group.keys.rows)
+    score_products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
   end
   lead_tile(K, group, ptrs, head)
+  if not head.again then
+    K.t:block(function()
+      M.each_stat(K, group, ptrs.stats, function(_, _, load, put) put("kept", load("negmax", "first_negmax")) end)
+    end)
+    if group.keys.tiles > 1 then M.note_sums(K, group, ptrs) end
+  end
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)
     local from = expr.is_const(part.from) and part.from + part.lead

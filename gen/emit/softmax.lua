@@ -3,8 +3,9 @@
 -- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights
 -- are exp2(S - max). One pass: the maximum m of the first tile serves for all keys; later tiles
 -- start their accumulators at -m and exponentiate at once. Any m gives the same softmax as long as
--- nothing overflows (Milakov & Gimelshein 2018, without the rescaling); the caller checks the sums
--- at the end and, where the check fails, finds the true maximum by `maximum` tiles and starts again.
+-- nothing overflows. The caller looks at the sums behind each block of keys. Where one is too large the block
+-- is made again by `steady` tiles, in which m rises where scores are far above it (Milakov & Gimelshein 2018,
+-- but for the threshold). Those give the lanes whose m does not rise the bits that other tiles give them.
 --
 -- Where a product has an op for it, weights are made as pairs of bfloat16 at once (isa/powers.lua). Their scores start
 -- at zero, and an FMA subtracts m and makes the logarithms in fixed point of them.
@@ -21,20 +22,40 @@ local types = require "machine.types"
 
 local M = {}
 
--- Sums and finite tests below this are accepted. Weights up to 2^32 leave room for values up to 2^95.
-M.accepted = 4294967296.0
+-- Sums and finite tests below this are accepted: with 65536 keys those of weights below M.lifts are.
+M.accepted = 2.0 ^ 120
+local LEAST = 2.0 ^ -60
 
--- The least sum of a lane that sees a key: a maximum of its own scores has the weight 1, but for roundings, and one
--- that was made larger at first is accepted down to here.
+-- A sum of weights of a product that is below this has no weight for which m has to rise.
+function M.calm(product) return product.b.most or 2.0 ^ 100 end
+
+-- How far above m a score is at least where m rises.
+local function threshold(product) return math.log(M.calm(product), 2) + 0.5 end
+
+local MARGIN = 5.0 -- above such a score: no weight from 2^-95 on is lost
+
+-- What of the logarithms of those sums is in the middle.
+local function middle(product)
+  return math.floor(math.log(M.calm(product) * (product.b.least or LEAST), 2) / 2)
+end
+
+-- The least sum of a lane that sees a key: m may be above all of its scores.
 function M.least_sum(t, w, name, plan)
-  if #plan.scores.rises + #plan.scores.hides > 0 then
-    return t:op("set", w, "least_" .. name, plan.attend_product.b.least or 1.0 / M.accepted)
-  end
-  return t:op("set", w, "half_" .. name, 0.5)
+  return t:op("set", w, "least_" .. name, plan.attend_product.b.least or LEAST)
+end
+
+-- 1 over a sum, or with `plan` zero for one that is none: of a lane that sees no key.
+function M.inverse(t, w, name, sum, plan)
+  local one = t:op("set", w, "one_" .. name, 1.0)
+  if not plan then return t:op("div", w, "inverse_" .. name, one, sum) end
+  local none = t:op("lt", w, "none_" .. name, sum, M.least_sum(t, w, name, plan))
+  local some = t:op("sel", w, "some_" .. name, none, one, sum)
+  return t:op("zero_if", w, "scale_" .. name, none, t:op("div", w, "inverse_" .. name, one, some))
 end
 
 -- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
--- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
+-- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile. lifts:
+-- m rises where a score is far above it.
 -- weighs: makes weights; adds: their sum is added to that of the tiles before; any: whatever the size of m. shows: the
 -- scores go where weights go. ahead: the products of a tile may be made beside the softmax of the one before. word: of
 -- the function's name.
@@ -43,13 +64,16 @@ M.passes = {
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
   next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
+  -- The same weights, but where m rises.
+  steady = { word = "_steady", from_m = true, weighs = true, adds = true, ahead = true, lifts = true,
+             doc = "The same for scores that may be far above the maximum, which rises then." },
   -- The first tile with a known m, in the operations of `first`.
   again = { word = "_again", old_m = true, weighs = true, any = true,
             doc = "Weights of the first keys with a known maximum." },
   -- A maximum that was found by sums from zero is subtracted from such: large scores round otherwise behind -m, and
   -- all weights of a row could be zero.
   next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true, any = true,
-                 doc = "Weights of some keys, added to the sum; a new maximum is subtracted last." },
+                 lifts = true, doc = "Weights of some keys, added to the sum; a new maximum is subtracted last." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
@@ -124,10 +148,14 @@ local function reduce(t, w, op, list, prefix)
   return list[1]
 end
 
+-- What sums start at that would start at zero: products of small queries and keys are subnormal numbers, sums of this
+-- with them are none. All scores of a query are more by so little, or none.
+function M.start_of_sums(t, w, name) return t:start("set", w, name, 2.0 ^ -60) end
+
 -- What the accumulators start at: biases, and -m.
 local function start(t, tile, from_m)
-  local group, biases, late = tile.group, tile.scores.biases, tile.pass.late
-  if not from_m and #biases == 0 then return nil end
+  local group, biases, late = tile.group, tile.scores.biases, tile.late
+  if not from_m and #biases == 0 then return tile.rest end
   return function(r, c, w, name)
     local negmax_at = stat(group, tile.stats, "negmax", c)
     local function early(dst, how) -- of -m
@@ -224,6 +252,9 @@ local function maximum(t, tile, old, least, out, small)
         local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
         m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
       end
+      if not old and #scores.rises > 0 then -- which may be too much as well as too little
+        m = t:op("sub", w, "middle_" .. name, m, t:op("set", w, "half_range_" .. name, middle(tile.product)))
+      end
       if #scores.hides > 0 and not old then -- all keys of this tile may be hidden, or nearly so
         local lowest = t:op("set", w, "lowest_" .. name, exp.lowest)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
@@ -236,17 +267,55 @@ local function maximum(t, tile, old, least, out, small)
   }
 end
 
--- Subtracts m[c], or adds what of -m is to come late, if there is any.
+-- What of -m is to come late, of vector c.
+local function late_of(t, tile, c, v, name)
+  return t:op("load", v.w, ("%s_c%d"):format(name, c - 1), stat(tile.group, tile.stats, "late", c))
+end
+
+-- How far m rises in each lane: nothing, or to the largest of the scores acc. m: the old one of each vector, where
+-- scores are not less that; it becomes what is to be subtracted. The rest is told what is multiplied by less then.
+local function lift(t, tile, acc, m)
+  local lifts, low, list = {}, {}, nil
+  local product = tile.product
+  epilogue.run(tile, acc, { {
+    start = function() list = {} end,
+    apply = function(value)
+      list[#list + 1] = value
+      return value
+    end,
+    finish = function(c, v)
+      local w, name = v.w, "c" .. c - 1
+      local top = reduce(t, w, "max", list, ("top_%s_"):format(name))
+      if m[c] then
+        top = t:op("sub", w, "above_" .. name, top, m[c])
+      elseif tile.late then
+        top = t:op("add", w, "above_" .. name, top, late_of(t, tile, c, v, "top_late"))
+      end
+      local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(product)))
+      if product.b.round then top = M.whole(t, w, "top_" .. name, top) end
+      if not product.b.most then top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN)) end
+      lifts[c] = t:op("zero_if", w, "lift_" .. name, below, top)
+      low[c] = t:op("all", w, "low_" .. name, below)
+    end,
+  } })
+  t:unless(low, function()
+    for c, v in ipairs(tile.vecs) do t:op("store", v.w, nil, stat(tile.group, tile.stats, "lift", c), lifts[c]) end
+    tile.rescale()
+  end)
+  for c, v in ipairs(tile.vecs) do
+    m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c]) or lifts[c]
+  end
+end
+
+-- Subtracts m[c], and adds what of -m is to come late, as far as there is either.
 local function less(t, tile, m)
   local late = {}
   return {
-    start = function(c, v)
-      if m[c] or not tile.pass.late then return end
-      late[c] = t:op("load", v.w, ("late_c%d"):format(c - 1), stat(tile.group, tile.stats, "late", c))
-    end,
+    start = function(c, v) late[c] = tile.late and late_of(t, tile, c, v, "late") end,
     apply = function(value, at)
-      if m[at.c] then return t:op("sub", at.v.w, "x_" .. at.name, value, m[at.c]) end
-      return late[at.c] and t:op("add", at.v.w, "x_" .. at.name, value, late[at.c]) or value
+      local w, c = at.v.w, at.c
+      if late[c] then value = t:op("add", w, (m[c] and "late_" or "x_") .. at.name, value, late[c]) end
+      return m[c] and t:op("sub", w, "x_" .. at.name, value, m[c]) or value
     end,
   }
 end
@@ -254,15 +323,24 @@ end
 -- Sums of weights go to so many chains in turn; of this tile first, for one chain of all would round too often.
 local CHAINS = 4
 
+-- Behind a mask no score less m is below this, whose weight is zero too: of -inf exceptions would come.
+local FAR = -1000.0
+
+local function hides_keys(tile) return tile.edge or #tile.scores.hides > 0 end
+
 -- Makes weights; the first one of a chain is its first sum, and called so, but where it is tested.
 local function weight(t, tile)
-  local round = tile.product.b.round
+  local round, far = tile.product.b.round, hides_keys(tile)
   return { apply = function(value, at)
     local name = (at.r < CHAINS and not tile.test and "sum_" or "p_") .. at.name
+    if far then value = M.not_far(t, at.v.w, at.name, value) end
     local p = exp.exp2(t, round and "exact_" .. at.name or name, value)
     return round and tile.product.group == 1 and round(t, at.v.w, name, p) or p
   end }
 end
+
+-- A score less m, but for those that are far below; NaN stays NaN.
+function M.not_far(t, w, name, x) return t:op("max", w, "near_" .. name, t:op("set", w, "far_" .. name, FAR), x) end
 
 -- Where the sum of the chains goes.
 local function put_sum(t, tile, c, v, chains)
@@ -297,18 +375,20 @@ local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 -- are known. What is added to scaled scores is infinite where m is so large that its product with the scale loses
 -- digits: weights are infinite then, and the safe path subtracts m before.
 local function make_powers(t, tile, m, small)
-  local of, any, adds = {}, tile.pass.any, tile.pass.adds
+  local of, any, known = {}, tile.pass.any, tile.pass.adds and not tile.pass.lifts
+  local floor = hides_keys(tile) and powers.scale * FAR
   local function start(c, v)
     local w, name = v.w, "c" .. c - 1
     local at = stat(tile.group, tile.stats, "start", c)
-    of[c] = { scale = t:op("set", w, "scale_" .. name, powers.scale) }
-    if adds then of[c].start = t:op("load", w, "start_" .. name, at) end
-    if adds and not any then return end
+    of[c] = { scale = t:op("set", w, "scale_" .. name, powers.scale),
+              floor = floor and t:op("set", w, "floor_" .. name, floor) }
+    if known then of[c].start = t:op("load", w, "start_" .. name, at) end
+    if known and not any then return end
     local own = m[c] or t:op("sub", w, "m_" .. name, t:op("zero", w, "zero_" .. name),
       t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
     of[c].m, of[c].small = own, small[c] or is_small(t, w, name, own)
     of[c].offset = t:op("set", w, "offset_" .. name, powers.offset)
-    if adds then return end
+    if known then return end
     local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
     of[c].start = t:op("sel", w, "start_" .. name, of[c].small,
       t:op("fma", w, "from_" .. name, own, minus, of[c].offset), t:op("set", w, "infinite_" .. name, math.huge))
@@ -332,7 +412,9 @@ local function make_powers(t, tile, m, small)
       local far = each("far", less, function(dst, score) return t:op("fma", w, dst, score, c.scale, c.offset) end)
       x = each("x", far, function(dst, score, half) return t:op("sel", w, dst, c.small, x[half], score) end)
     end
-    return t:op(tile.product.powers, w, "pair_" .. name, x.low, x.high or t:op("set", w, "none_" .. name, -math.huge))
+    x.high = x.high or t:op("set", w, "none_" .. name, powers.scale * FAR)
+    if floor then x = each("seen", x, function(dst, score) return t:op("max", w, dst, c.floor, score) end) end
+    return t:op(tile.product.powers, w, "pair_" .. name, x.low, x.high)
   end
   return { start = start, pair = pair }
 end
@@ -368,7 +450,7 @@ end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
--- gen/score read); out (weights), stats; sums, where the scores are already, and next, the tile whose products are made
+-- gen/score read), rescale() (records what follows a rise of m, where it may rise); out (weights), stats; sums, where the scores are already, and next, the tile whose products are made
 -- meanwhile, which take their place.
 function M.tile(t, tile)
   choices.add(t.why, "short_chains")
@@ -376,9 +458,13 @@ function M.tile(t, tile)
   -- Behind a change of a score -m is subtracted, as in the first tile.
   local by_powers = tile.product.powers
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
-  local old_m = pass.old_m or pass.from_m and not (from_m or by_powers)
+  local old_m = pass.old_m or pass.from_m and not (from_m or by_powers) or pass.lifts and not from_m
+  tile.late = from_m and pass.late
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
+  tile.rest = tile.product.group == 1 and not pass.shows and function(_, _, w, name)
+    return M.start_of_sums(t, w, name)
+  end or nil
   tile.vecs, tile.init = group.vecs, start(t, tile, from_m)
   local acc = tile.sums and tiled.sums(t, tile, tile.sums) or gemm.tile(t, tile)
   for i, row in ipairs(scores.changes) do
@@ -397,6 +483,7 @@ function M.tile(t, tile)
   if pass.shows then epilogue.run(tile, acc, { epilogue.store(t, target) }) end
   if old_m or pass.new_m then epilogue.run(tile, acc, { maximum(t, tile, old_m, least, m, small) }) end
   if not pass.weighs then return end
+  if pass.lifts then lift(t, tile, acc, m) end
   if by_powers then
     choices.add(t.why, "powers")
     local beside = tile.next and tiled.beside(t, tile.next, tile.sums, tile.rows)

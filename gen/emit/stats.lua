@@ -1,16 +1,17 @@
 -- The statistics of a group of queries in the workspace, a row of `width` floats each. negmax: -m; test: not 0
 -- where a result was not finite; last and first: the ends of the interval of keys that a lane sees; kept: the -m
--- of the first attempt; late: the part of -m that is subtracted last; start: where weights are powers, what is added to
--- a scaled score; place: the places of the queries among the keys;
+-- that an attempt begins with; late: the part of -m that is subtracted last; start: where weights are powers, what is added to
+-- a scaled score; before: the sum that a block of keys begins with; lift: how far m rises;
+-- place: the places of the queries among the keys;
 -- seen: how many keys a lane sees, as far as that is known.
 
-local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, start = 6, first = 7,
-                     place = 8, seen = 9 } }
+local M = { rows = { negmax = 0, sum = 1, test = 2, inverse = 3, last = 4, kept = 5, late = 6, start = 6, before = 7,
+                     lift = 8, first = 9, place = 10, seen = 11 } }
 
 -- How many there are; `first` only where the interval has that end, `place` where a row asks for it, and `seen` where a
 -- mask hides keys.
 function M.count(scores)
-  return #scores.hides > 0 and 10 or scores.places and 9 or scores.bounds.first and 8 or 7
+  return #scores.hides > 0 and 12 or scores.places and 11 or scores.bounds.first and 10 or 9
 end
 
 -- The statistic `row` of vector c of a group.

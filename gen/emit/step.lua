@@ -80,7 +80,7 @@ local function products(K, at, row, store)
   local w, keys = t.isa.full, plan.step.keys // heads
   local acc = {}
   for r = 0, keys - 1 do
-    for h = 0, heads - 1 do acc[r * heads + h] = t:start("zero", w, ("acc_r%d_h%d"):format(r, h)) end
+    for h = 0, heads - 1 do acc[r * heads + h] = softmax.start_of_sums(t, w, ("acc_r%d_h%d"):format(r, h)) end
   end
   for r = 0, plan.step.ahead and keys - 1 or -1 do
     fetch(K.t, plan.attend.keys.type.stored.bytes, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row),
@@ -236,7 +236,8 @@ local function weights_of(K, step, ptrs)
     blocks_of(K, from, count, function(vectors)
       local list = {}
       for i, at in ipairs(vectors) do
-        local x = t:op("sub", w, "less" .. i - 1, t:op("load", w, "score" .. i - 1, at), m)
+        local less = t:op("sub", w, "less" .. i - 1, t:op("load", w, "score" .. i - 1, at), m)
+        local x = softmax.not_far(t, w, i - 1, less)
         list[i] = exp.exp2(t, (round and "exact" or "weight") .. i - 1, x)
         if round then list[i] = round(t, w, "weight" .. i - 1, list[i]) end
         t:op("store", w, nil, at, list[i])
@@ -363,11 +364,7 @@ end
 
 -- 1 over the sum of weights at `sums`, or zero where a mask hides all keys.
 local function inverse_of(K, w, sums)
-  local t, sum = K.t, K.t:op("load", w, "sum", sums)
-  local inverse = t:op("div", w, "inverse", t:op("set", w, "one", 1.0), sum)
-  if #K.plan.scores.hides == 0 then return inverse end
-  local none = t:op("lt", w, "none", sum, softmax.least_sum(t, w, "sum", K.plan))
-  return t:op("zero_if", w, "scale", none, inverse)
+  return softmax.inverse(K.t, w, "sum", K.t:op("load", w, "sum", sums), #K.plan.scores.hides > 0 and K.plan)
 end
 
 -- The context of all heads. ptrs.test: a vector that is not zero where a result is not finite. ptrs.mask: of head

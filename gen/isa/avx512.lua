@@ -91,13 +91,16 @@ static inline __m512 root16(__m512 a) {
       words = x86.words_512, bytes = x86.bytes_512, shorts = x86.shorts_512,
       halfp = "_mm256", hi = "__m256i", signed = "_mm_loadu_si128", halves = "_mm256_loadu_si256(",
       permute = "_mm512_permutexvar_epi32(order, ", order = ")",
-      register = "v", root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
+      register = "v", scalef = "_mm512_maskz_scalef_round_ps",
+      quiet = ", _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC", -- which narrower vectors cannot be
+      root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
       full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
       words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
       halfp = "_mm", hi = "__m128i", signed = "_mm_loadl_epi64", halves = "_mm_loadu_si128(",
       permute = "_mm256_permutexvar_epi32(order, ", order = ")",
-      register = "v", root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
+      register = "v", scalef = "_mm256_maskz_scalef_ps", quiet = "",
+      root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
       widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
   },
@@ -160,7 +163,7 @@ static inline __m512 root16(__m512 a) {
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",
     root = "$root$1$roots",
-    scale2_floor = "$p_scalef_ps($1, $2)",
+    scale2_floor = "$scalef(($m)~$1, $2, $3$quiet)",
     zero_if = "$p_maskz_mov_ps(($m)~$1, $2)",
     all = "$1 == $full",
     trn_lo = {

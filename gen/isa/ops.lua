@@ -125,11 +125,11 @@ op { "round",   "f <- f",     "to the nearest integer, ties to even, for |a| < 2
                               "a zero of either sign",
      ref = "rintf(a)", alt = "rintf(a) + 0.0", domain = "fabsf(a) < 4194304.0 or isnan(a)" }
 op { "scale2",  "f <- f f",   "a * 2^b for a in [0.5, 2) and an integer b up to 127, where that is " ..
-                              "a normal number; NaN where both are; where the ISA says saturates, " ..
-                              "at least 2^126 for what exp2 passes with a b above 127",
+                              "a normal number, or infinity for a = 1 and b = 128; NaN where both are; where the " ..
+                              "ISA says saturates, at least 2^126 for what exp2 passes with a b above 127",
      ref = "F(a * exp2(b))",
-     domain = "(isnan(a) and isnan(b)) or (a >= 0.5 and a < 2.0 and rintf(b) == b and b <= 127.0 " ..
-              "and a * exp2(b) >= FLT_MIN)" }
+     domain = "(isnan(a) and isnan(b)) or (a == 1.0 and b == 128.0) or (a >= 0.5 and a < 2.0 and rintf(b) == b " ..
+              "and b <= 127.0 and a * exp2(b) >= FLT_MIN)" }
 -- the nearest numbers of smaller types: NaN stays NaN, what is beyond them becomes infinite
 op { "round_bf16", "f <- f",  "the nearest bfloat16, ties to even; a zero of either sign", optional = true,
      ref = "BF16(a)", alt = "BF16(a) + 0.0" }
@@ -239,9 +239,10 @@ op { "larger_size", "f <- f f", "the larger of |a| and b, whose sign is not set;
 -- the parts of exp2 by a table, where an ISA looks up sixteen floats in a register
 op { "root", "f <- f",        "2^(k/16), k being the low 4 bits of a's bits", optional = true, port = "shuffle",
      ref = "F(exp2(iand(BITS(a), 15) / 16.0))" }
-op { "scale2_floor", "f <- f f", "a * 2^floor(b) for a in [1, 2) and b from -126; inf for b from 128; " ..
-     "NaN where b is", optional = true,
-     ref = "F(a * exp2(floor(b)))", domain = "a >= 1.0 and a < 2.0 and (b >= 0.0 - 126.0 or isnan(b))" }
+op { "scale2_floor", "f <- m f f", "zero where the mask is set, else b * 2^floor(c) for b in [0.5, 2) and c from " ..
+     "-125; inf for c from 129; NaN where either is", optional = true,
+     ref = "pick(a, 0.0, F(b * exp2(floor(c))))",
+     domain = "a or isnan(b) or (b >= 0.5 and b < 2.0 and (c >= 0.0 - 125.0 or isnan(c)))" }
 -- integer lanes, for scale2 where it is not native
 op { "to_i",    "i <- f",     "an integer-valued float as int32, for |a| < 2^22; of a NaN the low 9 bits are 0",
      ref = "a", domain = "fabsf(a) < 4194304.0 and rintf(a) == a", optional = true }

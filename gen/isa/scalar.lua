@@ -207,9 +207,9 @@ static inline float nearest(float a) {
   return a == a ? (float)(int32_t)(bits - 0x4B400000u) : a;
 }
 
-/* a * 2^b for integer b >= -126, by the exponent bits; huge for b > 127; NaN stays NaN. */
+/* a * 2^b for integer b >= -126, by the exponent bits; infinite for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
-  if (!(b <= 127.0f)) return b > 127.0f ? 1.7e38f : b;
+  if (!(b <= 127.0f)) return b > 127.0f ? INFINITY : b;
   if (!(b >= -126.0f)) return 0.0f;
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);

@@ -8,8 +8,8 @@ local M = {}
 -- that where sums of projections are of it as well;
 -- round(t, w, dst, x), but for float32: records the nearest numbers of the type, as float32; or quantized, where rows
 -- of A and columns of B are integers times a scale of theirs, and projects alone; ops, those that an ISA has to have
--- for it; packs, whether packing rounds to it (mhagen.h); least, what sums of rounded weights have to be where 2^-126
--- is no number of the type as precise as others; pair and store_pairs, the ops that make words of two numbers; stored,
+-- for it; packs, whether packing rounds to it (mhagen.h); least and most, between which sums of rounded weights have to
+-- be where the type has not the range of float32; pair and store_pairs, the ops that make words of two numbers; stored,
 -- the same type as it lies in callers' arrays, where it can: load and store are the ops for it, if not those of
 -- float32.
 M.names, M.by_name = {}, {}
@@ -46,7 +46,7 @@ add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the ran
               unit = 2.0 ^ -8, error = 8e-3, pair = "pair",
               store_pairs = "store_pairs" }
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
-              c = "float", unit = 2.0 ^ -11, error = 1e-3, error_of_sums = 2e-3, least = 2.0 ^ -8, pair = "pair_f16",
+              c = "float", unit = 2.0 ^ -11, error = 1e-3, error_of_sums = 2e-3, least = 2.0 ^ -8, most = 2.0 ^ 14, pair = "pair_f16",
               store_pairs = "store_pairs_f16" }
 
 -- What rows of a cache may be: those types, and integers with a scale for each row and head. `unit` is then a part of

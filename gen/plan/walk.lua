@@ -99,6 +99,14 @@ local function nested(K, place, axes, along, build)
   from(1)
 end
 
+-- What stages have done before their first place of a run or a task.
+local function begin(K, place, stages)
+  for _, stage in ipairs(stages) do
+    local first = kinds.of(stage).begin
+    if first then first(K, place) end
+  end
+end
+
 -- ---- one thread ----
 
 -- build(item, i, ...) for every place of the axes, the last of which varies fastest.
@@ -127,6 +135,7 @@ local function forward(K, e)
     return along and stages[j + 1].axes[1].along == along
   end
   e.heads_slot, e.task_slot = 0, 0
+  begin(K, e, stages)
   local i = 1
   while stages[i] do
     local last = i
@@ -283,7 +292,8 @@ end
 local function phase_tasks(K, phase)
   local t, plan = K.t, K.plan
   local items, inner, per_entry = phase.items, phase.inner, phase.per_entry
-  local by_heads = items[1].stage.per == "heads"
+  local by_heads, stages = items[1].stage.per == "heads", {}
+  for n, item in ipairs(items) do stages[n] = item.stage end
   define_task(K, phase.name, plan.cfg.batch * per_entry, function(index)
     local e, i
     if plan.cfg.batch == 1 then
@@ -301,6 +311,7 @@ local function phase_tasks(K, phase)
         rest = expr.mod(i, inner)
       end
       e.heads_slot, e.task_slot = e.hb, i
+      begin(K, e, stages)
       pick(K, items, "task", rest, function(item, number)
         task_places(K, e, item.stage.axes, number, function(...)
           K:of(phase.name, kinds.of(item.stage).emit, e, item.stage, ...)

@@ -219,7 +219,7 @@ local function attend(K, group, a)
         q = q and q:at(i * ((rows and rows.height or query.cols) * group.width)), p = scratch "p", stats = stats,
         reads = score.of_head(plan.scores, p, function(name) return plan.memory:from(p.packed, name):at(i) end, biases),
         k = k, v = v, o = o_heads:at(i * (context_rows(plan, plan.attend) * group.width)), asked = asked,
-        query = seen.query,
+        query = seen.query, steady = scratch "steady",
       }
       if context.pairs then ptrs.o, ptrs.context = scratch "o", ptrs.o end
       local function applied(stage, b, c)
@@ -297,6 +297,15 @@ function M.emit(K, place, stage, group, i)
   })
 end
 
+-- Before the first group of a run or a task.
+function M.begin(K, place)
+  if K.plan.step then return end
+  local t, w = K.t, K.plan.isa.full
+  t:block(function()
+    t:op("store", w, nil, K.plan.memory:from(K.plan.memory:base(place, "task"), "steady"), t:op("zero", w, "calm"))
+  end)
+end
+
 -- ---- the plan ----
 
 function M.axes(plan)
@@ -337,6 +346,7 @@ function M.sections(plan, stage, add)
     if apart then add_task("q_pairs", "Q of a head in pairs", apart, scored) end
     add("task", { name = "p", doc = "weights of scores", count = plan.weights_floats, type = scored })
     add_task("stats", "statistics", statistics.count(plan.scores))
+    add("task", { name = "steady", doc = "whether maxima may rise", count = plan.isa.lanes })
   end
   if in_list.value_context then add_task("c", "context of a head", in_list.value_context.steps) end
   if #plan.scores.hides > 0 then

@@ -7,6 +7,7 @@
 --   phase, title, per          where it is in the order: phase of tasks, title in the text, per = "heads" if it is
 --                              done for each block of heads; without a phase another stage does it
 --   axes(plan, stage), emit(K, place, stage, item, i, ...)   its tasks and their work (plan/walk.lua)
+--   begin(K, place)            what comes before the first of these in a run or a task
 --   cycles(plan, stage)        of a batch entry, at one FMA of a full vector a cycle
 --   statements(count, plan, stage)   an estimate of its code (plan/budget.lua)
 --   error                      by how much the error of the result is larger, where it is

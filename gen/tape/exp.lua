@@ -2,8 +2,9 @@
 -- 2^r, and the exponent by scale2. Where the ISA looks up 2^(k/16) in a register: n = x rounded to
 -- sixteenths, r = x - n in [-1/32, 1/32], 2^n by the table and the exponent, and degree 3 for 2^r (Tang,
 -- Table-driven implementation of the exponential function, 1989).
--- Error at most 1 ulp for x in [-126, 127]; below -126 an exact zero (so no subnormal appears); above
--- 127 something of at least 2^126, or NaN; NaN stays NaN.
+-- Error at most 1 ulp for x in [-100, 127]; below -100 an exact zero, so that products with ordinary numbers are no
+-- subnormal ones; above 127 something of at least 2^126; NaN stays NaN. Of a finite x of at most 2^22 in size no
+-- exception comes but for roundings (of narrow vectors of an ISA with a table also that of an overflow).
 
 local choices = require "base.choices"
 
@@ -14,14 +15,15 @@ local M = {}
 M.coefficients = {
   0.000155957678, 0.00134068797, 0.00961772259, 0.0555031635, 0.240226477, 0.693147182, 1.0,
 }
-M.lowest = -126.0
+M.lowest = -100.0
+M.highest = 128.0 -- where powers are infinite
 
 -- The same for 2^r on [-1/32, 1/32] (0.96 ulp with the errors of the table), and what rounds to
 -- sixteenths, which then are the low bits of the sum.
 local table_coefficients = { 0.0554668382, 0.240237862, 0.693147242 }
 local SIXTEENTHS = 786432.0 -- 1.5 * 2^19
 
-local function by_table(t, w, x)
+local function by_table(t, w, x, tiny)
   local function constant(name, value) return t:op("set", w, name, value) end
   local magic = constant("magic", SIXTEENTHS)
   local shifted = t:op("add", w, "shifted", x, magic)
@@ -31,13 +33,13 @@ local function by_table(t, w, x)
   local p2 = t:op("fma", w, "p2", constant("c3", c3), r, constant("c2", c2))
   local p1 = t:op("fma", w, "p1", p2, r, constant("c1", c1))
   local less_1 = t:op("mul", w, "less_1", p1, r) -- 2^r - 1
-  local power = t:op("scale2_floor", w, "power", t:op("root", w, "root", shifted), n)
-  return t:op("fma", w, "scaled", less_1, power, power)
+  local root = t:op("root", w, "root", shifted)
+  return t:op("scale2_floor", w, "result", tiny, t:op("fma", w, "power", less_1, root, root), n)
 end
 
-local function by_polynomial(t, w, x)
+local function by_polynomial(t, w, x, tiny)
   local top = x -- the order of min's operands keeps a NaN
-  if not t.isa.saturates then top = t:op("min", w, "top", t:op("set", w, "most", 127.0), x) end
+  if not t.isa.saturates then top = t:op("min", w, "top", t:op("set", w, "most", M.highest), x) end
   local n = t:op("round", w, "n", top)
   local r = t:op("sub", w, "r", top, n)
   -- Where fma rounds twice, r/2, which is exact, is left for the end: 0.93 ulp instead of 1.08.
@@ -55,7 +57,7 @@ local function by_polynomial(t, w, x)
     local half = t:op("mul", w, "half", r, t:op("set", w, "c_half", 0.5))
     p = t:op("add", w, "p0", t:op("fma", w, "s", p, r, half), one)
   end
-  return t:op("scale2", w, "scaled", p, n)
+  return t:op("zero_if", w, "result", tiny, t:op("scale2", w, "scaled", p, n))
 end
 
 -- The function exp2_<lanes> of a width.
@@ -64,12 +66,11 @@ local function define(t, w)
   return t:define({
     name = "exp2_" .. w.lanes, w = w, attr = "inline __attribute__((always_inline))",
     params = { { kind = w.t, name = "x" } }, keep = true,
-    doc = "2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN.",
+    doc = "2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN.",
   }, function()
     if t.isa.rows.root then choices.add(t.why, "exp2_table") end
-    local scaled = (t.isa.rows.root and by_table or by_polynomial)(t, w, x)
     local tiny = t:op("lt", w, "tiny", x, t:op("set", w, "lowest", M.lowest))
-    t:result(t:op("zero_if", w, "result", tiny, scaled))
+    t:result((t.isa.rows.root and by_table or by_polynomial)(t, w, x, tiny))
   end)
 end
 

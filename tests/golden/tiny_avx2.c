@@ -11,7 +11,7 @@
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,280 bytes packed, 1,472 bytes of workspace
+ *   cost      3,360 flops; 1,280 bytes packed, 1,600 bytes of workspace
  *   registers sums and operands of a K step take at most 13 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -219,9 +219,11 @@ static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
-  const __m256 most = _mm256_set1_ps(127.0f);
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
+  const __m256 most = _mm256_set1_ps(128.0f);
   const __m256 top = _mm256_min_ps(most, x);
   const __m256 n = _mm256_round_ps(top, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 r = _mm256_sub_ps(top, n);
@@ -243,8 +245,6 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256i scaled_bits = _mm256_castps_si256(p0);
   const __m256i scaled_sum = _mm256_add_epi32(scaled_bits, scaled_exponent);
   const __m256 scaled = _mm256_castsi256_ps(scaled_sum);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
   const __m256 result = _mm256_andnot_ps(tiny, scaled);
   return result;
 }
@@ -252,7 +252,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[5], sum_c0[4];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -307,7 +307,7 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -326,7 +326,7 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[5], sum_c0[4];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -359,26 +359,25 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 24 * key, q, stats);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 40, m_c0);
     const __m256 late_c0 = _mm256_andnot_ps(good_c0, m_c0);
     _mm256_storeu_ps(stats + 48, late_c0);
   }
   scores_again_5x5of8(k, q, stats, p);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 24, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -394,8 +393,12 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
     {
-      const __m256 one_c0 = _mm256_set1_ps(1.0f);
+      const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 112);
+      _mm256_storeu_ps(scratch + 152, first_negmax_c0);
+    }
+    {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 120);
+      const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
       _mm256_storeu_ps(scratch + 136, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -406,7 +409,7 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
       const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 120);
       const __m256 test1_c0 = _mm256_loadu_ps(scratch + 128);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-      const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+      const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = _mm256_movemask_ps(below1_c0) == 0xFF;
       if (!good1_c0) {
@@ -455,6 +458,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const context = (float *)args->workspace; /* [8][8] a group */
   float *const qkv = (float *)args->workspace + 64; /* [5][24] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
+  {
+    const __m256 calm = _mm256_setzero_ps();
+    _mm256_storeu_ps((float *)args->workspace + 384, calm);
+  }
   /* keys and values */
   project_qkv_5(args->q + 40 * b, head, qkv, head + 192);
   /* attend */
@@ -479,6 +486,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [8][8] a group */
   float *const qkv = (float *)args->workspace + 64; /* [5][24] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
+  {
+    const __m256 calm = _mm256_setzero_ps();
+    _mm256_storeu_ps((float *)args->workspace + 384, calm);
+  }
   attend_5of8(qkv + 8, qkv + 16, task, context, qkv);
 }
 

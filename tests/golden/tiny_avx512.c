@@ -10,7 +10,7 @@
  *             attend    1 x 5 of 16 queries: Q 1 of 8x5
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,040 flops; 2,048 bytes packed, 2,944 bytes of workspace
+ *   cost      3,040 flops; 2,048 bytes packed, 3,136 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -247,8 +247,10 @@ static NOINLINE void query_8x5of16_k8(const float *a, const float *b, const floa
   UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) _mm256_storeu_ps(c + 16 * r, acc_c0[r]);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m256 magic = _mm256_set1_ps(786432.0f);
   const __m256 shifted = _mm256_add_ps(x, magic);
   const __m256 n = _mm256_sub_ps(shifted, magic);
@@ -260,11 +262,8 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
   const __m256 less_1 = _mm256_mul_ps(p1, r);
   const __m256 root = _mm512_castps512_ps256(root16(_mm512_castps256_ps512(shifted)));
-  const __m256 power = _mm256_scalef_ps(root, n);
-  const __m256 scaled = _mm256_fmadd_ps(less_1, power, power);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m256 result = _mm256_maskz_mov_ps((__mmask8)~tiny, scaled);
+  const __m256 power = _mm256_fmadd_ps(less_1, root, root);
+  const __m256 result = _mm256_maskz_scalef_ps((__mmask8)~tiny, power, n);
   return result;
 }
 
@@ -272,7 +271,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 16 * i);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -302,11 +301,15 @@ static NOINLINE void scores_first_masked_5x5of16(const float *k, const float *q,
   _mm256_storeu_ps(stats, minus_m_c0);
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_8_0);
-    sum_c0[r] = exp2_8(x_c0);
+    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
+    sum_c0[r] = exp2_8(near_c0);
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
   }
   const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], max_c0_8_0);
-  const __m256 p_r4_c0 = exp2_8(x_r4_c0);
+  const __m256 far_r4_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r4_c0 = _mm256_max_ps(far_r4_c0, x_r4_c0);
+  const __m256 p_r4_c0 = exp2_8(near_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
   const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
@@ -345,7 +348,7 @@ static NOINLINE void context_4x5of16_final(const float *v, const float *p, float
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *q, float *stats,
     ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -370,7 +373,7 @@ static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *
 static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -392,11 +395,15 @@ static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q,
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], m_c0);
-    sum_c0[r] = exp2_8(x_c0);
+    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
+    sum_c0[r] = exp2_8(near_c0);
     _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
   }
   const __m256 x_r4_c0 = _mm256_sub_ps(s_c0[4], m_c0);
-  const __m256 p_r4_c0 = exp2_8(x_r4_c0);
+  const __m256 far_r4_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r4_c0 = _mm256_max_ps(far_r4_c0, x_r4_c0);
+  const __m256 p_r4_c0 = exp2_8(near_r4_c0);
   _mm256_storeu_ps(p + 64, p_r4_c0);
   const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
@@ -434,32 +441,32 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5 * finish; ++key) {
     scores_maximum_masked_1x5of16(k + 16 * key, q, stats, key);
   }
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 80, m_c0);
     const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
     const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
     _mm256_storeu_ps(stats + 96, later_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
-    const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-    const __m256 half_c0 = _mm256_set1_ps(0.5f);
-    const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, half_c0, _CMP_LT_OQ);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
+    const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, least_c0, _CMP_LT_OQ);
+    const __m256 some_c0 = _mm256_mask_blend_ps(none_c0, sum_c0, one_c0);
+    const __m256 inverse_c0 = _mm256_div_ps(one_c0, some_c0);
     const __m256 scale_c0 = _mm256_maskz_mov_ps((__mmask8)~none_c0, inverse_c0);
     _mm256_storeu_ps(stats + 48, scale_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -487,11 +494,16 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
     scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128,
         0);
     {
-      const __m256 one_c0 = _mm256_set1_ps(1.0f);
+      const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 208);
+      _mm256_storeu_ps(scratch + 288, first_negmax_c0);
+    }
+    {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
-      const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
-      const __m256 half_c0 = _mm256_set1_ps(0.5f);
-      const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, half_c0, _CMP_LT_OQ);
+      const __m256 one_c0 = _mm256_set1_ps(1.0f);
+      const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
+      const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, least_c0, _CMP_LT_OQ);
+      const __m256 some_c0 = _mm256_mask_blend_ps(none_c0, sum_c0, one_c0);
+      const __m256 inverse_c0 = _mm256_div_ps(one_c0, some_c0);
       const __m256 scale_c0 = _mm256_maskz_mov_ps((__mmask8)~none_c0, inverse_c0);
       _mm256_storeu_ps(scratch + 256, scale_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -502,7 +514,7 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
       const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 224);
       const __m256 test1_c0 = _mm256_loadu_ps(scratch + 240);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-      const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+      const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
@@ -516,7 +528,7 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
           const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 224);
           const __m256 test2_c0 = _mm256_loadu_ps(scratch + 240);
           const __m256 both2_c0 = _mm256_add_ps(sum2_c0, test2_c0);
-          const __m256 most2_c0 = _mm256_set1_ps(4.2949673e+09f);
+          const __m256 most2_c0 = _mm256_set1_ps(1.329228e+36f);
           const __mmask8 below2_c0 = _mm256_cmp_ps_mask(both2_c0, most2_c0, _CMP_LT_OQ);
           const int good2_c0 = below2_c0 == 0xFF;
           if (!good2_c0) {
@@ -564,6 +576,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const values = (float *)args->workspace + 336; /* [5][16] */
   float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[b];
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 768, calm);
+  }
   /* transpose */
   transpose_5of16(args->q + 40 * b, xt);
   /* keys and values */
@@ -606,6 +622,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 336; /* [5][16] */
   float *const task = (float *)args->workspace + 416; /* what tasks have */
   const ptrdiff_t len = args->kv_len[0];
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 768, calm);
+  }
   attend_5of16(xt, head, keys, values, task, context, len);
 }
 
@@ -617,8 +637,10 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x5of16_8(wo, bo, context, args->y);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);
@@ -630,11 +652,9 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
   const __m512 less_1 = _mm512_mul_ps(p1, r);
   const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
 }
 

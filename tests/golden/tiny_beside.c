@@ -13,7 +13,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      19,568 flops; 4,608 bytes packed, 30,016 bytes of workspace
+ *   cost      19,568 flops; 4,608 bytes packed, 30,208 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -25,6 +25,9 @@
  *               o: context
  *               t<n>: a transposition in blocks of n
  *               t_c<vector>_<n>: the same for several vectors
+ *               n: x rounded
+ *               r: x - n
+ *               c<i>, p<i>: coefficients and values of exp2's polynomial
  *               <word>_s<chain>: one of several sums, which are added in the end
  *   compile   cc -std=c11 -O2 -c
  */
@@ -696,6 +699,427 @@ static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p
   _mm512_storeu_ps(stats + 16, sum_c0);
 }
 
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
+static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
+  const __m512 magic = _mm512_set1_ps(786432.0f);
+  const __m512 shifted = _mm512_add_ps(x, magic);
+  const __m512 n = _mm512_sub_ps(shifted, magic);
+  const __m512 r = _mm512_sub_ps(x, n);
+  const __m512 c3 = _mm512_set1_ps(0.0554668382f);
+  const __m512 c2 = _mm512_set1_ps(0.240237862f);
+  const __m512 p2 = _mm512_fmadd_ps(c3, r, c2);
+  const __m512 c1 = _mm512_set1_ps(0.693147242f);
+  const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
+  const __m512 less_1 = _mm512_mul_ps(p1, r);
+  const __m512 root = root16(shifted);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return result;
+}
+
+/* What was summed so far becomes smaller where the maximum rises. */
+static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff_t p_rows,
+    ptrdiff_t o_rows) {
+  const __m512 lift_c0 = _mm512_loadu_ps(stats + 128);
+  const __m512 none_c0 = _mm512_setzero_ps();
+  const __m512 two_c0 = _mm512_set1_ps(0.5f);
+  const __m512 share_c0 = _mm512_mul_ps(lift_c0, two_c0);
+  const __m512 half_c0 = _mm512_roundscale_ps(share_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 fall_first_c0 = _mm512_sub_ps(none_c0, half_c0);
+  const __m512 first_c0 = exp2_16(fall_first_c0);
+  const __m512 rest_c0 = _mm512_sub_ps(lift_c0, half_c0);
+  const __m512 fall_second_c0 = _mm512_sub_ps(none_c0, rest_c0);
+  const __m512 second_c0 = exp2_16(fall_second_c0);
+  const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 partly_sum_c0 = _mm512_mul_ps(sum_c0, first_c0);
+  const __m512 scaled_sum_c0 = _mm512_mul_ps(partly_sum_c0, second_c0);
+  _mm512_storeu_ps(stats + 16, scaled_sum_c0);
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 minus_m_c0 = _mm512_sub_ps(negmax_c0, lift_c0);
+  _mm512_storeu_ps(stats, minus_m_c0);
+  const __m512 limit_c0 = _mm512_set1_ps(200.0f);
+  const __m512 most_c0 = _mm512_min_ps(limit_c0, lift_c0);
+  const __m512 range_c0 = _mm512_set1_ps(126.0f);
+  const __m512 log_c0 = _mm512_sub_ps(most_c0, range_c0);
+  const __m512 least_c0 = exp2_16(log_c0);
+  for (ptrdiff_t row = 0; row < o_rows; ++row) {
+    const __m512 value_c0 = _mm512_loadu_ps(o + 16 * row);
+    const __m512 zero_c0 = _mm512_setzero_ps();
+    const __m512 minus_c0 = _mm512_sub_ps(zero_c0, value_c0);
+    const __m512 size_c0 = _mm512_max_ps(minus_c0, value_c0);
+    const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, least_c0, _CMP_LT_OQ);
+    const __m512 large_c0 = _mm512_maskz_mov_ps((__mmask16)~small_c0, value_c0);
+    const __m512 partly_c0 = _mm512_mul_ps(large_c0, first_c0);
+    const __m512 scaled_c0 = _mm512_mul_ps(partly_c0, second_c0);
+    _mm512_storeu_ps(o + 16 * row, scaled_c0);
+  }
+  for (ptrdiff_t row = 0; row < p_rows; ++row) {
+    const __m512 value_c0 = _mm512_loadu_ps(p + 16 * row);
+    const __m512 low_of_c0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(value_c0),
+        16));
+    const __m512 zero_low_c0 = _mm512_setzero_ps();
+    const __m512 minus_low_c0 = _mm512_sub_ps(zero_low_c0, low_of_c0);
+    const __m512 size_low_c0 = _mm512_max_ps(minus_low_c0, low_of_c0);
+    const __mmask16 small_low_c0 = _mm512_cmp_ps_mask(size_low_c0, least_c0, _CMP_LT_OQ);
+    const __m512 large_low_c0 = _mm512_maskz_mov_ps((__mmask16)~small_low_c0, low_of_c0);
+    const __m512 partly_low_c0 = _mm512_mul_ps(large_low_c0, first_c0);
+    const __m512 scaled_low_c0 = _mm512_mul_ps(partly_low_c0, second_c0);
+    const __m512 high_of_c0 = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value_c0),
+        _mm512_set1_epi32((int)0xFFFF0000)));
+    const __m512 zero_high_c0 = _mm512_setzero_ps();
+    const __m512 minus_high_c0 = _mm512_sub_ps(zero_high_c0, high_of_c0);
+    const __m512 size_high_c0 = _mm512_max_ps(minus_high_c0, high_of_c0);
+    const __mmask16 small_high_c0 = _mm512_cmp_ps_mask(size_high_c0, least_c0, _CMP_LT_OQ);
+    const __m512 large_high_c0 = _mm512_maskz_mov_ps((__mmask16)~small_high_c0, high_of_c0);
+    const __m512 partly_high_c0 = _mm512_mul_ps(large_high_c0, first_c0);
+    const __m512 scaled_high_c0 = _mm512_mul_ps(partly_high_c0, second_c0);
+    const __m512 pair_c0 = pair_16(scaled_low_c0, scaled_high_c0);
+    _mm512_storeu_ps(p + 16 * row, pair_c0);
+  }
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k,
+    const bf16_pair *q, float *stats, bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows,
+    ptrdiff_t o_rows) {
+  __m512 acc_c0[32], top_c0_2[16], top_c0_4[8], top_c0_8[4], sum_r_c0[16];
+  const __m512 zero_c0 = _mm512_setzero_ps();
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
+  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
+  UNROLL(16) for (ptrdiff_t i = 0; i < 16; ++i) {
+    top_c0_2[i] = _mm512_max_ps(acc_c0[2 * i], acc_c0[2 * i + 1]);
+  }
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
+    top_c0_4[i] = _mm512_max_ps(top_c0_2[2 * i], top_c0_2[2 * i + 1]);
+  }
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+    top_c0_8[i] = _mm512_max_ps(top_c0_4[2 * i], top_c0_4[2 * i + 1]);
+  }
+  const __m512 top_c0_16_0 = _mm512_max_ps(top_c0_8[0], top_c0_8[1]);
+  const __m512 top_c0_16_1 = _mm512_max_ps(top_c0_8[2], top_c0_8[3]);
+  const __m512 top_c0_32_0 = _mm512_max_ps(top_c0_16_0, top_c0_16_1);
+  const __m512 above_c0 = _mm512_sub_ps(top_c0_32_0, m_c0);
+  const __m512 far_c0 = _mm512_set1_ps(100.5f);
+  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+  const __m512 none_top_c0 = _mm512_setzero_ps();
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
+  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
+  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
+  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFFFF;
+  if (!low_c0) {
+    _mm512_storeu_ps(stats + 128, lift_c0);
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
+  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
+  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
+  const __m512 none_c0 = _mm512_setzero_ps();
+  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
+  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
+  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
+  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
+  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
+  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm512_storeu_ps(stats + 96, start_c0);
+  _tile_zero(C00);
+  _tile_zero(C10);
+  tile_load(B0, q, 16);
+  tile_load(A0, next_k, 16);
+  _tile_dpbf16ps(C00, A0, B0);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
+    _mm512_storeu_ps(p + 16 * r, pair_c0);
+    const __m512 start_r_c0 = _mm512_setzero_ps();
+    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
+    sum_r_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
+  }
+  UNROLL(4) for (ptrdiff_t r = 4; r < 8; ++r) {
+    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
+    _mm512_storeu_ps(p + 16 * r, pair_c0);
+    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
+    sum_r_c0[r] = _mm512_dpbf16_ps(sum_r_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
+  }
+  tile_load(A1, next_k + 256, 16);
+  _tile_dpbf16ps(C10, A1, B0);
+  UNROLL(8) for (ptrdiff_t r = 8; r < 16; ++r) {
+    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
+    _mm512_storeu_ps(p + 16 * r, pair_c0);
+    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
+    sum_r_c0[r] = _mm512_dpbf16_ps(sum_r_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
+  }
+  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_r_c0[12], sum_r_c0[13]);
+  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_r_c0[14], sum_r_c0[15]);
+  const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm512_storeu_ps(stats + 16, sum_c0);
+  tile_store(C00, sums, 16);
+  tile_store(C10, sums + 256, 16);
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16_pair *p,
+    bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  __m512 acc_c0[32], top_c0_2[16], top_c0_4[8], top_c0_8[4], sum_r_c0[16];
+  const __m512 zero_c0 = _mm512_setzero_ps();
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
+  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
+  UNROLL(16) for (ptrdiff_t i = 0; i < 16; ++i) {
+    top_c0_2[i] = _mm512_max_ps(acc_c0[2 * i], acc_c0[2 * i + 1]);
+  }
+  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
+    top_c0_4[i] = _mm512_max_ps(top_c0_2[2 * i], top_c0_2[2 * i + 1]);
+  }
+  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
+    top_c0_8[i] = _mm512_max_ps(top_c0_4[2 * i], top_c0_4[2 * i + 1]);
+  }
+  const __m512 top_c0_16_0 = _mm512_max_ps(top_c0_8[0], top_c0_8[1]);
+  const __m512 top_c0_16_1 = _mm512_max_ps(top_c0_8[2], top_c0_8[3]);
+  const __m512 top_c0_32_0 = _mm512_max_ps(top_c0_16_0, top_c0_16_1);
+  const __m512 above_c0 = _mm512_sub_ps(top_c0_32_0, m_c0);
+  const __m512 far_c0 = _mm512_set1_ps(100.5f);
+  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+  const __m512 none_top_c0 = _mm512_setzero_ps();
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
+  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
+  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
+  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFFFF;
+  if (!low_c0) {
+    _mm512_storeu_ps(stats + 128, lift_c0);
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
+  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
+  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
+  const __m512 none_c0 = _mm512_setzero_ps();
+  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
+  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
+  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
+  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
+  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
+  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm512_storeu_ps(stats + 96, start_c0);
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
+    _mm512_storeu_ps(p + 16 * r, pair_c0);
+    const __m512 start_r_c0 = _mm512_setzero_ps();
+    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
+    sum_r_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
+  }
+  UNROLL(12) for (ptrdiff_t r = 4; r < 16; ++r) {
+    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
+    _mm512_storeu_ps(p + 16 * r, pair_c0);
+    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
+    sum_r_c0[r] = _mm512_dpbf16_ps(sum_r_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
+  }
+  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_r_c0[12], sum_r_c0[13]);
+  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_r_c0[14], sum_r_c0[15]);
+  const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm512_storeu_ps(stats + 16, sum_c0);
+}
+
+/* Scores of some keys, for the softmax that follows. */
+static NOINLINE void products_2x2of16(const bf16_pair *k, const bf16_pair *q, float *sums) {
+  /* 2 rows and 16 columns of sums, 16 K steps at a time */
+  _tile_zero(C00);
+  tile_load(A0, k, 16);
+  tile_load(B0, q, 16);
+  _tile_dpbf16ps(C00, A0, B0);
+  tile_store(C00, sums, 16);
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_2x2of16(float *sums, const bf16_pair *next_k, const bf16_pair *q,
+    float *stats, bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  const __m512 zero_c0 = _mm512_setzero_ps();
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
+  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
+  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
+  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m512 above_c0 = _mm512_sub_ps(top_c0_2_0, m_c0);
+  const __m512 far_c0 = _mm512_set1_ps(100.5f);
+  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+  const __m512 none_top_c0 = _mm512_setzero_ps();
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
+  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
+  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
+  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFFFF;
+  if (!low_c0) {
+    _mm512_storeu_ps(stats + 128, lift_c0);
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
+  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
+  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
+  const __m512 none_c0 = _mm512_setzero_ps();
+  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
+  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
+  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
+  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
+  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
+  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm512_storeu_ps(stats + 96, start_c0);
+  _tile_zero(C00);
+  _tile_zero(C10);
+  tile_load(B0, q, 16);
+  tile_load(A0, next_k, 16);
+  _tile_dpbf16ps(C00, A0, B0);
+  tile_load(A1, next_k + 256, 16);
+  _tile_dpbf16ps(C10, A1, B0);
+  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
+  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
+  const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
+  _mm512_storeu_ps(p, pair_r0_c0);
+  const __m512 start_r0_c0 = _mm512_setzero_ps();
+  const __m512 ones_r0_c0 = _mm512_set1_ps(1.00193787f);
+  const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
+      (__m512bh)ones_r0_c0);
+  UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
+    const __m512 none_c0_2 = _mm512_setzero_ps();
+    _mm512_storeu_ps(p + 16 * none, none_c0_2);
+  }
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
+  _mm512_storeu_ps(stats + 16, sum_c0);
+  tile_store(C00, sums, 16);
+  tile_store(C10, sums + 256, 16);
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_pair *p,
+    bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  const __m512 zero_c0 = _mm512_setzero_ps();
+  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
+  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
+  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
+  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
+  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m512 above_c0 = _mm512_sub_ps(top_c0_2_0, m_c0);
+  const __m512 far_c0 = _mm512_set1_ps(100.5f);
+  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+  const __m512 none_top_c0 = _mm512_setzero_ps();
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
+  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
+  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
+  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFFFF;
+  if (!low_c0) {
+    _mm512_storeu_ps(stats + 128, lift_c0);
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
+  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
+  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
+  const __m512 none_c0 = _mm512_setzero_ps();
+  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
+  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
+  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
+  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
+  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
+  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
+  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm512_storeu_ps(stats + 96, start_c0);
+  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
+  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
+  const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
+  _mm512_storeu_ps(p, pair_r0_c0);
+  const __m512 start_r0_c0 = _mm512_setzero_ps();
+  const __m512 ones_r0_c0 = _mm512_set1_ps(1.00193787f);
+  const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
+      (__m512bh)ones_r0_c0);
+  UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
+    const __m512 none_c0_2 = _mm512_setzero_ps();
+    _mm512_storeu_ps(p + 16 * none, none_c0_2);
+  }
+  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
+  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
+  _mm512_storeu_ps(stats + 16, sum_c0);
+}
+
+/* Scores of a block of keys, whose maximum may rise. */
+static NOINLINE void steady_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p,
+    float *stats, float *o, float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start,
+    ptrdiff_t bound, ptrdiff_t stop) {
+  const __m512 before_c0 = _mm512_loadu_ps(stats + 112);
+  _mm512_storeu_ps(stats + 16, before_c0);
+  const __m512 on = _mm512_set1_ps(INFINITY);
+  _mm512_storeu_ps(steady, on);
+  float sums[512] __attribute__((aligned(64)));
+  if (0 < bound - start) {
+    products_32x2of16(k + 512 * start, q, sums);
+    for (ptrdiff_t tile = 0; tile < bound - start - 1; ++tile) {
+      scores_steady_32x2of16(sums, k + 512 * start + 512 * tile + 512, q, stats,
+          p + 256 * start + 256 * tile - 256 * from, p, o, 16 * start + 16 * tile - 16 * from,
+          o_rows);
+    }
+    scores_steady_last_32x2of16(sums, stats, p + 256 * bound - 256 * from - 256, p, o,
+        16 * bound - 16 * from - 16, o_rows);
+  }
+  if (0 < stop - bound) {
+    products_2x2of16(k + 512 * bound, q, sums);
+    for (ptrdiff_t tile = 0; tile < stop - bound - 1; ++tile) {
+      scores_steady_2x2of16(sums, k + 512 * bound + 512 * tile + 512, q, stats,
+          p + 256 * bound + 256 * tile - 256 * from, p, o, 16 * bound + 16 * tile - 16 * from,
+          o_rows);
+    }
+    scores_steady_last_2x2of16(sums, stats, p + 256 * stop - 256 * from - 256, p, o,
+        16 * stop - 16 * from - 16, o_rows);
+  }
+}
+
 /* 4 rows of O^T, divided by the sum. */
 static NOINLINE void context_4x2of16_k34_final(const bf16_pair *v, const bf16_pair *p, float *stats,
     float *o) {
@@ -815,7 +1239,7 @@ static NOINLINE void scores_again_32x2of16(const bf16_pair *k, const bf16_pair *
 
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
 static NOINLINE void scores_next_again_2x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
+    bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
   float sums[256] __attribute__((aligned(64)));
   /* 2 rows and 16 columns of sums, 16 K steps at a time */
   _tile_zero(C00);
@@ -823,23 +1247,48 @@ static NOINLINE void scores_next_again_2x2of16(const bf16_pair *k, const bf16_pa
   tile_load(B0, q, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 start_c0 = _mm512_loadu_ps(stats + 96);
   const __m512 zero_c0 = _mm512_setzero_ps();
   const __m512 negmax_c0 = _mm512_loadu_ps(stats);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
+  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
+  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
+  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m512 above_c0 = _mm512_sub_ps(top_c0_2_0, m_c0);
+  const __m512 far_c0 = _mm512_set1_ps(100.5f);
+  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+  const __m512 none_top_c0 = _mm512_setzero_ps();
+  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
+  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
+  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
+  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
+  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
+  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
+  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
+  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFFFF;
+  if (!low_c0) {
+    _mm512_storeu_ps(stats + 128, lift_c0);
+    rescale_2of16(p_first, o, stats, p_rows, o_rows);
+  }
+  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
+  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
   const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, m_c0);
-  const __m512 size_c0 = _mm512_max_ps(m_c0, minus_c0);
+  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
+  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
-  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
+  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
+  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
+  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
+  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
+  _mm512_storeu_ps(stats + 96, start_c0);
   const __m512 near_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
   const __m512 near_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
-  const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, m_c0);
-  const __m512 less_high_r0_c0 = _mm512_sub_ps(acc_r1_c0, m_c0);
+  const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, risen_c0);
+  const __m512 less_high_r0_c0 = _mm512_sub_ps(acc_r1_c0, risen_c0);
   const __m512 far_low_r0_c0 = _mm512_fmadd_ps(less_low_r0_c0, scale_c0, offset_c0);
   const __m512 far_high_r0_c0 = _mm512_fmadd_ps(less_high_r0_c0, scale_c0, offset_c0);
   const __m512 x_low_r0_c0 = _mm512_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
@@ -864,26 +1313,25 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, float *o) {
   {
     const __m512 none_c0 = _mm512_set1_ps(INFINITY);
-    const __m512 kept_c0 = _mm512_loadu_ps(stats);
-    _mm512_storeu_ps(stats + 80, kept_c0);
     _mm512_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 32; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of16(k + 16 * key + 512, q, stats);
   {
-    const __m512 most_c0 = _mm512_set1_ps(4.2949673e+09f);
+    const __m512 most_c0 = _mm512_set1_ps(1.329228e+36f);
     const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
     const __mmask16 good_c0 = _mm512_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m512 kept_c0 = _mm512_loadu_ps(stats + 80);
     const __m512 negmax_c0 = _mm512_loadu_ps(stats);
     const __m512 m_c0 = _mm512_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm512_storeu_ps(stats, m_c0);
+    _mm512_storeu_ps(stats + 80, m_c0);
   }
   scores_again_32x2of16(k, q, stats, p);
-  scores_next_again_2x2of16(k + 512, q, stats, p + 256);
+  scores_next_again_2x2of16(k + 512, q, stats, p + 256, p, o, 16, 0);
   {
-    const __m512 one_c0 = _mm512_set1_ps(1.0f);
     const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
+    const __m512 one_c0 = _mm512_set1_ps(1.0f);
     const __m512 inverse_c0 = _mm512_div_ps(one_c0, sum_c0);
     _mm512_storeu_ps(stats + 48, inverse_c0);
     const __m512 test_zero_c0 = _mm512_setzero_ps();
@@ -932,31 +1380,57 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   float sums[512] __attribute__((aligned(64)));
   products_32x2of16(keys, scratch + 64, sums);
   scores_first_then_rest_32x2of16(sums, keys + 512, scratch + 64, scratch + 832, scratch + 320);
-  scores_last_2x2of16(sums, scratch + 832, scratch + 576);
   {
-    const __m512 one_c0 = _mm512_set1_ps(1.0f);
+    const __m512 first_negmax_c0 = _mm512_loadu_ps(scratch + 832);
+    _mm512_storeu_ps(scratch + 912, first_negmax_c0);
+  }
+  {
+    const __m512 sum_before_c0 = _mm512_loadu_ps(scratch + 848);
+    _mm512_storeu_ps(scratch + 944, sum_before_c0);
+  }
+  {
+    const __m512 steady = _mm512_loadu_ps(scratch + 976);
+    const __m512 off = _mm512_setzero_ps();
+    const __mmask16 on = _mm512_cmp_ps_mask(off, steady, _CMP_LT_OQ);
+    const int all_on = on == 0xFFFF;
+    if (!all_on) {
+      scores_last_2x2of16(sums, scratch + 832, scratch + 576);
+    }
+    const __m512 so_far_c0 = _mm512_loadu_ps(scratch + 848);
+    const __m512 mode_c0 = _mm512_loadu_ps(scratch + 976);
+    const __m512 known_c0 = _mm512_add_ps(so_far_c0, mode_c0);
+    const __m512 most_c0 = _mm512_set1_ps(1.2676506e+30f);
+    const __mmask16 calm_c0 = _mm512_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
+    const int good_c0 = calm_c0 == 0xFFFF;
+    if (!good_c0) {
+      steady_2of16(scratch + 64, keys, scratch + 320, scratch + 832, scratch + 992, scratch + 976,
+          0, 0, 1, 1, 2);
+    }
+  }
+  {
     const __m512 sum_c0 = _mm512_loadu_ps(scratch + 848);
+    const __m512 one_c0 = _mm512_set1_ps(1.0f);
     const __m512 inverse_c0 = _mm512_div_ps(one_c0, sum_c0);
     _mm512_storeu_ps(scratch + 880, inverse_c0);
     const __m512 test_zero_c0 = _mm512_setzero_ps();
     _mm512_storeu_ps(scratch + 864, test_zero_c0);
   }
-  context_4x2of16_k34_final(values, scratch + 320, scratch + 832, scratch + 944);
+  context_4x2of16_k34_final(values, scratch + 320, scratch + 832, scratch + 992);
   {
     const __m512 sum1_c0 = _mm512_loadu_ps(scratch + 848);
     const __m512 test1_c0 = _mm512_loadu_ps(scratch + 864);
     const __m512 both1_c0 = _mm512_add_ps(sum1_c0, test1_c0);
-    const __m512 most1_c0 = _mm512_set1_ps(4.2949673e+09f);
+    const __m512 most1_c0 = _mm512_set1_ps(1.329228e+36f);
     const __mmask16 below1_c0 = _mm512_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
     const int good1_c0 = below1_c0 == 0xFFFF;
     if (!good1_c0) {
       const __m512 none_c0 = _mm512_set1_ps(INFINITY);
       const __m512 mark_c0 = _mm512_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm512_storeu_ps(scratch + 848, mark_c0);
-      again_2of16(scratch + 64, keys, values, scratch + 320, scratch + 832, scratch + 944);
+      again_2of16(scratch + 64, keys, values, scratch + 320, scratch + 832, scratch + 992);
     }
   }
-  y_rows_2of16(scratch + 944, y);
+  y_rows_2of16(scratch + 992, y);
 }
 
 /* Everything for one batch entry. */
@@ -971,6 +1445,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const key_rows = (float *)args->workspace + 4624; /* [79][16] */
   float *const value_rows = (float *)args->workspace + 5888; /* [38][16] */
   float *const task = (float *)args->workspace + 6496; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 7472, calm);
+  }
   /* inputs in pairs */
   narrow_2x33(args->q + 66 * b, pairs_q);
   narrow_34x33(args->k + 1122 * b, pairs_k);
@@ -1063,29 +1541,12 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const key_rows = (float *)args->workspace + 4624; /* [79][16] */
   float *const value_rows = (float *)args->workspace + 5888; /* [38][16] */
   float *const task = (float *)args->workspace + 6496; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 7472, calm);
+  }
   attend_2of16(xt, head, key_rows, value_rows, task, args->y);
   _tile_release();
-}
-
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
-static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
-  const __m512 magic = _mm512_set1_ps(786432.0f);
-  const __m512 shifted = _mm512_add_ps(x, magic);
-  const __m512 n = _mm512_sub_ps(shifted, magic);
-  const __m512 r = _mm512_sub_ps(x, n);
-  const __m512 c3 = _mm512_set1_ps(0.0554668382f);
-  const __m512 c2 = _mm512_set1_ps(0.240237862f);
-  const __m512 p2 = _mm512_fmadd_ps(c3, r, c2);
-  const __m512 c1 = _mm512_set1_ps(0.693147242f);
-  const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
-  const __m512 less_1 = _mm512_mul_ps(p1, r);
-  const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
-  return result;
 }
 
 /* What flags that change arithmetic change first. */

@@ -14,7 +14,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      128 flops; 320 bytes packed, 384 bytes of workspace
+ *   cost      128 flops; 320 bytes packed, 512 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -150,9 +150,9 @@ static inline float nearest(float a) {
   return a == a ? (float)(int32_t)(bits - 0x4B400000u) : a;
 }
 
-/* a * 2^b for integer b >= -126, by the exponent bits; huge for b > 127; NaN stays NaN. */
+/* a * 2^b for integer b >= -126, by the exponent bits; infinite for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
-  if (!(b <= 127.0f)) return b > 127.0f ? 1.7e38f : b;
+  if (!(b <= 127.0f)) return b > 127.0f ? INFINITY : b;
   if (!(b >= -126.0f)) return 0.0f;
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);
@@ -226,8 +226,10 @@ static NOINLINE void scaled_queries_3x2(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
+  const float lowest = -100.0f;
+  const int tiny = x < lowest;
   const float n = nearest(x);
   const float r = x - n;
   const float c6 = 0.000155957678f;
@@ -247,8 +249,6 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float s = p1 * r + half;
   const float p0 = s + c0;
   const float scaled = scale2(p0, n);
-  const float lowest = -126.0f;
-  const int tiny = x < lowest;
   const float result = tiny ? 0.0f : scaled;
   return result;
 }
@@ -256,7 +256,10 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], whole_top[2];
-  acc_r0[0] = acc_r0[1] = acc_r1[0] = acc_r1[1] = 0.0f;
+  acc_r0[0] = 8.67361738e-19f;
+  acc_r0[1] = 8.67361738e-19f;
+  acc_r1[0] = 8.67361738e-19f;
+  acc_r1[1] = 8.67361738e-19f;
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const float b_c0 = q[2 * i];
     const float b_c1 = q[2 * i + 1];
@@ -327,7 +330,8 @@ static NOINLINE void context_3x2_k2_final(const float *v, const float *p, float 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *stats) {
   float acc_r0[2];
-  acc_r0[0] = acc_r0[1] = 0.0f;
+  acc_r0[0] = 8.67361738e-19f;
+  acc_r0[1] = 8.67361738e-19f;
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const float b_c0 = q[0];
     const float b_c1 = q[1];
@@ -358,7 +362,10 @@ static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *s
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], m[2];
-  acc_r0[0] = acc_r0[1] = acc_r1[0] = acc_r1[1] = 0.0f;
+  acc_r0[0] = 8.67361738e-19f;
+  acc_r0[1] = 8.67361738e-19f;
+  acc_r1[0] = 8.67361738e-19f;
+  acc_r1[1] = 8.67361738e-19f;
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const float b_c0 = q[0];
     const float b_c1 = q[1];
@@ -398,30 +405,27 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
-    const float kept_c0 = stats[0];
-    stats[10] = kept_c0;
     stats[0] = none_c0;
     const float none_c1 = INFINITY;
-    const float kept_c1 = stats[1];
-    stats[11] = kept_c1;
     stats[1] = none_c1;
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float most = 4.2949673e+09f;
+    const float most = 1.329228e+36f;
     const float sum = stats[c + 2];
     const int good = sum < most;
     const float kept = stats[c + 10];
     const float negmax = stats[c];
     const float m = good ? kept : negmax;
     stats[c] = m;
+    stats[c + 10] = m;
     const float late = good ? 0.0f : m;
     stats[c + 12] = late;
   }
   scores_again_2x2(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float one = 1.0f;
     const float sum = stats[c + 2];
+    const float one = 1.0f;
     const float inverse = one / sum;
     stats[c + 6] = inverse;
     const float test_zero = 0.0f;
@@ -436,9 +440,15 @@ static NOINLINE void attend_2(const float *keys, const float *values, float *scr
   queries_lanes_2(queries, scratch);
   scaled_queries_3x2(scratch);
   scores_first_2x2(keys, scratch, scratch + 32, scratch + 16);
+  {
+    const float first_negmax_c0 = scratch[32];
+    scratch[42] = first_negmax_c0;
+    const float first_negmax_c1 = scratch[33];
+    scratch[43] = first_negmax_c1;
+  }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float one = 1.0f;
     const float sum = scratch[c + 34];
+    const float one = 1.0f;
     const float inverse = one / sum;
     scratch[c + 38] = inverse;
     const float test_zero = 0.0f;
@@ -453,7 +463,7 @@ static NOINLINE void attend_2(const float *keys, const float *values, float *scr
       const float sum1 = scratch[c + 34];
       const float test1 = scratch[c + 36];
       both1[c] = sum1 + test1;
-      const float most1 = 4.2949673e+09f;
+      const float most1 = 1.329228e+36f;
       below1[c] = both1[c] < most1;
       good1[c] = below1[c];
     }
@@ -501,6 +511,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const rounded_q = (float *)args->workspace + 16; /* [2][3] */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
   float *const task = (float *)args->workspace + 48; /* what tasks have */
+  {
+    const float calm = 0.0f;
+    ((float *)args->workspace)[112] = calm;
+  }
   /* inputs, rounded */
   round_6(args->q + 6 * b, rounded_q);
   /* keys and values */
@@ -534,6 +548,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [3][2] a group */
   float *const queries = (float *)args->workspace + 32; /* [2][3] */
   float *const task = (float *)args->workspace + 48; /* what tasks have */
+  {
+    const float calm = 0.0f;
+    ((float *)args->workspace)[112] = calm;
+  }
   attend_2(args->q, args->q, task, context, queries);
 }
 

@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_BF16_PACKED_BYTES 320
-#define TINY_BF16_WORKSPACE_BYTES 384
+#define TINY_BF16_WORKSPACE_BYTES 512
 
 /* Packs the weights, once, into the 320 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

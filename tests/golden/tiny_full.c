@@ -11,7 +11,7 @@
  *             attend    1 x 3 of 16 queries
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
- *   cost      264 flops; 576 bytes packed, 1,088 bytes of workspace
+ *   cost      264 flops; 576 bytes packed, 1,280 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -148,8 +148,10 @@ static inline __m256 kept8(__m256 a) {
   return a;
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m256 magic = _mm256_set1_ps(786432.0f);
   const __m256 shifted = _mm256_add_ps(x, magic);
   const __m256 n = _mm256_sub_ps(shifted, magic);
@@ -161,17 +163,14 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
   const __m256 less_1 = _mm256_mul_ps(p1, r);
   const __m256 root = _mm512_castps512_ps256(root16(_mm512_castps256_ps512(shifted)));
-  const __m256 power = _mm256_scalef_ps(root, n);
-  const __m256 scaled = _mm256_fmadd_ps(less_1, power, power);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m256 result = _mm256_maskz_mov_ps((__mmask8)~tiny, scaled);
+  const __m256 power = _mm256_fmadd_ps(less_1, root, root);
+  const __m256 result = _mm256_maskz_scalef_ps((__mmask8)~tiny, power, n);
   return result;
 }
 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x3of16(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -189,9 +188,9 @@ static NOINLINE void scores_maximum_1x3of16(const float *k, const float *q, floa
 
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_3x3of16(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
-  __m256 acc_r2_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
+  __m256 acc_r2_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -251,26 +250,25 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 16 * key, q, stats);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 80, m_c0);
     const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
     _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 48, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -281,6 +279,10 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
 
 /* Everything for one batch entry, without a loop. */
 static NOINLINE void forward(const float *q, float *y, const float *packed, float *ws) {
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps(ws + 304, calm);
+  }
   /* keys and values */
   {
     /* project_qkv_3 */
@@ -392,9 +394,9 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
     }
     {
       /* scores_first_3x3of16 */
-      __m256 acc_r0_c0 = _mm256_setzero_ps();
-      __m256 acc_r1_c0 = _mm256_setzero_ps();
-      __m256 acc_r2_c0 = _mm256_setzero_ps();
+      __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+      __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
+      __m256 acc_r2_c0 = _mm256_set1_ps(8.67361738e-19f);
       /* k = 0 */
       const __m256 b_k0_c0 = kept8(_mm256_loadu_ps(ws + 80));
       const __m256 a_r0_k0 = _mm256_set1_ps(ws[34]);
@@ -430,8 +432,12 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       _mm256_storeu_ps(ws + 176, sum_c0_4_0);
     }
     {
-      const __m256 one_c0 = _mm256_set1_ps(1.0f);
+      const __m256 first_negmax_c0 = _mm256_loadu_ps(ws + 160);
+      _mm256_storeu_ps(ws + 240, first_negmax_c0);
+    }
+    {
       const __m256 sum_c0 = _mm256_loadu_ps(ws + 176);
+      const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
       _mm256_storeu_ps(ws + 208, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -474,7 +480,7 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 sum1_c0 = _mm256_loadu_ps(ws + 176);
       const __m256 test1_c0 = _mm256_loadu_ps(ws + 192);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-      const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+      const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
@@ -531,8 +537,10 @@ static void task_entry(const mhagen_args *args, int index) {
   run_entry(args, 0);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);
@@ -544,11 +552,9 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
   const __m512 less_1 = _mm512_mul_ps(p1, r);
   const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
 }
 

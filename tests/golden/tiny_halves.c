@@ -14,7 +14,7 @@
  *   numbers   operands of projections in f16, of attention in f16;
  *             sums in f16 and float32;
  *             error at most 0.002 for scores up to 16
- *   cost      1,584 flops; 4,288 bytes packed, 1,984 bytes of workspace
+ *   cost      1,584 flops; 4,288 bytes packed, 2,176 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -389,8 +389,10 @@ static NOINLINE void scaled_queries_2x1of16(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m256 magic = _mm256_set1_ps(786432.0f);
   const __m256 shifted = _mm256_add_ps(x, magic);
   const __m256 n = _mm256_sub_ps(shifted, magic);
@@ -402,18 +404,15 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
   const __m256 less_1 = _mm256_mul_ps(p1, r);
   const __m256 root = _mm512_castps512_ps256(root16(_mm512_castps256_ps512(shifted)));
-  const __m256 power = _mm256_scalef_ps(root, n);
-  const __m256 scaled = _mm256_fmadd_ps(less_1, power, power);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m256 result = _mm256_maskz_mov_ps((__mmask8)~tiny, scaled);
+  const __m256 power = _mm256_fmadd_ps(less_1, root, root);
+  const __m256 result = _mm256_maskz_scalef_ps((__mmask8)~tiny, power, n);
   return result;
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_3x1of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
@@ -474,7 +473,7 @@ static NOINLINE void context_2x1of16_k3_final(const float *v, const float *p, fl
 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0_exact = _mm256_set1_ps(k[0]);
@@ -503,7 +502,7 @@ static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, floa
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
@@ -535,26 +534,25 @@ static NOINLINE void again_1of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x1of16(k + 2 * key, q, stats);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 80, m_c0);
     const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
     _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_3x1of16(k, q, stats, p);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 48, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -593,29 +591,33 @@ static NOINLINE void attend_1of16(const float *keys, const float *values, float 
   scaled_queries_2x1of16(scratch);
   scores_first_3x1of16(keys, scratch, scratch + 80, scratch + 32);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 80);
+    _mm256_storeu_ps(scratch + 160, first_negmax_c0);
+  }
+  {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 96);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(scratch + 128, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(scratch + 112, test_zero_c0);
   }
-  context_2x1of16_k3_final(values, scratch + 32, scratch + 80, scratch + 192);
+  context_2x1of16_k3_final(values, scratch + 32, scratch + 80, scratch + 240);
   {
     const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 96);
     const __m256 test1_c0 = _mm256_loadu_ps(scratch + 112);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-    const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
     const int good1_c0 = below1_c0 == 0xFF;
     if (!good1_c0) {
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm256_storeu_ps(scratch + 96, mark_c0);
-      again_1of16(scratch, keys, values, scratch + 32, scratch + 80, scratch + 192);
+      again_1of16(scratch, keys, values, scratch + 32, scratch + 80, scratch + 240);
     }
   }
-  y_rows_1of16(scratch + 192, y);
+  y_rows_1of16(scratch + 240, y);
 }
 
 /* Everything for one batch entry. */
@@ -624,6 +626,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const pairs_v = (float *)args->workspace; /* [3][72] */
   float *const values = (float *)args->workspace + 224; /* [3][16] */
   float *const task = (float *)args->workspace + 272; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 496, calm);
+  }
   /* inputs in pairs */
   narrow_3x130(args->v + 390 * b, pairs_v);
   /* keys and values */
@@ -654,11 +660,17 @@ static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   float *const values = (float *)args->workspace + 224; /* [3][16] */
   float *const task = (float *)args->workspace + 272; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 496, calm);
+  }
   attend_1of16(args->k, values, task, args->q, args->y);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);
@@ -670,11 +682,9 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
   const __m512 less_1 = _mm512_mul_ps(p1, r);
   const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
 }
 

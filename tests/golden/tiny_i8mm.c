@@ -14,7 +14,7 @@
  *   numbers   operands of projections in int8, of attention in bf16;
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
- *   cost      380 flops; 256 bytes packed, 768 bytes of workspace
+ *   cost      380 flops; 256 bytes packed, 896 bytes of workspace
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -475,9 +475,11 @@ static NOINLINE void scaled_queries_2x1of4(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
-  const float32x4_t most = vdupq_n_f32(127.0f);
+  const float32x4_t lowest = vdupq_n_f32(-100.0f);
+  const uint32x4_t tiny = vcltq_f32(x, lowest);
+  const float32x4_t most = vdupq_n_f32(128.0f);
   const float32x4_t top = vminq_f32(most, x);
   const float32x4_t n = vrndnq_f32(top);
   const float32x4_t r = vsubq_f32(top, n);
@@ -499,8 +501,6 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   const int32x4_t scaled_bits = vreinterpretq_s32_f32(p0);
   const int32x4_t scaled_sum = vaddq_s32(scaled_bits, scaled_exponent);
   const float32x4_t scaled = vreinterpretq_f32_s32(scaled_sum);
-  const float32x4_t lowest = vdupq_n_f32(-126.0f);
-  const uint32x4_t tiny = vcltq_f32(x, lowest);
   const float32x4_t result = vbslq_f32(tiny, vdupq_n_f32(0.0f), scaled);
   return result;
 }
@@ -654,26 +654,25 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     bf16_pair *p, float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c0 = vld1q_f32(stats);
-    vst1q_f32(stats + 20, kept_c0);
     vst1q_f32(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x1of4(k + 4 * key, q, stats);
   {
-    const float32x4_t most_c0 = vdupq_n_f32(4.2949673e+09f);
+    const float32x4_t most_c0 = vdupq_n_f32(1.329228e+36f);
     const float32x4_t sum_c0 = vld1q_f32(stats + 4);
     const uint32x4_t good_c0 = vcltq_f32(sum_c0, most_c0);
     const float32x4_t kept_c0 = vld1q_f32(stats + 20);
     const float32x4_t negmax_c0 = vld1q_f32(stats);
     const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
     vst1q_f32(stats, m_c0);
+    vst1q_f32(stats + 20, m_c0);
     const float32x4_t late_c0 = vbslq_f32(good_c0, vdupq_n_f32(0.0f), m_c0);
     vst1q_f32(stats + 24, late_c0);
   }
   scores_again_5x1of4(k, q, stats, p);
   {
-    const float32x4_t one_c0 = vdupq_n_f32(1.0f);
     const float32x4_t sum_c0 = vld1q_f32(stats + 4);
+    const float32x4_t one_c0 = vdupq_n_f32(1.0f);
     const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
     vst1q_f32(stats + 12, inverse_c0);
     const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
@@ -704,29 +703,33 @@ static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
   scaled_queries_2x1of4(scratch);
   scores_first_5x1of4(keys, scratch, scratch + 32, scratch + 16);
   {
-    const float32x4_t one_c0 = vdupq_n_f32(1.0f);
+    const float32x4_t first_negmax_c0 = vld1q_f32(scratch + 32);
+    vst1q_f32(scratch + 52, first_negmax_c0);
+  }
+  {
     const float32x4_t sum_c0 = vld1q_f32(scratch + 36);
+    const float32x4_t one_c0 = vdupq_n_f32(1.0f);
     const float32x4_t inverse_c0 = vdivq_f32(one_c0, sum_c0);
     vst1q_f32(scratch + 44, inverse_c0);
     const float32x4_t test_zero_c0 = vdupq_n_f32(0.0f);
     vst1q_f32(scratch + 40, test_zero_c0);
   }
-  context_2x1of4_k5_final(values, scratch + 16, scratch + 32, scratch + 64);
+  context_2x1of4_k5_final(values, scratch + 16, scratch + 32, scratch + 96);
   {
     const float32x4_t sum1_c0 = vld1q_f32(scratch + 36);
     const float32x4_t test1_c0 = vld1q_f32(scratch + 40);
     const float32x4_t both1_c0 = vaddq_f32(sum1_c0, test1_c0);
-    const float32x4_t most1_c0 = vdupq_n_f32(4.2949673e+09f);
+    const float32x4_t most1_c0 = vdupq_n_f32(1.329228e+36f);
     const uint32x4_t below1_c0 = vcltq_f32(both1_c0, most1_c0);
     const int good1_c0 = vminvq_u32(below1_c0) != 0;
     if (!good1_c0) {
       const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
       const float32x4_t mark_c0 = vbslq_f32(below1_c0, both1_c0, none_c0);
       vst1q_f32(scratch + 36, mark_c0);
-      again_1of4(scratch, keys, values, scratch + 16, scratch + 32, scratch + 64);
+      again_1of4(scratch, keys, values, scratch + 16, scratch + 32, scratch + 96);
     }
   }
-  y_rows_1of4(scratch + 64, y);
+  y_rows_1of4(scratch + 96, y);
 }
 
 /* Everything for one batch entry. */
@@ -737,6 +740,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const values = (float *)args->workspace + 64; /* [3][4] */
   float *const keys = (float *)args->workspace + 80; /* [5][4] */
   float *const task = (float *)args->workspace + 112; /* what tasks have */
+  {
+    const float32x4_t calm = vdupq_n_f32(0.0f);
+    vst1q_f32((float *)args->workspace + 192, calm);
+  }
   /* inputs in int8 */
   quantize_5x17(args->v + 85 * b, words_v, scales_v);
   /* keys and values */
@@ -775,6 +782,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 64; /* [3][4] */
   float *const keys = (float *)args->workspace + 80; /* [5][4] */
   float *const task = (float *)args->workspace + 112; /* what tasks have */
+  {
+    const float32x4_t calm = vdupq_n_f32(0.0f);
+    vst1q_f32((float *)args->workspace + 192, calm);
+  }
   attend_1of4(keys, values, task, args->q, args->y);
 }
 

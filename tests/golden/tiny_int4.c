@@ -15,7 +15,7 @@
  *             weights are integers of 4 bits, with a scale for 8 rows of a column;
  *             sums in float32;
  *             error at most 0.2 for scores up to 4
- *   cost      56 flops; 192 bytes packed, 256 bytes of workspace
+ *   cost      56 flops; 192 bytes packed, 320 bytes of workspace
  *   registers sums and operands of a K step take at most 12 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -147,9 +147,9 @@ static inline float nearest(float a) {
   return a == a ? (float)(int32_t)(bits - 0x4B400000u) : a;
 }
 
-/* a * 2^b for integer b >= -126, by the exponent bits; huge for b > 127; NaN stays NaN. */
+/* a * 2^b for integer b >= -126, by the exponent bits; infinite for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
-  if (!(b <= 127.0f)) return b > 127.0f ? 1.7e38f : b;
+  if (!(b <= 127.0f)) return b > 127.0f ? INFINITY : b;
   if (!(b >= -126.0f)) return 0.0f;
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);
@@ -175,8 +175,10 @@ static NOINLINE void queries_lanes_1(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
+  const float lowest = -100.0f;
+  const int tiny = x < lowest;
   const float n = nearest(x);
   const float r = x - n;
   const float c6 = 0.000155957678f;
@@ -196,15 +198,13 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float s = p1 * r + half;
   const float p0 = s + c0;
   const float scaled = scale2(p0, n);
-  const float lowest = -126.0f;
-  const int tiny = x < lowest;
   const float result = tiny ? 0.0f : scaled;
   return result;
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_1x1(const float *k, const float *q, float *stats, float *p) {
-  float acc_r0_c0 = 0.0f;
+  float acc_r0_c0 = 8.67361738e-19f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
@@ -239,7 +239,7 @@ static NOINLINE void context_9x1_k1_final(const float *v, const float *p, float 
 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *stats) {
-  float acc_r0_c0 = 0.0f;
+  float acc_r0_c0 = 8.67361738e-19f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
@@ -253,7 +253,7 @@ static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *s
 
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_1x1(const float *k, const float *q, float *stats, float *p) {
-  float acc_r0_c0 = 0.0f;
+  float acc_r0_c0 = 8.67361738e-19f;
   const float b_c0 = q[0];
   const float a_r0 = k[0];
   acc_r0_c0 = a_r0 * b_c0 + acc_r0_c0;
@@ -271,26 +271,25 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
-    const float kept_c0 = stats[0];
-    stats[5] = kept_c0;
     stats[0] = none_c0;
   }
   scores_maximum_1x1(k, q, stats);
   {
-    const float most_c0 = 4.2949673e+09f;
+    const float most_c0 = 1.329228e+36f;
     const float sum_c0 = stats[1];
     const int good_c0 = sum_c0 < most_c0;
     const float kept_c0 = stats[5];
     const float negmax_c0 = stats[0];
     const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
     stats[0] = m_c0;
+    stats[5] = m_c0;
     const float late_c0 = good_c0 ? 0.0f : m_c0;
     stats[6] = late_c0;
   }
   scores_again_1x1(k, q, stats, p);
   {
-    const float one_c0 = 1.0f;
     const float sum_c0 = stats[1];
+    const float one_c0 = 1.0f;
     const float inverse_c0 = one_c0 / sum_c0;
     stats[3] = inverse_c0;
     const float test_zero_c0 = 0.0f;
@@ -305,8 +304,12 @@ static NOINLINE void attend_1(const float *keys, const float *values, float *scr
   queries_lanes_1(queries, scratch);
   scores_first_1x1(keys, scratch, scratch + 32, scratch + 16);
   {
-    const float one_c0 = 1.0f;
+    const float first_negmax_c0 = scratch[32];
+    scratch[37] = first_negmax_c0;
+  }
+  {
     const float sum_c0 = scratch[33];
+    const float one_c0 = 1.0f;
     const float inverse_c0 = one_c0 / sum_c0;
     scratch[35] = inverse_c0;
     const float test_zero_c0 = 0.0f;
@@ -317,7 +320,7 @@ static NOINLINE void attend_1(const float *keys, const float *values, float *scr
     const float sum1_c0 = scratch[33];
     const float test1_c0 = scratch[34];
     const float both1_c0 = sum1_c0 + test1_c0;
-    const float most1_c0 = 4.2949673e+09f;
+    const float most1_c0 = 1.329228e+36f;
     const int below1_c0 = both1_c0 < most1_c0;
     const int good1_c0 = below1_c0;
     if (!good1_c0) {
@@ -433,6 +436,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const bo = (const float *)args->packed + 32; /* [2], bias */
   float *const context = (float *)args->workspace; /* [9][1] a group */
   float *const task = (float *)args->workspace + 16; /* what tasks have */
+  {
+    const float calm = 0.0f;
+    ((float *)args->workspace)[64] = calm;
+  }
   /* attend */
   attend_1(args->k + b, args->v + 9 * b, task, context, args->q + b);
   /* output */
@@ -447,6 +454,10 @@ static void task_attend(const mhagen_args *args, int index) {
   (void)index;
   float *const context = (float *)args->workspace; /* [9][1] a group */
   float *const task = (float *)args->workspace + 16; /* what tasks have */
+  {
+    const float calm = 0.0f;
+    ((float *)args->workspace)[64] = calm;
+  }
   attend_1(args->k, args->v, task, context, args->q);
 }
 

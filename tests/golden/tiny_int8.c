@@ -14,7 +14,7 @@
  *   numbers   operands of projections in int8, of attention in f32;
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
- *   cost      504 flops; 704 bytes packed, 1,216 bytes of workspace
+ *   cost      504 flops; 704 bytes packed, 1,344 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -360,9 +360,11 @@ static NOINLINE void scaled_queries_2x3of8(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
-  const __m256 most = _mm256_set1_ps(127.0f);
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
+  const __m256 most = _mm256_set1_ps(128.0f);
   const __m256 top = _mm256_min_ps(most, x);
   const __m256 n = _mm256_round_ps(top, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 r = _mm256_sub_ps(top, n);
@@ -384,8 +386,6 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256i scaled_bits = _mm256_castps_si256(p0);
   const __m256i scaled_sum = _mm256_add_epi32(scaled_bits, scaled_exponent);
   const __m256 scaled = _mm256_castsi256_ps(scaled_sum);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
   const __m256 result = _mm256_andnot_ps(tiny, scaled);
   return result;
 }
@@ -393,7 +393,7 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_3x3of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
@@ -442,7 +442,7 @@ static NOINLINE void context_2x3of8_k3_final(const float *v, const float *p, flo
 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x3of8(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -461,7 +461,7 @@ static NOINLINE void scores_maximum_1x3of8(const float *k, const float *q, float
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_3x3of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
-  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_ps();
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
@@ -489,26 +489,25 @@ static NOINLINE void again_3of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of8(k + 8 * key, q, stats);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 40, m_c0);
     const __m256 late_c0 = _mm256_andnot_ps(good_c0, m_c0);
     _mm256_storeu_ps(stats + 48, late_c0);
   }
   scores_again_3x3of8(k, q, stats, p);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 24, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -524,8 +523,12 @@ static NOINLINE void attend_3of8(const float *keys, const float *values, float *
   scaled_queries_2x3of8(scratch);
   scores_first_3x3of8(keys, scratch, scratch + 48, scratch + 16);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 48);
+    _mm256_storeu_ps(scratch + 88, first_negmax_c0);
+  }
+  {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 56);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(scratch + 72, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -536,7 +539,7 @@ static NOINLINE void attend_3of8(const float *keys, const float *values, float *
     const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 56);
     const __m256 test1_c0 = _mm256_loadu_ps(scratch + 64);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-    const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
     const int good1_c0 = _mm256_movemask_ps(below1_c0) == 0xFF;
     if (!good1_c0) {
@@ -643,6 +646,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const values = (float *)args->workspace + 128; /* [3][8] */
   float *const queries = (float *)args->workspace + 160; /* [3][8] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
+  {
+    const __m256 calm = _mm256_setzero_ps();
+    _mm256_storeu_ps((float *)args->workspace + 320, calm);
+  }
   /* inputs in int8 */
   quantize_3x9(args->q + 27 * b, words_q, scales_q);
   /* keys and values */
@@ -691,6 +698,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 128; /* [3][8] */
   float *const queries = (float *)args->workspace + 160; /* [3][8] */
   float *const task = (float *)args->workspace + 192; /* what tasks have */
+  {
+    const __m256 calm = _mm256_setzero_ps();
+    _mm256_storeu_ps((float *)args->workspace + 320, calm);
+  }
   attend_3of8(keys, values, task, context, queries);
 }
 

@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_INT8_PACKED_BYTES 704
-#define TINY_INT8_WORKSPACE_BYTES 1216
+#define TINY_INT8_WORKSPACE_BYTES 1344
 
 /* Packs the weights, once, into the 704 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

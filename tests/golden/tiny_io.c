@@ -13,7 +13,7 @@
  *   numbers   inputs and y in f16;
  *             sums in float32;
  *             error at most 0.001 for scores up to 16
- *   cost      128 flops; 384 bytes packed, 768 bytes of workspace
+ *   cost      128 flops; 384 bytes packed, 896 bytes of workspace
  *   registers sums and operands of a K step take at most 6 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -207,9 +207,11 @@ static NOINLINE void key_query_3x2of8_k3(const float *a, const float *b, const f
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) _mm256_storeu_ps(c + 8 * r, acc_c0[r]);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
-  const __m256 most = _mm256_set1_ps(127.0f);
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
+  const __m256 most = _mm256_set1_ps(128.0f);
   const __m256 top = _mm256_min_ps(most, x);
   const __m256 n = _mm256_round_ps(top, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 r = _mm256_sub_ps(top, n);
@@ -231,16 +233,14 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256i scaled_bits = _mm256_castps_si256(p0);
   const __m256i scaled_sum = _mm256_add_epi32(scaled_bits, scaled_exponent);
   const __m256 scaled = _mm256_castsi256_ps(scaled_sum);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
   const __m256 result = _mm256_andnot_ps(tiny, scaled);
   return result;
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_2x2of8(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 8 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
@@ -287,7 +287,7 @@ static NOINLINE void context_3x2of8_k2_final(const float *v, const float *p, flo
 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x2of8(const float *k, const float *q, float *stats) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -305,8 +305,8 @@ static NOINLINE void scores_maximum_1x2of8(const float *k, const float *q, float
 
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_2x2of8(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -334,26 +334,25 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of8(k + 3 * key, q, stats);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
     const __m256 good_c0 = _mm256_cmp_ps(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 40);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 40, m_c0);
     const __m256 late_c0 = _mm256_andnot_ps(good_c0, m_c0);
     _mm256_storeu_ps(stats + 48, late_c0);
   }
   scores_again_2x2of8(k, q, stats, p);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 8);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 24, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -368,8 +367,12 @@ static NOINLINE void attend_2of8(const float *xt, const float *packed, const flo
   key_query_3x2of8_k3(packed, xt, packed + 16, scratch);
   scores_first_2x2of8(keys, scratch, scratch + 48, scratch + 32);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 48);
+    _mm256_storeu_ps(scratch + 88, first_negmax_c0);
+  }
+  {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 56);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(scratch + 72, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -380,7 +383,7 @@ static NOINLINE void attend_2of8(const float *xt, const float *packed, const flo
     const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 56);
     const __m256 test1_c0 = _mm256_loadu_ps(scratch + 64);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-    const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 below1_c0 = _mm256_cmp_ps(both1_c0, most1_c0, _CMP_LT_OQ);
     const int good1_c0 = _mm256_movemask_ps(below1_c0) == 0xFF;
     if (!good1_c0) {
@@ -423,6 +426,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const context = (float *)args->workspace + 32; /* [3][8] a group */
   float *const wide_q = (float *)args->workspace + 64; /* [2][3] */
   float *const task = (float *)args->workspace + 80; /* what tasks have */
+  {
+    const __m256 calm = _mm256_setzero_ps();
+    _mm256_storeu_ps((float *)args->workspace + 208, calm);
+  }
   /* inputs in float32 */
   widen_6((const uint16_t *)args->q + 6 * b, wide_q);
   /* transpose */
@@ -457,6 +464,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace + 32; /* [3][8] a group */
   float *const wide_q = (float *)args->workspace + 64; /* [2][3] */
   float *const task = (float *)args->workspace + 80; /* what tasks have */
+  {
+    const __m256 calm = _mm256_setzero_ps();
+    _mm256_storeu_ps((float *)args->workspace + 208, calm);
+  }
   attend_2of8(xt, head, wide_q, wide_q, task, context);
 }
 

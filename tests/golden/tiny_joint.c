@@ -12,7 +12,7 @@
  *             attend    1 x 3 of 16 queries
  *                       scores 2x3 k3 | context 1 of 3x3 k3
  *             output    tiles 3x4, k3
- *   cost      360 flops; 640 bytes packed, 1,344 bytes of workspace
+ *   cost      360 flops; 640 bytes packed, 1,536 bytes of workspace
  *   registers sums and operands of a K step take at most 6 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -221,8 +221,10 @@ static NOINLINE void queries_lanes_3of16(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m256 magic = _mm256_set1_ps(786432.0f);
   const __m256 shifted = _mm256_add_ps(x, magic);
   const __m256 n = _mm256_sub_ps(shifted, magic);
@@ -234,19 +236,17 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 p1 = _mm256_fmadd_ps(p2, r, c1);
   const __m256 less_1 = _mm256_mul_ps(p1, r);
   const __m256 root = _mm512_castps512_ps256(root16(_mm512_castps256_ps512(shifted)));
-  const __m256 power = _mm256_scalef_ps(root, n);
-  const __m256 scaled = _mm256_fmadd_ps(less_1, power, power);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __mmask8 tiny = _mm256_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m256 result = _mm256_maskz_mov_ps((__mmask8)~tiny, scaled);
+  const __m256 power = _mm256_fmadd_ps(less_1, root, root);
+  const __m256 result = _mm256_maskz_scalef_ps((__mmask8)~tiny, power, n);
   return result;
 }
 
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 s_c0[2], sum_c0[2];
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
     const __m256 a_r0 = _mm256_set1_ps(k[i]);
@@ -258,21 +258,22 @@ static NOINLINE void scores_first_masked_2x3of16(const float *k, const float *q,
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 max_c0_2_0 = _mm256_max_ps(s_r0_c0, s_r1_c0);
+  const __m256 max_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_2_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, max_c0_2_0);
-  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, max_c0_2_0);
-  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, sum_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], max_c0_2_0);
+    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
+    sum_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
+  }
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   _mm256_storeu_ps(stats + 16, sum_c0_2_0);
 }
 
@@ -296,14 +297,167 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
   const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 sum_r0_c0 = exp2_8(s_r0_c0);
+  const __m256 far_r0_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r0_c0 = _mm256_max_ps(far_r0_c0, s_r0_c0);
+  const __m256 sum_r0_c0 = exp2_8(near_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 sum_r1_c0 = exp2_8(s_r1_c0);
+  const __m256 far_r1_c0 = _mm256_set1_ps(-1000.0f);
+  const __m256 near_r1_c0 = _mm256_max_ps(far_r1_c0, s_r1_c0);
+  const __m256 sum_r1_c0 = exp2_8(near_r1_c0);
   _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
   _mm256_storeu_ps(stats + 16, sum_c0);
+}
+
+/* What was summed so far becomes smaller where the maximum rises. */
+static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
+    ptrdiff_t o_rows) {
+  const __m256 lift_c0 = _mm256_loadu_ps(stats + 128);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 two_c0 = _mm256_set1_ps(0.5f);
+  const __m256 share_c0 = _mm256_mul_ps(lift_c0, two_c0);
+  const __m256 half_c0 = _mm256_roundscale_ps(share_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256 fall_first_c0 = _mm256_sub_ps(none_c0, half_c0);
+  const __m256 first_c0 = exp2_8(fall_first_c0);
+  const __m256 rest_c0 = _mm256_sub_ps(lift_c0, half_c0);
+  const __m256 fall_second_c0 = _mm256_sub_ps(none_c0, rest_c0);
+  const __m256 second_c0 = exp2_8(fall_second_c0);
+  const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 partly_sum_c0 = _mm256_mul_ps(sum_c0, first_c0);
+  const __m256 scaled_sum_c0 = _mm256_mul_ps(partly_sum_c0, second_c0);
+  _mm256_storeu_ps(stats + 16, scaled_sum_c0);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
+  _mm256_storeu_ps(stats, minus_m_c0);
+  const __m256 limit_c0 = _mm256_set1_ps(200.0f);
+  const __m256 most_c0 = _mm256_min_ps(limit_c0, lift_c0);
+  const __m256 range_c0 = _mm256_set1_ps(126.0f);
+  const __m256 log_c0 = _mm256_sub_ps(most_c0, range_c0);
+  const __m256 least_c0 = exp2_8(log_c0);
+  for (ptrdiff_t row = 0; row < o_rows; ++row) {
+    const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
+    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
+    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_c0, _CMP_LT_OQ);
+    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
+    const __m256 partly_c0 = _mm256_mul_ps(large_c0, first_c0);
+    const __m256 scaled_c0 = _mm256_mul_ps(partly_c0, second_c0);
+    _mm256_storeu_ps(o + 16 * row, scaled_c0);
+  }
+  for (ptrdiff_t row = 0; row < p_rows; ++row) {
+    const __m256 value_c0 = _mm256_loadu_ps(p + 16 * row);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
+    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
+    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_c0, _CMP_LT_OQ);
+    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
+    const __m256 partly_c0 = _mm256_mul_ps(large_c0, first_c0);
+    const __m256 scaled_c0 = _mm256_mul_ps(partly_c0, second_c0);
+    _mm256_storeu_ps(p + 16 * row, scaled_c0);
+  }
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_2x3of16(const float *k, const float *q, float *stats, float *p,
+    float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+  }
+  const __m256 top_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
+  const __m256 far_c0 = _mm256_set1_ps(100.5f);
+  const __mmask8 below_c0 = _mm256_cmp_ps_mask(top_c0_2_0, far_c0, _CMP_LT_OQ);
+  const __m256 margin_c0 = _mm256_set1_ps(5.0f);
+  const __m256 room_c0 = _mm256_add_ps(top_c0_2_0, margin_c0);
+  const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFF;
+  if (!low_c0) {
+    _mm256_storeu_ps(stats + 128, lift_c0);
+    rescale_3of16(p_first, o, stats, p_rows, o_rows);
+  }
+  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, lift_c0);
+  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
+  _mm256_storeu_ps(p, sum_r0_c0);
+  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, lift_c0);
+  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
+  _mm256_storeu_ps(p + 16, sum_r1_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
+  _mm256_storeu_ps(stats + 16, sum_c0);
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
+    float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  __m256 s_c0[2], sum_r_c0[2];
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
+  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
+    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
+    const __m256 a_r0 = _mm256_set1_ps(k[i]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+  }
+  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
+  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
+  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
+  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
+  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
+  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
+  const __m256 far_c0 = _mm256_set1_ps(100.5f);
+  const __mmask8 below_c0 = _mm256_cmp_ps_mask(top_c0_2_0, far_c0, _CMP_LT_OQ);
+  const __m256 margin_c0 = _mm256_set1_ps(5.0f);
+  const __m256 room_c0 = _mm256_add_ps(top_c0_2_0, margin_c0);
+  const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFF;
+  if (!low_c0) {
+    _mm256_storeu_ps(stats + 128, lift_c0);
+    rescale_3of16(p_first, o, stats, p_rows, o_rows);
+  }
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], lift_c0);
+    const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_r_c0, x_c0);
+    sum_r_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_r_c0[r]);
+  }
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r_c0[0], sum_r_c0[1]);
+  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
+  _mm256_storeu_ps(stats + 16, sum_c0);
+}
+
+/* Scores of a block of keys, whose maximum may rise. */
+static NOINLINE void steady_3of16(const float *q, const float *k, float *p, float *stats, float *o,
+    float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound,
+    ptrdiff_t stop) {
+  const __m256 before_c0 = _mm256_loadu_ps(stats + 112);
+  _mm256_storeu_ps(stats + 16, before_c0);
+  const __m512 on = _mm512_set1_ps(INFINITY);
+  _mm512_storeu_ps(steady, on);
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_steady_2x3of16(k + 32 * start + 32 * tile, q, stats,
+        p + 32 * start + 32 * tile - 32 * from, p, o, 2 * start + 2 * tile - 2 * from, o_rows);
+  }
+  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
+    scores_steady_masked_2x3of16(k + 32 * bound + 32 * tile, q, stats,
+        p + 32 * bound + 32 * tile - 32 * from, 2 * bound + 2 * tile, p, o,
+        2 * bound + 2 * tile - 2 * from, o_rows);
+  }
 }
 
 /* 3 rows of O^T, divided by the sum. */
@@ -332,7 +486,7 @@ static NOINLINE void context_3x3of16_k4_final(const float *v, const float *p, fl
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_masked_1x3of16(const float *k, const float *q, float *stats,
     ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -356,8 +510,9 @@ static NOINLINE void scores_maximum_masked_1x3of16(const float *k, const float *
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
-  __m256 acc_r0_c0 = _mm256_setzero_ps();
-  __m256 acc_r1_c0 = _mm256_setzero_ps();
+  __m256 s_c0[2], sum_c0[2];
+  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
+  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
@@ -371,26 +526,28 @@ static NOINLINE void scores_again_masked_2x3of16(const float *k, const float *q,
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  const __m256 x_r0_c0 = _mm256_sub_ps(s_r0_c0, m_c0);
-  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(s_r1_c0, m_c0);
-  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, sum_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], m_c0);
+    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
+    sum_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
+  }
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   _mm256_storeu_ps(stats + 16, sum_c0_2_0);
 }
 
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
 static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const float *q, float *stats,
-    float *p, ptrdiff_t key) {
+    float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  __m256 s_c0[2], sum_r_c0[2];
   const __m256 whole_acc_r0_c0 = _mm256_loadu_ps(stats);
   const __m256 late_acc_r0_c0 = _mm256_loadu_ps(stats + 96);
   __m256 acc_r0_c0 = _mm256_sub_ps(whole_acc_r0_c0, late_acc_r0_c0);
@@ -410,18 +567,33 @@ static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const floa
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
+  const __m256 top_late_c0 = _mm256_loadu_ps(stats + 96);
+  const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, top_late_c0);
+  const __m256 far_c0 = _mm256_set1_ps(100.5f);
+  const __mmask8 below_c0 = _mm256_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
+  const __m256 margin_c0 = _mm256_set1_ps(5.0f);
+  const __m256 room_c0 = _mm256_add_ps(above_c0, margin_c0);
+  const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
+  const int low_c0 = below_c0 == 0xFF;
+  if (!low_c0) {
+    _mm256_storeu_ps(stats + 128, lift_c0);
+    rescale_3of16(p_first, o, stats, p_rows, o_rows);
+  }
   const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
-  const __m256 x_r0_c0 = _mm256_add_ps(s_r0_c0, late_c0);
-  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 x_r1_c0 = _mm256_add_ps(s_r1_c0, late_c0);
-  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, sum_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 late_r_c0 = _mm256_add_ps(s_c0[r], late_c0);
+    const __m256 x_c0 = _mm256_sub_ps(late_r_c0, lift_c0);
+    const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
+    const __m256 near_c0 = _mm256_max_ps(far_r_c0, x_c0);
+    sum_r_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_r_c0[r]);
+  }
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r_c0[0], sum_r_c0[1]);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
   const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
   _mm256_storeu_ps(stats + 16, sum_c0);
@@ -456,30 +628,29 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 4; ++key) {
     scores_maximum_masked_1x3of16(k + 16 * key, q, stats, key);
   }
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 80, m_c0);
     const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
     const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
     _mm256_storeu_ps(stats + 96, later_c0);
   }
   scores_again_masked_2x3of16(k, q, stats, p, 0);
-  scores_next_again_masked_2x3of16(k + 32, q, stats, p + 32, 2);
+  scores_next_again_masked_2x3of16(k + 32, q, stats, p + 32, 2, p, o, 2, 0);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 48, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -503,10 +674,35 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
     _mm256_storeu_ps(scratch + 176, last2_c0);
   }
   scores_first_masked_2x3of16(keys, scratch, scratch + 112, scratch + 48, 0);
-  scores_masked_2x3of16(keys + 32, scratch, scratch + 112, scratch + 80, 2);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 112);
+    _mm256_storeu_ps(scratch + 192, first_negmax_c0);
+  }
+  {
+    const __m256 sum_before_c0 = _mm256_loadu_ps(scratch + 128);
+    _mm256_storeu_ps(scratch + 224, sum_before_c0);
+  }
+  {
+    const __m256 steady = _mm256_loadu_ps(scratch + 256);
+    const __m256 off = _mm256_setzero_ps();
+    const __mmask8 on = _mm256_cmp_ps_mask(off, steady, _CMP_LT_OQ);
+    const int all_on = on == 0xFF;
+    if (!all_on) {
+      scores_masked_2x3of16(keys + 32, scratch, scratch + 112, scratch + 80, 2);
+    }
+    const __m256 so_far_c0 = _mm256_loadu_ps(scratch + 128);
+    const __m256 mode_c0 = _mm256_loadu_ps(scratch + 256);
+    const __m256 known_c0 = _mm256_add_ps(so_far_c0, mode_c0);
+    const __m256 most_c0 = _mm256_set1_ps(1.2676506e+30f);
+    const __mmask8 calm_c0 = _mm256_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
+    const int good_c0 = calm_c0 == 0xFF;
+    if (!good_c0) {
+      steady_3of16(scratch, keys, scratch + 48, scratch + 112, o, scratch + 256, 0, 0, 1, 1, 2);
+    }
+  }
+  {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 128);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(scratch + 160, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -517,7 +713,7 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
     const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 128);
     const __m256 test1_c0 = _mm256_loadu_ps(scratch + 144);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-    const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
     const int good1_c0 = below1_c0 == 0xFF;
     if (!good1_c0) {
@@ -530,7 +726,7 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
         const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 128);
         const __m256 test2_c0 = _mm256_loadu_ps(scratch + 144);
         const __m256 both2_c0 = _mm256_add_ps(sum2_c0, test2_c0);
-        const __m256 most2_c0 = _mm256_set1_ps(4.2949673e+09f);
+        const __m256 most2_c0 = _mm256_set1_ps(1.329228e+36f);
         const __mmask8 below2_c0 = _mm256_cmp_ps_mask(both2_c0, most2_c0, _CMP_LT_OQ);
         const int good2_c0 = below2_c0 == 0xFF;
         if (!good2_c0) {
@@ -573,6 +769,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const context = (float *)args->workspace; /* [3][16] a group */
   float *const qkv = (float *)args->workspace + 48; /* [4][16] */
   float *const task = (float *)args->workspace + 112; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 368, calm);
+  }
   /* keys and values */
   project_qkv_3(args->q + 12 * b, head, qkv, head + 64);
   clear_values(qkv + 6);
@@ -601,6 +801,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [3][16] a group */
   float *const qkv = (float *)args->workspace + 48; /* [4][16] */
   float *const task = (float *)args->workspace + 112; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 368, calm);
+  }
   attend_3of16(qkv + 3, qkv + 6, task, context, qkv);
 }
 
@@ -612,8 +816,10 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x3of16_4(wo, bo, context, args->y);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);
@@ -625,11 +831,9 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
   const __m512 less_1 = _mm512_mul_ps(p1, r);
   const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
 }
 

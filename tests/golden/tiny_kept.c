@@ -305,7 +305,7 @@ static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrd
     const ptrdiff_t key = first + 8 * tile < 1 ? first + 8 * tile : 1;
     {
       __m256 acc_h0[8];
-      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_h0[r] = _mm256_setzero_ps();
+      UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) acc_h0[r] = _mm256_set1_ps(8.67361738e-19f);
       {
         const __m256 query_h0 = _mm256_maskload_ps(q, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0));
         UNROLL(8) for (ptrdiff_t r = 0; r < 8; ++r) {
@@ -343,9 +343,11 @@ static NOINLINE void step_scores(const float *q, const int8_t *k, float *p, ptrd
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
-  const __m256 most = _mm256_set1_ps(127.0f);
+  const __m256 lowest = _mm256_set1_ps(-100.0f);
+  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
+  const __m256 most = _mm256_set1_ps(128.0f);
   const __m256 top = _mm256_min_ps(most, x);
   const __m256 n = _mm256_round_ps(top, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 r = _mm256_sub_ps(top, n);
@@ -367,8 +369,6 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256i scaled_bits = _mm256_castps_si256(p0);
   const __m256i scaled_sum = _mm256_add_epi32(scaled_bits, scaled_exponent);
   const __m256 scaled = _mm256_castsi256_ps(scaled_sum);
-  const __m256 lowest = _mm256_set1_ps(-126.0f);
-  const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);
   const __m256 result = _mm256_andnot_ps(tiny, scaled);
   return result;
 }
@@ -405,7 +405,9 @@ static NOINLINE void step_weights(float *p, float *sums, ptrdiff_t first, ptrdif
     UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
       const __m256 score = _mm256_loadu_ps(p + first + 32 * block + 8 * i);
       const __m256 less = _mm256_sub_ps(score, most_1);
-      weight[i] = exp2_8(less);
+      const __m256 far = _mm256_set1_ps(-1000.0f);
+      const __m256 near = _mm256_max_ps(far, less);
+      weight[i] = exp2_8(near);
       _mm256_storeu_ps(p + first + 32 * block + 8 * i, weight[i]);
     }
     const __m256 sum2_0 = _mm256_add_ps(weight[0], weight[1]);
@@ -459,10 +461,10 @@ static NOINLINE void step_context(const int8_t *v, const float *p, const float *
   }
   {
     const __m256 sum = _mm256_loadu_ps(sums);
-    const __m256 one = _mm256_set1_ps(1.0f);
-    const __m256 inverse = _mm256_div_ps(one, sum);
+    const __m256 one_sum = _mm256_set1_ps(1.0f);
+    const __m256 inverse_sum = _mm256_div_ps(one_sum, sum);
     const __m256 context = _mm256_loadu_ps(o);
-    const __m256 o_final = _mm256_mul_ps(context, inverse);
+    const __m256 o_final = _mm256_mul_ps(context, inverse_sum);
     _mm256_maskstore_ps(out, _mm256_setr_epi32(-1, -1, 0, 0, 0, 0, 0, 0), o_final);
   }
 }

@@ -11,7 +11,7 @@
  *             attend    1 x 5 of 8 queries
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,360 flops; 1,280 bytes packed, 1,920 bytes of workspace
+ *   cost      3,360 flops; 1,280 bytes packed, 2,176 bytes of workspace
  *   registers sums and operands of a K step take at most 23 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -207,9 +207,11 @@ static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
-  const float32x4_t most = vdupq_n_f32(127.0f);
+  const float32x4_t lowest = vdupq_n_f32(-100.0f);
+  const uint32x4_t tiny = vcltq_f32(x, lowest);
+  const float32x4_t most = vdupq_n_f32(128.0f);
   const float32x4_t top = vminq_f32(most, x);
   const float32x4_t n = vrndnq_f32(top);
   const float32x4_t r = vsubq_f32(top, n);
@@ -231,8 +233,6 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   const int32x4_t scaled_bits = vreinterpretq_s32_f32(p0);
   const int32x4_t scaled_sum = vaddq_s32(scaled_bits, scaled_exponent);
   const float32x4_t scaled = vreinterpretq_f32_s32(scaled_sum);
-  const float32x4_t lowest = vdupq_n_f32(-126.0f);
-  const uint32x4_t tiny = vcltq_f32(x, lowest);
   const float32x4_t result = vbslq_f32(tiny, vdupq_n_f32(0.0f), scaled);
   return result;
 }
@@ -240,7 +240,10 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
   float32x4_t acc[5][2], a_k0[5], max_8_0[2], sum[4][2];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc[r][0] = acc[r][1] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vdupq_n_f32(8.67361738e-19f);
+    acc[r][1] = vdupq_n_f32(8.67361738e-19f);
+  }
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) a_k0[r] = vld1q_f32(k + 12 * r);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const float32x4_t b_c0 = vld1q_f32(q + 8 * i);
@@ -306,7 +309,8 @@ static NOINLINE void context_4x5of8_k5_final(const float *v, const float *p, flo
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float *stats) {
   float32x4_t acc_r0[2];
-  acc_r0[0] = acc_r0[1] = vdupq_n_f32(0.0f);
+  acc_r0[0] = vdupq_n_f32(8.67361738e-19f);
+  acc_r0[1] = vdupq_n_f32(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const float32x4_t b_c0 = vld1q_f32(q);
     const float32x4_t b_c1 = vld1q_f32(q + 4);
@@ -329,7 +333,10 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
   float32x4_t acc[5][2], m[2], sum[4][2];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc[r][0] = acc[r][1] = vdupq_n_f32(0.0f);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    acc[r][0] = vdupq_n_f32(8.67361738e-19f);
+    acc[r][1] = vdupq_n_f32(8.67361738e-19f);
+  }
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const float32x4_t b_c0 = vld1q_f32(q);
     const float32x4_t b_c1 = vld1q_f32(q + 4);
@@ -369,30 +376,27 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c0 = vld1q_f32(stats);
-    vst1q_f32(stats + 40, kept_c0);
     vst1q_f32(stats, none_c0);
     const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
-    const float32x4_t kept_c1 = vld1q_f32(stats + 4);
-    vst1q_f32(stats + 44, kept_c1);
     vst1q_f32(stats + 4, none_c1);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 12 * key, q, stats);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t most = vdupq_n_f32(4.2949673e+09f);
+    const float32x4_t most = vdupq_n_f32(1.329228e+36f);
     const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
     const uint32x4_t good = vcltq_f32(sum, most);
     const float32x4_t kept = vld1q_f32(stats + 4 * c + 40);
     const float32x4_t negmax = vld1q_f32(stats + 4 * c);
     const float32x4_t m = vbslq_f32(good, kept, negmax);
     vst1q_f32(stats + 4 * c, m);
+    vst1q_f32(stats + 4 * c + 40, m);
     const float32x4_t late = vbslq_f32(good, vdupq_n_f32(0.0f), m);
     vst1q_f32(stats + 4 * c + 48, late);
   }
   scores_again_5x5of8(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t sum = vld1q_f32(stats + 4 * c + 8);
+    const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t inverse = vdivq_f32(one, sum);
     vst1q_f32(stats + 4 * c + 24, inverse);
     const float32x4_t test_zero = vdupq_n_f32(0.0f);
@@ -406,9 +410,15 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
     const float *queries) {
   queries_lanes_5of8(queries, scratch);
   scores_first_5x5of8(keys, scratch, scratch + 80, scratch + 32);
+  {
+    const float32x4_t first_negmax_c0 = vld1q_f32(scratch + 80);
+    vst1q_f32(scratch + 120, first_negmax_c0);
+    const float32x4_t first_negmax_c1 = vld1q_f32(scratch + 84);
+    vst1q_f32(scratch + 124, first_negmax_c1);
+  }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t sum = vld1q_f32(scratch + 4 * c + 88);
+    const float32x4_t one = vdupq_n_f32(1.0f);
     const float32x4_t inverse = vdivq_f32(one, sum);
     vst1q_f32(scratch + 4 * c + 104, inverse);
     const float32x4_t test_zero = vdupq_n_f32(0.0f);
@@ -423,7 +433,7 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
       const float32x4_t sum1 = vld1q_f32(scratch + 4 * c + 88);
       const float32x4_t test1 = vld1q_f32(scratch + 4 * c + 96);
       both1[c] = vaddq_f32(sum1, test1);
-      const float32x4_t most1 = vdupq_n_f32(4.2949673e+09f);
+      const float32x4_t most1 = vdupq_n_f32(1.329228e+36f);
       below1[c] = vcltq_f32(both1[c], most1);
       good1[c] = vminvq_u32(below1[c]) != 0;
     }
@@ -479,7 +489,11 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const float *const bo = (const float *)args->packed + 304; /* [8], bias */
   float *const context = (float *)args->workspace; /* [8][8] a group */
   float *const qkv = (float *)args->workspace + 64; /* [5][12], 64 apart */
-  float *const task = (float *)args->workspace + 192; /* what tasks have, 144 apart */
+  float *const task = (float *)args->workspace + 192; /* what tasks have, 176 apart */
+  {
+    const float32x4_t calm = vdupq_n_f32(0.0f);
+    vst1q_f32((float *)args->workspace + 352, calm);
+  }
   for (ptrdiff_t hb = 0; hb < 2; ++hb) {
     /* keys and values */
     project_qkv_5(args->q + 40 * b, head + 112 * hb, qkv, head + 112 * hb + 96);
@@ -504,8 +518,12 @@ static void task_keys_values(const mhagen_args *args, int index) {
 static void task_attend(const mhagen_args *args, int index) {
   float *const context = (float *)args->workspace; /* [8][8] a group */
   float *const qkv = (float *)args->workspace + 64; /* [5][12], 64 apart */
-  float *const task = (float *)args->workspace + 192; /* what tasks have, 144 apart */
-  attend_5of8(qkv + 64 * index + 4, qkv + 64 * index + 8, task + 144 * index, context + 32 * index,
+  float *const task = (float *)args->workspace + 192; /* what tasks have, 176 apart */
+  {
+    const float32x4_t calm = vdupq_n_f32(0.0f);
+    vst1q_f32((float *)args->workspace + 176 * index + 352, calm);
+  }
+  attend_5of8(qkv + 64 * index + 4, qkv + 64 * index + 8, task + 176 * index, context + 32 * index,
       qkv + 64 * index);
 }
 

@@ -33,7 +33,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_NEON_PACKED_BYTES 1280
-#define TINY_NEON_WORKSPACE_BYTES 1920
+#define TINY_NEON_WORKSPACE_BYTES 2176
 
 /* Packs the weights, once, into the 1280 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

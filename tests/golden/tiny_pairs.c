@@ -13,7 +13,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      1,104 flops; 896 bytes packed, 2,496 bytes of workspace
+ *   cost      1,104 flops; 896 bytes packed, 2,688 bytes of workspace
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -358,6 +358,7 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, whole_top_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
+  const __m256 floor_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(whole_top_c0, minus_scale_c0, offset_c0);
@@ -366,7 +367,9 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
   _mm256_storeu_ps(stats + 96, start_c0);
   const __m256 x_low_r0_c0 = _mm256_fmadd_ps(s_c0[0], scale_c0, start_c0);
   const __m256 x_high_r0_c0 = _mm256_fmadd_ps(s_c0[1], scale_c0, start_c0);
-  const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
+  const __m256 seen_low_r0_c0 = _mm256_max_ps(floor_c0, x_low_r0_c0);
+  const __m256 seen_high_r0_c0 = _mm256_max_ps(floor_c0, x_high_r0_c0);
+  const __m256 pair_r0_c0 = powers_8(seen_low_r0_c0, seen_high_r0_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
   const __m256 start_r0_c0 = _mm256_setzero_ps();
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
@@ -374,15 +377,19 @@ static NOINLINE void scores_first_masked_5x3of16(const bf16_pair *k, const bf16_
       (__m256bh)ones_r0_c0);
   const __m256 x_low_r1_c0 = _mm256_fmadd_ps(s_c0[2], scale_c0, start_c0);
   const __m256 x_high_r1_c0 = _mm256_fmadd_ps(s_c0[3], scale_c0, start_c0);
-  const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, x_high_r1_c0);
+  const __m256 seen_low_r1_c0 = _mm256_max_ps(floor_c0, x_low_r1_c0);
+  const __m256 seen_high_r1_c0 = _mm256_max_ps(floor_c0, x_high_r1_c0);
+  const __m256 pair_r1_c0 = powers_8(seen_low_r1_c0, seen_high_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
   const __m256 start_r1_c0 = _mm256_setzero_ps();
   const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
   const __m256 sum_r1_c0 = _mm256_dpbf16_ps(start_r1_c0, (__m256bh)pair_r1_c0,
       (__m256bh)ones_r1_c0);
   const __m256 x_low_r2_c0 = _mm256_fmadd_ps(s_c0[4], scale_c0, start_c0);
-  const __m256 none_r2_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 pair_r2_c0 = powers_8(x_low_r2_c0, none_r2_c0);
+  const __m256 none_r2_c0 = _mm256_set1_ps(-256000.0f);
+  const __m256 seen_low_r2_c0 = _mm256_max_ps(floor_c0, x_low_r2_c0);
+  const __m256 seen_high_r2_c0 = _mm256_max_ps(floor_c0, none_r2_c0);
+  const __m256 pair_r2_c0 = powers_8(seen_low_r2_c0, seen_high_r2_c0);
   _mm256_storeu_ps(p + 32, pair_r2_c0);
   const __m256 start_r2_c0 = _mm256_setzero_ps();
   const __m256 ones_r2_c0 = _mm256_set1_ps(1.00193787f);
@@ -472,6 +479,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
   const __m256 scale_c0 = _mm256_set1_ps(256.0f);
+  const __m256 floor_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 none_c0 = _mm256_setzero_ps();
   const __m256 minus_c0 = _mm256_sub_ps(none_c0, m_c0);
   const __m256 size_c0 = _mm256_max_ps(m_c0, minus_c0);
@@ -491,7 +499,9 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, offset_c0);
   const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
   const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
-  const __m256 pair_r0_c0 = powers_8(x_low_r0_c0, x_high_r0_c0);
+  const __m256 seen_low_r0_c0 = _mm256_max_ps(floor_c0, x_low_r0_c0);
+  const __m256 seen_high_r0_c0 = _mm256_max_ps(floor_c0, x_high_r0_c0);
+  const __m256 pair_r0_c0 = powers_8(seen_low_r0_c0, seen_high_r0_c0);
   _mm256_storeu_ps(p, pair_r0_c0);
   const __m256 start_r0_c0 = _mm256_setzero_ps();
   const __m256 ones_r0_c0 = _mm256_set1_ps(1.00193787f);
@@ -505,7 +515,9 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 far_high_r1_c0 = _mm256_fmadd_ps(less_high_r1_c0, scale_c0, offset_c0);
   const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
   const __m256 x_high_r1_c0 = _mm256_mask_blend_ps(small_c0, far_high_r1_c0, near_high_r1_c0);
-  const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, x_high_r1_c0);
+  const __m256 seen_low_r1_c0 = _mm256_max_ps(floor_c0, x_low_r1_c0);
+  const __m256 seen_high_r1_c0 = _mm256_max_ps(floor_c0, x_high_r1_c0);
+  const __m256 pair_r1_c0 = powers_8(seen_low_r1_c0, seen_high_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
   const __m256 start_r1_c0 = _mm256_setzero_ps();
   const __m256 ones_r1_c0 = _mm256_set1_ps(1.00193787f);
@@ -515,8 +527,10 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 less_low_r2_c0 = _mm256_sub_ps(s_c0[4], m_c0);
   const __m256 far_low_r2_c0 = _mm256_fmadd_ps(less_low_r2_c0, scale_c0, offset_c0);
   const __m256 x_low_r2_c0 = _mm256_mask_blend_ps(small_c0, far_low_r2_c0, near_low_r2_c0);
-  const __m256 none_r2_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 pair_r2_c0 = powers_8(x_low_r2_c0, none_r2_c0);
+  const __m256 none_r2_c0 = _mm256_set1_ps(-256000.0f);
+  const __m256 seen_low_r2_c0 = _mm256_max_ps(floor_c0, x_low_r2_c0);
+  const __m256 seen_high_r2_c0 = _mm256_max_ps(floor_c0, none_r2_c0);
+  const __m256 pair_r2_c0 = powers_8(seen_low_r2_c0, seen_high_r2_c0);
   _mm256_storeu_ps(p + 32, pair_r2_c0);
   const __m256 start_r2_c0 = _mm256_setzero_ps();
   const __m256 ones_r2_c0 = _mm256_set1_ps(1.00193787f);
@@ -567,24 +581,23 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 80, m_c0);
   }
   scores_again_masked_5x3of16(k, q, stats, p, 0);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 48, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -611,8 +624,12 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
     scaled_queries_2x3of16(scratch + 32 * head);
     scores_first_masked_5x3of16(keys + head, scratch + 32 * head, scratch + 112, scratch + 64, 0);
     {
-      const __m256 one_c0 = _mm256_set1_ps(1.0f);
+      const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 112);
+      _mm256_storeu_ps(scratch + 192, first_negmax_c0);
+    }
+    {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 128);
+      const __m256 one_c0 = _mm256_set1_ps(1.0f);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
       _mm256_storeu_ps(scratch + 160, inverse_c0);
       const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -623,7 +640,7 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
       const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 128);
       const __m256 test1_c0 = _mm256_loadu_ps(scratch + 144);
       const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-      const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+      const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
@@ -633,7 +650,7 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
           const __m256 sum2_c0 = _mm256_loadu_ps(scratch + 128);
           const __m256 test2_c0 = _mm256_loadu_ps(scratch + 144);
           const __m256 both2_c0 = _mm256_add_ps(sum2_c0, test2_c0);
-          const __m256 most2_c0 = _mm256_set1_ps(4.2949673e+09f);
+          const __m256 most2_c0 = _mm256_set1_ps(1.329228e+36f);
           const __mmask8 below2_c0 = _mm256_cmp_ps_mask(both2_c0, most2_c0, _CMP_LT_OQ);
           const int good2_c0 = below2_c0 == 0xFF;
           if (!good2_c0) {
@@ -683,6 +700,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const keys = (float *)args->workspace + 240; /* [5][8] */
   float *const values = (float *)args->workspace + 288; /* [3][16] */
   float *const task = (float *)args->workspace + 336; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 592, calm);
+  }
   /* inputs in pairs */
   narrow_3x5(args->q + 15 * b, pairs_q);
   narrow_5x5(args->k + 25 * b, pairs_k);
@@ -743,6 +764,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const keys = (float *)args->workspace + 240; /* [5][8] */
   float *const values = (float *)args->workspace + 288; /* [3][16] */
   float *const task = (float *)args->workspace + 336; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 592, calm);
+  }
   attend_3of16(xt, head, keys, values, task, context);
 }
 
@@ -754,8 +779,10 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x3of16_5(wo, bo, context, args->y);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);
@@ -767,11 +794,9 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
   const __m512 less_1 = _mm512_mul_ps(p1, r);
   const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
 }
 

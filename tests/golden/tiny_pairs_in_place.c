@@ -13,7 +13,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      168 flops; 960 bytes packed, 1,600 bytes of workspace
+ *   cost      168 flops; 960 bytes packed, 1,792 bytes of workspace
  *   registers sums and operands of a K step take at most 6 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -381,7 +381,7 @@ static NOINLINE void scores_first_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 sum_r0_c0 = _mm256_dpbf16_ps(start_r0_c0, (__m256bh)pair_r0_c0,
       (__m256bh)ones_r0_c0);
   const __m256 x_low_r1_c0 = _mm256_fmadd_ps(acc_c0[2], scale_c0, start_c0);
-  const __m256 none_r1_c0 = _mm256_set1_ps(-INFINITY);
+  const __m256 none_r1_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, none_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
   const __m256 start_r1_c0 = _mm256_setzero_ps();
@@ -489,7 +489,7 @@ static NOINLINE void scores_again_3x2of16(const bf16_pair *k, const bf16_pair *q
   const __m256 less_low_r1_c0 = _mm256_sub_ps(acc_c0[2], m_c0);
   const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, offset_c0);
   const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
-  const __m256 none_r1_c0 = _mm256_set1_ps(-INFINITY);
+  const __m256 none_r1_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 pair_r1_c0 = powers_8(x_low_r1_c0, none_r1_c0);
   _mm256_storeu_ps(p + 16, pair_r1_c0);
   const __m256 start_r1_c0 = _mm256_setzero_ps();
@@ -505,24 +505,23 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
-    const __m256 kept_c0 = _mm256_loadu_ps(stats);
-    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
   {
-    const __m256 most_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most_c0 = _mm256_set1_ps(1.329228e+36f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __mmask8 good_c0 = _mm256_cmp_ps_mask(sum_c0, most_c0, _CMP_LT_OQ);
     const __m256 kept_c0 = _mm256_loadu_ps(stats + 80);
     const __m256 negmax_c0 = _mm256_loadu_ps(stats);
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
+    _mm256_storeu_ps(stats + 80, m_c0);
   }
   scores_again_3x2of16(k, q, stats, p);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(stats + 48, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -540,8 +539,12 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   scaled_queries_4x2of16(scratch);
   scores_first_3x2of16(keys, scratch, scratch + 96, scratch + 64);
   {
-    const __m256 one_c0 = _mm256_set1_ps(1.0f);
+    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 96);
+    _mm256_storeu_ps(scratch + 176, first_negmax_c0);
+  }
+  {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 112);
+    const __m256 one_c0 = _mm256_set1_ps(1.0f);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, sum_c0);
     _mm256_storeu_ps(scratch + 144, inverse_c0);
     const __m256 test_zero_c0 = _mm256_setzero_ps();
@@ -552,7 +555,7 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 112);
     const __m256 test1_c0 = _mm256_loadu_ps(scratch + 128);
     const __m256 both1_c0 = _mm256_add_ps(sum1_c0, test1_c0);
-    const __m256 most1_c0 = _mm256_set1_ps(4.2949673e+09f);
+    const __m256 most1_c0 = _mm256_set1_ps(1.329228e+36f);
     const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
     const int good1_c0 = below1_c0 == 0xFF;
     if (!good1_c0) {
@@ -599,6 +602,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const keys = (float *)args->workspace + 64; /* [3][16] */
   float *const values = (float *)args->workspace + 112; /* [3][16] */
   float *const task = (float *)args->workspace + 160; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 400, calm);
+  }
   /* inputs in pairs */
   narrow_2x4(args->q + 8 * b, pairs_q);
   /* transpose */
@@ -651,6 +658,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const keys = (float *)args->workspace + 64; /* [3][16] */
   float *const values = (float *)args->workspace + 112; /* [3][16] */
   float *const task = (float *)args->workspace + 160; /* what tasks have */
+  {
+    const __m512 calm = _mm512_setzero_ps();
+    _mm512_storeu_ps((float *)args->workspace + 400, calm);
+  }
   attend_2of16(xt, head, keys, values, task, context, q_cos, q_sin);
 }
 
@@ -662,8 +673,10 @@ static void task_output(const mhagen_args *args, int index) {
   output_1x2of16_4(wo, bo, context, args->y);
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
+  const __m512 lowest = _mm512_set1_ps(-100.0f);
+  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
   const __m512 magic = _mm512_set1_ps(786432.0f);
   const __m512 shifted = _mm512_add_ps(x, magic);
   const __m512 n = _mm512_sub_ps(shifted, magic);
@@ -675,11 +688,9 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 p1 = _mm512_fmadd_ps(p2, r, c1);
   const __m512 less_1 = _mm512_mul_ps(p1, r);
   const __m512 root = root16(shifted);
-  const __m512 power = _mm512_scalef_ps(root, n);
-  const __m512 scaled = _mm512_fmadd_ps(less_1, power, power);
-  const __m512 lowest = _mm512_set1_ps(-126.0f);
-  const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
-  const __m512 result = _mm512_maskz_mov_ps((__mmask16)~tiny, scaled);
+  const __m512 power = _mm512_fmadd_ps(less_1, root, root);
+  const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
 }
 

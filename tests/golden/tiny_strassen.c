@@ -10,7 +10,7 @@
  *             attend    1 x 4 queries
  *                       scores 2x4 k2 | context 1 of 2x4 k4
  *             output    tiles 4x2, k2
- *   cost      768 flops; 1,024 bytes packed, 896 bytes of workspace
+ *   cost      768 flops; 1,024 bytes packed, 1,024 bytes of workspace
  *   registers sums and operands of a K step take at most 13 of 16 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -208,9 +208,9 @@ static inline float nearest(float a) {
   return a == a ? (float)(int32_t)(bits - 0x4B400000u) : a;
 }
 
-/* a * 2^b for integer b >= -126, by the exponent bits; huge for b > 127; NaN stays NaN. */
+/* a * 2^b for integer b >= -126, by the exponent bits; infinite for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
-  if (!(b <= 127.0f)) return b > 127.0f ? 1.7e38f : b;
+  if (!(b <= 127.0f)) return b > 127.0f ? INFINITY : b;
   if (!(b >= -126.0f)) return 0.0f;
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);
@@ -309,8 +309,10 @@ static NOINLINE void queries_lanes_4(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -126 to 127, 0 below; above at least 2^126 or NaN; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
+  const float lowest = -100.0f;
+  const int tiny = x < lowest;
   const float n = nearest(x);
   const float r = x - n;
   const float c6 = 0.000155957678f;
@@ -330,8 +332,6 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float s = p1 * r + half;
   const float p0 = s + c0;
   const float scaled = scale2(p0, n);
-  const float lowest = -126.0f;
-  const int tiny = x < lowest;
   const float result = tiny ? 0.0f : scaled;
   return result;
 }
@@ -339,8 +339,8 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_2x4(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[4], acc_r1[4], max_2_0[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 8.67361738e-19f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 8.67361738e-19f;
   UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
@@ -392,6 +392,119 @@ static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, fl
   }
 }
 
+/* What was summed so far becomes smaller where the maximum rises. */
+static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
+    ptrdiff_t o_rows) {
+  float first[4], second[4], least[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float lift = stats[c + 32];
+    const float none = 0.0f;
+    const float two = 0.5f;
+    const float share = lift * two;
+    const float half = nearest(share);
+    const float fall_first = none - half;
+    first[c] = exp2_1(fall_first);
+    const float rest = lift - half;
+    const float fall_second = none - rest;
+    second[c] = exp2_1(fall_second);
+    const float sum = stats[c + 4];
+    const float partly_sum = sum * first[c];
+    const float scaled_sum = partly_sum * second[c];
+    stats[c + 4] = scaled_sum;
+    const float negmax = stats[c];
+    const float minus_m = negmax - lift;
+    stats[c] = minus_m;
+    const float limit = 200.0f;
+    const float most = limit < lift ? limit : lift;
+    const float range = 126.0f;
+    const float log = most - range;
+    least[c] = exp2_1(log);
+  }
+  for (ptrdiff_t row = 0; row < o_rows; ++row) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float value = o[4 * row + c];
+      const float zero = 0.0f;
+      const float minus = zero - value;
+      const float size = minus > value ? minus : value;
+      const int small = size < least[c];
+      const float large = small ? 0.0f : value;
+      const float partly = large * first[c];
+      const float scaled = partly * second[c];
+      o[4 * row + c] = scaled;
+    }
+  }
+  for (ptrdiff_t row = 0; row < p_rows; ++row) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float value = p[4 * row + c];
+      const float zero = 0.0f;
+      const float minus = zero - value;
+      const float size = minus > value ? minus : value;
+      const int small = size < least[c];
+      const float large = small ? 0.0f : value;
+      const float partly = large * first[c];
+      const float scaled = partly * second[c];
+      p[4 * row + c] = scaled;
+    }
+  }
+}
+
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *stats, float *p,
+    float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  float acc_r0[4], acc_r1[4], lift[4];
+  int low[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
+  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
+    float b[4];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
+    const float a_r0 = k[i];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
+    const float a_r1 = k[i + 2];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
+    const float far = 100.5f;
+    const int below = top_2_0 < far;
+    const float margin = 5.0f;
+    const float room = top_2_0 + margin;
+    lift[c] = below ? 0.0f : room;
+    low[c] = below;
+  }
+  if (!(low[0] & low[1] & low[2] & low[3])) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[c + 32] = lift[c];
+    rescale_4(p_first, o, stats, p_rows, o_rows);
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float x_r0 = acc_r0[c] - lift[c];
+    const float sum_r0 = exp2_1(x_r0);
+    p[c] = sum_r0;
+    const float x_r1 = acc_r1[c] - lift[c];
+    const float sum_r1 = exp2_1(x_r1);
+    p[c + 4] = sum_r1;
+    const float sum_2_0 = sum_r0 + sum_r1;
+    const float old_sum = stats[c + 4];
+    const float sum = old_sum + sum_2_0;
+    stats[c + 4] = sum;
+  }
+}
+
+/* Scores of a block of keys, whose maximum may rise. */
+static NOINLINE void steady_4(const float *q, const float *k, float *p, float *stats, float *o,
+    float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float before = stats[c + 28];
+    stats[c + 4] = before;
+  }
+  const float on = INFINITY;
+  steady[0] = on;
+  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
+    scores_steady_2x4(k + 4 * start + 4 * tile, q, stats, p + 8 * start + 8 * tile - 8 * from, p, o,
+        2 * start + 2 * tile - 2 * from, o_rows);
+  }
+}
+
 /* 2 rows of O^T, divided by the sum. */
 static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float *stats, float *o) {
   float acc_r0[4], acc_r1[4];
@@ -422,7 +535,7 @@ static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float 
 /* Raises the maximum by the scores of some keys. */
 static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *stats) {
   float acc_r0[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 8.67361738e-19f;
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
@@ -444,8 +557,8 @@ static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *s
 /* Weights of the first keys with a known maximum. */
 static NOINLINE void scores_again_2x4(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[4], acc_r1[4], m[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 0.0f;
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 0.0f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 8.67361738e-19f;
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 8.67361738e-19f;
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
@@ -474,8 +587,10 @@ static NOINLINE void scores_again_2x4(const float *k, const float *q, float *sta
 }
 
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
-static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float *stats, float *p) {
-  float acc[2][4];
+static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float *stats, float *p,
+    float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
+  float acc[2][4], lift[4];
+  int low[4];
   UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
       const float whole_acc = stats[c];
@@ -494,11 +609,28 @@ static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float
     q += 4;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float top_2_0 = acc[0][c] > acc[1][c] ? acc[0][c] : acc[1][c];
+    const float top_late = stats[c + 24];
+    const float above = top_2_0 + top_late;
+    const float far = 100.5f;
+    const int below = above < far;
+    const float margin = 5.0f;
+    const float room = above + margin;
+    lift[c] = below ? 0.0f : room;
+    low[c] = below;
+  }
+  if (!(low[0] & low[1] & low[2] & low[3])) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[c + 32] = lift[c];
+    rescale_4(p_first, o, stats, p_rows, o_rows);
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float late = stats[c + 24];
-    const float x_r0 = acc[0][c] + late;
+    const float late_r0 = acc[0][c] + late;
+    const float x_r0 = late_r0 - lift[c];
     const float sum_r0 = exp2_1(x_r0);
     p[c] = sum_r0;
-    const float x_r1 = acc[1][c] + late;
+    const float late_r1 = acc[1][c] + late;
+    const float x_r1 = late_r1 - lift[c];
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
@@ -513,27 +645,26 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float none = INFINITY;
-    const float kept = stats[c];
-    stats[c + 20] = kept;
     stats[c] = none;
   }
   for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float most = 4.2949673e+09f;
+    const float most = 1.329228e+36f;
     const float sum = stats[c + 4];
     const int good = sum < most;
     const float kept = stats[c + 20];
     const float negmax = stats[c];
     const float m = good ? kept : negmax;
     stats[c] = m;
+    stats[c + 20] = m;
     const float late = good ? 0.0f : m;
     stats[c + 24] = late;
   }
   scores_again_2x4(k, q, stats, p);
-  scores_next_again_2x4(k + 4, q, stats, p + 8);
+  scores_next_again_2x4(k + 4, q, stats, p + 8, p, o, 2, 0);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float one = 1.0f;
     const float sum = stats[c + 4];
+    const float one = 1.0f;
     const float inverse = one / sum;
     stats[c + 12] = inverse;
     const float test_zero = 0.0f;
@@ -547,10 +678,38 @@ static NOINLINE void attend_4(const float *keys, const float *values, float *scr
     const float *queries) {
   queries_lanes_4(queries, scratch);
   scores_first_2x4(keys, scratch, scratch + 32, scratch + 16);
-  scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float one = 1.0f;
+    const float first_negmax = scratch[c + 32];
+    scratch[c + 52] = first_negmax;
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float sum_before = scratch[c + 36];
+    scratch[c + 60] = sum_before;
+  }
+  {
+    int good[4];
+    const float steady = scratch[80];
+    const float off = 0.0f;
+    const int on = off < steady;
+    const int all_on = on;
+    if (!all_on) {
+      scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
+    }
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float so_far = scratch[c + 36];
+      const float mode = scratch[80];
+      const float known = so_far + mode;
+      const float most = 1.2676506e+30f;
+      const int calm = known < most;
+      good[c] = calm;
+    }
+    if (!(good[0] & good[1] & good[2] & good[3])) {
+      steady_4(scratch, keys, scratch + 16, scratch + 32, o, scratch + 80, 0, 0, 1, 2);
+    }
+  }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float sum = scratch[c + 36];
+    const float one = 1.0f;
     const float inverse = one / sum;
     scratch[c + 44] = inverse;
     const float test_zero = 0.0f;
@@ -565,7 +724,7 @@ static NOINLINE void attend_4(const float *keys, const float *values, float *scr
       const float sum1 = scratch[c + 36];
       const float test1 = scratch[c + 40];
       both1[c] = sum1 + test1;
-      const float most1 = 4.2949673e+09f;
+      const float most1 = 1.329228e+36f;
       below1[c] = both1[c] < most1;
       good1[c] = below1[c];
     }
@@ -622,6 +781,10 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const queries = (float *)args->workspace + 128; /* [4][2] */
   float *const queries_parts = (float *)args->workspace + 144; /* [14], products of quadrants */
   float *const task = (float *)args->workspace + 160; /* what tasks have */
+  {
+    const float calm = 0.0f;
+    ((float *)args->workspace)[240] = calm;
+  }
   sums_2_of_4x10(args->q + 40 * b, sums_q);
   /* keys and values */
   project_rows(args->q + 40 * b, head, keys, head + 48, sums_q, keys_parts);
@@ -670,6 +833,10 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const values = (float *)args->workspace + 96; /* [4][2] */
   float *const queries = (float *)args->workspace + 128; /* [4][2] */
   float *const task = (float *)args->workspace + 160; /* what tasks have */
+  {
+    const float calm = 0.0f;
+    ((float *)args->workspace)[240] = calm;
+  }
   attend_4(keys, values, task, context, queries);
 }
 
