@@ -102,7 +102,8 @@ PARTS = 8  # of the configs, which are tried one after the other: most mutations
 HEALTHY = ("nothing", "base/version.lua", "return", "return")  # must survive
 
 KERNEL, RUNTIME = "../templates/kernel.c.in", "../runtime/mhagen.c"
-RUN, REFUSE = "if (status == MHAGEN_OK) run_all(args);", "if (status != MHAGEN_OK) return status;\n  for (int p"
+RUN = "if (status == MHAGEN_OK) run_all(args);"
+REFUSE = "if (status != MHAGEN_OK) return status;\n  const environment before"
 PACK = "if (status == MHAGEN_OK) mhagen_pack("
 
 # what breaks, file below gen/, text, its replacement
