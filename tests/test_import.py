@@ -73,7 +73,7 @@ class Imported:
         return room, find(at, layer.index)
 
     def run(self, name, row=None, **args):
-        layer = next(layer for other, layer in self.layers.items() if other.endswith(name))
+        layer = self.layers.get(name) or next(x for other, x in self.layers.items() if other.endswith("." + name))
         row = row or self.row(layer.kernel)
         kernel = row.kernel.contents
         packed, workspace = self.packed(layer, row), aligned(kernel.workspace_bytes)
