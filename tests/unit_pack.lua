@@ -10,7 +10,7 @@ local function nearest(x) return math.tointeger(tonumber(("%.0f"):format(x))) en
 -- The bytes of memory of the host.
 local function bytes_of(memory)
   local dir = host.temp_dir()
-  local stream = assert(host.stream(dir))
+  local stream = assert(host.stream(dir, "memory"))
   assert(stream:write(memory))
   host.write_files(dir, { { name = "memory", stream = stream } })
   local text = host.read_file(dir .. "/memory")
