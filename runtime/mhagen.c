@@ -661,9 +661,8 @@ static void write_scales(place to, ptrdiff_t first, ptrdiff_t end, const double 
 }
 
 /* Tries scales of nibbles: 8/7 of the one that is there, which is the largest number over -8, then
- * 8/7.25, .., 8/9.75. Of a group the best one's integers decide, by the scale that is best for them:
- * that of least squares. Sums are of integers, numbers in 1024ths of the scale that is there: so no
- * machine rounds otherwise. */
+ * 8/7.25, .., 8/9.75. The best one's integers have the scale of least squares. Sums are of integers,
+ * with numbers in 1024ths of the scale that is there, so that no machine rounds otherwise. */
 static void write_fits(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   int32_t numbers[COLUMNS];
   if (to.begins) memset(to.fits, 0, sizeof *to.fits);
@@ -671,7 +670,7 @@ static void write_fits(place to, ptrdiff_t first, ptrdiff_t end, const double *s
     const float own = to.scales[c];
     const int finite = own >= -FLT_MAX && own <= FLT_MAX;
     const double exact = finite && own != 0.0f ? sums[c - first] / (double)own : 0.0;
-    const double most = exact > 8.0 ? 8.0 : exact; /* and see to scales of few digits, below 2^-126 */
+    const double most = exact > 8.0 ? 8.0 : exact; /* as with scales of few digits, below 2^-126 */
     numbers[c - first] = (int32_t)((most < -8.0 ? -8.0 : most) * 1024.0 + 8192.5) - 8192;
   }
   for (int i = 0; i < TRIED; ++i) {

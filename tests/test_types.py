@@ -174,7 +174,7 @@ def packed_bytes(config, folder):
 
 
 def squares_of_groups(weights, rows, columns, off, group):
-    """The sum of off(numbers of a group) for each group of rows of a column."""
+    """off(numbers, first row, column) of each group of rows of a column."""
     return [off([weights[row * columns + column] for row in range(first, min(first + group, rows))], first, column)
             for first in range(0, rows, group) for column in range(columns)]
 
