@@ -729,7 +729,7 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
     a[i] = view_of(packing, weights, terms[i].a, terms[i].a_flipped);
     b[i] = view_of(packing, weights, terms[i].b, terms[i].b_flipped);
   }
-  fits fits;
+  fits tried;
   for (ptrdiff_t c0 = 0; c0 < fill->width; c0 += COLUMNS) {
     const ptrdiff_t columns = at_most(fill->width - c0, COLUMNS);
     const ptrdiff_t used = at_most(fill->used - c0, columns);
@@ -746,7 +746,7 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
       }
       for (ptrdiff_t k = 0; k < steps; ++k) {
         place to = place_of(packing, fill, bits, panel, k0 + k);
-        to.fits = &fits;
+        to.fits = &tried;
         write(to, c0, c0 + columns, sums[k]);
       }
     }
