@@ -51,7 +51,8 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < rows * rows; i++) mask[i] = i % 3 != 0;
   float *y = numbers(rows * d, 1);
   const int length = (int)rows - 3;
-  mhagen_args args = {.q = numbers(rows * d, size), .y = y, .packed = packed, .workspace = workspace};
+  mhagen_args args = {.q = numbers(rows * d, size), .y = y, .packed = packed, .workspace = workspace,
+                      .probs = numbers(h * rows * rows, 1)};
   args.kv_len = &length, args.mask = mask;
   if (kernel_pack(&weights, packed) != MHAGEN_OK) return 2;
 

@@ -57,43 +57,39 @@ local function product_of(plan, group, rows, k, q, unroll)
            a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
 end
 
--- A value times two factors.
-local function times(t, w, name, value, factors)
-  return t:op("mul", w, "scaled_" .. name, t:op("mul", w, "partly_" .. name, value, factors[1]), factors[2])
-end
-
 -- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and
--- o_rows of sums with values. What would be below 2^-126 then is zero.
+-- o_rows of sums with values. Weights that would be below the least one then are zeros, and sums below 2^-125.
 local function rescale(K, group, ptrs)
   local t, product = K.t, K.plan.attend_product
   K:part("rescale_" .. group.name, "What was summed so far becomes smaller where the maximum rises.", {
     { "p", "out", ptrs.p }, { "o", "out", ptrs.o }, { "stats", "out", ptrs.stats }, { "p_rows", "int", ptrs.p_rows },
     { "o_rows", "int", ptrs.o_rows },
   }, function(p)
-    local factors, least = {}, {}
+    local factors, least_p, least_o = {}, {}, {}
+    local function scaled(least, c, w, name, value, round)
+      local minus = t:op("sub", w, "minus_" .. name, t:op("zero", w, "zero_" .. name), value)
+      local small = t:op("lt", w, "small_" .. name, t:op("max", w, "size_" .. name, minus, value), least[c])
+      local result = t:op("zero_if", w, "large_" .. name, small, value)
+      for i, factor in ipairs(factors[c]) do result = t:op("mul", w, ("scaled%d_"):format(i) .. name, result, factor) end
+      return round and round(t, w, "rounded_" .. name, result) or result
+    end
     M.each_stat(K, group, p.stats, function(w, name, load, put)
-      local rise, none = load "lift", t:op("zero", w, "none_" .. name)
-      -- A weight may be far above the old m.
-      local half = t:op("round", w, "half_" .. name, t:op("mul", w, "share_" .. name, rise,
-        t:op("set", w, "two_" .. name, 0.5)))
+      local c, rise, none = #factors + 1, load "lift", t:op("zero", w, "none_" .. name)
+      local function constant(word, value) return t:op("set", w, word .. "_" .. name, value) end
       local function power(word, exponent)
         return exp.exp2(t, word .. "_" .. name, t:op("sub", w, "fall_" .. word .. "_" .. name, none, exponent))
       end
-      local factor = { power("first", half), power("second", t:op("sub", w, "rest_" .. name, rise, half)) }
-      put("sum", times(t, w, "sum_" .. name, load "sum", factor))
+      -- In two factors, for a weight may be as far above the old m.
+      local half = t:op("round", w, "half_" .. name, t:op("mul", w, "share_" .. name, rise, constant("part", 0.5)))
+      factors[c] = { power("first", half), power("second", t:op("sub", w, "rest_" .. name, rise, half)) }
+      local most = t:op("min", w, "most_" .. name, constant("limit", 200.0), rise)
+      local function least(word, range)
+        return exp.exp2(t, word .. "_" .. name, t:op("sub", w, "log_" .. word .. "_" .. name, most, constant(word .. "_range", range)))
+      end
+      least_p[c], least_o[c] = least("least_p", -exp.lowest), least("least_o", 125.0)
+      put("sum", scaled(least_p, c, w, "sum_" .. name, load "sum"))
       put("negmax", t:op("sub", w, "minus_m_" .. name, load "negmax", rise))
-      local most = t:op("min", w, "most_" .. name, t:op("set", w, "limit_" .. name, 200.0), rise)
-      least[#least + 1] = exp.exp2(t, "least_" .. name, t:op("sub", w, "log_" .. name, most,
-        t:op("set", w, "range_" .. name, 126.0)))
-      factors[#factors + 1] = factor
     end)
-    local function scaled(c, w, name, value, round)
-      local minus = t:op("sub", w, "minus_" .. name, t:op("zero", w, "zero_" .. name), value)
-      local small = t:op("lt", w, "small_" .. name, t:op("max", w, "size_" .. name, minus, value), least[c])
-      local large = t:op("zero_if", w, "large_" .. name, small, value)
-      local result = times(t, w, name, large, factors[c])
-      return round and round(t, w, "rounded_" .. name, result) or result
-    end
     local function rows(base, count, change)
       K:each("row", count, function(i)
         for c, v in ipairs(group.vecs) do
@@ -104,12 +100,12 @@ local function rescale(K, group, ptrs)
         end
       end)
     end
-    rows(p.o, p.o_rows, function(c, w, value) return scaled(c, w, "c" .. c - 1, value) end)
+    rows(p.o, p.o_rows, function(c, w, value) return scaled(least_o, c, w, "c" .. c - 1, value) end)
     rows(p.p, p.p_rows, function(c, w, value)
-      if product.group == 1 then return scaled(c, w, "c" .. c - 1, value, product.b.round) end
+      if product.group == 1 then return scaled(least_p, c, w, "c" .. c - 1, value, product.b.round) end
       local halves = {}
       for i, half in ipairs { "low", "high" } do
-        halves[i] = scaled(c, w, half .. "_c" .. c - 1, t:op(half .. "_half", w, half .. "_of_c" .. c - 1, value))
+        halves[i] = scaled(least_p, c, w, half .. "_c" .. c - 1, t:op(half .. "_half", w, half .. "_of_c" .. c - 1, value))
       end
       return t:op(product.pair, w, "pair_c" .. c - 1, table.unpack(halves))
     end)
@@ -134,7 +130,7 @@ local function score_tile(K, group, ptrs, tile)
   if tile.p_at then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
   if pass.lifts then
-    for _, param in ipairs { { "p_first", "out", ptrs.p }, { "o", "out", ptrs.o }, { "p_rows", "int", tile.p_rows },
+    for _, param in ipairs { { "p_first", "out", ptrs.p:at(tile.p_first) }, { "o", "out", ptrs.o }, { "p_rows", "int", tile.p_rows },
                              { "o_rows", "int", tile.o_rows } } do params[#params + 1] = param end
   end
   score.add_head_params(scores, params, ptrs.reads)
@@ -294,7 +290,8 @@ local function lead_tile(K, group, ptrs, head)
 end
 
 -- The tiles of keys of a block behind the lead tile, in two runs: those that all lanes see, and those at the edge of a
--- mask, or the shorter one without a mask. part: from, the first tile of the block; start, the first that is made.
+-- mask, or the shorter one without a mask. part: from, the first tile of the block; start, the first that is made now;
+-- made, the first whose weights are kept, up to the one at hand, or to `upto`.
 local function each_tile(K, group, ptrs, part, pass)
   local plan, rows = K.plan, group.keys.rows
   local probs, p_tile = plan.whole_p, group.keys.words * group.width
@@ -306,11 +303,10 @@ local function each_tile(K, group, ptrs, part, pass)
   for _, run in ipairs(runs) do
     local function tile(i, last)
       local at, of = run.from + i, run.tile
-      local p_rows = pass.lifts and (probs and tiles.words(plan.attend_product, plan.cfg.seq_kv)
-        or (at - part.from) * group.keys.words)
+      local p_rows = pass.lifts and (expr.max(at, part.upto) - part.made) * group.keys.words
       score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = of.rows, edge = of.edge,
                                    p_at = (probs and at or at - part.from) * p_tile, p_rows = p_rows,
-                                   o_rows = part.o_rows, next = ptrs.sums and not last and part.behind(at) })
+                                   p_first = probs and part.made * p_tile or 0, o_rows = part.o_rows, next = ptrs.sums and not last and part.behind(at) })
     end
     part.each(run, tile)
   end
@@ -321,7 +317,9 @@ local function steady_block(K, group, ptrs, head, part)
   local t, rows = K.t, group.keys.rows
   local params = { { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p }, { "stats", "out", ptrs.stats },
                    { "o", "out", ptrs.o }, { "steady", "out", ptrs.steady }, { "o_rows", "int", part.first and 0 or K.plan.attend.breadth } }
-  for _, name in ipairs { "from", "start", "bound", "stop" } do params[#params + 1] = { name, "int", part[name] } end
+  for _, name in ipairs { "from", "start", "bound", "stop", "made", "upto" } do
+    params[#params + 1] = { name, "int", part[name] }
+  end
   score.add_head_params(K.plan.scores, params, ptrs.reads)
   K:part("steady_" .. group.name, "Scores of a block of keys, whose maximum may rise.", params, function(p)
     M.each_stat(K, group, p.stats, function(_, _, load, put)
@@ -332,7 +330,8 @@ local function steady_block(K, group, ptrs, head, part)
     local ahead = is_ahead(K, group, head)
     if ahead then own.sums = t:buffer("sums", tiled.size(K.plan.isa, rows, group.vecs)) end
     each_tile(K, group, own, {
-      from = p.from, start = p.start, bound = p.bound, stop = p.stop, o_rows = p.o_rows,
+      from = p.from, start = p.start, bound = p.bound, stop = p.stop, made = p.made, upto = p.upto,
+      o_rows = p.o_rows,
       edge = K.plan.scores.masked or group.keys.rest > 0,
       behind = function(at) return { key = (at + 1) * rows, rows = rows } end,
       each = function(run, tile)
@@ -384,7 +383,7 @@ local function block(K, group, ptrs, head, part)
     if masked then bound = t:int("bound", bound) end
   end
   local own = setmetatable({
-    bound = bound, o_rows = part.first and 0 or plan.attend.breadth,
+    bound = bound, made = probs and part.kept or from, upto = probs and part.upto or 0, o_rows = part.first and 0 or plan.attend.breadth,
     behind = function(at) return tile_behind(K, group, at) end,
     each = function(run, tile)
       local count, alone = run.to - run.from, ptrs.sums and ends_apart(K, group, run)
@@ -439,11 +438,12 @@ function M.pass(K, group, ptrs, head)
     local from = expr.is_const(part.from) and part.from + part.lead
     if from and span.most.opened <= from then open = false end
     local edge = not from or span.most.finish > from
+    local kept, upto = part.from, n == 2 and span.finish or 0 -- tiles with weights, where all are kept
     local function known(b, is_last)
       local from = part.from + b * most
       block(K, group, ptrs, head, {
         from = from, start = b == 0 and from + part.lead or from, stop = is_last and part.to or from + most,
-        open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts,
+        open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts, kept = kept, upto = upto,
       })
     end
     for b = 0, (count or 0) - 1 do -- the blocks in the middle are a loop
@@ -457,7 +457,7 @@ function M.pass(K, group, ptrs, head)
         local from = part.from + b * most
         block(K, group, ptrs, head, {
           from = from, start = K.t:int("start", expr.max(from, part.from + part.lead)),
-          stop = K.t:int("stop", expr.min(part.to, from + most)), open = open, edge = edge,
+          stop = K.t:int("stop", expr.min(part.to, from + most)), open = open, edge = edge, kept = kept, upto = upto,
         })
       end)
     end

@@ -63,10 +63,16 @@ local function write(K, group, ptrs, what)
   end)
 end
 
--- A weight as it is returned: times `inverse`, of the sum; what is below `least` is zero.
+-- The least weight for a sum that is no subnormal number as it is returned.
+function M.least(t, w, suffix, sum)
+  local least = t:op("mul", w, "share" .. suffix, sum, t:op("set", w, "range" .. suffix, 2.0 ^ -125))
+  return t:op("max", w, "least" .. suffix, t:op("set", w, "normal" .. suffix, 2.0 ^ -126), least)
+end
+
+-- A weight as it is returned: times `inverse`, of the sum; what is below `least` becomes zero.
 function M.normal(t, w, suffix, weight, inverse, least)
-  local scaled = t:op("mul", w, "scaled" .. suffix, weight, inverse)
-  return t:op("zero_if", w, "w" .. suffix, t:op("lt", w, "tiny" .. suffix, scaled, least), scaled)
+  local large = t:op("zero_if", w, "large" .. suffix, t:op("lt", w, "tiny" .. suffix, weight, least), weight)
+  return t:op("mul", w, "w" .. suffix, large, inverse)
 end
 
 -- The attention weights. ptrs: p, stats, to = where those of the first query go, span, asked.
@@ -78,12 +84,9 @@ function M.write(K, group, ptrs)
     none = function(name) return t:op("zero", w, name) end,
     of_vector = function(c, stats)
       local inverse = t:op("load", w, ("inverse_c%d"):format(c - 1), stat(group, stats, "inverse", c))
-      local least = t:op("set", w, ("least_c%d"):format(c - 1), 2.0 ^ -126)
+      local sum = t:op("load", w, ("sum_c%d"):format(c - 1), stat(group, stats, "sum", c))
+      local least = M.least(t, w, ("_c%d"):format(c - 1), sum)
       return function(name, weight)
-        if K.plan.attend_product.powers then -- the least of them are not zero, but products take them for it
-          local none = t:op("lt", w, "none_" .. name, weight, least)
-          weight = t:op("zero_if", w, "weight_" .. name, none, weight)
-        end
         return M.normal(t, w, "_" .. name, weight, inverse, least)
       end
     end,

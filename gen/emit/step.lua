@@ -429,7 +429,7 @@ local function probs_of(K, ptrs)
                    { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
   K:part("step_probs", "Normalizes and stores the attention weights of a query.", params, function(p)
     local inverse = inverse_of(K, w, p.sums)
-    local least = t:op("set", w, "least", 2.0 ^ -126)
+    local least = probs.least(t, w, "", t:op("load", w, "all", p.sums))
     local first, last = t:op("index", w, "first_key", p.first), t:op("index", w, "last_key", p.stop - 1)
     K:vectors("i", K.plan.cfg.seq_kv, function(at, used)
       t:block(function()

@@ -725,8 +725,8 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
     ptrdiff_t o_rows) {
   const __m512 lift_c0 = _mm512_loadu_ps(stats + 128);
   const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 two_c0 = _mm512_set1_ps(0.5f);
-  const __m512 share_c0 = _mm512_mul_ps(lift_c0, two_c0);
+  const __m512 part_c0 = _mm512_set1_ps(0.5f);
+  const __m512 share_c0 = _mm512_mul_ps(lift_c0, part_c0);
   const __m512 half_c0 = _mm512_roundscale_ps(share_c0,
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 fall_first_c0 = _mm512_sub_ps(none_c0, half_c0);
@@ -734,28 +734,36 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
   const __m512 rest_c0 = _mm512_sub_ps(lift_c0, half_c0);
   const __m512 fall_second_c0 = _mm512_sub_ps(none_c0, rest_c0);
   const __m512 second_c0 = exp2_16(fall_second_c0);
+  const __m512 limit_c0 = _mm512_set1_ps(200.0f);
+  const __m512 most_c0 = _mm512_min_ps(limit_c0, lift_c0);
+  const __m512 least_p_range_c0 = _mm512_set1_ps(100.0f);
+  const __m512 log_least_p_c0 = _mm512_sub_ps(most_c0, least_p_range_c0);
+  const __m512 least_p_c0 = exp2_16(log_least_p_c0);
+  const __m512 least_o_range_c0 = _mm512_set1_ps(125.0f);
+  const __m512 log_least_o_c0 = _mm512_sub_ps(most_c0, least_o_range_c0);
+  const __m512 least_o_c0 = exp2_16(log_least_o_c0);
   const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 partly_sum_c0 = _mm512_mul_ps(sum_c0, first_c0);
-  const __m512 scaled_sum_c0 = _mm512_mul_ps(partly_sum_c0, second_c0);
-  _mm512_storeu_ps(stats + 16, scaled_sum_c0);
+  const __m512 zero_sum_c0 = _mm512_setzero_ps();
+  const __m512 minus_sum_c0 = _mm512_sub_ps(zero_sum_c0, sum_c0);
+  const __m512 size_sum_c0 = _mm512_max_ps(minus_sum_c0, sum_c0);
+  const __mmask16 small_sum_c0 = _mm512_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
+  const __m512 large_sum_c0 = _mm512_maskz_mov_ps((__mmask16)~small_sum_c0, sum_c0);
+  const __m512 scaled1_sum_c0 = _mm512_mul_ps(large_sum_c0, first_c0);
+  const __m512 scaled2_sum_c0 = _mm512_mul_ps(scaled1_sum_c0, second_c0);
+  _mm512_storeu_ps(stats + 16, scaled2_sum_c0);
   const __m512 negmax_c0 = _mm512_loadu_ps(stats);
   const __m512 minus_m_c0 = _mm512_sub_ps(negmax_c0, lift_c0);
   _mm512_storeu_ps(stats, minus_m_c0);
-  const __m512 limit_c0 = _mm512_set1_ps(200.0f);
-  const __m512 most_c0 = _mm512_min_ps(limit_c0, lift_c0);
-  const __m512 range_c0 = _mm512_set1_ps(126.0f);
-  const __m512 log_c0 = _mm512_sub_ps(most_c0, range_c0);
-  const __m512 least_c0 = exp2_16(log_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m512 value_c0 = _mm512_loadu_ps(o + 16 * row);
     const __m512 zero_c0 = _mm512_setzero_ps();
     const __m512 minus_c0 = _mm512_sub_ps(zero_c0, value_c0);
     const __m512 size_c0 = _mm512_max_ps(minus_c0, value_c0);
-    const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, least_c0, _CMP_LT_OQ);
+    const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, least_o_c0, _CMP_LT_OQ);
     const __m512 large_c0 = _mm512_maskz_mov_ps((__mmask16)~small_c0, value_c0);
-    const __m512 partly_c0 = _mm512_mul_ps(large_c0, first_c0);
-    const __m512 scaled_c0 = _mm512_mul_ps(partly_c0, second_c0);
-    _mm512_storeu_ps(o + 16 * row, scaled_c0);
+    const __m512 scaled1_c0 = _mm512_mul_ps(large_c0, first_c0);
+    const __m512 scaled2_c0 = _mm512_mul_ps(scaled1_c0, second_c0);
+    _mm512_storeu_ps(o + 16 * row, scaled2_c0);
   }
   for (ptrdiff_t row = 0; row < p_rows; ++row) {
     const __m512 value_c0 = _mm512_loadu_ps(p + 16 * row);
@@ -764,20 +772,20 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
     const __m512 zero_low_c0 = _mm512_setzero_ps();
     const __m512 minus_low_c0 = _mm512_sub_ps(zero_low_c0, low_of_c0);
     const __m512 size_low_c0 = _mm512_max_ps(minus_low_c0, low_of_c0);
-    const __mmask16 small_low_c0 = _mm512_cmp_ps_mask(size_low_c0, least_c0, _CMP_LT_OQ);
+    const __mmask16 small_low_c0 = _mm512_cmp_ps_mask(size_low_c0, least_p_c0, _CMP_LT_OQ);
     const __m512 large_low_c0 = _mm512_maskz_mov_ps((__mmask16)~small_low_c0, low_of_c0);
-    const __m512 partly_low_c0 = _mm512_mul_ps(large_low_c0, first_c0);
-    const __m512 scaled_low_c0 = _mm512_mul_ps(partly_low_c0, second_c0);
+    const __m512 scaled1_low_c0 = _mm512_mul_ps(large_low_c0, first_c0);
+    const __m512 scaled2_low_c0 = _mm512_mul_ps(scaled1_low_c0, second_c0);
     const __m512 high_of_c0 = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value_c0),
         _mm512_set1_epi32((int)0xFFFF0000)));
     const __m512 zero_high_c0 = _mm512_setzero_ps();
     const __m512 minus_high_c0 = _mm512_sub_ps(zero_high_c0, high_of_c0);
     const __m512 size_high_c0 = _mm512_max_ps(minus_high_c0, high_of_c0);
-    const __mmask16 small_high_c0 = _mm512_cmp_ps_mask(size_high_c0, least_c0, _CMP_LT_OQ);
+    const __mmask16 small_high_c0 = _mm512_cmp_ps_mask(size_high_c0, least_p_c0, _CMP_LT_OQ);
     const __m512 large_high_c0 = _mm512_maskz_mov_ps((__mmask16)~small_high_c0, high_of_c0);
-    const __m512 partly_high_c0 = _mm512_mul_ps(large_high_c0, first_c0);
-    const __m512 scaled_high_c0 = _mm512_mul_ps(partly_high_c0, second_c0);
-    const __m512 pair_c0 = pair_16(scaled_low_c0, scaled_high_c0);
+    const __m512 scaled1_high_c0 = _mm512_mul_ps(large_high_c0, first_c0);
+    const __m512 scaled2_high_c0 = _mm512_mul_ps(scaled1_high_c0, second_c0);
+    const __m512 pair_c0 = pair_16(scaled2_low_c0, scaled2_high_c0);
     _mm512_storeu_ps(p + 16 * row, pair_c0);
   }
 }
@@ -1092,7 +1100,7 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
 /* Scores of a block of keys, whose maximum may rise. */
 static NOINLINE void steady_2of16(const bf16_pair *q, const bf16_pair *k, bf16_pair *p,
     float *stats, float *o, float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start,
-    ptrdiff_t bound, ptrdiff_t stop) {
+    ptrdiff_t bound, ptrdiff_t stop, ptrdiff_t made, ptrdiff_t upto) {
   const __m512 before_c0 = _mm512_loadu_ps(stats + 112);
   _mm512_storeu_ps(stats + 16, before_c0);
   const __m512 on = _mm512_set1_ps(INFINITY);
@@ -1102,21 +1110,21 @@ static NOINLINE void steady_2of16(const bf16_pair *q, const bf16_pair *k, bf16_p
     products_32x2of16(k + 512 * start, q, sums);
     for (ptrdiff_t tile = 0; tile < bound - start - 1; ++tile) {
       scores_steady_32x2of16(sums, k + 512 * start + 512 * tile + 512, q, stats,
-          p + 256 * start + 256 * tile - 256 * from, p, o, 16 * start + 16 * tile - 16 * from,
-          o_rows);
+          p + 256 * start + 256 * tile - 256 * from, p, o,
+          16 * (start + tile > upto ? start + tile : upto) - 16 * made, o_rows);
     }
     scores_steady_last_32x2of16(sums, stats, p + 256 * bound - 256 * from - 256, p, o,
-        16 * bound - 16 * from - 16, o_rows);
+        16 * (bound - 1 > upto ? bound - 1 : upto) - 16 * made, o_rows);
   }
   if (0 < stop - bound) {
     products_2x2of16(k + 512 * bound, q, sums);
     for (ptrdiff_t tile = 0; tile < stop - bound - 1; ++tile) {
       scores_steady_2x2of16(sums, k + 512 * bound + 512 * tile + 512, q, stats,
-          p + 256 * bound + 256 * tile - 256 * from, p, o, 16 * bound + 16 * tile - 16 * from,
-          o_rows);
+          p + 256 * bound + 256 * tile - 256 * from, p, o,
+          16 * (bound + tile > upto ? bound + tile : upto) - 16 * made, o_rows);
     }
     scores_steady_last_2x2of16(sums, stats, p + 256 * stop - 256 * from - 256, p, o,
-        16 * stop - 16 * from - 16, o_rows);
+        16 * (stop - 1 > upto ? stop - 1 : upto) - 16 * made, o_rows);
   }
 }
 
@@ -1404,7 +1412,7 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     const int good_c0 = calm_c0 == 0xFFFF;
     if (!good_c0) {
       steady_2of16(scratch + 64, keys, scratch + 320, scratch + 832, scratch + 992, scratch + 976,
-          0, 0, 1, 1, 2);
+          0, 0, 1, 1, 2, 0, 0);
     }
   }
   {

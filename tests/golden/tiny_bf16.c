@@ -152,11 +152,10 @@ static inline float nearest(float a) {
 
 /* a * 2^b for integer b >= -126, by the exponent bits; infinite for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
-  if (!(b <= 127.0f)) return b > 127.0f ? INFINITY : b;
-  if (!(b >= -126.0f)) return 0.0f;
+  if (!(b >= -126.0f)) return b < -126.0f ? 0.0f : b;
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);
-  bits += (uint32_t)(int32_t)b << 23;
+  bits = b <= 127.0f ? bits + ((uint32_t)(int32_t)b << 23) : 0x7F800000u;
   memcpy(&a, &bits, sizeof a);
   return a;
 }

@@ -316,8 +316,8 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
     ptrdiff_t o_rows) {
   const __m256 lift_c0 = _mm256_loadu_ps(stats + 128);
   const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 two_c0 = _mm256_set1_ps(0.5f);
-  const __m256 share_c0 = _mm256_mul_ps(lift_c0, two_c0);
+  const __m256 part_c0 = _mm256_set1_ps(0.5f);
+  const __m256 share_c0 = _mm256_mul_ps(lift_c0, part_c0);
   const __m256 half_c0 = _mm256_roundscale_ps(share_c0,
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 fall_first_c0 = _mm256_sub_ps(none_c0, half_c0);
@@ -325,39 +325,47 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   const __m256 rest_c0 = _mm256_sub_ps(lift_c0, half_c0);
   const __m256 fall_second_c0 = _mm256_sub_ps(none_c0, rest_c0);
   const __m256 second_c0 = exp2_8(fall_second_c0);
+  const __m256 limit_c0 = _mm256_set1_ps(200.0f);
+  const __m256 most_c0 = _mm256_min_ps(limit_c0, lift_c0);
+  const __m256 least_p_range_c0 = _mm256_set1_ps(100.0f);
+  const __m256 log_least_p_c0 = _mm256_sub_ps(most_c0, least_p_range_c0);
+  const __m256 least_p_c0 = exp2_8(log_least_p_c0);
+  const __m256 least_o_range_c0 = _mm256_set1_ps(125.0f);
+  const __m256 log_least_o_c0 = _mm256_sub_ps(most_c0, least_o_range_c0);
+  const __m256 least_o_c0 = exp2_8(log_least_o_c0);
   const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 partly_sum_c0 = _mm256_mul_ps(sum_c0, first_c0);
-  const __m256 scaled_sum_c0 = _mm256_mul_ps(partly_sum_c0, second_c0);
-  _mm256_storeu_ps(stats + 16, scaled_sum_c0);
+  const __m256 zero_sum_c0 = _mm256_setzero_ps();
+  const __m256 minus_sum_c0 = _mm256_sub_ps(zero_sum_c0, sum_c0);
+  const __m256 size_sum_c0 = _mm256_max_ps(minus_sum_c0, sum_c0);
+  const __mmask8 small_sum_c0 = _mm256_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
+  const __m256 large_sum_c0 = _mm256_maskz_mov_ps((__mmask8)~small_sum_c0, sum_c0);
+  const __m256 scaled1_sum_c0 = _mm256_mul_ps(large_sum_c0, first_c0);
+  const __m256 scaled2_sum_c0 = _mm256_mul_ps(scaled1_sum_c0, second_c0);
+  _mm256_storeu_ps(stats + 16, scaled2_sum_c0);
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  const __m256 limit_c0 = _mm256_set1_ps(200.0f);
-  const __m256 most_c0 = _mm256_min_ps(limit_c0, lift_c0);
-  const __m256 range_c0 = _mm256_set1_ps(126.0f);
-  const __m256 log_c0 = _mm256_sub_ps(most_c0, range_c0);
-  const __m256 least_c0 = exp2_8(log_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
     const __m256 zero_c0 = _mm256_setzero_ps();
     const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
     const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
-    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_c0, _CMP_LT_OQ);
+    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_o_c0, _CMP_LT_OQ);
     const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
-    const __m256 partly_c0 = _mm256_mul_ps(large_c0, first_c0);
-    const __m256 scaled_c0 = _mm256_mul_ps(partly_c0, second_c0);
-    _mm256_storeu_ps(o + 16 * row, scaled_c0);
+    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
+    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
+    _mm256_storeu_ps(o + 16 * row, scaled2_c0);
   }
   for (ptrdiff_t row = 0; row < p_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(p + 16 * row);
     const __m256 zero_c0 = _mm256_setzero_ps();
     const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
     const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
-    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_c0, _CMP_LT_OQ);
+    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_p_c0, _CMP_LT_OQ);
     const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
-    const __m256 partly_c0 = _mm256_mul_ps(large_c0, first_c0);
-    const __m256 scaled_c0 = _mm256_mul_ps(partly_c0, second_c0);
-    _mm256_storeu_ps(p + 16 * row, scaled_c0);
+    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
+    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
+    _mm256_storeu_ps(p + 16 * row, scaled2_c0);
   }
 }
 
@@ -444,19 +452,20 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
 /* Scores of a block of keys, whose maximum may rise. */
 static NOINLINE void steady_3of16(const float *q, const float *k, float *p, float *stats, float *o,
     float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound,
-    ptrdiff_t stop) {
+    ptrdiff_t stop, ptrdiff_t made, ptrdiff_t upto) {
   const __m256 before_c0 = _mm256_loadu_ps(stats + 112);
   _mm256_storeu_ps(stats + 16, before_c0);
   const __m512 on = _mm512_set1_ps(INFINITY);
   _mm512_storeu_ps(steady, on);
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
     scores_steady_2x3of16(k + 32 * start + 32 * tile, q, stats,
-        p + 32 * start + 32 * tile - 32 * from, p, o, 2 * start + 2 * tile - 2 * from, o_rows);
+        p + 32 * start + 32 * tile - 32 * from, p, o,
+        2 * (start + tile > upto ? start + tile : upto) - 2 * made, o_rows);
   }
   for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
     scores_steady_masked_2x3of16(k + 32 * bound + 32 * tile, q, stats,
         p + 32 * bound + 32 * tile - 32 * from, 2 * bound + 2 * tile, p, o,
-        2 * bound + 2 * tile - 2 * from, o_rows);
+        2 * (bound + tile > upto ? bound + tile : upto) - 2 * made, o_rows);
   }
 }
 
@@ -697,7 +706,8 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
     const __mmask8 calm_c0 = _mm256_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
     const int good_c0 = calm_c0 == 0xFF;
     if (!good_c0) {
-      steady_3of16(scratch, keys, scratch + 48, scratch + 112, o, scratch + 256, 0, 0, 1, 1, 2);
+      steady_3of16(scratch, keys, scratch + 48, scratch + 112, o, scratch + 256, 0, 0, 1, 1, 2, 0,
+          0);
     }
   }
   {

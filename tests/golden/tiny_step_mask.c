@@ -475,7 +475,11 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
   const __m256 some_sum = _mm256_blendv_ps(sum, one_sum, none_sum);
   const __m256 inverse_sum = _mm256_div_ps(one_sum, some_sum);
   const __m256 scale_sum = _mm256_andnot_ps(none_sum, inverse_sum);
-  const __m256 least = _mm256_set1_ps(1.17549435e-38f);
+  const __m256 all = _mm256_loadu_ps(sums);
+  const __m256 range = _mm256_set1_ps(2.3509887e-38f);
+  const __m256 share = _mm256_mul_ps(all, range);
+  const __m256 normal = _mm256_set1_ps(1.17549435e-38f);
+  const __m256 least = _mm256_max_ps(normal, share);
   const __m256 first_key = _mm256_set1_ps((float)(first));
   const __m256 last_key = _mm256_set1_ps((float)(stop - 1));
   {
@@ -483,9 +487,9 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
     const __m256 from = _mm256_set1_ps((float)(0));
     const __m256 key = _mm256_add_ps(lane, from);
     const __m256 weight = _mm256_loadu_ps(p);
-    const __m256 scaled_key = _mm256_mul_ps(weight, scale_sum);
-    const __m256 tiny_key = _mm256_cmp_ps(scaled_key, least, _CMP_LT_OQ);
-    const __m256 w_key = _mm256_andnot_ps(tiny_key, scaled_key);
+    const __m256 tiny_key = _mm256_cmp_ps(weight, least, _CMP_LT_OQ);
+    const __m256 large_key = _mm256_andnot_ps(tiny_key, weight);
+    const __m256 w_key = _mm256_mul_ps(large_key, scale_sum);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
     const __m256 late = _mm256_andnot_ps(behind, w_key);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);
@@ -497,9 +501,9 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
     const __m256 from = _mm256_set1_ps((float)(8));
     const __m256 key = _mm256_add_ps(lane, from);
     const __m256 weight = _mm256_loadu_ps(p + 8);
-    const __m256 scaled_key = _mm256_mul_ps(weight, scale_sum);
-    const __m256 tiny_key = _mm256_cmp_ps(scaled_key, least, _CMP_LT_OQ);
-    const __m256 w_key = _mm256_andnot_ps(tiny_key, scaled_key);
+    const __m256 tiny_key = _mm256_cmp_ps(weight, least, _CMP_LT_OQ);
+    const __m256 large_key = _mm256_andnot_ps(tiny_key, weight);
+    const __m256 w_key = _mm256_mul_ps(large_key, scale_sum);
     const __m256 behind = _mm256_cmp_ps(last_key, key, _CMP_LT_OQ);
     const __m256 late = _mm256_andnot_ps(behind, w_key);
     const __m256 before = _mm256_cmp_ps(key, first_key, _CMP_LT_OQ);

@@ -210,11 +210,10 @@ static inline float nearest(float a) {
 
 /* a * 2^b for integer b >= -126, by the exponent bits; infinite for b > 127; NaN stays NaN. */
 static inline float scale2(float a, float b) {
-  if (!(b <= 127.0f)) return b > 127.0f ? INFINITY : b;
-  if (!(b >= -126.0f)) return 0.0f;
+  if (!(b >= -126.0f)) return b < -126.0f ? 0.0f : b;
   uint32_t bits;
   memcpy(&bits, &a, sizeof bits);
-  bits += (uint32_t)(int32_t)b << 23;
+  bits = b <= 127.0f ? bits + ((uint32_t)(int32_t)b << 23) : 0x7F800000u;
   memcpy(&a, &bits, sizeof a);
   return a;
 }
@@ -395,30 +394,38 @@ static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, fl
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
-  float first[4], second[4], least[4];
+  float first[4], second[4], least_p[4], least_o[4];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float lift = stats[c + 32];
     const float none = 0.0f;
-    const float two = 0.5f;
-    const float share = lift * two;
+    const float part = 0.5f;
+    const float share = lift * part;
     const float half = nearest(share);
     const float fall_first = none - half;
     first[c] = exp2_1(fall_first);
     const float rest = lift - half;
     const float fall_second = none - rest;
     second[c] = exp2_1(fall_second);
+    const float limit = 200.0f;
+    const float most = limit < lift ? limit : lift;
+    const float least_p_range = 100.0f;
+    const float log_least_p = most - least_p_range;
+    least_p[c] = exp2_1(log_least_p);
+    const float least_o_range = 125.0f;
+    const float log_least_o = most - least_o_range;
+    least_o[c] = exp2_1(log_least_o);
     const float sum = stats[c + 4];
-    const float partly_sum = sum * first[c];
-    const float scaled_sum = partly_sum * second[c];
-    stats[c + 4] = scaled_sum;
+    const float zero_sum = 0.0f;
+    const float minus_sum = zero_sum - sum;
+    const float size_sum = minus_sum > sum ? minus_sum : sum;
+    const int small_sum = size_sum < least_p[c];
+    const float large_sum = small_sum ? 0.0f : sum;
+    const float scaled1_sum = large_sum * first[c];
+    const float scaled2_sum = scaled1_sum * second[c];
+    stats[c + 4] = scaled2_sum;
     const float negmax = stats[c];
     const float minus_m = negmax - lift;
     stats[c] = minus_m;
-    const float limit = 200.0f;
-    const float most = limit < lift ? limit : lift;
-    const float range = 126.0f;
-    const float log = most - range;
-    least[c] = exp2_1(log);
   }
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -426,11 +433,11 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
       const float zero = 0.0f;
       const float minus = zero - value;
       const float size = minus > value ? minus : value;
-      const int small = size < least[c];
+      const int small = size < least_o[c];
       const float large = small ? 0.0f : value;
-      const float partly = large * first[c];
-      const float scaled = partly * second[c];
-      o[4 * row + c] = scaled;
+      const float scaled1 = large * first[c];
+      const float scaled2 = scaled1 * second[c];
+      o[4 * row + c] = scaled2;
     }
   }
   for (ptrdiff_t row = 0; row < p_rows; ++row) {
@@ -439,11 +446,11 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
       const float zero = 0.0f;
       const float minus = zero - value;
       const float size = minus > value ? minus : value;
-      const int small = size < least[c];
+      const int small = size < least_p[c];
       const float large = small ? 0.0f : value;
-      const float partly = large * first[c];
-      const float scaled = partly * second[c];
-      p[4 * row + c] = scaled;
+      const float scaled1 = large * first[c];
+      const float scaled2 = scaled1 * second[c];
+      p[4 * row + c] = scaled2;
     }
   }
 }
@@ -492,7 +499,8 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
 
 /* Scores of a block of keys, whose maximum may rise. */
 static NOINLINE void steady_4(const float *q, const float *k, float *p, float *stats, float *o,
-    float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound) {
+    float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound,
+    ptrdiff_t made, ptrdiff_t upto) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float before = stats[c + 28];
     stats[c + 4] = before;
@@ -501,7 +509,7 @@ static NOINLINE void steady_4(const float *q, const float *k, float *p, float *s
   steady[0] = on;
   for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
     scores_steady_2x4(k + 4 * start + 4 * tile, q, stats, p + 8 * start + 8 * tile - 8 * from, p, o,
-        2 * start + 2 * tile - 2 * from, o_rows);
+        2 * (start + tile > upto ? start + tile : upto) - 2 * made, o_rows);
   }
 }
 
@@ -704,7 +712,7 @@ static NOINLINE void attend_4(const float *keys, const float *values, float *scr
       good[c] = calm;
     }
     if (!(good[0] & good[1] & good[2] & good[3])) {
-      steady_4(scratch, keys, scratch + 16, scratch + 32, o, scratch + 80, 0, 0, 1, 2);
+      steady_4(scratch, keys, scratch + 16, scratch + 32, o, scratch + 80, 0, 0, 1, 2, 0, 0);
     }
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
