@@ -23,6 +23,11 @@ function M.each_stat(K, group, stats, build)
   end
 end
 
+-- Whether sums are looked at behind each block: of few keys that would take longer than what it saves, and their heads
+-- are done again.
+local FEW = 32
+local function is_guarded(K, group) return group.keys.tiles > 1 and K.plan.cfg.seq_kv > FEW end
+
 -- The mask of the lanes that see no key, where the interval has an end; w, name, load as each_stat gives them.
 function M.blind(K, w, name, load)
   local t = K.t
@@ -190,6 +195,7 @@ function M.raise(K, group, ptrs, head)
         local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
         none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
       end
+      if head.again and not is_guarded(K, group) then put("kept", load("negmax", "kept")) end -- else it is there
       put("negmax", none)
     end)
   end)
@@ -358,7 +364,7 @@ local function guarded_block(K, group, ptrs, head, part, fast)
     local good = {}
     for c, v in ipairs(group.vecs) do
       local function name(word) return ("%s_c%d"):format(word, c - 1) end
-      local sum = t:op("load", v.w, name "so_far", stat(group, ptrs.stats, "sum", c))
+      local sum = t:op("load", v.w, name "whole_sum", stat(group, ptrs.stats, "sum", c))
       if ptrs.asked then sum = t:op("zero_if", v.w, name "asked_sum", M.idle(K, group, ptrs, c, v, name), sum) end
       local both = t:op("add", v.w, name "known", sum, t:op("load", v.w, name "mode", ptrs.steady))
       local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_product)))
@@ -391,7 +397,7 @@ local function block(K, group, ptrs, head, part)
       if alone then tile(count - 1) end
     end,
   }, { __index = part })
-  local none = group.keys.tiles == 1 or expr.is_const(start) and expr.is_const(stop) and start >= stop
+  local none = not is_guarded(K, group) or expr.is_const(start) and expr.is_const(stop) and start >= stop
   if head.again or none then
     each_tile(K, group, ptrs, own, head.again and softmax.passes.next_again or softmax.passes.next)
   else
@@ -427,11 +433,11 @@ function M.pass(K, group, ptrs, head)
     score_products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
   end
   lead_tile(K, group, ptrs, head)
-  if not head.again then
+  if not head.again and is_guarded(K, group) then
     K.t:block(function()
       M.each_stat(K, group, ptrs.stats, function(_, _, load, put) put("kept", load("negmax", "first_negmax")) end)
     end)
-    if group.keys.tiles > 1 then M.note_sums(K, group, ptrs) end
+    M.note_sums(K, group, ptrs)
   end
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)

@@ -359,6 +359,8 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 24 * key, q, stats);
@@ -392,10 +394,6 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
   queries_lanes_5of8(queries, scratch);
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_5x5of8(keys + 4 * head, scratch + 32 * head, scratch + 112, scratch + 64);
-    {
-      const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 112);
-      _mm256_storeu_ps(scratch + 152, first_negmax_c0);
-    }
     {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 120);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);

@@ -441,6 +441,8 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     float *stats, float *o, ptrdiff_t finish) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5 * finish; ++key) {
@@ -493,10 +495,6 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scores_first_masked_5x5of16(keys + 4 * head, scratch + 64 * head, scratch + 208, scratch + 128,
         0);
-    {
-      const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 208);
-      _mm256_storeu_ps(scratch + 288, first_negmax_c0);
-    }
     {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);

@@ -1404,9 +1404,9 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     if (!all_on) {
       scores_last_2x2of16(sums, scratch + 832, scratch + 576);
     }
-    const __m512 so_far_c0 = _mm512_loadu_ps(scratch + 848);
+    const __m512 whole_sum_c0 = _mm512_loadu_ps(scratch + 848);
     const __m512 mode_c0 = _mm512_loadu_ps(scratch + 976);
-    const __m512 known_c0 = _mm512_add_ps(so_far_c0, mode_c0);
+    const __m512 known_c0 = _mm512_add_ps(whole_sum_c0, mode_c0);
     const __m512 most_c0 = _mm512_set1_ps(1.2676506e+30f);
     const __mmask16 calm_c0 = _mm512_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
     const int good_c0 = calm_c0 == 0xFFFF;

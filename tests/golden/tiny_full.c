@@ -250,6 +250,8 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 16 * key, q, stats);
@@ -430,10 +432,6 @@ static NOINLINE void forward(const float *q, float *y, const float *packed, floa
       const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
       const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_r2_c0);
       _mm256_storeu_ps(ws + 176, sum_c0_4_0);
-    }
-    {
-      const __m256 first_negmax_c0 = _mm256_loadu_ps(ws + 160);
-      _mm256_storeu_ps(ws + 240, first_negmax_c0);
     }
     {
       const __m256 sum_c0 = _mm256_loadu_ps(ws + 176);

@@ -654,6 +654,8 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     bf16_pair *p, float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
+    const float32x4_t kept_c0 = vld1q_f32(stats);
+    vst1q_f32(stats + 20, kept_c0);
     vst1q_f32(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x1of4(k + 4 * key, q, stats);
@@ -702,10 +704,6 @@ static NOINLINE void attend_1of4(const bf16_pair *keys, const bf16_pair *values,
   queries_lanes_1of4(queries, scratch);
   scaled_queries_2x1of4(scratch);
   scores_first_5x1of4(keys, scratch, scratch + 32, scratch + 16);
-  {
-    const float32x4_t first_negmax_c0 = vld1q_f32(scratch + 32);
-    vst1q_f32(scratch + 52, first_negmax_c0);
-  }
   {
     const float32x4_t sum_c0 = vld1q_f32(scratch + 36);
     const float32x4_t one_c0 = vdupq_n_f32(1.0f);

@@ -270,6 +270,8 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
+    const float kept_c0 = stats[0];
+    stats[5] = kept_c0;
     stats[0] = none_c0;
   }
   scores_maximum_1x1(k, q, stats);
@@ -302,10 +304,6 @@ static NOINLINE void attend_1(const float *keys, const float *values, float *scr
     const float *queries) {
   queries_lanes_1(queries, scratch);
   scores_first_1x1(keys, scratch, scratch + 32, scratch + 16);
-  {
-    const float first_negmax_c0 = scratch[32];
-    scratch[37] = first_negmax_c0;
-  }
   {
     const float sum_c0 = scratch[33];
     const float one_c0 = 1.0f;

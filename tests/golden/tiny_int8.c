@@ -489,6 +489,8 @@ static NOINLINE void again_3of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of8(k + 8 * key, q, stats);
@@ -522,10 +524,6 @@ static NOINLINE void attend_3of8(const float *keys, const float *values, float *
   queries_lanes_3of8(queries, scratch);
   scaled_queries_2x3of8(scratch);
   scores_first_3x3of8(keys, scratch, scratch + 48, scratch + 16);
-  {
-    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 48);
-    _mm256_storeu_ps(scratch + 88, first_negmax_c0);
-  }
   {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 56);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

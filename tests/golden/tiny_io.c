@@ -334,6 +334,8 @@ static NOINLINE void again_2of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 40, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of8(k + 3 * key, q, stats);
@@ -366,10 +368,6 @@ static NOINLINE void attend_2of8(const float *xt, const float *packed, const flo
     const float *values, float *scratch, float *o) {
   key_query_3x2of8_k3(packed, xt, packed + 16, scratch);
   scores_first_2x2of8(keys, scratch, scratch + 48, scratch + 32);
-  {
-    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 48);
-    _mm256_storeu_ps(scratch + 88, first_negmax_c0);
-  }
   {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 56);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

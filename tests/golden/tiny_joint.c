@@ -311,164 +311,6 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
   _mm256_storeu_ps(stats + 16, sum_c0);
 }
 
-/* What was summed so far becomes smaller where the maximum rises. */
-static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
-    ptrdiff_t o_rows) {
-  const __m256 lift_c0 = _mm256_loadu_ps(stats + 128);
-  const __m256 none_c0 = _mm256_setzero_ps();
-  const __m256 part_c0 = _mm256_set1_ps(0.5f);
-  const __m256 share_c0 = _mm256_mul_ps(lift_c0, part_c0);
-  const __m256 half_c0 = _mm256_roundscale_ps(share_c0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m256 fall_first_c0 = _mm256_sub_ps(none_c0, half_c0);
-  const __m256 first_c0 = exp2_8(fall_first_c0);
-  const __m256 rest_c0 = _mm256_sub_ps(lift_c0, half_c0);
-  const __m256 fall_second_c0 = _mm256_sub_ps(none_c0, rest_c0);
-  const __m256 second_c0 = exp2_8(fall_second_c0);
-  const __m256 limit_c0 = _mm256_set1_ps(200.0f);
-  const __m256 most_c0 = _mm256_min_ps(limit_c0, lift_c0);
-  const __m256 least_p_range_c0 = _mm256_set1_ps(100.0f);
-  const __m256 log_least_p_c0 = _mm256_sub_ps(most_c0, least_p_range_c0);
-  const __m256 least_p_c0 = exp2_8(log_least_p_c0);
-  const __m256 least_o_range_c0 = _mm256_set1_ps(125.0f);
-  const __m256 log_least_o_c0 = _mm256_sub_ps(most_c0, least_o_range_c0);
-  const __m256 least_o_c0 = exp2_8(log_least_o_c0);
-  const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 zero_sum_c0 = _mm256_setzero_ps();
-  const __m256 minus_sum_c0 = _mm256_sub_ps(zero_sum_c0, sum_c0);
-  const __m256 size_sum_c0 = _mm256_max_ps(minus_sum_c0, sum_c0);
-  const __mmask8 small_sum_c0 = _mm256_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
-  const __m256 large_sum_c0 = _mm256_maskz_mov_ps((__mmask8)~small_sum_c0, sum_c0);
-  const __m256 scaled1_sum_c0 = _mm256_mul_ps(large_sum_c0, first_c0);
-  const __m256 scaled2_sum_c0 = _mm256_mul_ps(scaled1_sum_c0, second_c0);
-  _mm256_storeu_ps(stats + 16, scaled2_sum_c0);
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
-  const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
-  _mm256_storeu_ps(stats, minus_m_c0);
-  for (ptrdiff_t row = 0; row < o_rows; ++row) {
-    const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
-    const __m256 zero_c0 = _mm256_setzero_ps();
-    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
-    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
-    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_o_c0, _CMP_LT_OQ);
-    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
-    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
-    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
-    _mm256_storeu_ps(o + 16 * row, scaled2_c0);
-  }
-  for (ptrdiff_t row = 0; row < p_rows; ++row) {
-    const __m256 value_c0 = _mm256_loadu_ps(p + 16 * row);
-    const __m256 zero_c0 = _mm256_setzero_ps();
-    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
-    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
-    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_p_c0, _CMP_LT_OQ);
-    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
-    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
-    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
-    _mm256_storeu_ps(p + 16 * row, scaled2_c0);
-  }
-}
-
-/* The same for scores that may be far above the maximum, which rises then. */
-static NOINLINE void scores_steady_2x3of16(const float *k, const float *q, float *stats, float *p,
-    float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
-  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-  }
-  const __m256 top_c0_2_0 = _mm256_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m256 far_c0 = _mm256_set1_ps(100.5f);
-  const __mmask8 below_c0 = _mm256_cmp_ps_mask(top_c0_2_0, far_c0, _CMP_LT_OQ);
-  const __m256 margin_c0 = _mm256_set1_ps(5.0f);
-  const __m256 room_c0 = _mm256_add_ps(top_c0_2_0, margin_c0);
-  const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
-  const int low_c0 = below_c0 == 0xFF;
-  if (!low_c0) {
-    _mm256_storeu_ps(stats + 128, lift_c0);
-    rescale_3of16(p_first, o, stats, p_rows, o_rows);
-  }
-  const __m256 x_r0_c0 = _mm256_sub_ps(acc_r0_c0, lift_c0);
-  const __m256 sum_r0_c0 = exp2_8(x_r0_c0);
-  _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 x_r1_c0 = _mm256_sub_ps(acc_r1_c0, lift_c0);
-  const __m256 sum_r1_c0 = exp2_8(x_r1_c0);
-  _mm256_storeu_ps(p + 16, sum_r1_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
-}
-
-/* The same for scores that may be far above the maximum, which rises then. */
-static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
-    float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m256 s_c0[2], sum_r_c0[2];
-  __m256 acc_r0_c0 = _mm256_loadu_ps(stats);
-  __m256 acc_r1_c0 = _mm256_loadu_ps(stats);
-  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q + 16 * i));
-    const __m256 a_r0 = _mm256_set1_ps(k[i]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[i + 16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-  }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
-  const __m256 far_c0 = _mm256_set1_ps(100.5f);
-  const __mmask8 below_c0 = _mm256_cmp_ps_mask(top_c0_2_0, far_c0, _CMP_LT_OQ);
-  const __m256 margin_c0 = _mm256_set1_ps(5.0f);
-  const __m256 room_c0 = _mm256_add_ps(top_c0_2_0, margin_c0);
-  const __m256 lift_c0 = _mm256_maskz_mov_ps((__mmask8)~below_c0, room_c0);
-  const int low_c0 = below_c0 == 0xFF;
-  if (!low_c0) {
-    _mm256_storeu_ps(stats + 128, lift_c0);
-    rescale_3of16(p_first, o, stats, p_rows, o_rows);
-  }
-  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], lift_c0);
-    const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
-    const __m256 near_c0 = _mm256_max_ps(far_r_c0, x_c0);
-    sum_r_c0[r] = exp2_8(near_c0);
-    _mm256_storeu_ps(p + 16 * r, sum_r_c0[r]);
-  }
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r_c0[0], sum_r_c0[1]);
-  const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
-}
-
-/* Scores of a block of keys, whose maximum may rise. */
-static NOINLINE void steady_3of16(const float *q, const float *k, float *p, float *stats, float *o,
-    float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound,
-    ptrdiff_t stop, ptrdiff_t made, ptrdiff_t upto) {
-  const __m256 before_c0 = _mm256_loadu_ps(stats + 112);
-  _mm256_storeu_ps(stats + 16, before_c0);
-  const __m512 on = _mm512_set1_ps(INFINITY);
-  _mm512_storeu_ps(steady, on);
-  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
-    scores_steady_2x3of16(k + 32 * start + 32 * tile, q, stats,
-        p + 32 * start + 32 * tile - 32 * from, p, o,
-        2 * (start + tile > upto ? start + tile : upto) - 2 * made, o_rows);
-  }
-  for (ptrdiff_t tile = 0; tile < stop - bound; ++tile) {
-    scores_steady_masked_2x3of16(k + 32 * bound + 32 * tile, q, stats,
-        p + 32 * bound + 32 * tile - 32 * from, 2 * bound + 2 * tile, p, o,
-        2 * (bound + tile > upto ? bound + tile : upto) - 2 * made, o_rows);
-  }
-}
-
 /* 3 rows of O^T, divided by the sum. */
 static NOINLINE void context_3x3of16_k4_final(const float *v, const float *p, float *stats,
     float *o) {
@@ -551,6 +393,64 @@ static NOINLINE void scores_again_masked_2x3of16(const float *k, const float *q,
   }
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   _mm256_storeu_ps(stats + 16, sum_c0_2_0);
+}
+
+/* What was summed so far becomes smaller where the maximum rises. */
+static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
+    ptrdiff_t o_rows) {
+  const __m256 lift_c0 = _mm256_loadu_ps(stats + 128);
+  const __m256 none_c0 = _mm256_setzero_ps();
+  const __m256 part_c0 = _mm256_set1_ps(0.5f);
+  const __m256 share_c0 = _mm256_mul_ps(lift_c0, part_c0);
+  const __m256 half_c0 = _mm256_roundscale_ps(share_c0,
+      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256 fall_first_c0 = _mm256_sub_ps(none_c0, half_c0);
+  const __m256 first_c0 = exp2_8(fall_first_c0);
+  const __m256 rest_c0 = _mm256_sub_ps(lift_c0, half_c0);
+  const __m256 fall_second_c0 = _mm256_sub_ps(none_c0, rest_c0);
+  const __m256 second_c0 = exp2_8(fall_second_c0);
+  const __m256 limit_c0 = _mm256_set1_ps(200.0f);
+  const __m256 most_c0 = _mm256_min_ps(limit_c0, lift_c0);
+  const __m256 least_p_range_c0 = _mm256_set1_ps(100.0f);
+  const __m256 log_least_p_c0 = _mm256_sub_ps(most_c0, least_p_range_c0);
+  const __m256 least_p_c0 = exp2_8(log_least_p_c0);
+  const __m256 least_o_range_c0 = _mm256_set1_ps(125.0f);
+  const __m256 log_least_o_c0 = _mm256_sub_ps(most_c0, least_o_range_c0);
+  const __m256 least_o_c0 = exp2_8(log_least_o_c0);
+  const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
+  const __m256 zero_sum_c0 = _mm256_setzero_ps();
+  const __m256 minus_sum_c0 = _mm256_sub_ps(zero_sum_c0, sum_c0);
+  const __m256 size_sum_c0 = _mm256_max_ps(minus_sum_c0, sum_c0);
+  const __mmask8 small_sum_c0 = _mm256_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
+  const __m256 large_sum_c0 = _mm256_maskz_mov_ps((__mmask8)~small_sum_c0, sum_c0);
+  const __m256 scaled1_sum_c0 = _mm256_mul_ps(large_sum_c0, first_c0);
+  const __m256 scaled2_sum_c0 = _mm256_mul_ps(scaled1_sum_c0, second_c0);
+  _mm256_storeu_ps(stats + 16, scaled2_sum_c0);
+  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+  const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
+  _mm256_storeu_ps(stats, minus_m_c0);
+  for (ptrdiff_t row = 0; row < o_rows; ++row) {
+    const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
+    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
+    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_o_c0, _CMP_LT_OQ);
+    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
+    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
+    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
+    _mm256_storeu_ps(o + 16 * row, scaled2_c0);
+  }
+  for (ptrdiff_t row = 0; row < p_rows; ++row) {
+    const __m256 value_c0 = _mm256_loadu_ps(p + 16 * row);
+    const __m256 zero_c0 = _mm256_setzero_ps();
+    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
+    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
+    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_p_c0, _CMP_LT_OQ);
+    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
+    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
+    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
+    _mm256_storeu_ps(p + 16 * row, scaled2_c0);
+  }
 }
 
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
@@ -637,6 +537,8 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 4; ++key) {
@@ -683,33 +585,7 @@ static NOINLINE void attend_3of16(const float *keys, const float *values, float 
     _mm256_storeu_ps(scratch + 176, last2_c0);
   }
   scores_first_masked_2x3of16(keys, scratch, scratch + 112, scratch + 48, 0);
-  {
-    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 112);
-    _mm256_storeu_ps(scratch + 192, first_negmax_c0);
-  }
-  {
-    const __m256 sum_before_c0 = _mm256_loadu_ps(scratch + 128);
-    _mm256_storeu_ps(scratch + 224, sum_before_c0);
-  }
-  {
-    const __m256 steady = _mm256_loadu_ps(scratch + 256);
-    const __m256 off = _mm256_setzero_ps();
-    const __mmask8 on = _mm256_cmp_ps_mask(off, steady, _CMP_LT_OQ);
-    const int all_on = on == 0xFF;
-    if (!all_on) {
-      scores_masked_2x3of16(keys + 32, scratch, scratch + 112, scratch + 80, 2);
-    }
-    const __m256 so_far_c0 = _mm256_loadu_ps(scratch + 128);
-    const __m256 mode_c0 = _mm256_loadu_ps(scratch + 256);
-    const __m256 known_c0 = _mm256_add_ps(so_far_c0, mode_c0);
-    const __m256 most_c0 = _mm256_set1_ps(1.2676506e+30f);
-    const __mmask8 calm_c0 = _mm256_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
-    const int good_c0 = calm_c0 == 0xFF;
-    if (!good_c0) {
-      steady_3of16(scratch, keys, scratch + 48, scratch + 112, o, scratch + 256, 0, 0, 1, 1, 2, 0,
-          0);
-    }
-  }
+  scores_masked_2x3of16(keys + 32, scratch, scratch + 112, scratch + 80, 2);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 128);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

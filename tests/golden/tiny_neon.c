@@ -376,8 +376,12 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     float *stats, float *o) {
   {
     const float32x4_t none_c0 = vdupq_n_f32(INFINITY);
+    const float32x4_t kept_c0 = vld1q_f32(stats);
+    vst1q_f32(stats + 40, kept_c0);
     vst1q_f32(stats, none_c0);
     const float32x4_t none_c1 = vdupq_n_f32(INFINITY);
+    const float32x4_t kept_c1 = vld1q_f32(stats + 4);
+    vst1q_f32(stats + 44, kept_c1);
     vst1q_f32(stats + 4, none_c1);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_1x5of8(k + 12 * key, q, stats);
@@ -410,12 +414,6 @@ static NOINLINE void attend_5of8(const float *keys, const float *values, float *
     const float *queries) {
   queries_lanes_5of8(queries, scratch);
   scores_first_5x5of8(keys, scratch, scratch + 80, scratch + 32);
-  {
-    const float32x4_t first_negmax_c0 = vld1q_f32(scratch + 80);
-    vst1q_f32(scratch + 120, first_negmax_c0);
-    const float32x4_t first_negmax_c1 = vld1q_f32(scratch + 84);
-    vst1q_f32(scratch + 124, first_negmax_c1);
-  }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float32x4_t sum = vld1q_f32(scratch + 4 * c + 88);
     const float32x4_t one = vdupq_n_f32(1.0f);

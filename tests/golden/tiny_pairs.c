@@ -581,6 +581,8 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 5; ++key) scores_maximum_masked_1x3of16(k + 8 * key, q, stats, key);
@@ -623,10 +625,6 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
   for (ptrdiff_t head = 0; head < 2; ++head) {
     scaled_queries_2x3of16(scratch + 32 * head);
     scores_first_masked_5x3of16(keys + head, scratch + 32 * head, scratch + 112, scratch + 64, 0);
-    {
-      const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 112);
-      _mm256_storeu_ps(scratch + 192, first_negmax_c0);
-    }
     {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 128);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);

@@ -505,6 +505,8 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
@@ -538,10 +540,6 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   turn_queries_2of16(scratch, cosines, sines);
   scaled_queries_4x2of16(scratch);
   scores_first_3x2of16(keys, scratch, scratch + 96, scratch + 64);
-  {
-    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 96);
-    _mm256_storeu_ps(scratch + 176, first_negmax_c0);
-  }
   {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 112);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

@@ -339,8 +339,12 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     float *o) {
   {
     const float none_c0 = INFINITY;
+    const float kept_c0 = stats[0];
+    stats[10] = kept_c0;
     stats[0] = none_c0;
     const float none_c1 = INFINITY;
+    const float kept_c1 = stats[1];
+    stats[11] = kept_c1;
     stats[1] = none_c1;
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2(k + 3 * key, q, stats);
@@ -373,12 +377,6 @@ static NOINLINE void attend_2(const float *keys, const float *values, float *scr
     const float *queries) {
   queries_lanes_2(queries, scratch);
   scores_first_2x2(keys, scratch, scratch + 32, scratch + 16);
-  {
-    const float first_negmax_c0 = scratch[32];
-    scratch[42] = first_negmax_c0;
-    const float first_negmax_c1 = scratch[33];
-    scratch[43] = first_negmax_c1;
-  }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
     const float sum = scratch[c + 34];
     const float one = 1.0f;

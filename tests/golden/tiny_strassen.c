@@ -391,128 +391,6 @@ static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, fl
   }
 }
 
-/* What was summed so far becomes smaller where the maximum rises. */
-static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
-    ptrdiff_t o_rows) {
-  float first[4], second[4], least_p[4], least_o[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float lift = stats[c + 32];
-    const float none = 0.0f;
-    const float part = 0.5f;
-    const float share = lift * part;
-    const float half = nearest(share);
-    const float fall_first = none - half;
-    first[c] = exp2_1(fall_first);
-    const float rest = lift - half;
-    const float fall_second = none - rest;
-    second[c] = exp2_1(fall_second);
-    const float limit = 200.0f;
-    const float most = limit < lift ? limit : lift;
-    const float least_p_range = 100.0f;
-    const float log_least_p = most - least_p_range;
-    least_p[c] = exp2_1(log_least_p);
-    const float least_o_range = 125.0f;
-    const float log_least_o = most - least_o_range;
-    least_o[c] = exp2_1(log_least_o);
-    const float sum = stats[c + 4];
-    const float zero_sum = 0.0f;
-    const float minus_sum = zero_sum - sum;
-    const float size_sum = minus_sum > sum ? minus_sum : sum;
-    const int small_sum = size_sum < least_p[c];
-    const float large_sum = small_sum ? 0.0f : sum;
-    const float scaled1_sum = large_sum * first[c];
-    const float scaled2_sum = scaled1_sum * second[c];
-    stats[c + 4] = scaled2_sum;
-    const float negmax = stats[c];
-    const float minus_m = negmax - lift;
-    stats[c] = minus_m;
-  }
-  for (ptrdiff_t row = 0; row < o_rows; ++row) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float value = o[4 * row + c];
-      const float zero = 0.0f;
-      const float minus = zero - value;
-      const float size = minus > value ? minus : value;
-      const int small = size < least_o[c];
-      const float large = small ? 0.0f : value;
-      const float scaled1 = large * first[c];
-      const float scaled2 = scaled1 * second[c];
-      o[4 * row + c] = scaled2;
-    }
-  }
-  for (ptrdiff_t row = 0; row < p_rows; ++row) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float value = p[4 * row + c];
-      const float zero = 0.0f;
-      const float minus = zero - value;
-      const float size = minus > value ? minus : value;
-      const int small = size < least_p[c];
-      const float large = small ? 0.0f : value;
-      const float scaled1 = large * first[c];
-      const float scaled2 = scaled1 * second[c];
-      p[4 * row + c] = scaled2;
-    }
-  }
-}
-
-/* The same for scores that may be far above the maximum, which rises then. */
-static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *stats, float *p,
-    float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  float acc_r0[4], acc_r1[4], lift[4];
-  int low[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c];
-  UNROLL(2) for (ptrdiff_t i = 0; i < 2; ++i) {
-    float b[4];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[4 * i + c];
-    const float a_r0 = k[i];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
-    const float a_r1 = k[i + 2];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
-  }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
-    const float far = 100.5f;
-    const int below = top_2_0 < far;
-    const float margin = 5.0f;
-    const float room = top_2_0 + margin;
-    lift[c] = below ? 0.0f : room;
-    low[c] = below;
-  }
-  if (!(low[0] & low[1] & low[2] & low[3])) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[c + 32] = lift[c];
-    rescale_4(p_first, o, stats, p_rows, o_rows);
-  }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float x_r0 = acc_r0[c] - lift[c];
-    const float sum_r0 = exp2_1(x_r0);
-    p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - lift[c];
-    const float sum_r1 = exp2_1(x_r1);
-    p[c + 4] = sum_r1;
-    const float sum_2_0 = sum_r0 + sum_r1;
-    const float old_sum = stats[c + 4];
-    const float sum = old_sum + sum_2_0;
-    stats[c + 4] = sum;
-  }
-}
-
-/* Scores of a block of keys, whose maximum may rise. */
-static NOINLINE void steady_4(const float *q, const float *k, float *p, float *stats, float *o,
-    float *steady, ptrdiff_t o_rows, ptrdiff_t from, ptrdiff_t start, ptrdiff_t bound,
-    ptrdiff_t made, ptrdiff_t upto) {
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float before = stats[c + 28];
-    stats[c + 4] = before;
-  }
-  const float on = INFINITY;
-  steady[0] = on;
-  for (ptrdiff_t tile = 0; tile < bound - start; ++tile) {
-    scores_steady_2x4(k + 4 * start + 4 * tile, q, stats, p + 8 * start + 8 * tile - 8 * from, p, o,
-        2 * (start + tile > upto ? start + tile : upto) - 2 * made, o_rows);
-  }
-}
-
 /* 2 rows of O^T, divided by the sum. */
 static NOINLINE void context_2x4_k4_final(const float *v, const float *p, float *stats, float *o) {
   float acc_r0[4], acc_r1[4];
@@ -594,6 +472,70 @@ static NOINLINE void scores_again_2x4(const float *k, const float *q, float *sta
   }
 }
 
+/* What was summed so far becomes smaller where the maximum rises. */
+static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
+    ptrdiff_t o_rows) {
+  float first[4], second[4], least_p[4], least_o[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float lift = stats[c + 32];
+    const float none = 0.0f;
+    const float part = 0.5f;
+    const float share = lift * part;
+    const float half = nearest(share);
+    const float fall_first = none - half;
+    first[c] = exp2_1(fall_first);
+    const float rest = lift - half;
+    const float fall_second = none - rest;
+    second[c] = exp2_1(fall_second);
+    const float limit = 200.0f;
+    const float most = limit < lift ? limit : lift;
+    const float least_p_range = 100.0f;
+    const float log_least_p = most - least_p_range;
+    least_p[c] = exp2_1(log_least_p);
+    const float least_o_range = 125.0f;
+    const float log_least_o = most - least_o_range;
+    least_o[c] = exp2_1(log_least_o);
+    const float sum = stats[c + 4];
+    const float zero_sum = 0.0f;
+    const float minus_sum = zero_sum - sum;
+    const float size_sum = minus_sum > sum ? minus_sum : sum;
+    const int small_sum = size_sum < least_p[c];
+    const float large_sum = small_sum ? 0.0f : sum;
+    const float scaled1_sum = large_sum * first[c];
+    const float scaled2_sum = scaled1_sum * second[c];
+    stats[c + 4] = scaled2_sum;
+    const float negmax = stats[c];
+    const float minus_m = negmax - lift;
+    stats[c] = minus_m;
+  }
+  for (ptrdiff_t row = 0; row < o_rows; ++row) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float value = o[4 * row + c];
+      const float zero = 0.0f;
+      const float minus = zero - value;
+      const float size = minus > value ? minus : value;
+      const int small = size < least_o[c];
+      const float large = small ? 0.0f : value;
+      const float scaled1 = large * first[c];
+      const float scaled2 = scaled1 * second[c];
+      o[4 * row + c] = scaled2;
+    }
+  }
+  for (ptrdiff_t row = 0; row < p_rows; ++row) {
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+      const float value = p[4 * row + c];
+      const float zero = 0.0f;
+      const float minus = zero - value;
+      const float size = minus > value ? minus : value;
+      const int small = size < least_p[c];
+      const float large = small ? 0.0f : value;
+      const float scaled1 = large * first[c];
+      const float scaled2 = scaled1 * second[c];
+      p[4 * row + c] = scaled2;
+    }
+  }
+}
+
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
 static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float *stats, float *p,
     float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
@@ -653,6 +595,8 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     float *o) {
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float none = INFINITY;
+    const float kept = stats[c];
+    stats[c + 20] = kept;
     stats[c] = none;
   }
   for (ptrdiff_t key = 0; key < 4; ++key) scores_maximum_1x4(k + 2 * key, q, stats);
@@ -686,35 +630,7 @@ static NOINLINE void attend_4(const float *keys, const float *values, float *scr
     const float *queries) {
   queries_lanes_4(queries, scratch);
   scores_first_2x4(keys, scratch, scratch + 32, scratch + 16);
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float first_negmax = scratch[c + 32];
-    scratch[c + 52] = first_negmax;
-  }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float sum_before = scratch[c + 36];
-    scratch[c + 60] = sum_before;
-  }
-  {
-    int good[4];
-    const float steady = scratch[80];
-    const float off = 0.0f;
-    const int on = off < steady;
-    const int all_on = on;
-    if (!all_on) {
-      scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
-    }
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float so_far = scratch[c + 36];
-      const float mode = scratch[80];
-      const float known = so_far + mode;
-      const float most = 1.2676506e+30f;
-      const int calm = known < most;
-      good[c] = calm;
-    }
-    if (!(good[0] & good[1] & good[2] & good[3])) {
-      steady_4(scratch, keys, scratch + 16, scratch + 32, o, scratch + 80, 0, 0, 1, 2, 0, 0);
-    }
-  }
+  scores_2x4(keys + 4, scratch, scratch + 32, scratch + 24);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float sum = scratch[c + 36];
     const float one = 1.0f;

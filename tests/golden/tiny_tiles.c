@@ -592,6 +592,8 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     bf16_pair *p, float *stats, bf16_pair *context) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 3; ++key) scores_maximum_1x3of16(k + 8 * key, q, stats);
@@ -623,10 +625,6 @@ static NOINLINE void attend_3of16(const bf16_pair *xt, const float *packed, cons
   query_2x3of16_k17(packed, xt, packed + 48, scratch);
   scaled_queries_2x3of16(scratch);
   scores_first_3x3of16(keys, scratch, scratch + 64, scratch + 32);
-  {
-    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 64);
-    _mm256_storeu_ps(scratch + 144, first_negmax_c0);
-  }
   {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 80);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);

@@ -523,6 +523,8 @@ static NOINLINE void again_2of16(const float *q, const float *k, const float *v,
     float *stats, float *o) {
   {
     const __m256 none_c0 = _mm256_set1_ps(INFINITY);
+    const __m256 kept_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 80, kept_c0);
     _mm256_storeu_ps(stats, none_c0);
   }
   for (ptrdiff_t key = 0; key < 2; ++key) scores_maximum_1x2of16(k + 16 * key, q, stats);
@@ -556,10 +558,6 @@ static NOINLINE void attend_2of16(const float *keys, const float *values, float 
   queries_lanes_2of16(queries, scratch);
   scaled_queries_2x2of16(scratch);
   scores_first_2x2of16(keys, scratch, scratch + 64, scratch + 32);
-  {
-    const __m256 first_negmax_c0 = _mm256_loadu_ps(scratch + 64);
-    _mm256_storeu_ps(scratch + 144, first_negmax_c0);
-  }
   {
     const __m256 sum_c0 = _mm256_loadu_ps(scratch + 80);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
