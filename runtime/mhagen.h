@@ -78,7 +78,7 @@ extern "C" {
 
 /* The version of mhagen, 10000 major + 100 minor + patch. A kernel of another version does not
  * compile with this header. */
-#define MHAGEN_VERSION 100
+#define MHAGEN_VERSION 200
 
 /* MHAGEN_API stands before each declaration that other files use. A shared library that is compiled
  * with -fvisibility=hidden exports these. Define it as empty to export nothing; for a DLL define it

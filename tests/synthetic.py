@@ -61,7 +61,7 @@ def row_of(point, rng, slower):
     row = {
         "name": config["name"], "status": "ok", "config": config,
         "command": "mhagen gen " + " ".join(f"{k}={config[k]}" for k in given),
-        "version": "0.1.0", "compiler": "gcc (GCC) 12.2.0", "flags": "gcc -O2 -std=c11",
+        "version": "0.2.0", "compiler": "gcc (GCC) 12.2.0", "flags": "gcc -O2 -std=c11",
         "cpu": "Example 9000 CPU @ 2.50GHz", "cores": 2, "system": "Linux 6.1.0", "threads": threads,
         "flops": flops, "statements": statements, "text_bytes": statements * 7 + 4096,
         "packed_bytes": 16 * d * h * dk, "workspace_bytes": 4 * seq * (3 * h * dk + d),
