@@ -72,8 +72,7 @@ def test_no_subnormals(programs, isa, config):
 @pytest.mark.parametrize("config", ["plain", "causal", "mask", "bf16"])
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512_bf16"])
 def test_peaky_scores_are_made_once(programs, isa, config):
-    """No head is done again, whatever the spread is; calm data never leaves the fast way, and what does leave it does so
-    once a run, for all blocks that follow."""
+    """No head is done again, whatever the spread is, and calm data never leaves the fast way."""
     if not native(isa) or not runs(isa):
         pytest.skip(f"no {isa} here")
     program = programs(isa, config)

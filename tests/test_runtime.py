@@ -44,6 +44,31 @@ def test_no_warnings(compiler, isa, tmp_path):
                 "-o", tmp_path / "mhagen.o")
 
 
+FLUSH = """
+#include "mhagen.h"
+int main(void) {
+  volatile float small = 1e-39f, one = 1;
+  const unsigned long before = mhagen_flush_begin();
+  volatile float flushed = small * one;
+  mhagen_flush_end(before);
+  volatile float kept = small * one;
+  return flushed != 0 || !(kept > 0);
+}
+"""
+
+
+@pytest.mark.parametrize("isa", ["scalar", "neon"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_flush(compiler, isa, tmp_path):
+    """Subnormal numbers are zeros between begin and end, and numbers again behind them."""
+    command, runner = compiler_for(isa, compiler), runner_for(isa)
+    source = tmp_path / "flush.c"
+    source.write_text(FLUSH)
+    run(*command, "-std=c11", "-O2", *WARNINGS, "-I", ROOT / "runtime", source, RUNTIME, "-o", tmp_path / "flush",
+        "-pthread")
+    run(*runner, tmp_path / "flush")
+
+
 @pytest.mark.parametrize("compiler", CXX_COMPILERS)
 def test_header_is_cpp(compiler, tmp_path):
     need(compiler)

@@ -75,7 +75,9 @@ local function rescale(K, group, ptrs)
       local minus = t:op("sub", w, "minus_" .. name, t:op("zero", w, "zero_" .. name), value)
       local small = t:op("lt", w, "small_" .. name, t:op("max", w, "size_" .. name, minus, value), least[c])
       local result = t:op("zero_if", w, "large_" .. name, small, value)
-      for i, factor in ipairs(factors[c]) do result = t:op("mul", w, ("scaled%d_"):format(i) .. name, result, factor) end
+      for i, factor in ipairs(factors[c]) do
+        result = t:op("mul", w, ("scaled%d_"):format(i) .. name, result, factor)
+      end
       return round and round(t, w, "rounded_" .. name, result) or result
     end
     M.each_stat(K, group, p.stats, function(w, name, load, put)
@@ -89,7 +91,8 @@ local function rescale(K, group, ptrs)
       factors[c] = { power("first", half), power("second", t:op("sub", w, "rest_" .. name, rise, half)) }
       local most = t:op("min", w, "most_" .. name, constant("limit", 200.0), rise)
       local function least(word, range)
-        return exp.exp2(t, word .. "_" .. name, t:op("sub", w, "log_" .. word .. "_" .. name, most, constant(word .. "_range", range)))
+        local log = t:op("sub", w, ("log_%s_%s"):format(word, name), most, constant(word .. "_range", range))
+        return exp.exp2(t, word .. "_" .. name, log)
       end
       least_p[c], least_o[c] = least("least_p", -exp.lowest), least("least_o", 125.0)
       put("sum", scaled(least_p, c, w, "sum_" .. name, load "sum"))
@@ -110,7 +113,8 @@ local function rescale(K, group, ptrs)
       if product.group == 1 then return scaled(least_p, c, w, "c" .. c - 1, value, product.b.round) end
       local halves = {}
       for i, half in ipairs { "low", "high" } do
-        halves[i] = scaled(least_p, c, w, half .. "_c" .. c - 1, t:op(half .. "_half", w, half .. "_of_c" .. c - 1, value))
+        local number = t:op(half .. "_half", w, half .. "_of_c" .. c - 1, value)
+        halves[i] = scaled(least_p, c, w, half .. "_c" .. c - 1, number)
       end
       return t:op(product.pair, w, "pair_c" .. c - 1, table.unpack(halves))
     end)
@@ -135,8 +139,10 @@ local function score_tile(K, group, ptrs, tile)
   if tile.p_at then params[#params + 1] = { "p", "out", ptrs.p:at(tile.p_at) } end
   params[#params + 1] = { "key", "int", tile.key }
   if pass.lifts then
-    for _, param in ipairs { { "p_first", "out", ptrs.p:at(tile.p_first) }, { "o", "out", ptrs.o }, { "p_rows", "int", tile.p_rows },
-                             { "o_rows", "int", tile.o_rows } } do params[#params + 1] = param end
+    for _, param in ipairs { { "p_first", "out", ptrs.p:at(tile.p_first) }, { "o", "out", ptrs.o },
+                             { "p_rows", "int", tile.p_rows }, { "o_rows", "int", tile.o_rows } } do
+      params[#params + 1] = param
+    end
   end
   score.add_head_params(scores, params, ptrs.reads)
   local like = tile.like and tile.like ~= group.keys.rows and "_rest" or ""
@@ -312,7 +318,8 @@ local function each_tile(K, group, ptrs, part, pass)
       local p_rows = pass.lifts and (expr.max(at, part.upto) - part.made) * group.keys.words
       score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = of.rows, edge = of.edge,
                                    p_at = (probs and at or at - part.from) * p_tile, p_rows = p_rows,
-                                   p_first = probs and part.made * p_tile or 0, o_rows = part.o_rows, next = ptrs.sums and not last and part.behind(at) })
+                                   p_first = probs and part.made * p_tile or 0, o_rows = part.o_rows,
+                                   next = ptrs.sums and not last and part.behind(at) })
     end
     part.each(run, tile)
   end
@@ -322,7 +329,8 @@ end
 local function steady_block(K, group, ptrs, head, part)
   local t, rows = K.t, group.keys.rows
   local params = { { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p }, { "stats", "out", ptrs.stats },
-                   { "o", "out", ptrs.o }, { "steady", "out", ptrs.steady }, { "o_rows", "int", part.first and 0 or K.plan.attend.breadth } }
+                   { "o", "out", ptrs.o }, { "steady", "out", ptrs.steady },
+                   { "o_rows", "int", part.first and 0 or K.plan.attend.breadth } }
   for _, name in ipairs { "from", "start", "bound", "stop", "made", "upto" } do
     params[#params + 1] = { name, "int", part[name] }
   end
@@ -389,7 +397,8 @@ local function block(K, group, ptrs, head, part)
     if masked then bound = t:int("bound", bound) end
   end
   local own = setmetatable({
-    bound = bound, made = probs and part.kept or from, upto = probs and part.upto or 0, o_rows = part.first and 0 or plan.attend.breadth,
+    bound = bound, made = probs and part.kept or from, upto = probs and part.upto or 0,
+    o_rows = part.first and 0 or plan.attend.breadth,
     behind = function(at) return tile_behind(K, group, at) end,
     each = function(run, tile)
       local count, alone = run.to - run.from, ptrs.sums and ends_apart(K, group, run)

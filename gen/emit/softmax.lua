@@ -54,8 +54,8 @@ function M.inverse(t, w, name, sum, plan)
 end
 
 -- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
--- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile. lifts:
--- m rises where a score is far above it.
+-- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
+-- lifts: m rises where a score is far above it.
 -- weighs: makes weights; adds: their sum is added to that of the tiles before; any: whatever the size of m. shows: the
 -- scores go where weights go. ahead: the products of a tile may be made beside the softmax of the one before. word: of
 -- the function's name.
@@ -112,14 +112,18 @@ function M.ends(t, scores, group, stats, c, name)
   return ends
 end
 
--- Puts -inf where the key of row r, a C expression from `key` on, is hidden. Returns also what the maximum of a first
--- tile starts at: -inf, but for a lane that sees no key the lowest float, so that its weights are zero.
+-- Behind a mask no score less m is below this, whose weight is zero too: of -inf exceptions would come.
+local FAR = -1000.0
+
+-- Puts -inf, or this where m is subtracted already, where the key of row r, a C expression from `key` on, is hidden.
+-- Returns also what the maximum of a first tile starts at: -inf, but for a lane that sees no key the lowest float, so
+-- that its weights are zero.
 local function hide(t, tile, acc)
   local out, least = {}, {}
   for r = 0, tile.rows - 1 do out[r] = {} end
   for c, v in ipairs(tile.group.vecs) do
     local ends = tile.edge and M.ends(t, tile.scores, tile.group, tile.stats, c, "c" .. c - 1) or {}
-    local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), -math.huge)
+    local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), tile.far and FAR or -math.huge)
     for r = 0, tile.rows - 1 do
       out[r][c] = acc[r][c]
       for _, hidden in ipairs(M.hidden(t, tile, r, c, ends, ("r%d_c%d"):format(r, c - 1))) do
@@ -293,7 +297,9 @@ local function lift(t, tile, acc, m)
       end
       local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(product)))
       if product.b.round then top = M.whole(t, w, "top_" .. name, top) end
-      if not product.b.most then top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN)) end
+      if not product.b.most then
+        top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN))
+      end
       lifts[c] = t:op("zero_if", w, "lift_" .. name, below, top)
       low[c] = t:op("all", w, "low_" .. name, below)
     end,
@@ -323,14 +329,11 @@ end
 -- Sums of weights go to so many chains in turn; of this tile first, for one chain of all would round too often.
 local CHAINS = 4
 
--- Behind a mask no score less m is below this, whose weight is zero too: of -inf exceptions would come.
-local FAR = -1000.0
-
 local function hides_keys(tile) return tile.edge or #tile.scores.hides > 0 end
 
 -- Makes weights; the first one of a chain is its first sum, and called so, but where it is tested.
 local function weight(t, tile)
-  local round, far = tile.product.b.round, hides_keys(tile)
+  local round, far = tile.product.b.round, hides_keys(tile) and not tile.far
   return { apply = function(value, at)
     local name = (at.r < CHAINS and not tile.test and "sum_" or "p_") .. at.name
     if far then value = M.not_far(t, at.v.w, at.name, value) end
@@ -450,7 +453,8 @@ end
 
 -- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
 -- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
--- gen/score read), rescale() (records what follows a rise of m, where it may rise); out (weights), stats; sums, where the scores are already, and next, the tile whose products are made
+-- gen/score read), rescale() (records what follows a rise of m, where it may rise); out (weights), stats;
+-- sums, where the scores are already, and next, the tile whose products are made
 -- meanwhile, which take their place.
 function M.tile(t, tile)
   choices.add(t.why, "short_chains")
@@ -460,6 +464,7 @@ function M.tile(t, tile)
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
   local old_m = pass.old_m or pass.from_m and not (from_m or by_powers) or pass.lifts and not from_m
   tile.late = from_m and pass.late
+  tile.far = from_m and not tile.late and #scores.biases + #scores.hides == 0
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
   tile.rest = tile.product.group == 1 and not pass.shows and function(_, _, w, name)

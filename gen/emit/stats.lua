@@ -1,7 +1,7 @@
 -- The statistics of a group of queries in the workspace, a row of `width` floats each. negmax: -m; test: not 0
 -- where a result was not finite; last and first: the ends of the interval of keys that a lane sees; kept: the -m
--- that an attempt begins with; late: the part of -m that is subtracted last; start: where weights are powers, what is added to
--- a scaled score; before: the sum that a block of keys begins with; lift: how far m rises;
+-- that an attempt begins with; late: the part of -m that is subtracted last; start: where weights are powers, what is
+-- added to a scaled score; before: the sum that a block of keys begins with; lift: how far m rises;
 -- place: the places of the queries among the keys;
 -- seen: how many keys a lane sees, as far as that is known.
 

@@ -46,8 +46,8 @@ add_rounded { name = "bf16", doc = "bfloat16: 8 bits of the significand, the ran
               unit = 2.0 ^ -8, error = 8e-3, pair = "pair",
               store_pairs = "store_pairs" }
 add_rounded { name = "f16", doc = "IEEE 754 half precision: 11 bits of the significand, up to 65504", bytes = 4,
-              c = "float", unit = 2.0 ^ -11, error = 1e-3, error_of_sums = 2e-3, least = 2.0 ^ -8, most = 2.0 ^ 14, pair = "pair_f16",
-              store_pairs = "store_pairs_f16" }
+              c = "float", unit = 2.0 ^ -11, error = 1e-3, error_of_sums = 2e-3, least = 2.0 ^ -8, most = 2.0 ^ 14,
+              pair = "pair_f16", store_pairs = "store_pairs_f16" }
 
 -- What rows of a cache may be: those types, and integers with a scale for each row and head. `unit` is then a part of
 -- the largest number of a row.

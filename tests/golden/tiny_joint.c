@@ -290,20 +290,16 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
     acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
   }
   const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
+  const __m256 hidden_c0 = _mm256_set1_ps(-1000.0f);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
   const __m256 s_r0_c0 = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
   const __m256 s_r1_c0 = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 far_r0_c0 = _mm256_set1_ps(-1000.0f);
-  const __m256 near_r0_c0 = _mm256_max_ps(far_r0_c0, s_r0_c0);
-  const __m256 sum_r0_c0 = exp2_8(near_r0_c0);
+  const __m256 sum_r0_c0 = exp2_8(s_r0_c0);
   _mm256_storeu_ps(p, sum_r0_c0);
-  const __m256 far_r1_c0 = _mm256_set1_ps(-1000.0f);
-  const __m256 near_r1_c0 = _mm256_max_ps(far_r1_c0, s_r1_c0);
-  const __m256 sum_r1_c0 = exp2_8(near_r1_c0);
+  const __m256 sum_r1_c0 = exp2_8(s_r1_c0);
   _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
