@@ -26,7 +26,8 @@ def main():
         "h=12", "dk=64", "seq=512", f"isa={suite.widest()}", *args.keys, "project=none", "name=kernel"])
     with tempfile.TemporaryDirectory() as directory:
         out = pathlib.Path(directory)
-        subprocess.run([suite.MHAGEN, "gen", *(f"{key}={value}" for key, value in config.items()), "--quiet", "-o", out],
+        words = [f"{key}={value}" for key, value in config.items()]
+        subprocess.run([suite.MHAGEN, "gen", *words, "--quiet", "-o", out],
                        check=True)
         subprocess.run([*shlex.split(args.cc), "-I", out, HERE / "spread.c", out / "kernel.c", out / "mhagen.c", "-o",
                         out / "spread", "-pthread"], check=True)

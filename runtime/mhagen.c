@@ -204,7 +204,8 @@ static void set_environment(environment to) {
   __asm__ volatile("ldmxcsr %0" : : "m"(both) : "memory");
 }
 
-/* Bits that let an exception trap, or keep it from that; those by which subnormal numbers are zeros. */
+/* Bits that let an exception trap, or keep it from that; those by which subnormal numbers are
+ * zeros. */
 static const uint64_t traps_on = 0, traps_off = 0x1F80, flush = 0x8040;
 #elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
 static environment get_environment(void) {

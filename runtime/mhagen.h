@@ -387,11 +387,11 @@ MHAGEN_API mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const 
  * many layers. */
 MHAGEN_API const void *mhagen_packed_layer(const void *bytes, size_t layer);
 
-/* From mhagen_flush_begin on the calling thread takes numbers below 2^-126 for zeros, as operands and as
- * results (x86: FTZ and DAZ; AArch64: FZ; elsewhere nothing changes); mhagen_flush_end takes what begin
- * returned, and restores that. For real time: subnormal inputs may take many times as long, and with
- * this they do not. Both together take some 40 ns, so they enclose a run, or many. Threads of a pool
- * do as the thread did that created it. */
+/* From mhagen_flush_begin on the calling thread takes numbers below 2^-126 for zeros, as operands
+ * and as results (x86: FTZ and DAZ; AArch64: FZ; elsewhere nothing changes); mhagen_flush_end takes
+ * what begin returned, and restores that. For real time: subnormal inputs may take many times as
+ * long, and with this they do not. Both together take some 40 ns, so they enclose a run, or many.
+ * Threads of a pool do as the thread did that created it. */
 MHAGEN_API unsigned long mhagen_flush_begin(void);
 MHAGEN_API void mhagen_flush_end(unsigned long before);
 
