@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tools import COMPILERS, ROOT, WARNINGS, compiler_for, generate, native, run, runs
+from tools import COMPILERS, ROOT, WARNINGS, check, compiler_for, generate, native, run, runs
 
 SHAPE = "h=2 d_model=32 dk=16 seq=200"
 CONFIGS = {
@@ -83,3 +83,12 @@ def test_peaky_scores_are_made_once(programs, isa, config):
         result = told(program, spread)
         assert result["again"] == 0, (spread, result)
     assert result["rescale"] > 0 and result["steady"] > 0
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+def test_a_maximum_is_found_again(isa):
+    """Huge scores of operands in bf16: a product half way between two floats is rounded by what its sum begins with. A
+    maximum that is not found again makes zeros of all weights."""
+    if not native(isa) or not runs(isa):
+        pytest.skip(f"no {isa} here")
+    assert "ok: " in check("h=1", "d_model=4", "dk=4", "seq=9", "cache_dtype=bf16", "cache=append", f"isa={isa}")

@@ -154,9 +154,17 @@ end
 
 -- What sums start at that would start at zero: products of small queries and keys are subnormal numbers, sums of this
 -- with them are none. All scores of a query are more by so little, or none.
-function M.start_of_sums(t, w, name) return t:start("set", w, name, 2.0 ^ -60) end
+local START = 2.0 ^ -60
+function M.start_of_sums(t, w, name) return t:start("set", w, name, START) end
 
--- What the accumulators start at: biases, and -m.
+local function is_not_zero(t, w, name, x)
+  local zero = t:op("zero", w, "none_" .. name)
+  return t:op("lt", w, "is_" .. name, zero,
+    t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
+end
+
+-- What the accumulators start at: biases, and -m. Where m is subtracted last, sums start as those did by which it was
+-- found: a product that lies between two floats is rounded by what it is added to.
 local function start(t, tile, from_m)
   local group, biases, late = tile.group, tile.scores.biases, tile.late
   if not from_m and #biases == 0 then return tile.rest end
@@ -164,8 +172,11 @@ local function start(t, tile, from_m)
     local negmax_at = stat(group, tile.stats, "negmax", c)
     local function early(dst, how) -- of -m
       if not late then return how(t, "load", w, dst, negmax_at) end
-      return how(t, "sub", w, dst, t:op("load", w, "whole_" .. name, negmax_at),
-        t:op("load", w, "late_" .. name, stat(group, tile.stats, "late", c)))
+      local last = t:op("load", w, "late_" .. name, stat(group, tile.stats, "late", c))
+      local whole = t:op("load", w, "whole_" .. name, negmax_at)
+      if #biases > 0 or not tile.rest then return how(t, "sub", w, dst, whole, last) end
+      return how(t, "sel", w, dst, is_not_zero(t, w, name, last), t:op("set", w, "begin_" .. name, START),
+        t:op("sub", w, "early_" .. name, whole, last))
     end
     if #biases == 0 then return early(name, t.start) end
     local terms = {}

@@ -452,19 +452,24 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
 /* Weights of some keys, added to the sum; a new maximum is subtracted last. */
 static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m256 s_c0[2], sum_r_c0[2];
-  const __m256 whole_acc_r0_c0 = _mm256_loadu_ps(stats);
-  const __m256 late_acc_r0_c0 = _mm256_loadu_ps(stats + 96);
-  __m256 acc_r0_c0 = _mm256_sub_ps(whole_acc_r0_c0, late_acc_r0_c0);
-  const __m256 whole_acc_r1_c0 = _mm256_loadu_ps(stats);
-  const __m256 late_acc_r1_c0 = _mm256_loadu_ps(stats + 96);
-  __m256 acc_r1_c0 = _mm256_sub_ps(whole_acc_r1_c0, late_acc_r1_c0);
+  __m256 acc_c0[2], s_c0[2], sum_r_c0[2];
+  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
+    const __m256 late_acc_c0 = _mm256_loadu_ps(stats + 96);
+    const __m256 whole_acc_c0 = _mm256_loadu_ps(stats);
+    const __m256 none_acc_c0 = _mm256_setzero_ps();
+    const __m256 minus_acc_c0 = _mm256_sub_ps(none_acc_c0, late_acc_c0);
+    const __m256 size_acc_c0 = _mm256_max_ps(minus_acc_c0, late_acc_c0);
+    const __mmask8 is_acc_c0 = _mm256_cmp_ps_mask(none_acc_c0, size_acc_c0, _CMP_LT_OQ);
+    const __m256 begin_acc_c0 = _mm256_set1_ps(8.67361738e-19f);
+    const __m256 early_acc_c0 = _mm256_sub_ps(whole_acc_c0, late_acc_c0);
+    acc_c0[r] = _mm256_mask_blend_ps(is_acc_c0, early_acc_c0, begin_acc_c0);
+  }
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
+    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
     const __m256 a_r1 = _mm256_set1_ps(k[16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
+    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
     k += 1;
     q += 16;
   }
@@ -472,10 +477,10 @@ static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const floa
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_c0[0], hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
+  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_c0[1], hidden_c0);
   const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
   const __m256 top_late_c0 = _mm256_loadu_ps(stats + 96);
   const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, top_late_c0);

@@ -543,9 +543,15 @@ static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float
   int low[4];
   UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float whole_acc = stats[c];
       const float late_acc = stats[c + 24];
-      acc[r][c] = whole_acc - late_acc;
+      const float whole_acc = stats[c];
+      const float none_acc = 0.0f;
+      const float minus_acc = none_acc - late_acc;
+      const float size_acc = minus_acc > late_acc ? minus_acc : late_acc;
+      const int is_acc = none_acc < size_acc;
+      const float begin_acc = 8.67361738e-19f;
+      const float early_acc = whole_acc - late_acc;
+      acc[r][c] = is_acc ? begin_acc : early_acc;
     }
   }
   for (ptrdiff_t step = 0; step < 2; ++step) {
