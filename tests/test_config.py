@@ -134,10 +134,10 @@ def test_bad_argument(argument, message, tmp_path):
     (["h=", "4"], "config: h = 4: must be one word, h=4"),
     (["h:4"], "config: h:4: is neither key=value nor a file"),
     (["none.lua"], "config: none.lua: No such file or directory"),
-    (["cfg.json"], "config: cfg.json:1: unexpected symbol near '{'; such a file is one Lua table, return { h = 12"),
+    (["cfg.json"], "config: cfg.json: is JSON; such a file is one Lua table, return { h = 12"),
     (["cfg.json", "causal"], "config: causal: is no key=value"),
     (["cfg.json", "cfg.json"], "config: cfg.json: cfg.json is the config file already"),
-    (["tuned=cfg.json"], "tuned: cfg.json:1: unexpected symbol near '{'; such a file is one Lua table, as `tune`"),
+    (["tuned=cfg.json"], "tuned: cfg.json: is JSON; such a file is one Lua table, as `tune`"),
 ])
 def test_words_that_are_no_config(words, message, tmp_path):
     (tmp_path / "cfg.json").write_text('{"h": 12}')

@@ -296,7 +296,8 @@ def test_model(use, environment, tmp_path):
         if data is not None:
             (wrong / name).write_bytes(data)
         result = subprocess.run([folder / "checked", wrong], text=True, capture_output=True)
-        assert (result.returncode, result.stderr) == (1, f"{name}: no packed weights of the kernel, or damaged ones\n")
+        told = f"{name}: packed weights are another kernel's, damaged, or none\n"
+        assert (result.returncode, result.stderr) == (1, told)
     (wrong / name).unlink()
     (wrong / name).mkdir()
     assert subprocess.run([folder / "checked", wrong], capture_output=True).returncode == 1

@@ -46,7 +46,7 @@ def told(program, spread, size=1):
     return {word: int(number) for word, number in zip(words[::2], words[1::2])}
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", [name for name in COMPILERS if "clang" not in name])  # which computes ahead
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512_bf16"])
 def test_exceptions(programs, isa, config, compiler):

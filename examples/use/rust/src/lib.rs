@@ -7,7 +7,7 @@ pub type Rows = [f32; SEQ * D_MODEL];
 
 extern "C" {
     fn layer_flat_pack(wq: &Matrix, wk: &Matrix, wv: &Matrix, wo: &Matrix, packed: *mut u8) -> i32;
-    fn layer_flat_text(status: i32) -> *const core::ffi::c_char;
+    fn layer_flat_text(status: i32) -> *const u8;
     fn layer_flat_run(x: &Rows, y: &mut Rows, packed: *const u8, workspace: *mut u8) -> i32;
 }
 
@@ -17,8 +17,10 @@ pub struct Status(pub i32);
 
 impl core::fmt::Debug for Status {
     fn fmt(&self, f: &mut core::fmt::Formatter) -> core::fmt::Result {
-        let text = unsafe { core::ffi::CStr::from_ptr(layer_flat_text(self.0)) };
-        f.write_str(text.to_str().unwrap_or("layer"))
+        let text = unsafe { layer_flat_text(self.0) };
+        let length = (0..).take_while(|&i| unsafe { *text.add(i) } != 0).count();
+        let bytes = unsafe { core::slice::from_raw_parts(text, length) };
+        f.write_str(core::str::from_utf8(bytes).unwrap_or("layer"))
     }
 }
 
