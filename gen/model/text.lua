@@ -17,7 +17,7 @@ local function plain(text) return (text:gsub("[^%w ._()-]", "?")) end
 function M.embedded(name, file, bytes)
   return {
     { name = name .. "_packed.h", text = template.file("packed.h.in", {
-      name = name, NAME = name:upper(), version = version, bytes = tostring(bytes) }) },
+      name = name, version = version, bytes = tostring(bytes) }) },
     { name = name .. "_packed.S", text = template.file("packed.S.in", {
       name = name, version = version, file = literal(file) }) },
   }
