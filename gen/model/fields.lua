@@ -124,4 +124,12 @@ function M:unread(matters)
   return all
 end
 
+-- Refuses another value of a field than the one that is meant.
+function M:only(name, meant)
+  local value = self:has(name) and self.values[self.prefix .. name] or nil
+  if value ~= nil and value ~= meant then
+    self:fail(name, "%s is not supported", type(value) == "table" and "this" or words.short(value))
+  end
+end
+
 return M

@@ -3,8 +3,9 @@
 -- sixteenths, r = x - n in [-1/32, 1/32], 2^n by the table and the exponent, and degree 3 for 2^r (Tang,
 -- Table-driven implementation of the exponential function, 1989).
 -- Error at most 1 ulp for x in [-100, 127]; below -100 an exact zero, so that products with ordinary numbers are no
--- subnormal ones; above 127 something of at least 2^126; NaN stays NaN. Of a finite x of at most 2^22 in size no
--- exception comes but for roundings (of narrow vectors of an ISA with a table also that of an overflow).
+-- subnormal ones; above 127 something of at least 2^126, from 2^22 on also -inf, which makes NaN of a context; NaN
+-- stays NaN. Of a finite x of at most 2^22 in size no exception comes but for roundings (of narrow vectors of an ISA
+-- with a table also that of an overflow).
 
 local choices = require "base.choices"
 
@@ -66,7 +67,7 @@ local function define(t, w)
   return t:define({
     name = "exp2_" .. w.lanes, w = w, attr = "inline __attribute__((always_inline))",
     params = { { kind = w.t, name = "x" } }, keep = true,
-    doc = "2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN.",
+    doc = "2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN.",
   }, function()
     if t.isa.rows.root then choices.add(t.why, "exp2_table") end
     local tiny = t:op("lt", w, "tiny", x, t:op("set", w, "lowest", M.lowest))

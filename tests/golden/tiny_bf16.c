@@ -225,7 +225,7 @@ static NOINLINE void scaled_queries_3x2(float *x) {
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float lowest = -100.0f;
   const int tiny = x < lowest;

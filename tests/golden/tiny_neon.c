@@ -207,7 +207,7 @@ static NOINLINE void queries_lanes_5of8(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
 static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   const float32x4_t lowest = vdupq_n_f32(-100.0f);
   const uint32x4_t tiny = vcltq_f32(x, lowest);

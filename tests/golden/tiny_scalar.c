@@ -183,7 +183,7 @@ static NOINLINE void queries_lanes_2(const float *x, float *xt) {
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
 static inline __attribute__((always_inline)) float exp2_1(float x) {
   const float lowest = -100.0f;
   const int tiny = x < lowest;

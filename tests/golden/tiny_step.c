@@ -222,7 +222,7 @@ static NOINLINE void step_scores(const float *q, const float *k, float *p, ptrdi
   }
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   const __m256 lowest = _mm256_set1_ps(-100.0f);
   const __m256 tiny = _mm256_cmp_ps(x, lowest, _CMP_LT_OQ);

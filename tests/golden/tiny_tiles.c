@@ -845,7 +845,7 @@ static void task_output(const mhagen_args *args, int index) {
   _tile_release();
 }
 
-/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126; NaN stays NaN. */
+/* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
 static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 lowest = _mm512_set1_ps(-100.0f);
   const __mmask16 tiny = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);
