@@ -92,7 +92,7 @@ def test_the_runtime_names_no_option():
 
 # Where it may be asked what an option says: its rows; what decides which stages there are; the stages themselves.
 ASKING = ("options/", "plan/init.lua", "plan/walk.lua", "graph/", "rewrite/", "schedule/", "stage/", "score/",
-          "base/choices.lua")
+          "base/choices.lua", "kernel/shape.lua")
 
 
 def test_options_are_asked_for_in_few_places():

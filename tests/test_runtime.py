@@ -12,7 +12,7 @@ RUNTIME = ROOT / "runtime/mhagen.c"
 # Flags, and the arguments of pool_test.
 SANITIZERS = {"plain": ([], []), "thread": (["-fsanitize=thread"], ["300"]),
               "address": (["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], ["300"])}
-CHECKED = "  if (status != MHAGEN_OK) return status;\n  for (int p = 0"
+CHECKED = "  if (status != MHAGEN_OK) return status;\n  const environment before"
 # What breaks the runtime's pool, and the text that takes the place of another.
 MUTANTS = {
     "nothing": ("", ""),
