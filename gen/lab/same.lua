@@ -5,7 +5,7 @@ return function(name, files)
   local code = {}
   for i, file in ipairs(files) do
     local text = file.text:gsub("/%*.-%*/", "")
-    for _, word in ipairs { name, name:upper() } do text = text:gsub("%f[%w_]" .. word .. "%f[^%w]", "\1") end
+    for _, word in ipairs { name, name:upper() } do text = text:gsub("%f[%w]" .. word .. "%f[^%w]", "\1") end
     code[i] = text
   end
   return table.concat(code, "\0")
