@@ -233,13 +233,14 @@ def test_license(texts):
 
 
 def test_literals_only(texts):
-    """No shape is an argument: a loop's count is a literal, or what is left for the last task; only
-    a mask makes it depend on lengths."""
+    """No shape is an argument: a loop's count is a literal, or what is left for the last task; only a mask makes it
+    depend on lengths, and peaky scores on the block from which on a maximum may rise."""
     for name, text in texts.items():
         masked = re.search(r"causal|kv_len|kv_start|q_len|keys to the|cache ", text.split("*/")[0])
         if re.match(r"k\d.*\.c$", name) and not masked:
             bounds = re.findall(r"for \(ptrdiff_t \w+ = 0; \w+ < ([^;]+);", text)
-            others = [bound for bound in bounds if not bound.isdigit() and " - first" not in bound]
+            others = [bound for bound in bounds if not bound.isdigit() and " - first" not in bound
+                      and bound not in ("p_rows", "o_rows", "bound - start", "stop - bound", "stop - start")]
             assert not others, (name, others)
 
 

@@ -49,7 +49,7 @@ MHAGEN_API mhagen_status tiny_halves_packed_check(const void *bytes, size_t size
 /* y = attention(q, k, v) on the calling thread; see mhagen_args for the shapes. No allocation,
  * no state; compiled with optimization the stack stays below 32 KB. Errors: MHAGEN_ERR_NULL,
  * MHAGEN_ERR_ALIGN, MHAGEN_ERR_LENGTH, MHAGEN_ERR_CPU, MHAGEN_ERR_TARGET, MHAGEN_ERR_ROUNDING,
- * MHAGEN_ERR_PACKED; nothing is written then, and mhagen_args_error says which argument is wrong. */
+ * MHAGEN_ERR_PACKED. Nothing is written then; mhagen_args_error says which argument is wrong. */
 MHAGEN_API mhagen_status tiny_halves_run(const mhagen_args *args);
 
 /* Whether this CPU can run it (avx512_fp16). */
