@@ -123,9 +123,8 @@ end
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
 
--- The list for the host's pack, which is told by its fingerprint: with the sizes, the numbers that a null pointer
--- stands for by the names of matrices, and for tables of rope that are not given the part of a turn of each pair, and
--- the first place.
+-- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; instead, by the
+-- names of matrices, the numbers of a null pointer; turns, for tables of rope, the part of a turn of each pair.
 function M.packing(plan, fingerprint)
   local list, turn, instead = M.list(plan), plan.attend.turn, {}
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
