@@ -478,7 +478,7 @@ double mhagen_promised_error(const mhagen_kernel *shape, double max_score) {
   return shape->error * fmax(1, max_score / (nibbles ? 4 : 16));
 }
 
-#define LEAST_WEIGHT 0x1p-94 /* a weight of attention below it may be 0 */
+#define LEAST_WEIGHT 0x1p-68 /* a weight of attention below it may be 0: 2^-100 of a sum of 2^-32 */
 
 static double row_error(const mhagen_kernel *shape, double score_size) {
   const int project = projections(shape);

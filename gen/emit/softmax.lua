@@ -24,7 +24,7 @@ local M = {}
 
 -- Sums and finite tests below this are accepted: with 65536 keys those of weights below M.lifts are.
 M.accepted = 2.0 ^ 120
-local LEAST = 2.0 ^ -60
+local LEAST = 2.0 ^ -32
 
 -- A sum of weights of a product that is below this has no weight for which m has to rise.
 function M.calm(product) return product.b.most or 2.0 ^ 100 end

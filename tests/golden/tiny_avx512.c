@@ -465,7 +465,7 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
-    const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
+    const __m256 least_c0 = _mm256_set1_ps(2.32830644e-10f);
     const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, least_c0, _CMP_LT_OQ);
     const __m256 some_c0 = _mm256_mask_blend_ps(none_c0, sum_c0, one_c0);
     const __m256 inverse_c0 = _mm256_div_ps(one_c0, some_c0);
@@ -498,7 +498,7 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
     {
       const __m256 sum_c0 = _mm256_loadu_ps(scratch + 224);
       const __m256 one_c0 = _mm256_set1_ps(1.0f);
-      const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
+      const __m256 least_c0 = _mm256_set1_ps(2.32830644e-10f);
       const __mmask8 none_c0 = _mm256_cmp_ps_mask(sum_c0, least_c0, _CMP_LT_OQ);
       const __m256 some_c0 = _mm256_mask_blend_ps(none_c0, sum_c0, one_c0);
       const __m256 inverse_c0 = _mm256_div_ps(one_c0, some_c0);

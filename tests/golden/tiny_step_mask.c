@@ -410,7 +410,7 @@ static NOINLINE void step_context(const float *v, const float *p, const float *s
   for (ptrdiff_t head = 0; head < 2; ++head) {
     const __m256 sum = _mm256_loadu_ps(sums + 8 * head);
     const __m256 one_sum = _mm256_set1_ps(1.0f);
-    const __m256 least_sum = _mm256_set1_ps(8.67361738e-19f);
+    const __m256 least_sum = _mm256_set1_ps(2.32830644e-10f);
     const __m256 none_sum = _mm256_cmp_ps(sum, least_sum, _CMP_LT_OQ);
     const __m256 some_sum = _mm256_blendv_ps(sum, one_sum, none_sum);
     const __m256 inverse_sum = _mm256_div_ps(one_sum, some_sum);
@@ -454,7 +454,7 @@ static NOINLINE void step_context_seen(const float *v, const float *p, const flo
   for (ptrdiff_t head = 0; head < 2; ++head) {
     const __m256 sum = _mm256_loadu_ps(sums + 8 * head);
     const __m256 one_sum = _mm256_set1_ps(1.0f);
-    const __m256 least_sum = _mm256_set1_ps(8.67361738e-19f);
+    const __m256 least_sum = _mm256_set1_ps(2.32830644e-10f);
     const __m256 none_sum = _mm256_cmp_ps(sum, least_sum, _CMP_LT_OQ);
     const __m256 some_sum = _mm256_blendv_ps(sum, one_sum, none_sum);
     const __m256 inverse_sum = _mm256_div_ps(one_sum, some_sum);
@@ -470,7 +470,7 @@ static NOINLINE void step_probs(const float *p, const float *sums, float *probs,
     ptrdiff_t stop) {
   const __m256 sum = _mm256_loadu_ps(sums);
   const __m256 one_sum = _mm256_set1_ps(1.0f);
-  const __m256 least_sum = _mm256_set1_ps(8.67361738e-19f);
+  const __m256 least_sum = _mm256_set1_ps(2.32830644e-10f);
   const __m256 none_sum = _mm256_cmp_ps(sum, least_sum, _CMP_LT_OQ);
   const __m256 some_sum = _mm256_blendv_ps(sum, one_sum, none_sum);
   const __m256 inverse_sum = _mm256_div_ps(one_sum, some_sum);
