@@ -159,7 +159,7 @@ function M.start_of_sums(t, w, name) return t:start("set", w, name, START) end
 
 local function is_not_zero(t, w, name, x)
   local zero = t:op("zero", w, "none_" .. name)
-  return t:op("lt", w, "is_" .. name, zero,
+  return t:op("lt", w, "nonzero_" .. name, zero,
     t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
 end
 

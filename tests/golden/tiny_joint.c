@@ -459,10 +459,10 @@ static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const floa
     const __m256 none_acc_c0 = _mm256_setzero_ps();
     const __m256 minus_acc_c0 = _mm256_sub_ps(none_acc_c0, late_acc_c0);
     const __m256 size_acc_c0 = _mm256_max_ps(minus_acc_c0, late_acc_c0);
-    const __mmask8 is_acc_c0 = _mm256_cmp_ps_mask(none_acc_c0, size_acc_c0, _CMP_LT_OQ);
+    const __mmask8 nonzero_acc_c0 = _mm256_cmp_ps_mask(none_acc_c0, size_acc_c0, _CMP_LT_OQ);
     const __m256 begin_acc_c0 = _mm256_set1_ps(8.67361738e-19f);
     const __m256 early_acc_c0 = _mm256_sub_ps(whole_acc_c0, late_acc_c0);
-    acc_c0[r] = _mm256_mask_blend_ps(is_acc_c0, early_acc_c0, begin_acc_c0);
+    acc_c0[r] = _mm256_mask_blend_ps(nonzero_acc_c0, early_acc_c0, begin_acc_c0);
   }
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));

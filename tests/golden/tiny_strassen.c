@@ -548,10 +548,10 @@ static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float
       const float none_acc = 0.0f;
       const float minus_acc = none_acc - late_acc;
       const float size_acc = minus_acc > late_acc ? minus_acc : late_acc;
-      const int is_acc = none_acc < size_acc;
+      const int nonzero_acc = none_acc < size_acc;
       const float begin_acc = 8.67361738e-19f;
       const float early_acc = whole_acc - late_acc;
-      acc[r][c] = is_acc ? begin_acc : early_acc;
+      acc[r][c] = nonzero_acc ? begin_acc : early_acc;
     }
   }
   for (ptrdiff_t step = 0; step < 2; ++step) {
