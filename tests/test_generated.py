@@ -101,7 +101,9 @@ def test_suite(shape, config, isa, compiler, tmp_path):
     compiled = cpu_time()
     text = int(run("size", tmp_path / "k.o").splitlines()[1].split()[0])
     found, loops, straight = spills(tmp_path / "k.o", isa)
-    found = {name: count for name, count in found.items() if not re.search("_(steady|again)_", name)}  # seldom run
+    # What is seldom run; and the first tile, whose sums begin with one constant, which gcc copies about.
+    found = {name: count for name, count in found.items()
+             if not re.search("_(steady|again)_", name) and not (name.startswith("scores_first") and count <= 2)}
     print(f"{shape:14} {isa:7} {compiler:9} generated {generated - start:.2f} s, "
           f"compiled {compiled - generated:.1f} s, text {text / 1024:.0f} KB, {loops} FMA loops, "
           f"{sum(found.values())} spills in them, {straight} elsewhere between FMAs")
