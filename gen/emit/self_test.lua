@@ -7,7 +7,7 @@ local M = {}
 
 -- Inputs come from memory, so that nothing is computed when compiling.
 M.inputs = { 1.0, 3.0, 5.0, 0.25, 1 + 2.0 ^ -12, -(1 + 2.0 ^ -11), 1e8, -1e8, math.huge,
-             -0.3125, -37.6875, 9.375, -130.0 }
+             -0.3125, -37.6875, 9.375, -130.0, 1 + 3 * 2.0 ^ -12, -(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21) }
 
 local NAN = { 0x7F800001, 0x7FFFFFFF }
 
@@ -37,8 +37,9 @@ function M.emit(t)
     local root, less = given[1 + 2.0 ^ -12], given[-(1 + 2.0 ^ -11)]
     t:note("a product and a sum are rounded each")
     equal(op("add", "rounded", op("mul", "square", root, root), less), 0.0)
-    t:note(t.isa.fused and "but not here" or "here too")
-    equal(op("fma", "fused", root, root, less), t.isa.fused and 2.0 ^ -24 or 0.0)
+    t:note(t.isa.fused and "but not here" or "here too") -- of other numbers: a product of two uses is not contracted
+    local own, rest = given[1 + 3 * 2.0 ^ -12], given[-(1 + 3 * 2.0 ^ -11 + 2.0 ^ -21)]
+    equal(op("fma", "fused", own, own, rest), t.isa.fused and 2.0 ^ -24 or 0.0)
     t:note("sums are in this order, and in float32")
     local magic = op("set", "magic", 12582912.0)
     equal(op("sub", "none", op("add", "nearest", given[0.25], magic), magic), 0.0)

@@ -501,14 +501,14 @@ static void task_output(const mhagen_args *args, int index) {
 
 /* What flags that change arithmetic change first. */
 static NOINLINE void self_test(const float *in, float *out) {
-  __m256 given[13];
-  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = _mm256_set1_ps(in[i]);
+  __m256 given[15];
+  UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = _mm256_set1_ps(in[i]);
   /* a product and a sum are rounded each */
   const __m256 square = _mm256_mul_ps(given[4], given[4]);
   const __m256 rounded = _mm256_add_ps(square, given[5]);
   _mm256_storeu_ps(out, rounded);
   /* but not here */
-  const __m256 fused = _mm256_fmadd_ps(given[4], given[4], given[5]);
+  const __m256 fused = _mm256_fmadd_ps(given[13], given[13], given[14]);
   _mm256_storeu_ps(out + 8, fused);
   /* sums are in this order, and in float32 */
   const __m256 magic = _mm256_set1_ps(12582912.0f);
@@ -564,7 +564,7 @@ int tiny_avx2_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX2); }
 mhagen_status tiny_avx2_self_test(void) {
   static const float inputs[] = {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
-    -0.3125f, -37.6875f, 9.375f, -130.0f
+    -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
   static const uint32_t bits[][2] = { /* the least and the most, without the sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },

@@ -562,14 +562,14 @@ static void task_output(const mhagen_args *args, int index) {
 
 /* What flags that change arithmetic change first. */
 static NOINLINE void self_test(const float *in, float *out) {
-  float given[13];
-  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = in[i];
+  float given[15];
+  UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = in[i];
   /* a product and a sum are rounded each */
   const float square = given[4] * given[4];
   const float rounded = square + given[5];
   out[0] = rounded;
   /* here too */
-  const float fused = given[4] * given[4] + given[5];
+  const float fused = given[13] * given[13] + given[14];
   out[1] = fused;
   /* sums are in this order, and in float32 */
   const float magic = 12582912.0f;
@@ -624,7 +624,7 @@ int tiny_bf16_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_ANY); }
 mhagen_status tiny_bf16_self_test(void) {
   static const float inputs[] = {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
-    -0.3125f, -37.6875f, 9.375f, -130.0f
+    -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
   static const uint32_t bits[][2] = { /* the least and the most, without the sign */
     { 0x00000000, 0x00000000 }, { 0x00000000, 0x00000000 }, { 0x00000000, 0x00000000 },

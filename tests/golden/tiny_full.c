@@ -571,12 +571,14 @@ static NOINLINE void self_test(const float *in, float *out) {
   const __m512 given_i10 = _mm512_set1_ps(in[10]);
   const __m512 given_i11 = _mm512_set1_ps(in[11]);
   const __m512 given_i12 = _mm512_set1_ps(in[12]);
+  const __m512 given_i13 = _mm512_set1_ps(in[13]);
+  const __m512 given_i14 = _mm512_set1_ps(in[14]);
   /* a product and a sum are rounded each */
   const __m512 square = _mm512_mul_ps(given_i4, given_i4);
   const __m512 rounded = _mm512_add_ps(square, given_i5);
   _mm512_storeu_ps(out, rounded);
   /* but not here */
-  const __m512 fused = _mm512_fmadd_ps(given_i4, given_i4, given_i5);
+  const __m512 fused = _mm512_fmadd_ps(given_i13, given_i13, given_i14);
   _mm512_storeu_ps(out + 16, fused);
   /* sums are in this order, and in float32 */
   const __m512 magic = _mm512_set1_ps(12582912.0f);
@@ -634,7 +636,7 @@ int tiny_full_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_AVX512); }
 mhagen_status tiny_full_self_test(void) {
   static const float inputs[] = {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
-    -0.3125f, -37.6875f, 9.375f, -130.0f
+    -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
   static const uint32_t bits[][2] = { /* the least and the most, without the sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },

@@ -535,14 +535,14 @@ static void task_output(const mhagen_args *args, int index) {
 
 /* What flags that change arithmetic change first. */
 static NOINLINE void self_test(const float *in, float *out) {
-  float32x4_t given[13];
-  UNROLL(13) for (ptrdiff_t i = 0; i < 13; ++i) given[i] = vdupq_n_f32(in[i]);
+  float32x4_t given[15];
+  UNROLL(15) for (ptrdiff_t i = 0; i < 15; ++i) given[i] = vdupq_n_f32(in[i]);
   /* a product and a sum are rounded each */
   const float32x4_t square = vmulq_f32(given[4], given[4]);
   const float32x4_t rounded = vaddq_f32(square, given[5]);
   vst1q_f32(out, rounded);
   /* but not here */
-  const float32x4_t fused = vfmaq_f32(given[5], given[4], given[4]);
+  const float32x4_t fused = vfmaq_f32(given[14], given[13], given[13]);
   vst1q_f32(out + 4, fused);
   /* sums are in this order, and in float32 */
   const float32x4_t magic = vdupq_n_f32(12582912.0f);
@@ -596,7 +596,7 @@ int tiny_neon_supported(void) { return mhagen_cpu_has(MHAGEN_CPU_NEON); }
 mhagen_status tiny_neon_self_test(void) {
   static const float inputs[] = {
     1.0f, 3.0f, 5.0f, 0.25f, 1.00024414f, -1.00048828f, 100000000.0f, -100000000.0f, INFINITY,
-    -0.3125f, -37.6875f, 9.375f, -130.0f
+    -0.3125f, -37.6875f, 9.375f, -130.0f, 1.00073242f, -1.00146532f
   };
   static const uint32_t bits[][2] = { /* the least and the most, without the sign */
     { 0x00000000, 0x00000000 }, { 0x33800000, 0x33800000 }, { 0x00000000, 0x00000000 },
