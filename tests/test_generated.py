@@ -117,13 +117,13 @@ def test_suite(shape, config, isa, compiler, tmp_path):
 @pytest.mark.parametrize("shape, config, dtype", [
     (shape, config, dtype) for shape, config in SUITE for dtype in in_turn(["bf16", "int8"], shape)])
 def test_suite_of_tiles(shape, config, dtype, tmp_path):
-    """At most 80 KB of machine code. Nothing but tiles multiplies where a product has their rows."""
+    """At most 96 KB of machine code. Nothing but tiles multiplies where a product has their rows."""
     source = generate(tmp_path, f"{config} dtype={dtype}", "amx")
     for compiler in in_turn(RECENT_COMPILERS, shape, "amx"):
         start = cpu_time()
         run(*compiler_for("amx", compiler), "-std=c11", "-O2", "-c", source, "-o", tmp_path / "k.o")
         print(f"{shape:14} {compiler:9} compiled {cpu_time() - start:.1f} s")
-        assert int(run("size", tmp_path / "k.o").splitlines()[1].split()[0]) <= 80 * 1024
+        assert int(run("size", tmp_path / "k.o").splitlines()[1].split()[0]) <= 96 * 1024
     explained = explain(*config.split(), f"dtype={dtype}", "isa=amx")
     rows = min(32, int(re.search(r"seq=(\d+)", config)[1]))
     assert re.search(f" scores {rows}x(16|32) ", explained) and "no tiles in attention" not in explained

@@ -310,6 +310,8 @@ def test_export_of_pytorch(tmp_path):
     """A model that PyTorch exports, whose attention ONNX Runtime's tool fuses, by the command of docs/import.md. What
     it adds together with the rest, the bias of the output, stays outside."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    if not transformers.__version__.startswith("4."):
+        pytest.skip("of what transformers 5 exports ONNX Runtime's tool fuses nothing")
     torch.manual_seed(seed_of("export"))
     config = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48, vocab_size=40)
     model = transformers.BertModel(transformers.BertConfig(**config, attn_implementation="eager")).eval()

@@ -95,11 +95,11 @@ def test_masks_are_read_where_keys_are_seen(keys, ints, read, tmp_path):
     args |= {name: (ctypes.c_float * (4096 * 4))() for name in "qkvy"}
     if kernel.shape.cache_bytes:
         args["cache"] = (ctypes.c_char * (kernel.shape.cache_bytes + 64))()
-    args = {name: (ctypes.addressof(array) + 63) // 64 * 64 if name == "cache" else ctypes.addressof(array)
-            for name, array in args.items()}
+    at = {name: (ctypes.addressof(array) + 63) // 64 * 64 if name == "cache" else ctypes.addressof(array)
+          for name, array in args.items()}
     child = os.fork()
     if child == 0:
-        kernel.run(mask=start, **args)
+        kernel.run(mask=start, **at)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 
