@@ -92,8 +92,8 @@ static int ask_tiles(void) {
 #endif
 }
 
-/* What is known of the tiles. A refusal lasts as long as a thread has too small a stack for signals,
- * so it is asked again, unless a bundle has chosen a member without tiles: what is chosen stays. */
+/* What is known of the tiles. A refusal lasts as long as a thread has too small a stack for
+ * signals, so it is asked again, unless a bundle has chosen a member without tiles, which stays. */
 enum { UNASKED, REFUSED, DONE_WITHOUT, GRANTED };
 static unsigned tiles;
 
@@ -673,8 +673,8 @@ static void write_scales(place to, ptrdiff_t first, ptrdiff_t end, const double 
 }
 
 /* Tries scales of nibbles: 8/7 of the one that is there, which is the largest number over -8, then
- * 8/7.25, .., 8/9.75. The best one's integers have the scale of least squares. Sums are of integers,
- * with numbers in 1024ths of the scale that is there, so that no machine rounds otherwise. */
+ * 8/7.25, .., 8/9.75. The best one's integers have the scale of least squares. Sums are of
+ * integers, with numbers in 1024ths of the scale that is there: no machine rounds otherwise. */
 static void write_fits(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   int32_t numbers[COLUMNS];
   if (to.begins) memset(to.fits, 0, sizeof *to.fits);

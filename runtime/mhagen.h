@@ -148,9 +148,9 @@ typedef struct mhagen_args {
   float *y;               /* [batch][seq][y_width], where it is not projected [..][seq][h][dv] or,
                              with MHAGEN_BHSD, [..][h][seq][dv]; must not overlap any other
                              buffer */
-  const void *packed;     /* filled by the kernel's pack, or a layer of a file of its packed weights;
-                             it begins with the kernel's fingerprint; aligned to MHAGEN_ALIGN; only
-                             read; may be null where packed_bytes is 0 */
+  const void *packed;     /* filled by the kernel's pack, or a layer of a file of its packed
+                             weights; it begins with the kernel's fingerprint; aligned to
+                             MHAGEN_ALIGN; only read; may be null where packed_bytes is 0 */
   void *workspace;        /* workspace_bytes, aligned to MHAGEN_ALIGN, contents irrelevant;
                              two runs at the same time need two workspaces */
   const int *kv_len;      /* [batch], each 0..seq_kv: the valid keys; only where the config
@@ -344,7 +344,8 @@ MHAGEN_API mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mh
 MHAGEN_API mhagen_status mhagen_check_fill(const mhagen_kernel *kernel, const mhagen_args *args);
 
 /* Calls a kernel's run or fill in a thread whose floating-point exceptions trap: without traps, and
- * with modes and flags put back behind it. On x86 and AArch64 by gcc or clang; elsewhere it calls. */
+ * with modes and flags put back behind it. That is so on x86 and AArch64, by gcc or clang;
+ * elsewhere it only calls. */
 MHAGEN_API mhagen_status mhagen_call_quietly(mhagen_status (*call)(const mhagen_args *args),
                                              const mhagen_args *args);
 
