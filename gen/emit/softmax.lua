@@ -34,11 +34,6 @@ local function threshold(product) return math.log(M.calm(product), 2) + 0.5 end
 
 local MARGIN = 5.0 -- above such a score: no weight from 2^-95 on is lost
 
--- What of the logarithms of those sums is in the middle.
-local function middle(product)
-  return math.floor(math.log(M.calm(product) * (product.b.least or LEAST), 2) / 2)
-end
-
 -- The least sum of a lane that sees a key: m may be above all of its scores.
 function M.least_sum(t, w, name, plan)
   return t:op("set", w, "least_" .. name, plan.attend_product.b.least or LEAST)
@@ -266,9 +261,6 @@ local function maximum(t, tile, old, least, out, small)
       for i, row in ipairs(not old and scores.rises or {}) do
         local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
         m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
-      end
-      if not old and #scores.rises > 0 then -- which may be too much as well as too little
-        m = t:op("sub", w, "middle_" .. name, m, t:op("set", w, "half_range_" .. name, middle(tile.product)))
       end
       if #scores.hides > 0 and not old then -- all keys of this tile may be hidden, or nearly so
         local lowest = t:op("set", w, "lowest_" .. name, exp.lowest)
