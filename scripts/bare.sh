@@ -50,6 +50,7 @@ make_root() { # the fresh system in $root
   # Whom this machine trusts; the package ca-certificates writes its file anew.
   [ ! -e /etc/ssl/certs/ca-certificates.crt ] || install -D -m 644 /etc/ssl/certs/ca-certificates.crt \
     "$root/usr/local/share/ca-certificates/machine.crt"
+  chmod 755 "$root" # a system's own root is open to all users, as tests of files that others must not read expect
   echo "$suite" > "$made"
 }
 
