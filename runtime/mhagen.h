@@ -437,7 +437,7 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * behind the last. Behind the words are their scales, float32 [ceil(steps / group)][width], one for
  * `group` steps of a column: of bytes the largest |number| of these, divided by 127, of nibbles the
  * scale of least squares, near the first number that is as large, with its sign, divided by -8
- * (docs/generated-c.md has the rule). Numbers are divided by their scale and rounded to integers,
+ * (docs/quantized.md has the rule). Numbers are divided by their scale and rounded to integers,
  * ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale` is multiplied into theirs.
  * A group of zeros has the scale zero; one with NaN or an infinity has no finite scale. Behind the
  * scales are, if asked for, int32 [width]: -128 times the sum of a column's integers, modulo 2^32,

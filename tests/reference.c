@@ -1021,7 +1021,7 @@ static inexact inexact_room(rounding *r, size_t count) {
 }
 
 /* The scale of least squares for the numbers of a column that share it, of int4, whose largest one over -8 is `own`;
- * docs/generated-c.md has the rule. */
+ * docs/quantized.md has the rule. */
 static float searched_scale(const double *w, size_t count, size_t apart, float own) {
   double best = 0, scale = 1;
   for (double below = 7; below < 10; below += .25) {

@@ -1,4 +1,4 @@
-"""The two promises on errors: the bound of each row is the formula that docs/generated-c.md states, and in a
+"""The two promises on errors: the bound of each row is the formula that docs/accuracy.md states, and in a
 single row of tied large scores any float32 code breaks the promise that holds for norms of many rows."""
 import ctypes
 import math

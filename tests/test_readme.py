@@ -108,7 +108,7 @@ def test_fields_of_results():
 def test_statuses():
     header = (ROOT / "runtime/mhagen.h").read_text()
     wanted = re.findall(r"^  (MHAGEN_\w+) = \d+", header.split("enum mhagen_status")[1].split("}")[0], re.M)
-    table = PAGES["docs/generated-c.md"].split("## Statuses")[1].split("\n## ")[0]
+    table = PAGES["docs/errors.md"]
     assert re.findall(r"^\| `(\w+)`", table, re.M) == wanted
 
 

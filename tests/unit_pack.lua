@@ -30,7 +30,7 @@ local function memory_of(rows, columns, of)
   return memory
 end
 
--- The scale of int4 for numbers whose largest one over -8 is `own`: docs/generated-c.md has the rule.
+-- The scale of int4 for numbers whose largest one over -8 is `own`: docs/quantized.md has the rule.
 local function searched(numbers, own)
   local best, scale = 0.0, 1.0
   for i = 28, 39 do
