@@ -545,7 +545,7 @@ def test_wrong_words(tmp_path):
             ([], "wq, wk, wv, wo are missing: wq=FILE.npy"),
             (["wkk=x.npy"], "config: wkk = x.npy: unknown key, did you mean wk?"),
             ([f"wq={path}", f"wq={path}"], "wq: is given twice"),
-            (["wq=x.bin"], "x.bin: must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf"),
+            (["wq=x.txt"], "x.txt: must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors, .gguf or .bin"),
             (["wq=missing.npy"], "missing.npy: No such file or directory"),
             ([f"rope_cos={path}"], "its shape is [64, 64], and rope_cos must be [5, 16]"),
             ([f"alibi={path}"], "alibi: the kernel has no such matrix"),

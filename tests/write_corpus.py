@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what libFuzzer begins with for the readers of models, tests/corpus/{safetensors,gguf,npy,npz,onnx,model}:
+"""Writes what libFuzzer begins with for the readers of models, tests/corpus/{safetensors,gguf,npy,npz,pytorch,onnx,model}:
 small files by the libraries that write such files."""
 import json
 import pathlib
@@ -25,7 +25,7 @@ def finish(writer):
 
 def main():
     draw = numpy.random.default_rng(1)
-    for name in "safetensors", "gguf", "npy", "npz", "onnx", "model":
+    for name in "safetensors", "gguf", "npy", "npz", "pytorch", "onnx", "model":
         (CORPUS / name).mkdir(exist_ok=True)
     x = draw.normal(size=(3, 32)).astype("f4")
     save_file({"a.weight": torch.from_numpy(x), "a.bias": torch.ones(3, dtype=torch.bfloat16),
@@ -37,6 +37,9 @@ def main():
             numpy.save(file, x[:, :5].astype(kind))
     numpy.savez(CORPUS / "npz/two.npz", x=x, bias=x[0].astype("f2"))
     (CORPUS / "npz/two.npz").rename(CORPUS / "npz/two")
+    for protocol in 2, 4:
+        torch.save(torch.nn.Linear(3, 2).state_dict(), CORPUS / f"pytorch/{protocol}.bin", pickle_protocol=protocol)
+        (CORPUS / f"pytorch/{protocol}.bin").rename(CORPUS / f"pytorch/protocol_{protocol}")
     writer = gguf.GGUFWriter(CORPUS / "gguf/plain", "llama")
     writer.add_block_count(2)
     writer.add_rope_freq_base(10000.0)

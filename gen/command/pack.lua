@@ -137,5 +137,5 @@ return {
   summary = "Write the packed weights of one kernel, from single matrices.",
   about = "Example: mhagen pack minilm.lua wq=wq.npy wk=a.safetensors:key.weight wv=v.npy wo=o.npy -o a.packed\n" ..
     "NAME is one of mhagen_weights: wq, wk, wv, wo, bq, bk, bv, bo, alibi, sink, q_norm, k_norm, rope_cos,\n" ..
-    "rope_sin. FILE is FILE.npy, FILE.npz:NAME, FILE.safetensors:TENSOR or FILE.gguf:TENSOR.",
+    "rope_sin. FILE is FILE.npy, FILE.npz:NAME, FILE.safetensors:TENSOR, FILE.gguf:TENSOR or FILE.bin:TENSOR.",
 }

@@ -12,6 +12,7 @@ local npy = require "model.npy"
 local npz = require "model.npz"
 local onnx = require "model.onnx"
 local operators = require "model.operators"
+local pytorch = require "model.pytorch"
 local rope = require "model.rope"
 local safetensors = require "model.safetensors"
 local tensors = require "model.tensors"
@@ -59,15 +60,11 @@ local function shards(path)
   return list
 end
 
-local PICKLED = "is not read; this writes model.safetensors to OUT: " ..
-  "python3 -c \"from transformers import AutoModel; AutoModel.from_pretrained('%s').save_pretrained('OUT')\""
-
 local CONVERTED = "is not read; take the folder that it was converted from"
 local ONNX = "is not looked for in a folder; give its path"
 
 -- Files of weights that a folder may have in place of model.safetensors, how they begin, and what to do.
 local others = {
-  { "pytorch_model.bin", "", PICKLED }, { "pytorch_model.bin.index.json", "", PICKLED },
   { "model.bin", "^.%z%z%z..%w+Spec%z", "is of CTranslate2, and " .. CONVERTED }, { "model.bin", "", CONVERTED },
   { "adapter_model.safetensors", "",
     "is an adapter; merge it by model.merge_and_unload() of peft, and save the model" },
@@ -83,11 +80,12 @@ local function refuse_others(dir)
   end
 end
 
--- The files of tensors in a folder, or nil.
+-- The files of tensors in a folder, or nil. The first that is there is taken.
 local function weight_files(dir)
-  local index = dir .. "/model.safetensors.index.json"
-  return host.exists(dir .. "/model.safetensors") and { "model.safetensors" } or host.exists(index) and shards(index)
-    or nil
+  for _, name in ipairs { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                          "pytorch_model.bin.index.json" } do
+    if host.exists(dir .. "/" .. name) then return name:find "json$" and shards(dir .. "/" .. name) or { name } end
+  end
 end
 
 -- The tensors of some files of a folder.
@@ -95,7 +93,8 @@ local function tensors_of(dir, files)
   local all = {}
   for _, name in ipairs(files) do
     local file = dir .. "/" .. name
-    for tensor, at in pairs(safetensors(open(file), file, host.type_size)) do
+    local read = name:find "%.bin$" and pytorch or safetensors
+    for tensor, at in pairs(read(open(file), file, host.type_size)) do
       if all[tensor] then
         error({ message = ("%s: tensor %s is in %s too"):format(file, errors.show(tensor), all[tensor].path) }, 0)
       end
@@ -162,7 +161,7 @@ function M.open_model(path) return within_limit(open_any, path) end
 
 -- ---- single matrices ----
 
-local readers = { npz = npz, safetensors = safetensors, gguf = gguf }
+local readers = { npz = npz, safetensors = safetensors, gguf = gguf, bin = pytorch, pt = pytorch, pth = pytorch }
 
 -- FILE.npy, or FILE:TENSOR with one of the readers -> path, tensor or nil, reader
 local function place_of(text)
@@ -170,7 +169,7 @@ local function place_of(text)
   local path, name = text:match("^(.-%.%w+):(.+)$")
   local read = path and readers[path:match("%w+$")]
   if read then return path, name, read end
-  error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors or .gguf" }, 0)
+  error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors, .gguf or .bin" }, 0)
 end
 
 -- { key = FILE.npy or FILE:TENSOR } -> { key = tensor }; each file is read once.
