@@ -1,0 +1,128 @@
+"""From a config to a shared library in the cache.
+
+    words(config)    its key=value, as the command line has them
+    library(words)   the path of its library, which is made where it is not yet in the cache
+    program()        the path of the generator
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Mapping
+
+HERE = pathlib.Path(__file__).parent
+NAME = "attention"  # of a kernel that has no name of its own
+FLAGS = ["-O2", "-shared", "-fPIC", "-pthread"]
+
+
+@functools.cache
+def program() -> str:
+    """$MHAGEN, the program of this installation, or the one in PATH."""
+    schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")}
+    folders = [*(sysconfig.get_path("scripts", scheme) for scheme in schemes), HERE.parent / "bin"]
+    found = [os.environ.get("MHAGEN"), *(shutil.which("mhagen", path=folder) for folder in folders),
+             shutil.which("mhagen")]
+    for path in filter(None, found):
+        return path
+    raise FileNotFoundError("mhagen: no program mhagen beside Python, in $MHAGEN or PATH: pip install mhagen")
+
+
+def say(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(say, value))
+    return str(value)
+
+
+def words(config: Mapping[str, object]) -> tuple[str, ...]:
+    """None stands for a key that is not given. The order of keys makes no other kernel."""
+    given = {"name": NAME, **config}
+    return tuple(sorted(f"{key}={say(value)}" for key, value in given.items() if value is not None))
+
+
+def run(command: Iterable[str | os.PathLike[str]], **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(command), text=True, capture_output=True, **options)
+
+
+def ask(*arguments: str) -> str:
+    """What the generator prints; a config that it refuses is a ValueError."""
+    result = run([program(), *arguments])
+    if result.returncode:
+        error = result.stderr.strip() or f"mhagen: status {result.returncode}"
+        raise (ValueError if result.returncode == 2 else RuntimeError)(error)
+    return result.stdout.strip()
+
+
+@functools.cache
+def compiler() -> tuple[list[str], str]:
+    """$CC, and what tells it from another one."""
+    command = shlex.split(os.environ.get("CC", "cc"))
+    path = shutil.which(command[0])
+    if not path:
+        raise FileNotFoundError(f"mhagen: CC = {command[0]}: no such compiler: apt-get install gcc, or set CC")
+    return command, f"{os.path.realpath(path)} {run([*command, '--version']).stdout}"
+
+
+@functools.cache
+def generator() -> str:
+    """What tells the generator from another one."""
+    with open(program(), "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+@functools.cache
+def native(dtype: str) -> tuple[str, str]:
+    """ISA and core that `native` stands for: homes with a cache may be those of several machines."""
+    return ask("isas", "--widest", "--dtype", dtype), ask("isas", "--cpu")
+
+
+def cache() -> pathlib.Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = pathlib.Path(base if os.path.isabs(base) else pathlib.Path.home() / ".cache", "mhagen")
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"mhagen: {folder}: is another user's, whose code would run: set XDG_CACHE_HOME")
+    return folder
+
+
+def key(given: tuple[str, ...]) -> str:
+    command, identity = compiler()
+    parts = [*given, generator(), *command, identity, *FLAGS, (HERE / "layout.c").read_text()]
+    values = dict(word.split("=", 1) for word in given)
+    if "native" in (values.get("isa"), values.get("cpu")):
+        parts += native(values.get("dtype", "f32"))
+    if "tuned" in values:
+        parts.append(pathlib.Path(values["tuned"]).read_text())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def library(given: tuple[str, ...]) -> pathlib.Path:
+    """Two processes may make the same one; each writes a folder of its own, and the first one stays."""
+    folder = cache() / key(given)
+    path = folder / "kernel.so"
+    if path.exists():
+        return path
+    with tempfile.TemporaryDirectory(prefix="new-", dir=folder.parent) as new:
+        made = pathlib.Path(new, "kernel")
+        ask("gen", *given, "-o", str(made), "--quiet")
+        command, _ = compiler()
+        sources = [str(source) for source in sorted(made.glob("*.c"))]
+        result = run([command[0], *FLAGS, *command[1:], f"-I{made}", *sources, str(HERE / "layout.c"), "-o", str(made / path.name)])
+        if result.returncode:
+            raise RuntimeError(f"mhagen: {shlex.join(command)}: {result.stderr.strip() or 'failed'}")
+        with open(made / path.name, "rb") as file:
+            os.fsync(file.fileno())
+        try:
+            os.rename(made, folder)
+        except OSError:
+            if not path.exists():
+                raise
+    return path

@@ -1,0 +1,218 @@
+"""A layer: a kernel, its packed weights, and arrays in and out."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import _native
+
+Value = Union[str, int, float, bool, Sequence[int], None]
+Result = Union[np.ndarray, "tuple[np.ndarray, ...]"]
+
+WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "alibi", "sink", "q_norm", "k_norm", "rope_cos", "rope_sin")
+SWITCHES = ("alibi", "sink")  # keys of a config with the names of weights: an array is both
+LENGTHS = ("kv_len", "kv_start", "q_len", "past")
+READ = ("q", "k", "v", "mask", "cache", *LENGTHS)
+MADE = ("y", "packed", "workspace", "probs", "scores")
+
+
+def refuse(name: str, value: object, rule: str) -> None:
+    raise ValueError(f"mhagen: {name}: {value}: {rule}")
+
+
+def shaped(name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """The array, if it has one of the shapes."""
+    if array.shape not in shapes:
+        refuse(name, f"shape {array.shape}", f"must be {' or '.join(map(str, shapes))}")
+    return array
+
+
+def float32(name: str, value: ArrayLike) -> np.ndarray:
+    return np.ascontiguousarray(value, np.float32)
+
+
+def half(name: str, value: ArrayLike) -> np.ndarray:
+    return np.ascontiguousarray(value, np.float16)
+
+
+def bfloat16(name: str, value: ArrayLike) -> np.ndarray:
+    """NumPy has no such type: ml_dtypes has, or the bits are uint16."""
+    array = np.ascontiguousarray(value)
+    if array.dtype.name not in ("bfloat16", "uint16"):
+        refuse(name, f"dtype {array.dtype}", "must be bfloat16 of ml_dtypes, or its bits as uint16")
+    return array.view(np.uint16)
+
+
+IO = {None: (np.float32, float32), "f16": (np.float16, half), "bf16": (np.uint16, bfloat16)}  # q, k, v and y
+
+
+class Attention:
+    """What mhagen.attention returns: `layer(x)` is y. Calls of several threads at the same time do not disturb each
+    other. `kernel.data` has the numbers of the kernel, `kernel.folder` its C."""
+
+    def __init__(self, kernel: _native.Kernel, threads: int = 1):
+        self.kernel, self.threads = kernel, threads
+        self.packed: np.ndarray | None = None if kernel.data.packed_bytes else _native.allocate(0)
+        self._workspaces: list[np.ndarray] = []  # as many as there were runs at the same time
+        self._shapes = {name: self._shapes_of(name) for name in "qkvy"}
+
+    # ---- weights ----
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of all weights that this kernel reads, y = x W."""
+        kernel, data = self.kernel, self.kernel.data
+        queries, keys, values = data.h * data.dk, data.h_kv * data.dk, data.h_kv * data.dv
+        products = {"q": (data.d_model, queries), "k": (data.k_width, keys), "v": (data.v_width, values),
+                    "o": (data.h * data.dv, data.y_width)}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for letter, shape in products.items():
+            if kernel.projects(letter.upper()):
+                shapes |= {f"w{letter}": shape, f"b{letter}": shape[1:]}
+        shapes |= {name: (data.h,) for name in SWITCHES if kernel.has(name.upper())}
+        if kernel.has("QK_NORM"):
+            head = data.norm_span == kernel.layouts["constant"]["MHAGEN_SPAN_HEAD"][0]
+            shapes |= {"q_norm": (data.dk if head else queries,), "k_norm": (data.dk if head else keys,)}
+        if kernel.has("ROPE"):
+            shapes |= dict.fromkeys(("rope_cos", "rope_sin"), (-1, data.rope_dims // 2))
+        return shapes
+
+    def pack(self, *, out_in: bool = False, **weights: ArrayLike | None) -> Attention:
+        """Packs the weights, float32, which are not needed any more afterwards. With out_in matrices are [out][in], as
+        torch.nn.Linear has them. A bias that is not given is zero. Returns the layer."""
+        shapes, arrays = self.weight_shapes(), {}
+        for name, given in weights.items():
+            if given is None:
+                continue
+            if name not in shapes:
+                refuse(name, "a weight", f"this kernel reads {', '.join(shapes) or 'none'}")
+            array = np.ascontiguousarray(given, np.float32)
+            shape = shapes[name]
+            if shape[0] == -1:
+                shape = (array.shape[:1] or (-1,)) + shape[1:]
+            if len(shape) == 2 and out_in and name.startswith("w"):
+                shape = shape[::-1]
+            arrays[name] = shaped(name, array, [shape])
+        lacking = [name for name in shapes if name[0] == "w" and name not in arrays]
+        if lacking:
+            refuse(", ".join(lacking), "not given", "a layer needs these weights")
+        layout = self.kernel.layouts["constant"]["MHAGEN_OUT_IN"][0] if out_in else 0
+        packed = _native.allocate(self.kernel.data.packed_bytes)
+        self.kernel.pack({**{name: array.ctypes.data for name, array in arrays.items()}, "layout": layout},
+                         packed.ctypes.data)
+        self.packed = packed
+        return self
+
+    # ---- runs ----
+
+    def __call__(self, q: ArrayLike, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
+                 out: np.ndarray | None = None, threads: int | None = None, **more: ArrayLike | None) -> Result:
+        """y; with probs or scores in the config (y, probs), (y, scores) or (y, probs, scores). more: mask, cache, and
+        lengths (kv_len, kv_start, q_len, past), integers or one for each batch entry. Arrays that lie as the kernel
+        reads them are not copied."""
+        arrays = self._inputs({"q": q, "k": k, "v": v, **more}, self.kernel.needs)
+        shape = self._shapes["y"][arrays["q"].shape not in self._shapes["q"][0]][0]
+        make = np.zeros if "q_len" in self.kernel.needs else np.empty  # rows behind q_len are not written
+        arrays["y"] = make(shape, self._dtype) if out is None else self._output(out, shape)
+        data = self.kernel.data
+        results = [name for name in ("probs", "scores") if name in self.kernel.needs]
+        for name in results:
+            arrays[name] = make((data.batch, data.h, data.seq, data.seq_kv), np.float32)
+        number = self.threads if threads is None else threads
+        self._with_memory(arrays, lambda pointers: self.kernel.run(pointers, number))
+        y = arrays["y"] if out is None else out
+        return (y, *(arrays[name] for name in results)) if results else y
+
+    def fill(self, k: ArrayLike, v: ArrayLike, cache: np.ndarray) -> None:
+        """With cache = fixed: projects keys and values into the cache, once for many runs."""
+        if not self.kernel.fill_needs:
+            refuse("fill", "this kernel has none", "the config needs cache = fixed")
+        arrays = self._inputs({"k": k, "v": v, "cache": cache}, self.kernel.fill_needs)
+        self._with_memory(arrays, self.kernel.fill)
+
+    def new_cache(self) -> np.ndarray:
+        """A cache with nothing in it, for all batch entries."""
+        if not self.kernel.data.cache_bytes:
+            refuse("new_cache", "this kernel has none", "the config needs cache = append or fixed")
+        cache = _native.allocate(self.kernel.data.batch * self.kernel.data.cache_bytes)
+        cache[:] = 0
+        return cache
+
+    def _with_memory(self, arrays: Mapping[str, np.ndarray], call: Callable[[dict[str, int]], None]) -> None:
+        if self.packed is None:
+            refuse("weights", "not packed", "call pack(wq=..., ...) first")
+        try:
+            workspace = self._workspaces.pop()
+        except IndexError:
+            workspace = _native.allocate(self.kernel.data.workspace_bytes)
+        memory = {**arrays, "packed": self.packed, "workspace": workspace}
+        try:
+            call({name: array.ctypes.data for name, array in memory.items()})
+        finally:
+            self._workspaces.append(workspace)
+
+    # ---- arrays ----
+
+    def _shapes_of(self, name: str) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Those that q, k, v or y may have, and those without the axis of the batch, where it has one entry. Heads in
+        the last axes may be one axis."""
+        kernel, data = self.kernel, self.kernel.data
+        projection, heads, width, whole = {
+            "q": ("Q", data.h, data.dk, data.d_model), "k": ("K", data.h_kv, data.dk, data.k_width),
+            "v": ("V", data.h_kv, data.dv, data.v_width), "y": ("O", data.h, data.dv, data.y_width)}[name]
+        rows = data.seq if name in "qy" or kernel.has("CACHE_APPEND") else data.seq_kv
+        if kernel.projects(projection):
+            shapes = [(data.batch, rows, whole)]
+        elif kernel.has("BHSD"):
+            shapes = [(data.batch, heads, rows, width)]
+        else:
+            shapes = [(data.batch, rows, heads, width), (data.batch, rows, heads * width)]
+        return shapes, [shape[1:] for shape in shapes if data.batch == 1]
+
+    def _mask_shape(self) -> tuple[int, ...]:
+        data = self.kernel.data
+        axes = {"b": data.batch, "h": data.h, "q": data.seq, "k": data.seq_kv}
+        return tuple(axes[letter] for letter in _native.text(data.mask_dims) or "")
+
+    @property
+    def _dtype(self) -> type:
+        return IO[_native.text(self.kernel.data.io_dtype)][0]
+
+    def _inputs(self, given: Mapping[str, Any], needs: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """The arrays of a call, as the kernel reads them."""
+        arrays = {name: self._input(name, value, needs) for name, value in given.items() if value is not None}
+        lacking = [name for name in needs if name not in arrays and name not in MADE]
+        if lacking:
+            refuse(", ".join(lacking), "not given", "this kernel reads it")
+        return arrays
+
+    def _input(self, name: str, value: Any, needs: Mapping[str, int]) -> np.ndarray:
+        if name not in needs or name in MADE:
+            refuse(name, "given", f"this kernel reads {', '.join(each for each in READ if each in needs)}")
+        if name in LENGTHS:
+            whole = np.asarray(value)
+            if whole.dtype.kind not in "iu" or whole.shape not in ((), (self.kernel.data.batch,)):
+                refuse(name, value, f"must be an integer, or {self.kernel.data.batch} of them")
+            return np.full(self.kernel.data.batch, whole, np.int32)
+        if name == "mask":
+            dtype = np.bool_ if self.kernel.has("MASK_BOOL") else np.float32
+            mask = np.asarray(value, dtype)
+            if mask.ndim != len(self._mask_shape()) or any(n not in (1, m) for n, m in zip(mask.shape,
+                                                                                         self._mask_shape())):
+                refuse(name, f"shape {mask.shape}", f"must be {self._mask_shape()}")
+            return np.ascontiguousarray(np.broadcast_to(mask, self._mask_shape()))
+        if name == "cache":
+            return self._own(name, value, np.dtype(np.uint8), (self.kernel.data.batch * self.kernel.data.cache_bytes,))
+        array = IO[_native.text(self.kernel.data.io_dtype)][1](name, value)
+        return shaped(name, array, sum(self._shapes[name], []))
+
+    def _own(self, name: str, array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """An array that is written to, so it must lie as the kernel has it."""
+        if not isinstance(array, np.ndarray) or array.dtype.itemsize != dtype.itemsize or not array.flags.carray:
+            refuse(name, "is written to", f"must be a contiguous, writable array of {dtype}")
+        return shaped(name, array, [shape])
+
+    def _output(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        return self._own("out", out, np.dtype(self._dtype), shape)

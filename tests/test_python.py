@@ -1,0 +1,316 @@
+"""The package of Python: the wheel, layers of NumPy's arrays."""
+import ast
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+
+import pytest
+
+from tools import COVER, MHAGEN, ROOT, in_turn, installed, run, seed_of, shared
+
+if not installed("numpy"):
+    pytest.skip("NumPy is not installed", allow_module_level=True)
+
+import numpy as np
+
+from reference_lib import Args, Weights, build
+
+PACKAGE = ROOT / "python"
+sys.path.insert(0, str(PACKAGE))
+import mhagen
+from mhagen import _build, _layer
+
+TINY = {"h": 2, "d_model": 12, "dk": 6, "seq": 5, "isa": "scalar"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment(tmp_path_factory):
+    """The program of this build, and a cache of the tests' own."""
+    cache = shared(tmp_path_factory, "python-cache", lambda _: None)
+    os.environ.update(MHAGEN=str(MHAGEN), XDG_CACHE_HOME=str(cache), CC="cc -O0")
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("reference") / "reference.so")
+
+
+# ---- the wheel ----
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory):
+    """The sdist, and the wheel that pip makes of it without a package from anywhere."""
+    def make(folder):
+        name = run(sys.executable, "-B", "-c", f"import backend; print(backend.build_sdist({str(folder)!r}))",
+                   cwd=PACKAGE).strip()
+        run(sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "-w", folder, folder / name)
+    folder = shared(tmp_path_factory, "distributions", make)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.mark.slow
+def test_wheel(distributions, tmp_path):
+    """One wheel for every Python of this machine; the program in it needs no library."""
+    sdist, wheel = distributions
+    version = run(MHAGEN, "--version").split()[1]
+    machine = os.uname().machine
+    assert sdist.name == f"mhagen-{version}.tar.gz"
+    assert wheel.name == f"mhagen-{version}-py3-none-manylinux_2_17_{machine}.musllinux_1_1_{machine}.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        assert f"Version: {version}\n" in archive.read(f"mhagen-{version}.dist-info/METADATA").decode()
+    sources = {f"mhagen/{path.name}" for path in (PACKAGE / "mhagen").iterdir() if path.is_file()}
+    assert sources <= {*names} and "mhagen/py.typed" in names
+    assert f"mhagen-{version}.dist-info/licenses/liblua5.4-dev" in names  # what is linked in has its terms there
+    run(sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", tmp_path, wheel)
+    program = tmp_path / "bin/mhagen"
+    assert "INTERP" not in run("readelf", "-l", program) and run(program, "--version").split()[1] == version
+    kept = {name: value for name, value in os.environ.items() if name != "MHAGEN"}
+    found = run(sys.executable, "-c", "import mhagen; print(mhagen.program(), mhagen.version())", cwd=tmp_path,
+                env={**kept, "PYTHONPATH": str(tmp_path)})
+    assert found.split() == [str(program), version]
+
+
+def test_sources(tmp_path):
+    """The sdist has no file that was made, and is the same whenever it is made."""
+    import backend
+    names = [backend.build_sdist(tmp_path / folder) for folder in ("a", "b") if not (tmp_path / folder).mkdir()]
+    first, second = ((tmp_path / folder / name).read_bytes() for folder, name in zip("ab", names))
+    assert first == second
+    with tarfile.open(tmp_path / "a" / names[0]) as archive:
+        inside = archive.getnames()
+    assert not [name for name in inside if re.search(r"/build/|__pycache__|\.pyc$|/\.", name)]
+    assert {f"{names[0][:-7]}/{name}" for name in ("PKG-INFO", "pyproject.toml", "build.ninja")} <= {*inside}
+
+
+def test_old_pythons():
+    """The syntax is that of the oldest Python that pyproject.toml names."""
+    oldest = re.search(r'requires-python = ">=3\.(\d+)"', (ROOT / "pyproject.toml").read_text())[1]
+    for path in PACKAGE.rglob("*.py"):
+        ast.parse(path.read_text(), feature_version=(3, int(oldest)))
+
+
+# ---- layouts ----
+
+def test_layouts():
+    """layout.c has every pointer of weights and arguments, and ctypes' structs of the tests have the same places."""
+    header, kernel = (ROOT / "runtime/mhagen.h").read_text(), mhagen.attention(**TINY).kernel
+    for of, struct, more in ("args", Args, ()), ("weights", Weights, {"layout"}):
+        body = re.search(rf"typedef struct mhagen_{of} \{{(.*?)\}} mhagen_{of};", header, re.S)[1]
+        pointers = re.findall(r"\*(\w+)", re.sub(r"/\*.*?\*/", "", body, flags=re.S))
+        assert len(pointers) == 14 and {*kernel.layouts[of]} == {*pointers, *more, ""}
+        assert {name: at for name, (at, _) in kernel.layouts[of].items() if name} == {
+            name: getattr(struct, name).offset for name in [*pointers, *more]}
+    assert {*_layer.WEIGHTS} == {*kernel.layouts["weights"]} - {"layout", ""}
+    assert {*kernel.layouts["args"]} == {*_layer.READ, *_layer.MADE, ""}
+    assert (kernel.data.h, kernel.data.d_model, kernel.data.y_width, kernel.data.batch) == (2, 12, 12, 1)
+
+
+# ---- numbers ----
+
+def value_of(text):
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    return {"true": True, "false": False}.get(text, text)
+
+
+def drawn(layer, seed):
+    """Weights, and the arguments of a run but for its results."""
+    draw, kernel, data = np.random.default_rng(seed), layer.kernel, layer.kernel.data
+    weights = {name: draw.standard_normal([64 if n == -1 else n for n in shape], np.float32) / 3
+               for name, shape in layer.weight_shapes().items() if not name.startswith("rope")}
+    arguments = {}
+    for name, most in kernel.needs.items():
+        if name in "qkv":
+            arguments[name] = draw.standard_normal(layer._shapes[name][0][0], np.float32)
+        elif name == "mask":
+            shape = layer._mask_shape()
+            arguments[name] = draw.random(shape) < 0.7 if kernel.has("MASK_BOOL") else draw.standard_normal(shape)
+        elif name in _layer.LENGTHS:
+            arguments[name] = draw.integers(most // 2, most + 1, data.batch)
+    return weights, arguments
+
+
+CONFIGS = [config for config in COVER if not re.search("cache=|dtype", config)]
+
+
+@pytest.mark.parametrize("config", in_turn(CONFIGS, "python", count=4))
+def test_against_reference(config, reference):
+    """Any config, with its weights and arguments by name."""
+    keys = {key: value_of(value) for key, value in (word.split("=") for word in config.split())}
+    layer = mhagen.attention(isa="native", **keys)
+    weights, arguments = drawn(layer, seed_of(config))
+    results = layer.pack(**weights)(**arguments)
+    y = results[0] if isinstance(results, tuple) else results
+
+    kept = {name: np.ascontiguousarray(array, np.int32 if name in _layer.LENGTHS else array.dtype)
+            for name, array in arguments.items()}
+    right = np.empty(y.shape)
+    probs = np.empty((y.shape[0], layer.kernel.data.h, layer.kernel.data.seq, layer.kernel.data.seq_kv))
+    assert reference.mhagen_reference(
+        ctypes.c_void_p(layer.kernel.address),
+        ctypes.byref(Weights(**{name: array.ctypes.data for name, array in weights.items()})),
+        ctypes.byref(Args(**{name: array.ctypes.data for name, array in kept.items()})),
+        ctypes.c_void_p(right.ctypes.data), ctypes.c_void_p(probs.ctypes.data), None) == 0
+    assert np.abs(y - np.nan_to_num(right)).max() <= 1e-4 * np.nanmax(np.abs(right))  # NaN behind q_len
+    if "probs" in layer.kernel.needs:
+        assert np.abs(results[1] - np.nan_to_num(probs)).max() < 1e-5
+
+
+def tiny(**keys):
+    layer = mhagen.attention(**{**TINY, **keys})
+    weights, arguments = drawn(layer, 7)
+    return layer.pack(**weights), weights, arguments
+
+
+def test_layouts_of_arrays():
+    """Transposed weights, views, an array for y, no axis of the batch: the same numbers, and copies only where one is
+    needed."""
+    layer, weights, arguments = tiny()
+    x = arguments["q"]
+    y = layer(x)
+    assert y.shape == (1, 5, 12) and layer(x[0]).shape == (5, 12)
+    out = np.empty((5, 12), np.float32)
+    assert layer(x[0], out=out) is out and (out == y[0]).all()
+    assert (layer(np.asfortranarray(x.astype(float))[0]) == y[0]).all()
+    turned = {name: array.T if array.ndim == 2 else array for name, array in weights.items()}
+    assert (layer.pack(out_in=True, **turned)(x) == y).all()
+    by_call = mhagen.attention(**TINY, **weights)
+    assert (by_call(x, threads=3) == y).all() and by_call.kernel is layer.kernel
+    assert layer._input("q", x, layer.kernel.needs) is x  # not copied
+
+
+def test_switches():
+    """An array for a key that is a weight, too, is both; so is True."""
+    sink = np.array([0.5, -1], np.float32)
+    plain, weights, arguments = tiny()
+    layer = mhagen.attention(**TINY, **weights, sink=sink)
+    same, *_ = tiny(sink=True)
+    assert layer.kernel is same.kernel is not plain.kernel
+    assert (same.pack(**weights, sink=sink)(**arguments) == layer(**arguments)).all()
+    assert (same.pack(**weights)(**arguments) != layer(**arguments)).any()
+
+
+def test_half_types():
+    """q, k, v and y of 16 bits, bfloat16 as its bits."""
+    layer, weights, arguments = tiny()
+    right = layer(arguments["q"])
+    half = mhagen.attention(**TINY, io_dtype="f16", **weights)(arguments["q"].astype(np.float16))
+    assert half.dtype == np.float16 and np.abs(half - right).max() < 1e-2
+    bits = (arguments["q"].view(np.uint32) >> 16).astype(np.uint16)
+    wide = mhagen.attention(**TINY, io_dtype="bf16", **weights)(bits)
+    assert wide.dtype == np.uint16
+    assert np.abs((wide.astype(np.uint32) << 16).view(np.float32) - right).max() < 6e-2 * np.abs(right).max()
+    with pytest.raises(ValueError, match="q: dtype float32: must be bfloat16 of ml_dtypes, or its bits as uint16"):
+        mhagen.attention(**TINY, io_dtype="bf16", **weights)(arguments["q"])
+
+
+def test_caches():
+    """Steps of a decoder are the rows of a causal layer; a fixed cache is cross-attention."""
+    whole, weights, arguments = tiny(causal=True, rope="half")
+    step = mhagen.attention(**{**TINY, "seq": 1}, seq_kv=5, cache="append", causal=True, rope="half", **weights)
+    cache = step.new_cache()
+    rows = [step(row[None], past=at, cache=cache)[0] for at, row in enumerate(arguments["q"][0])]
+    assert np.abs(rows - whole(**arguments)[0]).max() < 1e-5
+    cross, weights, arguments = tiny(attention="cross", seq_kv=7, batch=2)
+    fixed = mhagen.attention(**TINY, attention="cross", seq_kv=7, batch=2, cache="fixed", **weights)
+    cache = fixed.new_cache()
+    fixed.fill(arguments["k"], arguments["v"], cache)
+    assert np.abs(fixed(arguments["q"], cache=cache) - cross(**arguments)).max() < 1e-5
+
+
+# ---- what is refused ----
+
+def test_refusals():
+    layer, weights, arguments = tiny(kv_len=True)
+    x = arguments["q"]
+    for call, rule in [
+            (lambda: mhagen.attention(h=2, d_modle=3), "config: d_modle = 3: unknown key, did you mean d_model?"),
+            (lambda: mhagen.attention(**{**TINY, "dk": 0}), "config: dk = 0: must be an integer from 1 to 1024"),
+            (lambda: layer(x), "kv_len: not given: this kernel reads it"),
+            (lambda: layer(x, kv_len=6), "attention: kv_len has a number that is outside 0..seq_kv"),
+            (lambda: layer(x, kv_len=[1, 2]), "kv_len: [1, 2]: must be an integer, or 1 of them"),
+            (lambda: layer(x, kv_len=5, q_len=1), "q_len: given: this kernel reads q, kv_len"),
+            (lambda: layer(x[:, :3], kv_len=3), "q: shape (1, 3, 12): must be (1, 5, 12) or (5, 12)"),
+            (lambda: layer(x, kv_len=3, out=x[..., ::2]), "out: is written to: must be a contiguous, writable array"),
+            (lambda: layer(x, kv_len=3, threads=0), "threads = 0: must be an integer from 1 to 1024"),
+            (lambda: layer.pack(**{**weights, "wq": None}), "wq: not given: a layer needs these weights"),
+            (lambda: layer.pack(**weights, sink=[1, 2]), "sink: a weight: this kernel reads wq, bq"),
+            (lambda: layer.pack(**{**weights, "wo": weights["wo"][1:]}), "wo: shape (11, 12): must be (12, 12)"),
+            (lambda: mhagen.attention(**TINY)(x), "weights: not packed: call pack"),
+            (lambda: layer.new_cache(), "new_cache: this kernel has none")]:
+        with pytest.raises(ValueError, match="mhagen: " + re.escape(rule)) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    y = layer(x, kv_len=3)
+    assert np.isfinite(y).all()  # as if nothing had happened
+
+
+def test_other_machines():
+    isa = "neon" if os.uname().machine == "x86_64" else "avx2"
+    with pytest.raises(RuntimeError, match=f"isa = {isa}: this CPU lacks its instructions"):
+        mhagen.attention(**{**TINY, "isa": isa})
+
+
+# ---- the cache of libraries ----
+
+def python(*lines, **environment):
+    """Standard output of a new process that has the package."""
+    return run(sys.executable, "-B", "-c", "\n".join(lines),
+               env={**os.environ, "PYTHONPATH": str(PACKAGE), **environment})
+
+
+LINES = ("import mhagen", f"layer = mhagen.attention(**{TINY}, scale=0.7)", "print(layer.kernel.folder)")
+
+
+def test_cache_of_libraries(tmp_path):
+    """Two processes at once make one folder, whole; what makes another kernel has another one."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "XDG_CACHE_HOME": str(tmp_path)}
+    both = [subprocess.Popen([sys.executable, "-B", "-c", "\n".join(LINES)], env=environment, text=True,
+                             stdout=subprocess.PIPE) for _ in range(2)]
+    folders = {process.communicate()[0].strip() for process in both}
+    assert not any(process.returncode for process in both)
+    (folder,) = folders
+    assert {path.name for path in (tmp_path / "mhagen").iterdir()} == {os.path.basename(folder)}
+    before = os.stat(f"{folder}/kernel.so").st_mtime_ns
+    assert python(*LINES, XDG_CACHE_HOME=str(tmp_path)).strip() == folder
+    assert os.stat(f"{folder}/kernel.so").st_mtime_ns == before  # not made again
+    assert python(*LINES, XDG_CACHE_HOME=str(tmp_path), CC="cc -O1").strip() != folder
+    for lines in ({**TINY, "seq": 6}, {**TINY, "causal": True}):
+        assert _build.key(_build.words(lines)) != _build.key(_build.words(TINY))
+    assert _build.words({"h": 1, "dk": 2, "seq": (1, 2)}) == _build.words({"seq": [1, 2], "dk": 2, "h": 1, "dv": None})
+
+
+def test_compiler_fails(tmp_path):
+    """One line, and nothing is left in the cache."""
+    failing = "\n".join([*LINES[:1], f"try: {LINES[1]}", "except Exception as e: print(type(e).__name__, e)"])
+    for compiler, rule in ("false", "RuntimeError mhagen: false: "), ("no-such", "FileNotFoundError mhagen: CC = no-such"):
+        assert python(failing, CC=compiler, XDG_CACHE_HOME=str(tmp_path)).startswith(rule)
+        assert not [*(tmp_path / "mhagen").glob("*")]
+
+
+# ---- threads of Python ----
+
+def test_threads():
+    """Calls of several threads at the same time, and of a child after fork."""
+    layer, _, arguments = tiny(kv_len=True)
+    right, found = [layer(arguments["q"], kv_len=n) for n in range(6)], []
+
+    def calls(n):
+        found.extend((layer(arguments["q"], kv_len=n, threads=n % 3 + 1) == right[n]).all() for _ in range(200))
+    threads = [threading.Thread(target=calls, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found) and len(found) == 1200
+    child = os.fork()
+    if not child:
+        os._exit(not (layer(arguments["q"], kv_len=2, threads=2) == right[2]).all())
+    assert os.waitpid(child, 0)[1] == 0
