@@ -1,7 +1,8 @@
 """A layer: a kernel, its packed weights, and arrays in and out."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -82,6 +83,11 @@ class Attention:
     def pack(self, *, out_in: bool = False, **weights: ArrayLike | None) -> Attention:
         """Packs the weights, float32, which are not needed any more afterwards. With out_in matrices are [out][in], as
         torch.nn.Linear has them. A bias that is not given is zero. Returns the layer."""
+        self.packed = self.packed_of(out_in=out_in, **weights)
+        return self
+
+    def packed_of(self, *, out_in: bool = False, **weights: ArrayLike | None) -> np.ndarray:
+        """What pack makes of weights, for layers of several weights and one kernel."""
         shapes, arrays = self.weight_shapes(), {}
         for name, given in weights.items():
             if given is None:
@@ -102,8 +108,7 @@ class Attention:
         packed = _native.allocate(self.kernel.data.packed_bytes)
         self.kernel.pack({**{name: array.ctypes.data for name, array in arrays.items()}, "layout": layout},
                          packed.ctypes.data)
-        self.packed = packed
-        return self
+        return packed
 
     # ---- runs ----
 
@@ -121,7 +126,7 @@ class Attention:
         for name in results:
             arrays[name] = make((data.batch, data.h, data.seq, data.seq_kv), np.float32)
         number = self.threads if threads is None else threads
-        self._with_memory(arrays, lambda pointers: self.kernel.run(pointers, number))
+        self.run({name: array.ctypes.data for name, array in arrays.items()}, number)
         y = arrays["y"] if out is None else out
         return (y, *(arrays[name] for name in results)) if results else y
 
@@ -130,7 +135,8 @@ class Attention:
         if not self.kernel.fill_needs:
             refuse("fill", "this kernel has none", "the config needs cache = fixed")
         arrays = self._inputs({"k": k, "v": v, "cache": cache}, self.kernel.fill_needs)
-        self._with_memory(arrays, self.kernel.fill)
+        with self._memory({name: array.ctypes.data for name, array in arrays.items()}) as pointers:
+            self.kernel.fill(pointers)
 
     def new_cache(self) -> np.ndarray:
         """A cache with nothing in it, for all batch entries."""
@@ -140,16 +146,23 @@ class Attention:
         cache[:] = 0
         return cache
 
-    def _with_memory(self, arrays: Mapping[str, np.ndarray], call: Callable[[dict[str, int]], None]) -> None:
-        if self.packed is None:
+    def run(self, arguments: Mapping[str, int], threads: int, packed: np.ndarray | None = None) -> None:
+        """A run on addresses, with the weights that are packed here or with others."""
+        with self._memory(arguments, packed) as pointers:
+            self.kernel.run(pointers, threads)
+
+    @contextlib.contextmanager
+    def _memory(self, arguments: Mapping[str, int], packed: np.ndarray | None = None) -> Iterator[dict[str, int]]:
+        """The arguments, with packed weights and a workspace that nobody else uses meanwhile."""
+        packed = self.packed if packed is None else packed
+        if packed is None:
             refuse("weights", "not packed", "call pack(wq=..., ...) first")
         try:
             workspace = self._workspaces.pop()
         except IndexError:
             workspace = _native.allocate(self.kernel.data.workspace_bytes)
-        memory = {**arrays, "packed": self.packed, "workspace": workspace}
         try:
-            call({name: array.ctypes.data for name, array in memory.items()})
+            yield {**arguments, "packed": packed.ctypes.data, "workspace": workspace.ctypes.data}
         finally:
             self._workspaces.append(workspace)
 

@@ -27,6 +27,7 @@ const field mhagen_python_fields[] = {
   KERNEL(run), KERNEL(self_test), KERNEL(needs), KERNEL(need_count), KERNEL(error), KERNEL(h_kv), KERNEL(k_width),
   KERNEL(v_width), KERNEL(y_width), KERNEL(norm_span), KERNEL(rope_dims), KERNEL(project), KERNEL(mask_dims),
   KERNEL(cache_bytes), KERNEL(fill), KERNEL(fill_needs), KERNEL(fill_need_count), KERNEL(io_dtype),
+  {"kernel", "fingerprint", offsetof(mhagen_kernel, fingerprint), 'Q'},
   {"kernel", "", sizeof(mhagen_kernel), ' '},
   NEED(at), NEED(most), {"need", "", sizeof(mhagen_need), ' '},
   CONSTANT(MHAGEN_ALIGN), CONSTANT(MHAGEN_OUT_IN), CONSTANT(MHAGEN_MAX_THREADS), CONSTANT(MHAGEN_UNPROJECTED),
