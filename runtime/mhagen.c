@@ -95,13 +95,14 @@ static int ask_tiles(void) {
 /* What is known of the tiles. A refusal lasts as long as a thread has too small a stack for
  * signals, so it is asked again, unless a bundle has chosen a member without tiles, which stays. */
 enum { UNASKED, REFUSED, DONE_WITHOUT, GRANTED };
-static unsigned tiles;
+static unsigned tile_state;
 
-static unsigned known_tiles(void) { return __atomic_load_n(&tiles, __ATOMIC_RELAXED); }
+static unsigned known_tiles(void) { return __atomic_load_n(&tile_state, __ATOMIC_RELAXED); }
 
 /* From one state to another; else `from` becomes the state that another thread has made it. */
 static int move_tiles(unsigned *from, unsigned to) {
-  return __atomic_compare_exchange_n(&tiles, from, to, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return __atomic_compare_exchange_n(&tile_state, from, to, 0, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
 }
 
 static int has_tiles(void) {

@@ -516,10 +516,12 @@ MHAGEN_API void mhagen_pack(const mhagen_packing *packing, const mhagen_weights 
                             void *packed);
 
 /* The version is in the symbol of this one, which each kernel calls: so a kernel does not link with
- * the runtime of another version. */
+ * the runtime of another version. A kernel with a runtime of its own has another name for it. */
 #define MHAGEN_JOINED(name, version) name##_##version
 #define MHAGEN_OF_VERSION(name, version) MHAGEN_JOINED(name, version)
+#ifndef mhagen_check_bits
 #define mhagen_check_bits MHAGEN_OF_VERSION(mhagen_check_bits, MHAGEN_VERSION)
+#endif
 
 /* For generated code: runs a test that raises exceptions on purpose, without traps, and puts flags
  * and modes of the thread back. */

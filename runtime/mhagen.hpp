@@ -32,7 +32,9 @@
 #if defined(__cpp_exceptions)
 #include <stdexcept>
 #endif
+#ifndef MHAGEN_H /* the header of a kernel of `gen --single` has it, and stands before */
 #include "mhagen.h"
+#endif
 
 namespace mhagen {
 

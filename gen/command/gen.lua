@@ -17,7 +17,7 @@ end
 local function run(args)
   if not args.output then refuse_no_output(args) end
   local cfg = kernel.load_config(args.config)
-  local files, all = kernel.files_of(cfg)
+  local files, all = kernel.files_of(cfg, args.single)
   if args.cxx then files[#files + 1] = kernel.cxx() end
   takes.write_files(args.output, files, args.force)
   if args.quiet then return 0 end
@@ -37,6 +37,7 @@ end
 local function options(cmd)
   takes.config(cmd)
   cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):overwrite(false)
+  cmd:flag("--single", "kernel and runtime as NAME.c and NAME.h alone, also of a bundle or a ladder")
   takes.cxx(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")

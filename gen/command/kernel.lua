@@ -7,6 +7,7 @@ local errors = require "command.errors"
 local native = require "command.native"
 local options = require "options.init"
 local pack = require "plan.pack"
+local single = require "kernel.single"
 local tuning = require "lab.tuning"
 
 local M = {}
@@ -89,11 +90,12 @@ end
 
 local function of_runtime(name) return { name = name, text = host.embedded("runtime/" .. name) } end
 
--- The files of a config and of the runtime, and what was recorded for each kernel.
-function M.files_of(cfg)
+-- The files of a config and of the runtime, and what was recorded for each kernel. in_one: one source and one header.
+function M.files_of(cfg, in_one)
   local files, recorded = bundle(cfg)
-  for _, name in ipairs { "mhagen.h", "mhagen.c" } do files[#files + 1] = of_runtime(name) end
-  return files, recorded
+  local header, source = of_runtime "mhagen.h", of_runtime "mhagen.c"
+  if in_one then return single(cfg.name, files, { header = header.text, source = source.text }), recorded end
+  return table.move({ header, source }, 1, 2, #files + 1, files), recorded
 end
 
 -- The file of the runtime for C++.
