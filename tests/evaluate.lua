@@ -171,16 +171,16 @@ local function compile(text)
     if number then return function() return number end end
     if words[at] ~= "(" then return function(lane) return lane[word] end end
     take "("
-    local x = expression(1)
-    local y, z, last = x, x, nil
+    local f, x, y, z, last = fn[word], expression(1), nil, nil, nil
     if words[at] == "," then take "," y = expression(1) end
     if words[at] == "," then take "," z = expression(1) end
     if words[at] == "," then take "," last = expression(1) end
     take ")"
-    local f = fn[word]
     if not f then return function(lane) return lane[word][x(lane)] end end -- A(j), B(j), M(j), Y(j), W(j), N(j)
     if last then return function(lane) return f(x(lane), y(lane), z(lane), last(lane)) end end
-    return function(lane) return f(x(lane), y(lane), z(lane)) end
+    if z then return function(lane) return f(x(lane), y(lane), z(lane)) end end
+    if y then return function(lane) return f(x(lane), y(lane)) end end
+    return function(lane) return f(x(lane)) end
   end
   function expression(rank)
     local left = primary()
@@ -209,18 +209,29 @@ function M.buffer(name, size, value)
   return { buffer = buffer, off = 0 }
 end
 
--- The outermost scope of a function; "args->q" is field q of what args names.
-local function new_frame()
-  return setmetatable({}, { __index = function(frame, name)
-    local object, field = name:match("^([%w_]+)%->([%w_]+)$")
-    if object then return frame[object][field] end
+-- What a function makes of a text, which is made once.
+local function kept(make)
+  return setmetatable({}, { __index = function(known, text)
+    known[text] = make(text)
+    return known[text]
   end })
 end
+
+local fields = kept(function(name) return { name:match("^([%w_]+)%->([%w_]+)$") } end)
+local without_cast = kept(function(name) return (name:gsub("^%b()", "")) end)
+
+-- The outermost scope of a function; "args->q" is field q of what args names.
+local frame_index = { __index = function(frame, name)
+  local object, field = table.unpack(fields[name])
+  if object then return frame[object][field] end
+end }
+
+local function new_frame() return setmetatable({}, frame_index) end
 
 local function inner(scope) return setmetatable({}, { __index = scope }) end
 
 local function look_up(scope, name)
-  local what = scope[name:gsub("^%b()", "")] -- without a cast
+  local what = scope[without_cast[name]]
   if what == nil then error("no " .. name .. " here") end
   return what
 end
@@ -247,8 +258,6 @@ end
 local function outside(op, p, i)
   error(("%s at float %d of %s, which has %d"):format(op.name, p.off + i, p.buffer.name, p.buffer.size))
 end
-
-local integer_letters = { n = true, x = true }
 
 -- Ops of tiles, by what they do: `tiles` has their words, by the names of registers, while they are on.
 local tile_ops = {}
@@ -310,62 +319,84 @@ end
 -- Ops that leave numbers as they are, and words, which are integers here.
 local moves = { load = true, load_n = true, trn_lo = true, trn_hi = true }
 
-local function run_op(isa, node, scope, tiles)
-  if node.op.hint then
-    local at = pointer(scope, node.args[1])
-    if at.off < 0 or at.off > at.buffer.size then outside(node.op, at, 0) end
-    return
+-- What the lanes of an op see, by the words of its meaning. Each run sets `pointer`, `list`, which has the operands in
+-- order, and the words of literals.
+local function new_view()
+  local view = { list = {} }
+  local function memory(_, j) return view.pointer.buffer[view.pointer.off + j] end
+  local function proxy(read) return setmetatable({}, { __index = read }) end
+  view.M = proxy(memory)
+  view.Y, view.S, view.U, view.H = view.M, view.M, view.M, view.M -- buffers have numbers of any type
+  view.W = proxy(function(_, j) -- a word that was stored, or a float
+    local there = memory(_, j)
+    return math.type(there) == "float" and fn.BITS(there) or there
+  end)
+  view.N = proxy(function(_, j) return view.list[j // view.lanes + 1][j % view.lanes] end)
+  return view
+end
+
+-- How an operand is set, by its letter; the others are vectors.
+local operands = {}
+
+function operands.a(view, node, scope, k) view.pointer = pointer(scope, node.args[k]) end
+for letter in ("ybuh"):gmatch "." do operands[letter] = operands.a end
+
+function operands.e(view, node, scope, k)
+  operands.a(view, node, scope, k)
+  view.e, view.word = view.M[0], view.W[0]
+  if view.e == nil then outside(node.op, view.pointer, 0) end
+end
+
+function operands.s(view, node, _, k) view.s = fn.F(node.args[k]) end
+function operands.n(view, node, scope, k) view.n = expr.eval(node.args[k], scope) end
+function operands.x(view, node, scope, k) view.x = expr.eval(node.args[k], scope) end
+
+-- Calls set(view, node, scope, k) for operand k of an op.
+local function setter(op, k)
+  if operands[op.args[k]] then return operands[op.args[k]] end
+  local word = ("ABCD"):sub(k, k)
+  return function(view, node, scope)
+    local v = node.args[k]
+    local value = look_up(scope, v.name)
+    if #value + 1 ~= v.w.lanes then error(v.name .. " is a vector of another width") end
+    view[word], view.list[k] = value, value
   end
-  if node.op.tile then
-    if not tiles.on and node.op.tile ~= "on" then error(node.op.name .. " where there are no tiles") end
-    return tile_ops[node.op.tile](tiles, node, scope)
+end
+
+-- Stores `count` lanes.
+local function store(op, to, lanes, count)
+  for i = 0, count - 1 do
+    if to.buffer[to.off + i] == nil then outside(op, to, i) end
+    if to.buffer.constant then error(op.name .. " into " .. to.buffer.name) end
+    to.buffer[to.off + i] = lanes[i]
   end
-  local op, w, lane, at, list, vectors = node.op, node.w, {}, nil, {}, {}
-  lane.N = setmetatable({}, { __index = function(_, j) return vectors[j // w.lanes + 1][j % w.lanes] end })
+end
+
+-- A function run(node, scope) for an op of an ISA.
+local function runner(isa, op)
+  local meaning, view, set, vectors = meaning_of(isa, op), new_view(), {}, {}
   for k, letter in ipairs(op.args) do
-    local v, word = node.args[k], ("abcd"):sub(k, k)
-    if letter:find "[aeybuh]" then
-      at = pointer(scope, v)
-      lane.M = setmetatable({}, { __index = function(_, j) return at.buffer[at.off + j] end })
-      lane.Y, lane.S, lane.U, lane.H = lane.M, lane.M, lane.M, lane.M -- buffers have numbers of any type
-      lane.W = setmetatable({}, { __index = function(_, j)
-        local there = at.buffer[at.off + j] -- a word that was stored, or a float
-        return math.type(there) == "float" and fn.BITS(there) or there
-      end })
-      lane.e, lane.word = lane.M[0], lane.W[0]
-      if letter == "e" and lane.e == nil then outside(op, at, 0) end
-    elseif letter == "s" then
-      lane.s = fn.F(v)
-    elseif integer_letters[letter] then
-      lane[letter] = expr.eval(v, scope)
-    else
-      local value = look_up(scope, v.name)
-      if #value + 1 ~= v.w.lanes then error(v.name .. " is a vector of another width") end
-      lane[word:upper()], list[word], vectors[k] = value, value, value
-    end
+    set[k] = setter(op, k)
+    if not operands[letter] then vectors[#vectors + 1] = { k = k, word = ("abcd"):sub(k, k) } end
   end
-  local meaning, out = meaning_of(isa, op), {}
-  local lanes = op.result == "c" and 1 or op.result == "-" and lane.n or w.lanes
-  for i = 0, lanes - 1 do
-    lane.i = i
-    for word, value in pairs(list) do lane[word] = value[i] end
-    local r = meaning(lane)
-    if r == nil then outside(op, at, i) end
-    if op.result == "f" and not moves[op.name] then r = r + 0.0 end
-    if op.result == "i" then r = math.tointeger(r) or -2147483648 end
-    out[i] = r
-  end
-  if op.result == "-" then
-    for i = 0, lanes - 1 do
-      if at.buffer[at.off + i] == nil then outside(op, at, i) end
-      if at.buffer.constant then error(op.name .. " into " .. at.buffer.name) end
-      at.buffer[at.off + i] = out[i]
+  return function(node, scope)
+    for k = 1, #set do set[k](view, node, scope, k) end
+    local out, list = {}, view.list
+    view.lanes = node.w.lanes
+    local count = op.result == "c" and 1 or op.result == "-" and view.n or view.lanes
+    for i = 0, count - 1 do
+      view.i = i
+      for _, v in ipairs(vectors) do view[v.word] = list[v.k][i] end
+      local r = meaning(view)
+      if r == nil then outside(op, view.pointer, i) end
+      if op.result == "f" and not moves[op.name] then r = r + 0.0 end
+      if op.result == "i" then r = math.tointeger(r) or -2147483648 end
+      out[i] = r
     end
-  elseif node.again then
-    local acc = look_up(scope, node.dst.name)
-    for i = 0, #acc do acc[i] = out[i] end
-  else
-    define(scope, node.dst.name, out)
+    if op.result == "-" then return store(op, view.pointer, out, count) end
+    if not node.again then return define(scope, node.dst.name, out) end
+    local sum = look_up(scope, node.dst.name)
+    for i = 0, #sum do sum[i] = out[i] end
   end
 end
 
@@ -377,8 +408,20 @@ function M.new(tape)
   local run_body, call
   local nodes = {}
 
-  local tiles = {}
-  function nodes.op(node, scope) run_op(tape.isa, node, scope, tiles) end
+  local tiles, runners = {}, {}
+  function nodes.op(node, scope)
+    local op = node.op
+    if op.hint then
+      local at = pointer(scope, node.args[1])
+      if at.off < 0 or at.off > at.buffer.size then outside(op, at, 0) end
+    elseif op.tile then
+      if not tiles.on and op.tile ~= "on" then error(op.name .. " where there are no tiles") end
+      tile_ops[op.tile](tiles, node, scope)
+    else
+      runners[op] = runners[op] or runner(tape.isa, op)
+      runners[op](node, scope)
+    end
+  end
   function nodes.buffer(node, scope)
     define(scope, node.name, M.buffer(node.name, node.count, function() return 0.0 / 0.0 end))
   end
