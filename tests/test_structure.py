@@ -128,6 +128,14 @@ def test_machines_are_rows():
     assert len(planning) > 8 and not hits(great, planning)
 
 
+def test_plans_and_configs_are_values():
+    """Their makers alone write into them; tests/unit_frozen.lua sees that recording does not."""
+    written = r"(?m)^\s*(?:plan|cfg)(?:\.\w+)+(?:, [\w.]+)* = "
+    others = [path for path in PURE if path not in (GEN / "plan/init.lua", GEN / "options/config.lua",
+                                                    GEN / "kernel/bundle.lua")]  # which makes a plan of several
+    assert len(others) > 100 and not hits(written, others) and hits(written, [GEN / "plan/init.lua"])
+
+
 def test_strassen_is_a_stage():
     """Its option, its part of a name, and the file of its stage."""
     told = {str(path.relative_to(GEN)) for path in GEN.rglob("*.lua") if "strassen" in path.read_text().lower()}

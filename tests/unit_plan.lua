@@ -272,15 +272,16 @@ return function(check)
     for _, row in ipairs(plan.why) do
       if row.choice == "no lanes over keys in attend" then why = row.reason end
     end
-    local as_wanted = case[2] == true and plan.step and not why or why and why:find(case[2], 1, true) and not plan.step
+    local steps = plan.attend.step
+    local as_wanted = case[2] == true and steps and not why or why and why:find(case[2], 1, true) and not steps
     check(as_wanted, ("%s: %s"):format(case[1], why or "steps"))
-    check(not plan.step or not plan.stage.copied_keys, case[1] .. ": keys are copied")
+    check(not steps or not plan.stage.copied_keys, case[1] .. ": keys are copied")
   end
 
   -- Their projections are of pairs where rows of the context are whole vectors; never of tiles.
   for _, case in ipairs { { "dv=16 isa=avx512_bf16", 2 }, { "dv=8 isa=avx512_bf16", 1 }, { "dv=16 isa=amx", 2 } } do
     local plan = plan_of.build(config.load(nil, split(base .. "seq=1 seq_kv=16 dtype=bf16 " .. case[1])))
-    check(plan.step and plan.product.group == case[2] and not plan.product.tiled, case[1] .. ": words")
+    check(plan.attend.step and plan.product.group == case[2] and not plan.product.tiled, case[1] .. ": words")
   end
 
   -- Rows of a small cache are kept behind what makes them, and widened for all but steps; where a cache lies, and how

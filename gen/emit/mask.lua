@@ -56,7 +56,7 @@ function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
 
 -- Numbers that the biases take: of the widest group, or of one query of the heads that share keys, in a step.
 function M.count(plan)
-  if plan.step then return (M.by_head(plan) and plan.attend.share or 1) * M.row_count(plan) end
+  if plan.attend.step then return (M.by_head(plan) and plan.attend.share or 1) * M.row_count(plan) end
   local product = plan.attend_product
   local words = tiles.ceil_div(plan.kv_rows, product.group)
   local rows = product.group * tiles.padded(product, words) -- also of the last word of keys, and as far as tiles reach
@@ -76,7 +76,7 @@ end
 -- before `first`.
 function M.step_range(plan, first, stop)
   if not plan.scores.bounded then return nil end
-  local rows, all = plan.step.keys, plan.cfg.seq_kv
+  local rows, all = plan.attend.step.keys, plan.cfg.seq_kv
   return { from = expr.min(first, all - rows),
            stop = expr.min(first + expr.ceil_div(stop - first, rows) * rows, all) }
 end

@@ -76,13 +76,13 @@ end
 -- The products of a tile, of q[dk] of each head and some keys; store(c, sums) gets vectors of the sums: of a head after
 -- the other, each with as many keys as there is place for. row(i): the i-th of these keys.
 local function products(K, at, row, store)
-  local t, plan, heads = K.t, K.plan, K.plan.step.heads
-  local w, keys = t.isa.full, plan.step.keys // heads
+  local t, plan, heads = K.t, K.plan, K.plan.attend.step.heads
+  local w, keys = t.isa.full, plan.attend.step.keys // heads
   local acc = {}
   for r = 0, keys - 1 do
     for h = 0, heads - 1 do acc[r * heads + h] = softmax.start_of_sums(t, w, ("acc_r%d_h%d"):format(r, h)) end
   end
-  for r = 0, plan.step.ahead and keys - 1 or -1 do
+  for r = 0, plan.attend.step.ahead and keys - 1 or -1 do
     fetch(K.t, plan.attend.keys.type.stored.bytes, plan.attend.depth, at.next:at(row(r) * plan.attend.keys.row),
       "prefetch")
   end
@@ -114,7 +114,7 @@ end
 -- place of scores, until there are those of whole vectors of keys.
 local function score_tile(K, p, at)
   local t, plan = K.t, K.plan
-  local w, step, heads = t.isa.full, plan.step, plan.step.heads
+  local w, step, heads = t.isa.full, plan.attend.step, plan.attend.step.heads
   local own = w.lanes // heads
   local function place(h, c) return at.to:at(h * step.p_row + at.key + c * w.lanes) end
   local function finish(h, c, sum)
@@ -311,7 +311,7 @@ local function seen_values(K, ptrs)
             local value = widening.value(K, values, { w = w, used = used }, "value", p.v:at(i * values.row + at),
               p.scales and p.scales:at(i))
             local seen = t:op("zero_if", w, "seen_value", out, value)
-            t:op("store", w, nil, p.seen:at(i * K.plan.step.seen_row + at), seen)
+            t:op("store", w, nil, p.seen:at(i * K.plan.attend.step.seen_row + at), seen)
           end)
         end)
       end)
@@ -469,7 +469,7 @@ end
 -- head }, where the context goes; reads, what the rows of gen/score read, with the query and its place; probs, where
 -- the weights of the query go, if they do; behind a mask test, a vector, and seen, a block of values.
 function M.heads(K, ptrs)
-  local t, step, scores = K.t, K.plan.step, K.plan.scores
+  local t, step, scores = K.t, K.plan.attend.step, K.plan.scores
   local first, last = score.interval(scores, ptrs.reads)
   ptrs.first, ptrs.stop = t:int("first", first), t:int("stop", last + 1)
   t:when(ptrs.first, ptrs.stop, function()

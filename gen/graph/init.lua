@@ -66,6 +66,20 @@ function M.with(stage, fields)
   return copy
 end
 
+-- The same list of stages and tensors of its own: what a plan fills in leaves the given list as it is.
+function M.copy(list)
+  local copies = {}
+  local function copy(value)
+    if type(value) ~= "table" then return value end
+    if copies[value] then return copies[value] end
+    local own = {}
+    copies[value] = own
+    for key, inner in pairs(value) do own[key] = key == "type" and inner or copy(inner) end
+    return own
+  end
+  return copy(list)
+end
+
 function M.find(list, name)
   for _, stage in ipairs(list) do
     if stage.name == name then return stage end

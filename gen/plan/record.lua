@@ -22,8 +22,7 @@ return function(cfg)
   budget.check_estimate(plan)
   local recorded = record(plan)
   if cfg.unroll == "auto" and recorded.statements > cfg.code_limit then
-    plan.straight = 0 -- every tile is a loop then, as at level tile
-    recorded = record(plan)
+    recorded = record(plan_of.in_loops(plan))
   end
   budget.check(plan, recorded.statements)
   return recorded

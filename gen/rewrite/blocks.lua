@@ -21,15 +21,18 @@ local against = {
     "given rows of tiles have to be even" },
 }
 
--- The product of the projections of a plan by blocks, where the ISA has such and nothing stands against it. list: the
+-- The product of the projections of a plan: by blocks where the ISA has such and nothing stands against it. list: the
 -- formula's.
 function M.choose(plan, list)
   local own = #list > 1 and isas.by_blocks(plan.isa, plan.product)
-  if not own then return end
+  if not own then return plan.product end
   local found = choices.against(against, plan, list)
-  if found then return choices.say(plan.why, "no products of blocks", found) end
-  plan.product = own
+  if found then
+    choices.say(plan.why, "no products of blocks", found)
+    return plan.product
+  end
   choices.add(plan.why, "blocks")
+  return own
 end
 
 return M

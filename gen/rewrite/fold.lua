@@ -97,11 +97,15 @@ function rewrites.merge_values(list, cfg)
   return graph.edited(list, { values = {}, output = { output }, attend = { attend } })
 end
 
+-- A cache holds keys and values as the formula has them.
+function M.applies(plan)
+  local cfg, scores = plan.cfg, plan.scores
+  return cfg.fold == "auto" and cfg.cache == "none" and #scores.extras == 0 and not scores.shown
+end
+
 -- The list with the least flops. Of equals the first.
-function M.rewrite(list, plan)
+function M.rewrite(plan, list)
   local cfg, scores, why = plan.cfg, plan.scores, plan.why
-  -- A cache holds keys and values as the formula has them.
-  if cfg.fold ~= "auto" or cfg.cache ~= "none" or #scores.extras > 0 or scores.shown then return list end
   list = drop_biases(list, cfg, scores, why)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
   if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end

@@ -68,8 +68,10 @@ local function slow(plan, product) return not product.tiled and (plan.cpu.slots[
 
 local SLOW = "this core multiplies pairs by vectors no faster than float32"
 
--- The products of a plan in pairs, where the ISA has such and nothing stands against them. list: the formula's.
+-- The products of a plan, `product` and `attend_product`: in pairs where the ISA has such and nothing stands against
+-- them. list: the formula's.
 function M.choose(plan, list)
+  local chosen = { product = plan.product, attend_product = plan.attend_product }
   local function choose(name, what, against, untiled)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
@@ -80,22 +82,23 @@ function M.choose(plan, list)
     if found then
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
-      plan[name] = own
+      chosen[name] = own
       choices.add(plan.why, own.coarse and "halves" or "pairs")
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
   if #list > 1 and not plan.product.integers then
     choose("product", "projections", against_projections, {})
-    local apart = isas.by_halves(plan.isa, plan.product)
+    local apart = isas.by_halves(plan.isa, chosen.product)
     if apart and plan.cfg.q_lanes == "queries" then
       choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
     elseif apart then
-      plan.product = apart
+      chosen.product = apart
       choices.add(plan.why, "apart")
     end
   end
   choose("attend_product", "attention", against_attention, against_tiles)
+  return chosen
 end
 
 -- Marks keys or values as pairs: of the columns of a row, or of each two rows.

@@ -32,9 +32,10 @@ local function words_of_context(plan, a, count)
   return to
 end
 
+function M.applies(plan) return plan.product.quant end
+
 -- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
-  if not plan.product.quant then return list end
   for _, name in ipairs { "queries", "keys", "values", "output" } do
     local stage = graph.projection(list, name)
     if stage then check(plan, stage) end

@@ -20,7 +20,7 @@ local ONE_TILE, SHARED = 8, 4
 -- The tiles of scores and context of one group, and their cost for a head.
 local function plan_attention(plan, group, attend)
   local cfg, target = plan.cfg, plan.attending
-  if plan.step then
+  if attend.step then
     group.key_rows = 1
     return step.plan(plan, attend)
   end
@@ -101,11 +101,12 @@ function M.plan(plan, list, hb)
   return best, best_cost
 end
 
--- The keys of each group in tiles and blocks, and the place of its first query and group among all; what is
--- common to them.
+-- Fills in the keys of each group in tiles and blocks, and the place of its first query and group among all. Returns
+-- what is common to them: group_count; widest, the lanes of the widest; weights_floats, of its weights; kv_rows, the
+-- keys that tiles touch.
 function M.finish(plan)
   local cfg = plan.cfg
-  plan.group_count, plan.widest, plan.weights_floats, plan.kv_rows = 0, 0, 0, 0
+  local all = { group_count = 0, widest = 0, weights_floats = 0, kv_rows = 0 }
   for kind, group in ipairs(plan.groups) do
     group.kind = kind
     local rows, m = group.key_rows, cfg.seq_kv
@@ -118,14 +119,15 @@ function M.finish(plan)
                    block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
     if m > M.key_block and not cfg.key_block then choices.add(group.why, tiled and "tiled_block" or "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
-    group.first, group.q0 = plan.group_count, group.at
-    plan.group_count = plan.group_count + group.count
-    plan.widest = math.max(plan.widest, group.width)
+    group.first, group.q0 = all.group_count, group.at
+    all.group_count = all.group_count + group.count
+    all.widest = math.max(all.widest, group.width)
     local kept = plan.whole_p and count or block_tiles -- tiles of weights
-    plan.weights_floats = math.max(plan.weights_floats, kept * group.keys.words * group.width)
-    plan.kv_rows = math.max(plan.kv_rows, plan.scores.masked and count * rows or m)
+    all.weights_floats = math.max(all.weights_floats, kept * group.keys.words * group.width)
+    all.kv_rows = math.max(all.kv_rows, plan.scores.masked and count * rows or m)
     choices.join(plan.why, group.why)
   end
+  return all
 end
 
 -- The first query of the groups of a kind, and how many each has.

@@ -36,11 +36,11 @@ local function together(plan, attend)
 end
 
 -- How far ahead rows of a small type are fetched, in tiles of keys and in blocks of values, where a cache is longer.
-local function ahead(plan, attend)
+local function ahead(plan, attend, step)
   local rows = AHEAD // (math.max(attend.depth, attend.breadth) * plan.cache.stored.bytes)
-  if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, plan.step.block) then return nil end
+  if not plan.isa.rows.prefetch or plan.cfg.seq_kv <= math.max(rows, step.block) then return nil end
   choices.add(plan.why, "fetched")
-  return { tiles = tiles.ceil_div(rows, plan.step.keys), blocks = tiles.ceil_div(rows, plan.step.block) }
+  return { tiles = tiles.ceil_div(rows, step.keys), blocks = tiles.ceil_div(rows, step.block) }
 end
 
 local function about_queries(key)
@@ -68,23 +68,23 @@ local against = {
     end, "rows of V in this cache are no whole vectors, and nothing may be read behind them" },
 }
 
--- Decides whether a plan has steps.
+-- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, keys
+-- of a block of the context, and ahead, how far rows are fetched.
 function M.choose(plan, attend)
-  if plan.cfg.cache == "none" then return end
   local found = choices.against(against, plan, attend)
   if found then return choices.say(plan.why, "no lanes over keys in attend", found) end
   local step = { keys = tile_keys(plan), heads = together(plan, attend), block = plan.cfg.key_block or KEY_BLOCK }
-  plan.step = step
   choices.add(plan.why, "key_lanes")
-  if plan.cache == types.f32 then return end
+  if plan.cache == types.f32 then return step end
   choices.add(plan.why, "widened")
-  step.ahead = ahead(plan, attend)
+  step.ahead = ahead(plan, attend, step)
+  return step
 end
 
 -- Fills in the tiles of the context: rows are the heads that share keys and values. Returns the cost of all that is
 -- done for the queries of a head.
 function M.plan(plan, attend)
-  local cfg, step, lanes = plan.cfg, plan.step, plan.isa.lanes
+  local cfg, step, lanes = plan.cfg, attend.step, plan.isa.lanes
   local cost
   step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
     { { rows = attend.share, count = 1 } }, attend.breadth, step.block, "rows")

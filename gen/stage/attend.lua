@@ -48,7 +48,7 @@ end
 local function read_as_rows(plan)
   local rows = query_rows(plan)
   local changed = plan.attend.turn or plan.attend.late or plan.attend_product.b.round
-  return plan.step and rows and not rows.scale and not changed
+  return plan.attend.step and rows and not rows.scale and not changed
 end
 
 -- What is left where a plan has steps. Queries in lanes become rows again. own: p, the parameters; q, those queries, if
@@ -158,7 +158,7 @@ local function attend(K, group, a)
       return p.keys:at(kv * plan.attend.keys.head), p.values:at(kv * context_of.operand(plan).head)
     end
     local function scales_of(name, kv) return p[name] and p[name]:at(kv * cfg.seq_kv) end
-    if plan.step then
+    if plan.attend.step then
       K:each("head", turn and plan.hb or 0, function(i) turn_queries(i, q:at(i * (cfg.dk * group.width))) end)
       if q then
         rounding.lanes(K, "scaled_queries", group, { p = q, rows = plan.hb * plan.attend.depth,
@@ -273,7 +273,7 @@ local function attend(K, group, a)
 end
 
 function M.emit(K, place, stage, group, i)
-  if not K.plan.step then choices.add(K.t.why, "one_pass") end
+  if not K.plan.attend.step then choices.add(K.t.why, "one_pass") end
   local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
   local q0, queries, context = i * group.used + group.q0, query_rows(plan), stage.context
   local function from_q0(tensor) return memory:tensor(place, tensor):at(q0 * tensor.row) end
@@ -299,7 +299,7 @@ end
 
 -- Before the first group of a run or a task.
 function M.begin(K, place)
-  if K.plan.step then return end
+  if K.plan.attend.step then return end
   local t, w = K.t, K.plan.isa.full
   t:block(function()
     t:op("store", w, nil, K.plan.memory:from(K.plan.memory:base(place, "task"), "steady"), t:op("zero", w, "calm"))
@@ -330,16 +330,16 @@ function M.sections(plan, stage, add)
       in_list.key_query and plan.product.held or asked)
   end
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end
-  if plan.step then
+  if plan.attend.step then
     local function add_rows(name, doc, count) add("task", { name = name, doc = doc, count = count }) end
     if in_lanes then add_rows("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth) end
-    add("task", { name = "p", doc = "weights of scores", count = stage.share * plan.step.p_row, type = scored })
+    add("task", { name = "p", doc = "weights of scores", count = stage.share * plan.attend.step.p_row, type = scored })
     add_rows("sums", "sums of weights", stage.share * plan.isa.lanes)
-    add_rows("o_sums", "sums of the context", stage.share * plan.step.product.ld)
+    add_rows("o_sums", "sums of the context", stage.share * plan.attend.step.product.ld)
     if #plan.scores.hides > 0 then
       add_rows("test", "whether a context is finite", plan.isa.lanes)
       add("task", { name = "seen_values", doc = "values that are not hidden", type = scored,
-                    count = plan.step.block * plan.step.seen_row + plan.isa.lanes })
+                    count = plan.attend.step.block * plan.attend.step.seen_row + plan.isa.lanes })
     end
   else
     local apart = apart_words(plan)
@@ -363,7 +363,7 @@ function M.sections(plan, stage, add)
   elseif stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
                    count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.product.held })
-  elseif not plan.step then
+  elseif not plan.attend.step then
     add_task("o", "context", plan.hb * stage.out)
   end
   if stage.turn then
@@ -397,9 +397,9 @@ function M.statements(count, plan, stage)
   local cfg = plan.cfg
   for _, group in ipairs(plan.groups) do
     local n, heads = #group.vecs, group.count * cfg.h
-    if plan.step then
-      count:tiles(cfg.h, plan.step.keys, 1, -(-stage.depth // plan.isa.lanes))
-      return count:columns(plan.step.product, plan.step.product.runs[1], 2)
+    if plan.attend.step then
+      count:tiles(cfg.h, plan.attend.step.keys, 1, -(-stage.depth // plan.isa.lanes))
+      return count:columns(plan.attend.step.product, plan.attend.step.product.runs[1], 2)
     end
     -- Of score tiles there are a first, a next and a maximum one, behind a mask more.
     local kinds = count.straight and 1 or plan.scores.masked and 6 or 3
@@ -420,9 +420,9 @@ function M.describe(plan, stage)
     local width = group.width == group.used and group.used or group.used .. " of " .. group.width
     lines[#lines + 1] = { "attend", ("%d x %s queries%s"):format(group.count, width,
       first and ": Q " .. words.runs(plan.groups[1].products[first.name].runs, group.used) or "") }
-    if plan.step then
-      lines[#lines + 1] = { "", ("scores of %d keys k%d | context %s k%d"):format(plan.step.keys, stage.depth,
-        words.column_tiles(plan.step.product), math.min(plan.cfg.seq_kv, plan.step.block)) }
+    if plan.attend.step then
+      lines[#lines + 1] = { "", ("scores of %d keys k%d | context %s k%d"):format(plan.attend.step.keys, stage.depth,
+        words.column_tiles(plan.attend.step.product), math.min(plan.cfg.seq_kv, plan.attend.step.block)) }
       return lines
     end
     lines[#lines + 1] = { "", ("scores %dx%d k%d | context %s k%d"):format(group.keys.rows, group.used, stage.depth,

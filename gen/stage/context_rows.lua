@@ -8,10 +8,14 @@ local transpose = require "emit.transpose"
 
 local M = { phase = "context_rows", title = "context in rows" }
 
--- The list with this stage in front of the output, if it is needed.
+function M.applies(plan, list)
+  local output = graph.find(list, "output")
+  return plan.product.tiled and output and output.a.at == "lanes"
+end
+
+-- The list with this stage in front of the output.
 function M.rewrite(plan, list)
   local output = graph.find(list, "output")
-  if not (plan.product.tiled and output and output.a.at == "lanes") then return list end
   local count = tiles.words(plan.product, output.steps)
   local rows = { name = "context_rows", at = "rows", scales = output.a.scales, scaled = output.a.scaled }
   tiles.lay(rows, plan.product, plan.cfg.seq, count)

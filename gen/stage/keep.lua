@@ -11,7 +11,7 @@ local M = { phase = "keep", title = "rows into the cache", per = project.per, ax
 local LEAST = 2.0 ^ -100 -- the magnitude below which all of a row rounds to zero
 
 -- The list with what keeps rows, behind all that makes them.
-function M.rewrite(list)
+function M.rewrite(_, list)
   local attend = graph.find(list, "attend")
   local all = table.move(attend.keeps or {}, 1, #(attend.keeps or {}), 1, {})
   all[#all + 1] = attend

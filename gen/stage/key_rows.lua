@@ -8,12 +8,16 @@ local tiles = require "schedule.tiles"
 
 local M = { phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once }
 
--- The list with this stage in front of attention, if it is needed.
+function M.applies(plan, list)
+  local words = tiles.words(plan.attend_product, graph.find(list, "attend").depth)
+  return tiles.padded(plan.attend_product, words) > words
+end
+
+-- The list with this stage in front of attention.
 function M.rewrite(plan, list)
   local product, attend = plan.attend_product, graph.find(list, "attend")
   local words = tiles.words(product, attend.depth)
   local row = tiles.padded(product, words)
-  if row == words then return list end
   local keys = tiles.round_up(plan.cfg.seq_kv, product.group * product.pad)
   local to = { name = "key_rows", at = "workspace", row = row, head = keys * row }
   local stage = { name = "key_rows", kind = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,

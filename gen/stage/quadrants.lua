@@ -64,9 +64,8 @@ local function applies(plan, stage)
   return cfg.attention == "self" or stage.letter == "k" and cfg.dk >= 16
 end
 
--- The list with quadrants where they are asked for and apply, and the sums that they need before.
+-- The list with quadrants where they apply, and the sums that they need before.
 function M.rewrite(plan, list)
-  if not M.asked(plan) then return list end
   local edits, summed, place = {}, {}, nil
   for _, stage in ipairs(list) do
     if applies(plan, stage) then

@@ -21,9 +21,11 @@ local function held_rows(plan, list)
   end
 end
 
--- The list with rounded operands. Sums of quadrants are of numbers as they are.
+-- Sums of quadrants are of numbers as they are.
+function M.applies(plan) return not quadrants.asked(plan) end
+
+-- The list with rounded operands.
 function M.rewrite(plan, list)
-  if quadrants.asked(plan) then return list end
   if rounds(plan.attend_product) or rounds(plan.product) then choices.add(plan.why, "rounded") end
   if rounds(plan.attend_product) then held_rows(plan, list) end
   if not rounds(plan.product) then return list end

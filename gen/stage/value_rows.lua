@@ -12,10 +12,11 @@ local M = { phase = "value_rows", title = "rows of V", per = "heads" }
 
 local function columns(plan, stage) return graph.in_block(plan, stage) * stage.cols end
 
--- The list with this stage in front of attention, if it is needed.
+function M.applies(plan) return plan.attend_product.tiled end
+
+-- The list with this stage in front of attention.
 function M.rewrite(plan, list)
   local product, attend = plan.attend_product, graph.find(list, "attend")
-  if not product.tiled then return list end
   local to = { name = "value_rows", at = "workspace" }
   local stage = { name = "value_rows", kind = "value_rows", a = attend.values, c = to,
                   heads = plan.cfg.h_kv, cols = attend.breadth, macs = function() return 0.0 end }

@@ -6,11 +6,12 @@ local options = require "options.init"
 
 local M = { phase = "widen", title = "inputs in float32" }
 
+function M.applies(plan) return plan.arrays.round end
+
 -- The list with a stage in front that widens what the others read of the inputs, and one for what fills a cache.
 -- Stages that name an input (narrow.lua) read it as it is.
 function M.rewrite(plan, list)
   local cfg = plan.cfg
-  if not plan.arrays.round then return list end
   local known, stages, out = {}, {}, {}
   local function wide(tensor, fill)
     if not (tensor and tensor.at == "input") then return tensor end

@@ -1,0 +1,153 @@
+-- The arrangement of a plan: lanes of the query projection, heads that are projected together, products and tiles. Each
+-- possible one is a value; the cheapest is taken.
+--
+--   M.best(plan, list) -> an arrangement, for the list of stages that plan/rewrites.lua has made of the formula
+--   q_lanes          "columns", "queries", or "none" where Q is not projected
+--   hb, head_blocks  heads of a block, and the number of blocks
+--   in_one           whether projections that read the same rows are one product
+--   stages, groups   the list with its tiles, but those of the output; groups of queries
+--   cost             of all but the output, in FMA slots
+
+local choices = require "base.choices"
+local fetch = require "schedule.fetch"
+local graph = require "graph.init"
+local groups = require "schedule.groups"
+local joint = require "stage.joint"
+local kinds = require "stage.init"
+local lanes_of = require "plan.lanes"
+local memory = require "schedule.memory"
+local queries_of = require "rewrite.queries"
+local rewrites = require "plan.rewrites"
+local tiles = require "schedule.tiles"
+local transpose = require "stage.transpose"
+
+local M = {}
+
+-- Of an arrangement, which a plan has as well.
+M.fields = { "q_lanes", "hb", "head_blocks", "in_one", "stages", "groups" }
+
+-- The arrangement for a choice of lanes, of heads together and of products. What is decided already it has of the plan.
+local function arrange(plan, list, q_lanes, hb, in_one)
+  local own = setmetatable({ q_lanes = q_lanes, hb = hb, head_blocks = plan.cfg.h // hb, in_one = in_one },
+    { __index = plan })
+  own.stages = rewrites.apply(rewrites.of_arrangement, own, graph.copy(list))
+  local cost = 0
+  for _, stage in ipairs(own.stages) do
+    local one = stage.kind ~= "output" and kinds.ask("plan", 0, own, stage) or 0
+    cost = cost + (stage.fill and 0 or one)
+  end
+  local attend
+  own.groups, attend = groups.plan(own, own.stages, hb)
+  own.stages = rewrites.apply(rewrites.of_groups, own, own.stages)
+  own.cost = (cost + attend) * own.head_blocks
+  return own
+end
+
+-- Whether what is projected of a block of heads stays in the cache: in half of it, or where it is narrow.
+local function stays_near(plan)
+  local cfg = plan.cfg
+  local widest = math.max(cfg.dk, cfg.dv)
+  local width = plan.hb * widest
+  local bytes = memory.BYTES * widest * (plan.hb * cfg.seq + 2 * (cfg.h_kv // plan.head_blocks) * cfg.seq_kv)
+  local near = width <= 256 or bytes <= plan.cpu.cached
+  for _, stage in ipairs(plan.stages) do near = near and kinds.ask("stays_near", true, plan, stage, width, bytes) end
+  return near
+end
+
+-- The cheapest number of heads projected together: more columns waste fewer lanes, fewer columns stay in the cache.
+local function choose_head_block(plan, list, lanes, in_one)
+  local cfg = plan.cfg
+  local best
+  local least = cfg.h // cfg.h_kv -- heads that share keys and values are together
+  if lanes_of.spans_heads(list) then least = cfg.h end
+  local most = lanes_of.cached(plan) and least or lanes_of.one_head(list, lanes) and 1 or cfg.h
+  for hb = cfg.head_block or least, cfg.head_block or most, least do
+    if cfg.h % hb == 0 then
+      local own = arrange(plan, list, lanes, hb, in_one)
+      if (hb == least or hb == cfg.head_block or stays_near(own)) and (not best or own.cost < best.cost * 0.995) then
+        best = own
+      end
+    end
+  end
+  return best
+end
+
+-- What the cost of lanes over columns in the query projection may be, of that of lanes over queries: the
+-- model does not know that X needs no transposition then, nor that one vector of queries is in the nearest
+-- cache all the time. Merged weights have X transposed once for all heads, but the queries of each. With one product
+-- of all (joint) the transposition is counted, and still lanes over columns are faster than the model has them. One
+-- vector of queries that waits for weights from far has these read in longer pieces by them.
+local COLUMNS = { one_vector = 0.95, several = 1.03, merged = 0.98, joint = 1.08, far = 1.02 }
+
+-- The best of the lanes that are possible, with products of their own, or (in_one) with one. Beside one product of K, V
+-- and Q it counts that X needs a transposition for other lanes.
+local function choose_lanes(plan, list, possible, in_one)
+  local cfg, projected = plan.cfg, graph.find(list, "queries")
+  local found = {}
+  for i, lanes in ipairs(possible) do found[i] = choose_head_block(plan, list, lanes, in_one) end
+  local queries, columns = table.unpack(found)
+  if not columns then return queries end
+  if cfg.q_len then return columns end
+  if in_one then
+    return columns.cost < COLUMNS.joint * (queries.cost + transpose.cost(plan)) and columns or queries
+  end
+  local waits = tiles.far(plan, cfg.seq) and (cfg.seq == 1 or fetch.kind(plan) == "ahead") and not projected.merged
+  local most = cfg.seq <= plan.isa.lanes and (waits and COLUMNS.far or COLUMNS.one_vector)
+    or projected.merged and cfg.h > 1 and COLUMNS.merged or COLUMNS.several
+  return columns.cost < most * queries.cost and columns or queries
+end
+
+-- What one product may cost of the cost of several, with the same lanes; and where several fetch shares of weights.
+local JOINT = { alone = 0.98, fetched = 0.93 }
+
+-- The best of all: with one product where that fills lanes that are idle in several.
+local function choose_products(plan, list, possible)
+  local key, joinable = plan.cfg.qkv, {}
+  for _, lanes in ipairs(key ~= "separate" and possible or {}) do
+    if not joint.against(plan, queries_of.moved(list, lanes)) then joinable[#joinable + 1] = lanes end
+  end
+  local one = joinable[1] and choose_lanes(plan, list, joinable, true)
+  if key == "joint" then return one end
+  local several = choose_lanes(plan, list, possible, false)
+  if not one then return several end
+  local function total(own) return own.cost + (own.q_lanes == "queries" and transpose.cost(plan) or 0) end
+  local same = choose_head_block(plan, list, one.q_lanes, false)
+  local most = fetch.kind(plan) == "shares" and JOINT.fetched or JOINT.alone
+  return one.cost < most * same.cost and total(one) < total(several) and one or several
+end
+
+-- ---- why ----
+
+local function tell_head_block(plan)
+  local cfg, whole = plan.cfg, lanes_of.spans_heads(plan.stages)
+  local free = not cfg.head_block and not lanes_of.cached(plan) and not whole
+  if plan.hb > 1 and free and not plan.stage.sums then choices.add(plan.why, "head_block") end
+  choices.say(plan.why, ("%d of %d heads projected together"):format(plan.hb, cfg.h),
+    whole and "norm_span = all is a norm of all of them"
+    or lanes_of.cached(plan) and "those that share keys and values, which lie head by head in a cache"
+    or cfg.head_block and "as head_block says" or "the least cost by the model")
+end
+
+local function tell_products(plan)
+  local own = plan.stage
+  if plan.in_one then
+    choices.add(plan.why, "joint")
+  elseif own.keys and own.values and plan.cfg.attention == "self" then
+    choices.add(plan.why, "separate")
+  end
+end
+
+-- Tells why a plan has its arrangement; its lanes are told where they are chosen.
+function M.tell(plan)
+  tell_head_block(plan)
+  tell_products(plan)
+end
+
+function M.best(plan, list)
+  local possible = lanes_of.possible(plan, list)
+  local best = choose_products(plan, list, possible)
+  lanes_of.tell(plan, best.q_lanes, possible)
+  return best
+end
+
+return M

@@ -1,0 +1,116 @@
+-- The lanes that the product which makes the queries may have: queries, as in all of attention, or columns, and what it
+-- makes is transposed then; "none" where there is no such product.
+--
+--   M.possible(plan, list)   those of a plan, of which plan/arrange.lua takes the cheapest; refuses keys without effect
+--   M.tell(plan, lanes, possible)   why they are these
+--   M.spans_heads, M.cached, M.one_head   what heads have to be together
+
+local choices = require "base.choices"
+local graph = require "graph.init"
+local joint = require "stage.joint"
+local queries = require "rewrite.queries"
+local tiles = require "schedule.tiles"
+
+local M = {}
+
+-- Weights merged for lanes over columns are as wide as the model, and packed for one head at a time.
+function M.one_head(list, lanes) return lanes == "columns" and graph.find(list, "queries").merged end
+
+-- Whether keys and values are kept between runs. Where they lie does not depend on a kernel's schedule then.
+function M.cached(plan) return plan.cfg.cache ~= "none" end
+
+-- Whether a norm is of all heads together, which then are in one block.
+function M.spans_heads(list)
+  local turn = graph.find(list, "attend").turn
+  return turn and turn.norm and turn.all
+end
+
+-- The keys that nothing would obey, or not as they are given, with these lanes in the query projection ("none": there
+-- is no such), each with the rule.
+local function disobeyed(plan, list, lanes)
+  local cfg = plan.cfg
+  local found = {}
+  local function unless_obeyed(keys, rule)
+    for _, key in ipairs(keys) do
+      if cfg[key] then found[#found + 1] = { key, cfg[key], "has no effect with " .. rule } end
+    end
+  end
+  local project, with = "project = " .. cfg.project, "q_lanes = " .. lanes
+  if plan.weights.quant and lanes == "queries" then
+    found[1] = { "q_lanes", lanes, ("must be columns with %s = %s, whose words have weights of one column"):format(
+      plan.product.integers and "dtype" or "weight_dtype", plan.product.integers and cfg.dtype or cfg.weight_dtype) }
+  end
+  if lanes == "none" then
+    with = project
+    unless_obeyed({ "q_lanes" }, project .. ", which does not project Q")
+  end
+  if not graph.find(list, "output") then
+    unless_obeyed({ "out_rows", "out_vectors", "out_block" }, project .. ", which does not project Y")
+  end
+  if lanes ~= "queries" and not graph.find(list, "key_query") and not graph.find(list, "value_context") then
+    unless_obeyed({ "q_rows" }, with .. ": no product has lanes over queries")
+  end
+  if lanes ~= "columns" and not graph.projection(list, "keys") and not graph.projection(list, "values") then
+    local both = graph.projects(cfg, "k") and graph.projects(cfg, "v")
+    unless_obeyed({ "kv_rows", "kv_vectors" },
+      with .. " where neither K nor V is projected" .. (both and "; with fold = off both are" or ""))
+  end
+  local against = cfg.qkv == "joint" and joint.against(plan, queries.moved(list, lanes))
+  if against then found[#found + 1] = { "qkv", cfg.qkv, against } end
+  local sharing = cfg.h // cfg.h_kv
+  if M.cached(plan) and not M.spans_heads(list) and cfg.head_block and cfg.head_block ~= sharing then
+    found[#found + 1] = { "head_block", cfg.head_block,
+                          ("must be h / h_kv = %d with a cache, which lies head by head"):format(sharing) }
+  end
+  if M.spans_heads(list) and cfg.head_block and cfg.head_block ~= cfg.h then
+    found[#found + 1] = { "head_block", cfg.head_block, "must be h with norm_span = all, a norm of all heads" }
+  end
+  if M.one_head(list, lanes) and cfg.head_block ~= 1 then
+    if cfg.head_block then
+      found[#found + 1] = { "head_block", cfg.head_block,
+                            "must be 1 with q_lanes = columns where Wq Wk^T is made when packing" }
+    end
+  end
+  return found
+end
+
+local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
+local BLOCKS = "products of blocks have weights as columns"
+local HALVES = "products by halves of words have weights as columns"
+
+-- The list of those that obey the keys.
+function M.possible(plan, list)
+  local cfg = plan.cfg
+  local refused, lanes = {}, {}
+  local projected = graph.find(list, "queries")
+  local one_way = plan.weights.quant or plan.product.deep or plan.product.apart
+  local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
+  for _, one in ipairs(projected and possible or { "none" }) do
+    if not projected or one == (cfg.q_lanes or one) then
+      local first = disobeyed(plan, list, one)[1]
+      refused[#refused + 1] = first
+      if not first then lanes[#lanes + 1] = one end
+    end
+  end
+  if #lanes == 0 then tiles.refuse(table.unpack(refused[1])) end
+  return lanes
+end
+
+-- Tells why lanes are these, where others would have been possible.
+function M.tell(plan, lanes, possible)
+  local cfg = plan.cfg
+  if lanes == "none" then return end
+  local function say(reason) choices.say(plan.why, ("lanes are %s in the query projection"):format(lanes), reason) end
+  if not possible[2] then
+    say(cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
+      or plan.product.apart and HALVES
+      or "the only way in which the given keys have an effect")
+  elseif cfg.q_len then
+    say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"
+  else
+    local by_columns = lanes == "columns"
+    choices.add(plan.why, by_columns and "q_columns" or "q_queries")
+  end
+end
+
+return M

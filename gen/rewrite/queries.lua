@@ -1,0 +1,31 @@
+-- The product of the queries, where its lanes put it: lanes over columns behind keys and values, lanes over queries in
+-- attention, which needs X transposed. Merged weights are applied for each head.
+
+local graph = require "graph.init"
+
+local M = {}
+
+-- The list for these lanes, "columns", "queries" or "none".
+function M.moved(list, lanes)
+  local queries, moved = graph.find(list, "queries"), nil
+  if not queries then return list end
+  if lanes == "columns" then
+    moved = queries
+  else
+    local transpose = { name = "transpose", kind = "transpose", macs = function() return 0.0 end, a = queries.a }
+    local first = 1
+    while list[first].inputs do first = first + 1 end -- behind what makes X of the inputs
+    list = graph.edited(list, {})
+    table.insert(list, first, transpose)
+    if not queries.merged then
+      return graph.edited(list, { queries = { graph.with(queries, { name = "query", kind = "apply" }) } })
+    end
+    moved = graph.with(queries, { name = "key_query", kind = "apply", per = "head" })
+  end
+  local next_one = graph.find(list, "key_query") or graph.find(list, "attend")
+  return graph.edited(list, { queries = {}, [next_one.name] = { moved, next_one } })
+end
+
+function M.rewrite(plan, list) return M.moved(list, plan.q_lanes) end
+
+return M
