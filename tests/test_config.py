@@ -56,7 +56,7 @@ INT = "must be an integer from"
     ("causal=yes", "causal = yes: must be true or false"),
     ("causal=1", "causal = 1: must be true or false"),
     ("isa=avx", "isa = avx: must be one of scalar, avx2, avx_vnni, avx512, avx512_bf16, avx512_fp16, amx, neon, "
-     "neon_fp16, neon_i8mm, or several of a machine with + between, as x86, arm, did you mean avx2?"),
+     "neon_fp16, neon_i8mm, several of one machine with +, or one of x86, arm, did you mean avx2?"),
     ("isa=AVX512", "did you mean avx512?"),
     ("unroll=fulll", "did you mean full?"),
     ("isa=natve", "did you mean native?"),
@@ -77,13 +77,13 @@ INT = "must be an integer from"
     ("num_key_value_heads=3", "num_key_value_heads = 3: unknown key: it is h_kv here"),
     ("kvheads=3", "unknown key, did you mean h_kv?"),
     ("rope=true", "rope = true: must be one of none, half, interleaved"),
-    ("norm_eps=0.1", "norm_eps = 0.1: must be with one of qk_norm, or it has no effect"),
+    ("norm_eps=0.1", "norm_eps = 0.1: has no effect without qk_norm"),
     ("qk_layernorm=true", "qk_layernorm = true: unknown key, did you mean qk_norm?"),
     ("rotary_dim=8", "rotary_dim = 8: unknown key: it is rope_dims here"),
     ("rope_scaling=2", "rope_scaling = 2: is no key: scaled angles are tables, rope_cos and rope_sin"),
-    ("rope_dims=4", "rope_dims = 4: must be with one of rope, or it has no effect"),
-    ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is one "
-     "less"),
+    ("rope_dims=4", "rope_dims = 4: has no effect without rope"),
+    ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is "
+     "sliding_window - 1"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),
     ("softcap=0", "softcap = 0: must be a number from 1e-09 to 1000000000"),
     ("attn_logit_softcapping=50", "attn_logit_softcapping = 50: unknown key: it is softcap here"),
@@ -91,7 +91,7 @@ INT = "must be an integer from"
     ("sink=1", "sink = 1: must be true or false"),
     ("scores=raw", "scores = raw: must be one of none, scaled, capped, masked"),
     ("qk_matmul_output=true", "qk_matmul_output = true: unknown key, did you mean scores?"),
-    ("causal_align=bottom_right", "causal_align = bottom_right: must be with one of causal, window_left, window_right"),
+    ("causal_align=bottom_right", "causal_align = bottom_right: has no effect without causal or window_left or window_right"),
     ("mask=causal", "mask = causal: must be one of none, bool, add"),
     ("bf16=true", "is no key, but a value of dtype and attend_dtype"),
     ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),
@@ -160,7 +160,7 @@ def test_native(tmp_path):
         assert wanted and run("explain", *words, "isa=native", "cpu=native").stdout == wanted
     for text in 'isa = "native"', 'isa = "avx2", cpu = "native"':
         (tmp_path / "c.lua").write_text(f"return {{ h = 2, d_model = 32, dk = 16, seq = 16, {text} }}")
-        assert_refused(run("explain", tmp_path / "c.lua"), "= native: is for the command line alone; in a file write ")
+        assert_refused(run("explain", tmp_path / "c.lua"), "= native: works only on the command line; in a file write ")
     assert_refused(run("explain", *arguments(), "unroll=native"), "unroll = native: must be one of auto, tile")
 
 
@@ -188,12 +188,12 @@ def test_head_block_of_a_norm_of_all_heads():
     ("project=q k_width=8", "k_width = 8: must be 32 with project = q, which does not project K"),
     ("project=qko v_width=8", "v_width = 8: must be 32 with project = qko, which does not project V"),
     ("project=qkv y_width=8", "y_width = 8: must be 32 with project = qkv, which does not project Y"),
-    ("project=o strassen=true", "strassen = true: must be false with project = o, which leaves it nothing to make"),
+    ("project=o strassen=true", "strassen = true: must be false with project = o, which projects no input"),
     ("project=kvo q_lanes=columns", "q_lanes = columns: has no effect with project = kvo, which does not project Q"),
     ("project=none q_rows=2", "q_rows = 2: has no effect with project = none: no product has lanes over queries"),
     ("project=none kv_rows=2", "kv_rows = 2: has no effect with project = none where neither K nor V is projected\n"),
     ("project=qkv out_rows=2", "out_rows = 2: has no effect with project = qkv, which does not project Y"),
-    ("layout=bhsd", "layout = bhsd: must be bshd with project = qkvo, which leaves it nothing to lay out\n")])
+    ("layout=bhsd", "layout = bhsd: must be bshd with project = qkvo, which leaves no array with this layout\n")])
 def test_what_is_not_projected(given, message):
     """Keys without effect are refused, by the name of both."""
     assert_refused(run("explain", *arguments(), *given.split()), message)
@@ -222,18 +222,18 @@ def test_d_model_may_be_left_out():
 
 @pytest.mark.parametrize("given, message", [
     ("causal_align=top_left cache=append causal=true",
-     "causal_align = top_left: must be bottom_right with cache = append, where rows stand behind those before them\n"),
+     "causal_align = top_left: must be bottom_right with cache = append, where row r stands at past + r\n"),
     ("causal_align=top_left cache=append", "causal_align = top_left: must be bottom_right with cache = append"),
     ("cache=append seq_kv=15", "seq_kv = 15: must be at least seq = 16 with cache = append\n"),
     ("cache=fixed", "cache = fixed: must be none with attention = self, which projects its one input in every run\n"),
     ("cache=append cache_layout=bhsd qk_norm=rms norm_span=all",
-     "cache_layout = bhsd: must be packed with norm_span = all, a norm of all heads, which lie apart in such a cache"),
+     "cache_layout = bhsd: must be packed with norm_span = all, a norm over all heads, which this layout separates"),
     ("cache=append qk_norm=rms norm_span=all head_block=1", "head_block = 1: must be h with norm_span = all"),
     ("cache=append project=none kv_rows=1", "kv_rows = 1: has no effect with project = none"),
-    ("cache=append strassen=true", "strassen = true: must be false with cache, for it mixes rows\n"),
+    ("cache=append strassen=true", "strassen = true: must be false with cache, since strassen mixes rows\n"),
     ("cache=append h_kv=1 head_block=1", "head_block = 1: must be a multiple of h / h_kv = 2\n"),
     ("cache=append head_block=2", "head_block = 2: must be h / h_kv = 1 with a cache, which lies head by head"),
-    ("cache_layout=bhsd", "cache_layout = bhsd: must be with one of cache, or it has no effect\n"),
+    ("cache_layout=bhsd", "cache_layout = bhsd: has no effect without cache\n"),
     ("past_key_values=true", "past_key_values = true: unknown key, did you mean cache?\n")])
 def test_cache(given, message):
     assert_refused(run("explain", *arguments(), *given.split()), message)
@@ -253,7 +253,7 @@ def test_places(given, name):
 @pytest.mark.parametrize("mask", ["causal", "kv_len", "window_left", "window_right", "kv_start", "q_len"])
 def test_strassen_and_masks(mask):
     assert_refused(run("explain", *arguments(), "strassen=true", f"{mask}={3 if 'window' in mask else 'true'}"),
-                   f"config: strassen = true: must be false with {mask}, for it mixes rows")
+                   f"config: strassen = true: must be false with {mask}, since strassen mixes rows")
 
 
 def test_columns_of_merged_weights():
@@ -392,7 +392,7 @@ def test_all_mistakes_at_once():
     assert_refused(run("explain", "h=2", "dk=0", "dk=1", "isa=avx"),
                    "mhagen: config: dk = 0: must be an integer from 1 to 1024; config: isa = avx: must be "
                    "one of scalar, avx2, avx_vnni, avx512, avx512_bf16, avx512_fp16, amx, neon, neon_fp16, neon_i8mm, "
-                   "or several of a machine with + between, as x86, arm, did you mean avx2?; config: d_model, seq: are "
+                   "several of one machine with +, or one of x86, arm, did you mean avx2?; config: d_model, seq: are "
                    "required, as in h=12 d_model=")
     result = run("explain", *(f"zzzzzz{i}=1" for i in range(900)))
     assert_refused(result, "config: zzzzzz4 = 1: unknown key; ...\n")

@@ -53,11 +53,11 @@ LENGTHS = "q_len=true kv_len=true"
 
 
 @pytest.mark.parametrize("words, told", [
-    ("seq=8,4", "seq = 8,4: must be an integer from 1 to 65536, or several that rise, with commas between"),
+    ("seq=8,4", "seq = 8,4: must be an integer from 1 to 65536, or several in rising order with commas"),
     ("seq=4,", "seq = 4,: must be an integer"), ("seq=4,0", "seq = 4,0: must be"), ("seq=4,x", "seq = 4,x: must be"),
-    ("seq=4,8", "q_len = false: must be true with seq = 4,8, by which a kernel is chosen"),
+    ("seq=4,8", "q_len = false: must be true with seq = 4,8, which chooses the kernel by it"),
     ("seq=4,8 q_len=true", "kv_len = false: must be true with seq = 4,8, by which"),
-    (f"seq=4,8 {LENGTHS} batch=2", "batch = 2: must be 1 with seq = 4,8, for the next entry begins behind"),
+    (f"seq=4,8 {LENGTHS} batch=2", "batch = 2: must be 1 with seq = 4,8, since the next entry begins after"),
     (f"seq=4,8 {LENGTHS} probs=true", "probs = true: must be false with seq = 4,8, whose rows"),
     (f"seq=4,8 {LENGTHS} mask=add", "mask_dims = qk: must be k with seq = 4,8"),
     (f"seq=4,8 {LENGTHS} rope=half rope_dims=4", "rope = half: must be none with seq = 4,8, whose tables"),

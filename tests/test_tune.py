@@ -428,7 +428,7 @@ def test_no_axis_of_a_sweep(tmp_path):
     (tmp_path / "grid.lua").write_text(
         'return { h = 1, d_model = 8, dk = 4, seq = 4, isa = "scalar", tuned = "my.lua" }\n')
     done = subprocess.run([MHAGEN, "sweep", "grid.lua", "-o", "out"], cwd=tmp_path, text=True, capture_output=True)
-    assert done.returncode == 2 and "can not be a key here" in done.stderr
+    assert done.returncode == 2 and "cannot be a key here" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

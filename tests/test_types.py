@@ -220,19 +220,19 @@ def test_error_of_int4_without_biases(shape):
      "q_lanes = queries: must be columns with weight_dtype = int8, whose words have weights of one column"),
     ("project=none weight_dtype=int4",
      "weight_dtype = int4: must be dtype with project = none, which leaves no weights"),
-    ("group=64", "group = 64: must be with one of weight_dtype, or it has no effect"),
+    ("group=64", "group = 64: has no effect without weight_dtype"),
     ("group=64 weight_dtype=int8",
      "group = 64: must be 32 with weight_dtype = int8, which has a scale for a whole column"),
-    ("sum_dtype=f16", "sum_dtype = f16: must be with one of dtype, or it has no effect"),
+    ("sum_dtype=f16", "sum_dtype = f16: has no effect without dtype"),
     ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),
-    ("value_weight_dtype=int8", "value_weight_dtype = int8: must be with one of weight_dtype, or it has no effect"),
+    ("value_weight_dtype=int8", "value_weight_dtype = int8: has no effect without weight_dtype"),
     ("weight_dtype=int8 value_weight_dtype=int8",
      "value_weight_dtype = int8: must be weight_dtype with weight_dtype = int8, which makes all weights int8"),
     ("weight_dtype=int4 value_weight_dtype=int8 project=qk",
      "value_weight_dtype = int8: must be weight_dtype with project = qk, which does not project V"),
     ("strassen=true weight_dtype=int4",
-     "strassen = true: must be false with weight_dtype, for it would quantize sums of weights"),
+     "strassen = true: must be false with weight_dtype, which would quantize sums of weights"),
 ])
 def test_refusals_of_quantized_weights(given, refused):
     result = subprocess.run([MHAGEN, "explain", *f"h=2 d_model=8 dk=4 seq=4 isa=avx2 {given}".split()],
@@ -253,8 +253,8 @@ def test_refusal():
     result = subprocess.run([MHAGEN, "explain", *"h=2 d_model=8 dk=4 seq=4 isa=avx2 strassen=true dtype=f16".split()],
                             capture_output=True, text=True)
     assert result.returncode == 2 and result.stderr == (
-        "mhagen: config: strassen = true: must be false with dtype, whose roundings of sums are as large as the "
-        "sums\n"), result.stderr
+        "mhagen: config: strassen = true: must be false with dtype, which would round sums of "
+        "quadrants\n"), result.stderr
 
 
 def types_told(*words):

@@ -83,7 +83,7 @@ local NATIVE = "native"
 -- The value of a row in its own type; an error if it breaks the rule.
 local function checked(row, value)
   if row.native and value == NATIVE then
-    refuse(row.key, value, ("is for the command line alone; in a file write what `mhagen %s` prints"):format(
+    refuse(row.key, value, ("works only on the command line; in a file write the output of `mhagen %s`"):format(
       row.native))
   end
   local accepted, rule = options.accept(row, value)
@@ -224,7 +224,7 @@ end
 -- is without.
 local function apply_tuning(values, read_tuning)
   local path, shape = values.tuned, M.shape(values)
-  if not read_tuning then refuse("tuned", path, "can not be a key here; list the schedule's keys") end
+  if not read_tuning then refuse("tuned", path, "cannot be a key here; list the schedule keys") end
   local schedule = read_tuning(path)[shape]
   if not schedule then refuse("tuned", path, ("has no schedule for %s; see mhagen tune"):format(shape)) end
   local plain = {}

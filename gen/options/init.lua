@@ -147,7 +147,7 @@ local function broken(row, values)
     if (on or other.of) and excluded(row, other, values) then return refusal(row, other, values) end
   end
   if on and row.beside and not any_on(row.beside, values) then
-    return ("must be with one of %s, or it has no effect"):format(table.concat(row.beside, ", "))
+    return ("has no effect without %s"):format(table.concat(row.beside, " or "))
   end
 end
 

@@ -44,7 +44,7 @@ M.integer = {
 -- An integer, or several that rise, with commas between: a kernel for each.
 M.ladder = {
   fields = M.integer.fields,
-  rule = function(row) return M.integer.rule(row) .. ", or several that rise, with commas between" end,
+  rule = function(row) return M.integer.rule(row) .. ", or several in rising order with commas" end,
   accept = function(row, value)
     if type(value) ~= "string" then return M.integer.accept(row, value) end
     local list = {}
@@ -121,7 +121,7 @@ M.bundle = {
   rule = function(row)
     local names = {}
     for i, group in ipairs(row.groups) do names[i] = group[1] end
-    return ("must be one of %s, or several of a machine with + between, as %s"):format(table.concat(row.choices, ", "),
+    return ("must be one of %s, several of one machine with +, or one of %s"):format(table.concat(row.choices, ", "),
       table.concat(names, ", "))
   end,
   accept = function(row, value)

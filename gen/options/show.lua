@@ -22,7 +22,7 @@ function M.default_note(row)
 end
 
 local HEAD = "| key | values | default | meaning |\n|---|---|---|---|"
-local PLANNED = "Schedule keys (speed, and the last bits; what is not given, the plan chooses):"
+local PLANNED = "Schedule keys (they change the speed and the last bits; the plan chooses those that are not given):"
 
 -- A key, its values, and behind them or below what it is.
 local KEY, VALUES = "  %-14s ", "%-27s  "
@@ -53,14 +53,14 @@ function M.help() return listing() .. "\n" end
 
 -- The keys that must be there, and the names of the others, for --help.
 function M.short_help()
-  local lines, others, planned = { "Config keys that must be there:" }, {}, {}
+  local lines, others, planned = { "Required config keys:" }, {}, {}
   for _, row in ipairs(options.list) do
     local list = row.required and lines or row.planned and planned or others
     list[#list + 1] = row.required and key_lines(row) or row.key
   end
   lines[#lines + 1] = words.hung("Others: ", table.concat(others, ", "), 2)
   lines[#lines + 1] = words.hung("Schedule keys: ", table.concat(planned, ", "), 2)
-  lines[#lines + 1] = "--help-keys says what each is."
+  lines[#lines + 1] = "--help-keys explains each key."
   return table.concat(lines, "\n")
 end
 
