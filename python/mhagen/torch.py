@@ -13,7 +13,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,17 @@ def mask_keys(mask: Tensor | None, shape: tuple[int, ...]) -> dict[str, str]:
     return {"mask": "bool" if mask.dtype == torch.bool else "add", "mask_dims": dims}
 
 
-def mask_bytes(mask: Tensor) -> Tensor:
-    """The mask as a kernel reads it: axes of which every entry is the same have one."""
+def require(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+    """A kernel reads as many bytes as its shape has."""
+    if tuple(tensor.shape) not in shapes:
+        raise ValueError(f"mhagen: {name}: shape {tuple(tensor.shape)}: must be {' or '.join(map(str, shapes))}")
+
+
+def mask_bytes(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The mask as a kernel of the shape [b][h][q][k] reads it: axes of which every entry is the same have one."""
+    if mask.dim() != 4 or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
+        require("mask", mask, shape)
+    mask = mask.expand(*mask.shape[:3], shape[3])
     for axis in range(3):
         if mask.stride(axis) == 0:
             mask = mask.narrow(axis, 0, 1)
@@ -103,10 +112,12 @@ def layer_op(q: Tensor, k: Tensor | None, v: Tensor | None, mask: Tensor | None,
             **TYPES[q.dtype], **({"dtype": TYPES[q.dtype]["io_dtype"]} if TYPES[q.dtype] else {})}
     tensors = {"q": q.contiguous()}
     if k is not None and v is not None:
+        require("k", k, (batch, columns, k.shape[2]))
+        require("v", v, (batch, columns, v.shape[2]))
         more |= {"attention": "cross", "seq_kv": columns, "k_width": k.shape[2], "v_width": v.shape[2]}
         tensors |= {"k": k.contiguous(), "v": v.contiguous()}
     if mask is not None:
-        mask = tensors["mask"] = mask_bytes(mask)
+        mask = tensors["mask"] = mask_bytes(mask, (batch, h, rows, columns))
     more |= mask_keys(mask, (batch, h, rows, columns))
     layer = layer_of(keys, tuple(more.items()))
     y = torch.empty(batch, rows, width, dtype=q.dtype)
@@ -133,6 +144,8 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
     """[b][s][h][dv] of q [b][h][s][dk], k [b][h_kv][t][dk], v [b][h_kv][t][dv]."""
     batch, h, rows, dk = q.shape
     _, h_kv, columns, dv = v.shape
+    require("k", k, (batch, h_kv, columns, dk))
+    require("v", v, (batch, h_kv, columns, dv))
     by_rows = all(tensor.transpose(1, 2).is_contiguous() for tensor in (k, v))
     tensors = {name: tensor.transpose(1, 2).contiguous() if by_rows else tensor.contiguous()
                for name, tensor in (("q", q), ("k", k), ("v", v))}
@@ -141,7 +154,7 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
             "sink": sink is not None, **TYPES[q.dtype]}
     lengths = None
     if mask is not None:
-        mask = mask_bytes(mask)
+        mask = mask_bytes(mask, (batch, h, rows, columns))
         if mask.dtype == torch.bool and columns > rows:  # a cache that is not full
             lengths, mask = seen(mask, batch)
             more["kv_len"] = True
@@ -193,13 +206,14 @@ class Settings:
         self.attention_keys = " ".join(f"{key}={_build.say(value)}" for key, value in unprojected(keys).items())
         self.others = others
         self.learning = False  # whether shapes that are met now count as seen
-        self.shapes: dict[str, set[Any]] = {}
+        self.shapes: dict[str, set[tuple[tuple[int, ...], ...]]] = {}  # those of the inputs that a layer has met
         self.left: dict[str, str] = {}
         self.names: list[str] = []  # of what was swapped
 
-    def takes(self, name: str, shape: Any, tensors: list[Tensor | None], training: bool) -> bool:
+    def takes(self, name: str, inputs: Sequence[Tensor], training: bool, weights: Sequence[Tensor | None] = ()) -> bool:
         """Whether a kernel computes this call. If not, the reason is told once."""
-        reason = self.reason(name, shape, tensors, training)
+        given = [*inputs, *(tensor for tensor in weights if tensor is not None)]
+        reason = self.reason(given, training) or self.reason_of_shape(name, inputs)
         if reason is None:
             return True
         if not torch.compiler.is_compiling():
@@ -211,8 +225,7 @@ class Settings:
             self.left[name] = reason
             warnings.warn(f"mhagen: {name or 'attention'}: left to PyTorch: {reason}", stacklevel=3)
 
-    def reason(self, name: str, shape: Any, tensors: list[Tensor | None], training: bool) -> str | None:
-        given = [tensor for tensor in tensors if tensor is not None]
+    def reason(self, given: Sequence[Tensor], training: bool) -> str | None:
         if training:
             return "it is in training: call eval()"
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
@@ -224,10 +237,12 @@ class Settings:
                    "bfloat16 and float16"
         if any(size == 0 for tensor in given for size in tensor.shape):
             return "a tensor is empty"
-        return self.reason_of_shape(name, shape)
+        return None
 
-    def reason_of_shape(self, name: str, shape: Any) -> str | None:
-        shapes = self.shapes.setdefault(name, set())
+    def reason_of_shape(self, name: str, inputs: Sequence[Tensor]) -> str | None:
+        if inputs[0].dim() == 4 and inputs[0].shape[0] != inputs[1].shape[0]:
+            return "queries have another number of batch entries than keys"
+        shape, shapes = tuple(tuple(tensor.shape) for tensor in inputs), self.shapes.setdefault(name, set())
         if shape not in shapes and not torch.compiler.is_compiling():
             if self.others == "torch" and not self.learning:
                 return f"shape {shape} was not seen, and others = torch"
@@ -256,8 +271,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         itself = query is key and key is value
         weights = [self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, self.in_proj_bias,
                    self.out_proj.weight, self.out_proj.bias]
-        shape = (tuple(query.shape), tuple(key.shape), itself)
-        if not self._settings.takes(self._name, shape, [query, key, value, *weights], self.training):
+        inputs = [query] if itself else [query, key, value]
+        if not self._settings.takes(self._name, inputs, self.training, weights):
             return self._original.forward(query, key, value, key_padding_mask, need_weights, attn_mask,
                                           average_attn_weights, is_causal)
         if is_causal and attn_mask is None:
@@ -318,8 +333,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
                                  enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention of [b][h][s][dk]. Rows that see no key are zero, not NaN."""
-    shape = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
-    if query.dim() != 4 or not DEFAULTS.takes("scaled_dot_product_attention", shape, [query, key, value], dropout_p > 0):
+    if query.dim() != 4 or not DEFAULTS.takes("scaled_dot_product_attention", [query, key, value], dropout_p > 0):
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
                                                           scale=scale, enable_gqa=enable_gqa)
     mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
@@ -335,11 +349,10 @@ def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tens
     rows, columns = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    shape = (tuple(query.shape), tuple(key.shape), tuple(value.shape))
-    growing = bool(is_causal) and rows < columns and attention_mask is None  # by a number in each step
+    growing = bool(is_causal) and rows == 1 < columns and attention_mask is None
     if growing and not torch.compiler.is_compiling():
         settings.tell(name, GROWING)
-    if growing or not settings.takes(name, shape, [query, key, value], module.training or dropout > 0):
+    if growing or not settings.takes(name, [query, key, value], module.training or dropout > 0):
         return by_pytorch(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout,
                           is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, **kwargs)
     mask = attention_mask

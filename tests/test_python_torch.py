@@ -1,0 +1,243 @@
+"""mhagen.torch: models of PyTorch and transformers with the attention of kernels, against their own."""
+import os
+import sys
+import warnings
+
+import pytest
+
+from tools import MHAGEN, ROOT, installed, shared
+
+if not installed("torch", "numpy"):
+    pytest.skip("PyTorch is not installed", allow_module_level=True)
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(ROOT / "python"))
+import mhagen.torch as mt
+
+pytestmark = pytest.mark.slow
+WIDTH, HEADS, ROWS = 24, 4, 9
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment(tmp_path_factory):
+    cache = shared(tmp_path_factory, "python-cache", lambda _: None)
+    os.environ.update(MHAGEN=str(MHAGEN), XDG_CACHE_HOME=str(cache), CC="cc -O0")
+
+
+@pytest.fixture(autouse=True)
+def inference():
+    torch.manual_seed(5)
+    with torch.no_grad():
+        yield
+
+
+def layer(**options):
+    return nn.MultiheadAttention(WIDTH, HEADS, **{"batch_first": True, **options}).eval()
+
+
+def replaced(module, *example, **keys):
+    return mt.replace(module, example or None, isa="scalar", **keys)
+
+
+def same(right, found, most=2e-6):
+    assert found.shape == right.shape and found.dtype == right.dtype
+    assert (found - right).abs().max() <= most * max(1, right.abs().max())
+
+
+PADDING = torch.zeros(2, ROWS, dtype=torch.bool)
+PADDING[1, 6:] = True
+FUTURE = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize("masks", [
+    {}, {"key_padding_mask": PADDING}, {"attn_mask": FUTURE, "is_causal": True, "need_weights": False},
+    {"attn_mask": FUTURE, "is_causal": True, "key_padding_mask": PADDING},
+    {"attn_mask": torch.rand(2 * HEADS, ROWS, ROWS) < 0.2, "average_attn_weights": False},
+    {"attn_mask": torch.randn(ROWS, ROWS), "key_padding_mask": PADDING, "need_weights": False}],
+    ids=lambda masks: "+".join(masks) or "none")
+def test_masks(masks):
+    """Every mask, hint and form of the weights, of a layer with its batch first."""
+    own, x = layer(), torch.randn(2, ROWS, WIDTH)
+    new = replaced(own)
+    for right, found in zip(own(x, x, x, **masks), new(x, x, x, **masks)):
+        assert (right is None) == (found is None)
+        if right is not None:
+            same(right, found)
+
+
+def test_forms():
+    """Rows first, no batch, other widths of keys and values, no biases, cross-attention; and what has no kernel."""
+    x, z = torch.randn(ROWS, 2, WIDTH), torch.randn(5, 2, WIDTH)
+    own = layer(batch_first=False, bias=False)
+    new = replaced(own)
+    for inputs in ((x, x, x), (x, z, z), (x[:, 0], z[:, 0], z[:, 0])):
+        same(own(*inputs)[0], new(*inputs)[0])
+    own = layer(kdim=7, vdim=11)
+    q, k, v = torch.randn(2, 3, WIDTH), torch.randn(2, 5, 7), torch.randn(2, 5, 11)
+    same(own(q, k, v)[0], replaced(own)(q, k, v)[0])
+    for options in {"add_bias_kv": True}, {"add_zero_attn": True}:
+        with pytest.raises(ValueError, match=f"mhagen: MultiheadAttention: .*{list(options)[0]}: "):
+            replaced(layer(**options))
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+def test_types(dtype, most):
+    own, x = layer().to(dtype), torch.randn(2, ROWS, WIDTH, dtype=dtype)
+    same(own(x, x, x)[0], replaced(own)(x, x, x)[0], most)
+    right = layer()
+    y = replaced(right, dtype="bf16")(x.float(), x.float(), x.float())[0]
+    same(right(x.float(), x.float(), x.float())[0], y, 3e-2)
+
+
+def test_encoder():
+    """The layers of an encoder do not go round the module, as they do in eval: the operator is called. Parameters and
+    their names stay."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 2).eval()
+    names, x = list(encoder.state_dict()), torch.randn(2, ROWS, WIDTH)
+    right, plain = encoder(x, src_key_padding_mask=PADDING), encoder(x)
+    assert mt.replace(encoder, x, isa="scalar") is encoder and list(encoder.state_dict()) == names
+    with torch.profiler.profile() as profile:
+        found = encoder(x, src_key_padding_mask=PADDING)
+    assert sum(event.count for event in profile.key_averages() if event.key == "mhagen::layer") == 2
+    same(right[~PADDING], found[~PADDING])
+    same(plain, encoder(x))
+    assert mt.report(encoder) == "\n".join(
+        f"layers.{i}.self_attn: kernels for ((2, 9, 24),)" for i in range(2))
+
+
+def test_weights_that_change():
+    own = layer()
+    new, x = replaced(own), torch.randn(1, 3, WIDTH)
+    before = new(x, x, x)[0]
+    new.in_proj_weight.mul_(1.5)
+    same(own(x, x, x)[0], new(x, x, x)[0])
+    assert (new(x, x, x)[0] - before).abs().max() > 1e-3
+    count = len(mt._packed)
+    new.load_state_dict({name: torch.randn_like(tensor) for name, tensor in new.state_dict().items()})
+    same(own(x, x, x)[0], new(x, x, x)[0], 1e-5)
+    del own, new
+    other = replaced(layer())
+    other(x, x, x)
+    assert len(mt._packed) <= count  # what nobody has is not kept
+
+
+def test_compile_and_export(tmp_path):
+    """Both keep the operator; an exported program takes its weights with it."""
+    own, x = layer(), torch.randn(2, ROWS, WIDTH)
+    right, new = own(x, x, x)[0], replaced(own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(new, fullgraph=True, backend="aot_eager", dynamic=True)
+        same(right, compiled(x, x, x)[0])
+        same(own(x[:, :4], x[:, :4], x[:, :4])[0], compiled(x[:, :4], x[:, :4], x[:, :4])[0])
+        program = torch.export.export(new, (x, x, x))
+        assert "mhagen.layer" in program.graph_module.code
+        torch.export.save(program, tmp_path / "layer.pt2")
+        same(right, torch.export.load(tmp_path / "layer.pt2").module()(x, x, x)[0])
+    q, k = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 7, 6)
+    mask, sink = torch.rand(1, 1, 5, 7) < 0.7, torch.randn(4)
+    torch.library.opcheck(torch.ops.mhagen.sdpa, (q, k, k, mask, sink, False, 0.3, 5.0, "isa=scalar"),
+                          test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(torch.ops.mhagen.layer, (x, None, None, None, [
+        new.in_proj_weight, None, None, None, new.in_proj_bias, new.out_proj.weight, new.out_proj.bias], "isa=scalar",
+        HEADS, True, True), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_left_to_pytorch():
+    """Gradients, other devices, types and shapes: PyTorch's result, and the reason once."""
+    own, x = layer(), torch.randn(2, ROWS, WIDTH)
+    new = replaced(own, x, x, x, others="torch")
+    with torch.enable_grad(), pytest.warns(UserWarning, match="gradients are wanted: call it under torch.no_grad"):
+        y = new(x, x, x)[0]
+        y.sum().backward()
+    assert own.in_proj_weight.grad.abs().max() > 0
+    new._settings.left.clear()
+    with pytest.warns(UserWarning, match=r"shape \(\(1, 3, 24\),\) was not seen, and others = torch"):
+        same(own(*3 * [x[:1, :3]])[0], new(*3 * [x[:1, :3]])[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        new(x, x, x)
+        new(*3 * [x[:1, :4]])  # told already
+    with pytest.raises(ValueError, match="the model is in training, .* call eval"):
+        mt.replace(layer().train())
+    with pytest.raises(ValueError, match="others = eager: must be generate or torch"):
+        mt.replace(layer(), others="eager")
+    with pytest.raises(ValueError, match="Linear: has no nn.MultiheadAttention"):
+        mt.replace(nn.Linear(2, 2).eval())
+    with pytest.raises(ValueError, match="mhagen: config: d_modle = 3: unknown key"):
+        replaced(layer(), x, x, x, d_modle=3)
+
+
+def test_many_shapes():
+    """Not a kernel for each length of a cache that grows."""
+    settings = mt.Settings()
+    for rows in range(1, mt.MOST_SHAPES + 1):
+        assert settings.takes("layer", [torch.empty(1, rows, 2)], False)
+    with pytest.warns(UserWarning, match=f"is one more than {mt.MOST_SHAPES}"):
+        assert not settings.takes("layer", [torch.empty(1, 99, 2)], False)
+    assert settings.takes("layer", [torch.empty(1, 3, 2)], False)
+
+
+def test_operators_check_shapes():
+    """A kernel reads as many bytes as its shape has, so tensors must have them."""
+    q, k = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 7, 6)
+
+    def sdpa(q, k, v, mask=None, sink=None):
+        torch.ops.mhagen.sdpa(q, k, v, mask, sink, False, None, None, "isa=scalar")
+    for call, rule in [(lambda: sdpa(q, k[:1], k), "k: shape (1, 2, 7, 6): must be (2, 2, 7, 6)"),
+                       (lambda: sdpa(q, k, k[:, :, :3]), "k: shape (2, 2, 7, 6): must be (2, 2, 3, 6)"),
+                       (lambda: sdpa(q, k, k, torch.ones(1, 1, 5, 6) > 0), "mask: shape (1, 1, 5, 6): must be"),
+                       (lambda: sdpa(q, k, k, None, torch.ones(3)), "sink: shape (3,): must be (4,)")]:
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value).startswith("mhagen: " + rule)
+
+
+def test_scaled_dot_product_attention():
+    """Tensors that lie with rows or with heads outside, views, shared heads, masks that are repeated."""
+    for turned in False, True:
+        q, k, v = ((torch.randn(2, rows, heads, width).transpose(1, 2) if turned
+                    else torch.randn(2, heads, rows, width))
+                   for heads, rows, width in ((4, 5, 6), (2, 7, 6), (2, 7, 3)))
+        for mask in None, (torch.rand(5, 7) < 0.6) | (torch.arange(7) == 2), torch.randn(2, 1, 1, 7).expand(2, 4, 5, 7):
+            right = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.4, enable_gqa=True)
+            same(right, mt.scaled_dot_product_attention(q, k, v, mask, scale=0.4, enable_gqa=True))
+
+
+# ---- transformers ----
+
+SMALL = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+DECODER = {**SMALL, "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
+IDS = torch.arange(2 * ROWS).reshape(2, ROWS) + 1
+SEEN = torch.ones(2, ROWS, dtype=torch.long)
+SEEN[1, :3] = 0
+MODELS = [  # padding, causal and shared heads, softcap and windows, sinks, biases of positions
+    ("Bert", "Model", SMALL), ("Llama", "ForCausalLM", DECODER),
+    ("Gemma2", "ForCausalLM", {**DECODER, "sliding_window": 4, "attn_implementation": "eager"}),
+    ("GptOss", "ForCausalLM", {**DECODER, "sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1,
+                               "attn_implementation": "eager"}),
+    ("T5", "EncoderModel", {"vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4})]
+
+
+@pytest.mark.skipif(not installed("transformers"), reason="transformers is not installed")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family, kind, config", MODELS, ids=[family for family, *_ in MODELS])
+def test_transformers(family, kind, config):
+    """All of its attention, by rows that are not padding; a decoder with a static cache writes the same words."""
+    import transformers
+    model = getattr(transformers, family + kind)(getattr(transformers, f"{family}Config")(**config)).eval()
+    example = {"input_ids": IDS, "attention_mask": SEEN}
+    right = model(**example)[0]
+    words = model.generate(IDS[:1], max_new_tokens=4, do_sample=False) if kind == "ForCausalLM" else None
+    mt.replace(model, example, isa="scalar")
+    assert model.config._attn_implementation == "mhagen" and len(mt.report(model).splitlines()) == 2
+    assert "left to PyTorch" not in mt.report(model)
+    same(right[SEEN > 0], model(**example)[0][SEEN > 0])
+    if words is not None:
+        steps = {"max_new_tokens": 4, "do_sample": False}
+        assert model.generate(IDS[:1], cache_implementation="static", **steps).tolist() == words.tolist()
+        assert "left to PyTorch" not in mt.report(model)
+        assert model.generate(IDS[:1], **steps).tolist() == words.tolist()
+        assert "left to PyTorch: its cache grows in each step" in mt.report(model)
