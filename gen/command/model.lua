@@ -4,6 +4,7 @@ local host = require "host"
 local build = require "command.build"
 local config = require "options.config"
 local errors = require "command.errors"
+local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
 local model_text = require "model.text"
@@ -75,7 +76,9 @@ end
 local function plan(model, args)
   local given = given_keys(args.config)
   local kernels, all = {}, {}
-  for _, layer in ipairs(model:layers(given)) do
+  local found, left = model:layers(given)
+  model.left = left or {}
+  for _, layer in ipairs(found) do
     if not args.only or layer.name:find(args.only, 1, true) then
       local cfg = config_of(layer, args.config, given)
       layer.weights = layers.weights(model, layer, cfg, host.type_size)
@@ -133,7 +136,7 @@ local function pack_layers(all, packers, args)
   for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer.name, packer) end
   for i, layer in ipairs(all) do
     done = done + pack_layer(layer)
-    if not args.quiet and host.clock() - told > SOON then
+    if not args.quiet and not args.values and host.clock() - told > SOON then
       told = host.clock()
       must(host.print(("packed %d of %d layers\n"):format(i, #all)))
     end
@@ -154,9 +157,21 @@ local function summary(model, all, kernels, figures)
         #entry.packers > 1 and " for " .. packer.cfg.isa or "")
     end
   end
+  for _, node in ipairs(model.left) do
+    lines[#lines + 1] = ("  no layer: %s: %s"):format(errors.show(node.name), node.why)
+  end
   lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(words.number(figures.bytes),
     figures.packing, figures.seconds)
   lines[#lines + 1] = figures.compile
+  return table.concat(lines, "\n") .. "\n"
+end
+
+-- A line of JSON for each layer that has values of a graph: those that are its arguments.
+local function values_of(all)
+  local lines = {}
+  for _, layer in ipairs(all) do
+    lines[#lines + 1] = layer.values and json.encode(layer:values()) or nil
+  end
   return table.concat(lines, "\n") .. "\n"
 end
 
@@ -192,7 +207,8 @@ local function run(args)
   packing = build.seconds_since(packing)
   append(files, packed)
   must(host.write_files(args.output, files))
-  if args.quiet then return 0 end
+  if args.values then must(host.print(values_of(all))) end
+  if args.quiet or args.values then return 0 end
   must(host.print(summary(model, all, kernels, {
     bytes = bytes, packing = packing, seconds = build.seconds_since(start),
     compile = compile_line(args, files, kernels[1].cfg) })))
@@ -213,6 +229,7 @@ local function add_options(cmd)
   takes.cxx(cmd)
   takes.force(cmd)
   cmd:flag("--quiet", "say nothing but errors")
+  cmd:flag("--values", "print a line of JSON for each layer instead: the values of an ONNX graph that it stands for")
   takes.help_keys(cmd, "Exit status: 0 done, 2 the command line or a file is wrong; nothing is written then.")
 end
 

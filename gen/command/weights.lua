@@ -197,8 +197,9 @@ end
 
 -- ---- numbers ----
 
--- The numbers of a part of a tensor, in memory of the host.
+-- The numbers of a part of a tensor, or of a list, in memory of the host.
 function M.floats(part)
+  if part.numbers then return host.floats(part.numbers) end
   local memory = host.floats(part.blocks * part.count * (part.width or 1))
   for _, piece in ipairs(layers.pieces(part, host.type_size)) do
     local good, why = memory:read(piece, part.tensor.file)

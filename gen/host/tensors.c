@@ -82,8 +82,18 @@ static int memory_floats(lua_State *L) {
   return 1;
 }
 
-/* floats(count) -> memory of so many floats, zeros */
+/* floats(list) -> memory of its numbers; floats(count): of so many zeros */
 static int host_floats(lua_State *L) {
+  if (lua_istable(L, 1)) {
+    const lua_Integer size = (lua_Integer)lua_rawlen(L, 1);
+    float *to = push_memory(L, (size_t)size * sizeof *to)->at;
+    for (lua_Integer i = 0; i < size; ++i) {
+      lua_rawgeti(L, 1, i + 1);
+      to[i] = (float)luaL_checknumber(L, -1);
+      lua_pop(L, 1);
+    }
+    return 1;
+  }
   const lua_Integer count = luaL_checkinteger(L, 1);
   luaL_argcheck(L, count >= 0 && count <= NUMBER_MOST, 1, "out of range");
   const size_t bytes = (size_t)count * sizeof(float);

@@ -122,7 +122,9 @@ local function check_shape(tensor, part, type_size)
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
-  local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(tensor.shape) ==
+  local shape = table.move(tensor.shape, 1, #tensor.shape, 1, {})
+  while #shape > 2 and shape[#shape] == 1 do shape[#shape] = nil end -- of a convolution
+  local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(shape) ==
     tensors.shape_text(wanted)
   if not same then
     tensors.fail(tensor, "its shape is %s, and by the config it must be %s", tensors.shape_text(tensor.shape),
@@ -141,8 +143,9 @@ function M.weights(model, layer, cfg, type_size)
     check_shape(frequencies, layer.factors, type_size)
   end
   for matrix, part in pairs(all) do
-    part.tensor = model.tensors[part.name]
-    if part.tensor then
+    part.tensor = not part.numbers and model.tensors[part.name] or nil
+    if part.numbers then -- computed
+    elseif part.tensor then
       check_shape(part.tensor, part, type_size)
     elseif part.optional then
       all[matrix] = nil
@@ -165,7 +168,7 @@ function M.pieces(part, type_size)
   local feature, input = width, 1 -- steps in memory
   if (part.in_out or false) ~= (part.turned or false) or not part.width then feature, input = 1, count end
   for block = 0, part.blocks - 1 do
-    local first = part.first + block * part.step
+    local first = part.firsts and part.firsts[block + 1] or part.first + block * part.step
     local piece = { type = tensor.type, at = tensor.at, columns = row, to = block * part.count * feature }
     if rows then
       piece.at, piece.rows = tensor.at + first * (row // elements * bytes), part.count

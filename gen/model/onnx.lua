@@ -1,5 +1,13 @@
 -- An ONNX file: the nodes of its graph, the constants as tensors, and what it says of the types and shapes of values.
 -- Bodies of If and Loop, and functions of the model, are not read.
+--
+--   path, nodes         the file; its nodes in their order: { op, domain, name, inputs, outputs, attributes, value }
+--   makers, users       the node that makes a value; the nodes that read it
+--   tensors             constants by name, as gen/model/tensors.lua has tensors
+--   values              what the file says of a value: { type, dims, params }; an axis without a size is false in dims,
+--                       and params may have its name
+--   inputs, outputs     names of the inputs of the graph in their order; { name = true }
+--   opset               the version of ONNX's own operators
 
 local cursor = require "model.cursor"
 local protobuf = require "model.protobuf"
@@ -9,6 +17,7 @@ local words = require "base.words"
 -- ---- messages, by the numbers of onnx.proto ----
 
 local NODES, NAMES, AXES = 1 << 18, 1 << 12, 16 -- the most of a graph, of a node, of a tensor
+local TEXT = 1 << 10 -- bytes of an attribute that is a text
 
 local pair = { message = "StringStringEntryProto", [1] = { "key", "text" }, [2] = { "value", "text" } }
 local tensor_message = {
@@ -19,14 +28,14 @@ local tensor_message = {
 }
 local attribute = {
   message = "AttributeProto", [1] = { "name", "text" }, [2] = { "f", "float" }, [3] = { "i", "int" },
-  [5] = { "t", tensor_message }, [8] = { "ints", "ints" }, [20] = { "type", "int" },
+  [4] = { "s", "place" }, [5] = { "t", tensor_message }, [8] = { "ints", "ints" }, [20] = { "type", "int" },
 }
 local node_message = {
   message = "NodeProto", [1] = { "input", "text", list = NAMES }, [2] = { "output", "text", list = NAMES },
   [3] = { "name", "text" }, [4] = { "op_type", "text" }, [5] = { "attribute", attribute, list = NAMES },
   [7] = { "domain", "text" },
 }
-local dimension = { message = "TensorShapeProto.Dimension", [1] = { "value", "int" } }
+local dimension = { message = "TensorShapeProto.Dimension", [1] = { "value", "int" }, [2] = { "param", "text" } }
 local shape = { message = "TensorShapeProto", [1] = { "dim", dimension, list = AXES } }
 local tensor_type = { message = "TypeProto.Tensor", [1] = { "elem_type", "int" }, [2] = { "shape", shape } }
 local value_info = {
@@ -38,7 +47,10 @@ local graph_message = {
   [5] = { "initializer", tensor_message, list = NODES }, [11] = { "input", value_info, list = NODES },
   [12] = { "output", value_info, list = NODES }, [13] = { "value_info", value_info, list = NODES },
 }
-local model_message = { message = "ModelProto", [7] = { "graph", graph_message } }
+local opset = { message = "OperatorSetIdProto", [1] = { "domain", "text" }, [2] = { "version", "int" } }
+local model_message = {
+  message = "ModelProto", [7] = { "graph", graph_message }, [8] = { "opset_import", opset, list = NAMES },
+}
 
 -- ---- tensors ----
 
@@ -89,7 +101,7 @@ local function place_of(self, tensor, raw)
 end
 
 -- A TensorProto as the readers of all formats return tensors.
-local function read_tensor(self, raw, name)
+local function make_tensor(self, raw, name)
   local tensor = { name = name, path = self.path, file = self.file, shape = raw.dims }
   tensor.type = types[raw.data_type] or ("type %d"):format(raw.data_type or 0)
   if #raw.dims > AXES then tensors.fail(tensor, "%d axes", #raw.dims) end
@@ -110,18 +122,23 @@ local function read_tensor(self, raw, name)
     tensors.require_bytes(tensor, bytes, place.bytes)
   end
   tensor.bytes = count > 0 and place.bytes or 0
+  return tensor
+end
+
+local function read_tensor(self, raw, name)
+  local tensor = make_tensor(self, raw, name)
   if self.tensors[name] then tensors.fail(tensor, "is there twice") end
   self.tensors[name] = tensor
-  return tensor
 end
 
 -- ---- the graph ----
 
-local function attributes_of(raw)
+local function attributes_of(self, raw)
   local values = {}
   for _, attribute in ipairs(raw.attribute) do
-    local name = attribute.name or ""
-    if attribute.type == 2 then values[name] = attribute.i or 0 -- which some writers leave out where it is 0
+    local name, text = attribute.name or "", attribute.s
+    if text and text.bytes <= TEXT then values[name] = self.file:bytes(text.at, text.bytes)
+    elseif attribute.type == 2 then values[name] = attribute.i or 0 -- which some writers leave out where it is 0
     elseif attribute.type == 1 then values[name] = attribute.f or 0.0
     elseif attribute.t then values[name] = attribute.t
     elseif attribute.type == 7 then values[name] = attribute.ints
@@ -132,7 +149,7 @@ end
 
 local function read_node(self, raw)
   local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = raw.input, outputs = raw.output,
-                 attributes = attributes_of(raw) }
+                 attributes = attributes_of(self, raw) }
   if node.domain == "ai.onnx" then node.domain = "" end -- its two names
   node.name = raw.name ~= nil and raw.name ~= "" and raw.name or ("%s of %s"):format(node.op, node.outputs[1] or "")
   for _, name in ipairs(node.outputs) do
@@ -147,9 +164,10 @@ local function read_node(self, raw)
     self.users[name] = self.users[name] or {}
     table.insert(self.users[name], node)
   end
-  if node.op == "Constant" and node.domain == "" and type(node.attributes.value) == "table"
-      and node.attributes.value.dims and node.outputs[1] then
-    read_tensor(self, node.attributes.value, node.outputs[1])
+  local value = node.attributes.value
+  if node.domain == "" and type(value) == "table" and value.dims and node.outputs[1] then
+    if node.op == "Constant" then read_tensor(self, value, node.outputs[1])
+    else node.value = make_tensor(self, value, node.outputs[1]) end
   end
   return node
 end
@@ -159,28 +177,33 @@ local function read_types(self, list)
   for _, info in ipairs(list) do
     local of = info.type and info.type.tensor_type
     if of and info.name then
-      local dims = of.shape and {}
+      local dims, params = of.shape and {}, {}
       for i, dim in ipairs(dims and of.shape.dim or {}) do
         dims[i] = dim.value and dim.value >= 0 and dim.value or false
+        params[i] = dim.param
       end
-      self.values[info.name] = { type = types[of.elem_type], dims = dims }
+      self.values[info.name] = { type = types[of.elem_type], dims = dims, params = params }
     end
   end
 end
 
--- file -> { path, nodes in their order, makers = { value: node }, users = { value: nodes },
--- tensors = { value: constant }, values = { name: { type, dims } }, outputs = { name: true } }; open: of a name to
--- another file of the folder, and its path.
+-- open: of a name to another file of the folder, and its path.
 return function(file, path, type_size, open)
   local at = cursor.new(file, path)
   local raw = protobuf.read(at, model_message)
   if not raw.graph then error({ message = path .. ": is no ONNX file: it has no graph" }, 0) end
   local self = { path = path, file = file, type_size = type_size, open = open, places = {}, nodes = {}, makers = {},
-                 users = {}, tensors = {}, values = {}, outputs = {} }
+                 users = {}, tensors = {}, values = {}, inputs = {}, outputs = {}, opset = 0 }
   for _, initializer in ipairs(raw.graph.initializer) do read_tensor(self, initializer, initializer.name or "") end
   for i, node in ipairs(raw.graph.node) do self.nodes[i] = read_node(self, node) end
   for _, list in ipairs { raw.graph.input, raw.graph.value_info, raw.graph.output } do read_types(self, list) end
   for _, output in ipairs(raw.graph.output) do self.outputs[output.name or ""] = true end
+  for _, input in ipairs(raw.graph.input) do
+    if input.name and not self.tensors[input.name] then self.inputs[#self.inputs + 1] = input.name end
+  end
+  for _, import in ipairs(raw.opset_import) do
+    if (import.domain or "") == "" or import.domain == "ai.onnx" then self.opset = import.version or 0 end
+  end
   for _, list in pairs(self.places) do tensors.apart(list, list[1].stop) end
   return self
 end

@@ -7,6 +7,8 @@
 -- be around Gemm, and Identity before a constant. What is not so is not projected: it is an input of the kernel.
 
 local fields = require "model.fields"
+local graph_layers = require "model.graph_layers"
+local graph_parts = require "model.graph_parts"
 local layers = require "model.layers"
 local pack = require "plan.pack"
 local tensors = require "model.tensors"
@@ -515,7 +517,15 @@ local function add_projections(layer)
   layer.in_out = (p.q or p.k or p.v or p.o or { in_out = true }).in_out
 end
 
--- graph: what gen/model/onnx.lua returns; from_user: { key = true } for keys that are given and win.
+-- Those that are written out, as model.layers has layers.
+local function add_written(graph, from_user, all)
+  local found, left = graph_layers.of(graph, from_user)
+  for _, layer in ipairs(found) do all[#all + 1] = graph_parts.layer(graph, layer) end
+  return left
+end
+
+-- graph: what gen/model/onnx.lua returns; from_user: { key = text } for keys that are given and win. Returns the
+-- layers, and nodes that are none: { name, why }.
 return function(graph, from_user)
   setmetatable(graph, Graph)
   local all = {}
@@ -535,8 +545,12 @@ return function(graph, from_user)
       all[#all + 1] = layer
     end
   end
+  local left = add_written(graph, from_user, all)
   if #all == 0 then
-    error({ message = graph.path .. ": no node is Attention, MultiHeadAttention or GroupQueryAttention" }, 0)
+    local more = {}
+    for i, node in ipairs(left) do more[i] = { message = ("node %s: %s"):format(words.short(node.name), node.why) } end
+    error({ message = graph.path .. ": no node is Attention, MultiHeadAttention or GroupQueryAttention, " ..
+      "and no Softmax stands between two products of attention", more = more }, 0)
   end
-  return all
+  return all, left
 end

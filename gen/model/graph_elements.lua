@@ -1,0 +1,441 @@
+-- What an element of a value of an ONNX graph is: a number where it depends on no input, else a sum of multiples of
+-- elements of other values. So the axes of any chain of Reshape, Transpose, Slice, ... need no rules of their own:
+-- an element is followed back to where it comes from.
+--
+--   new(graph, shapes)    graph: of gen/model/onnx.lua; shapes: { value = its axes }, which may grow
+--   :at(value, i)         element i in row-major order: a number, or a form { constant =, { value, i, factor }, .. }
+--   :list(value)          all elements of a value that are numbers, at most 64; or nil
+--   :source(value)        { from = value, at = function of i } where the elements of a value are some of another one
+--   .leaves               { value = true }: elements that are not followed further back
+--
+-- An element that depends on inputs in another way, such as a product of two, is a form of itself alone.
+
+local constants = require "model.constants"
+local functions = require "model.graph_functions"
+
+local Elements = {}
+Elements.__index = Elements
+
+local MOST_LIST, MOST_SUM = 64, 4096
+local STEPS = 1 << 27 -- of a file: what a graph asks for may be more than anyone waits for
+
+-- ---- indices ----
+
+-- The steps from one index of an axis to the next one.
+local function steps_of(shape)
+  local steps, step = {}, 1
+  for a = #shape, 1, -1 do
+    steps[a] = step
+    step = step * shape[a]
+  end
+  return steps
+end
+
+local function same(i) return i end
+
+-- A function of an index in `shape` whose axes have these steps in another value, from `base` on.
+local function strided(shape, steps, base)
+  local sizes, by, plain, step = {}, {}, base == 0, 1
+  for a = #shape, 1, -1 do
+    plain = plain and (shape[a] == 1 or steps[a] == step)
+    step = step * shape[a]
+    local last = #sizes
+    if shape[a] == 1 then -- its index is 0
+    elseif last > 0 and steps[a] == by[last] * sizes[last] then
+      sizes[last] = sizes[last] * shape[a]
+    else
+      sizes[last + 1], by[last + 1] = shape[a], steps[a]
+    end
+  end
+  if plain then return same end
+  local axes = #sizes
+  return function(i)
+    local to = base
+    for a = 1, axes do
+      local size = sizes[a]
+      to = to + i % size * by[a]
+      i = i // size
+    end
+    return to
+  end
+end
+
+-- That of an operand which is broadcast to `shape`, or nil.
+local function broadcast(from, shape)
+  local steps, all = steps_of(from), {}
+  for a = 1, #shape do
+    local b = a + #from - #shape
+    if b < 1 or from[b] == 1 then all[a] = 0
+    elseif from[b] == shape[a] then all[a] = steps[b]
+    else return nil end
+  end
+  return strided(shape, all, 0)
+end
+
+local function axis_of(node, default, rank)
+  local axis = node.attributes.axis or default
+  if axis < 0 then axis = axis + rank end
+  return axis >= 0 and axis < rank and axis + 1 or nil
+end
+
+-- ---- values whose elements are those of another one ----
+
+-- Each: of (self, node, shape of the input, shape, number of the output) -> function of an index; nil if it is not so.
+local sources = {}
+
+for name in ("Identity Reshape Squeeze Unsqueeze Flatten Dropout"):gmatch "%S+" do
+  sources[name] = function(_, _, _, _, output) return output == 1 and same or nil end
+end
+
+function sources.Transpose(_, node, from, shape)
+  local perm, steps, all = node.attributes.perm, steps_of(from), {}
+  for a = 1, #shape do
+    local axis = perm and perm[a] + 1 or #shape - a + 1
+    all[a] = steps[axis]
+  end
+  return strided(shape, all, 0)
+end
+
+function sources.Slice(self, node, from, shape)
+  local bounds = self:bounds(node, from)
+  if not bounds then return nil end
+  local steps, base = steps_of(from), 0
+  for a, bound in pairs(bounds) do
+    base = base + bound.first * steps[a]
+    steps[a] = steps[a] * bound.step
+  end
+  return strided(shape, steps, base)
+end
+
+function sources.Split(self, node, from, shape, output)
+  local axis = axis_of(node, 0, #from)
+  local first = 0
+  for k = 1, output - 1 do
+    local before = self.shapes[node.outputs[k]]
+    if not before then return nil end
+    first = first + before[axis]
+  end
+  local steps = steps_of(from)
+  return strided(shape, steps, first * steps[axis])
+end
+
+-- With one index.
+function sources.Gather(self, node, from, shape)
+  local axis, index = axis_of(node, 0, #from), self:list(node.inputs[2])
+  if not axis or not index or #index ~= 1 then return nil end
+  local at, steps, all = index[1] < 0 and index[1] + from[axis] or index[1], steps_of(from), {}
+  local more = #shape - #from -- axes of the indices, but for one
+  for a = 1, #shape do
+    if a < axis then all[a] = steps[a] elseif a <= axis + more then all[a] = 0 else all[a] = steps[a - more] end
+  end
+  return at >= 0 and at < from[axis] and strided(shape, all, at * steps[axis]) or nil
+end
+
+function sources.Expand(_, _, from, shape) return broadcast(from, shape) end
+
+function sources.Tile(_, _, from, shape)
+  local steps = steps_of(from)
+  return function(i)
+    local to = 0
+    for a = #shape, 1, -1 do
+      to = to + i % shape[a] % from[a] * steps[a]
+      i = i // shape[a]
+    end
+    return to
+  end
+end
+
+-- Quantized and back, as others compute it, is what it was.
+function sources.DequantizeLinear(self, node)
+  local maker = self.graph.makers[node.inputs[1]]
+  return maker and maker.op == "QuantizeLinear" and same or nil, maker and maker.inputs[1]
+end
+
+function Elements:source(value)
+  local found = self.found[value]
+  if found == nil then
+    local node = self.graph.makers[value]
+    local rule = node and node.domain == "" and sources[node.op]
+    local from, shape = rule and self.shapes[node.inputs[1]], self.shapes[value]
+    local output = 1
+    while rule and node.outputs[output] ~= value do output = output + 1 end
+    local at, other
+    if from and shape then at, other = rule(self, node, from, shape, output) end
+    found = at and { from = other or node.inputs[1], at = at } or false
+    self.found[value] = found
+  end
+  return found
+end
+
+-- The bounds of a Slice, by axis: { first, step, count }; nil if they are not known.
+function Elements:bounds(node, from)
+  local a, lists = node.attributes, {}
+  for k, name in ipairs { "starts", "ends", "axes", "steps" } do
+    local input = node.inputs[k + 1]
+    lists[k] = input and input ~= "" and self:list(input) or a[name] or false
+    if input and input ~= "" and not lists[k] then return nil end
+  end
+  local starts, ends, bounds = lists[1], lists[2], {}
+  if not starts or not ends or #starts ~= #ends then return nil end
+  for k = 1, #starts do
+    local axis, step = lists[3] and lists[3][k] or k - 1, lists[4] and lists[4][k] or 1
+    if axis < 0 then axis = axis + #from end
+    local size = from[axis + 1]
+    if not size or step == 0 then return nil end
+    local low, high = step > 0 and 0 or -1, step > 0 and size or size - 1
+    local function bound(x)
+      if x < 0 then x = x + size end
+      return math.max(low, math.min(high, x))
+    end
+    local first, last = bound(starts[k]), bound(ends[k])
+    local count = math.max(0, (last - first + step - (step > 0 and 1 or -1)) // step)
+    bounds[axis + 1] = { first = first, step = step, count = count }
+  end
+  return bounds
+end
+
+-- ---- other elements ----
+
+local function leaf(value, i) return { constant = 0, { value, i, 1 } } end
+
+-- Each: of (self, node, value, i) -> the element; nil if it is none of its inputs'.
+local others = {}
+
+function others.Concat(self, node, value, i)
+  local shape = self.shapes[value]
+  local axis = axis_of(node, 0, #shape)
+  local inner = steps_of(shape)[axis]
+  local at = i // inner % shape[axis]
+  for _, name in ipairs(node.inputs) do
+    local from = self.shapes[name]
+    if not from then return nil end
+    if at < from[axis] then
+      return self:at(name, (i // (inner * shape[axis]) * from[axis] + at) * inner + i % inner)
+    end
+    at = at - from[axis]
+  end
+end
+
+function others.Gather(self, node, value, i)
+  local from, indices = self.shapes[node.inputs[1]], self.shapes[node.inputs[2]]
+  local axis = from and indices and axis_of(node, 0, #from)
+  if not axis then return nil end
+  local inner, count = steps_of(from)[axis], 1
+  for _, size in ipairs(indices) do count = count * size end
+  local index = self:at(node.inputs[2], i // inner % count)
+  if type(index) ~= "number" then return nil end
+  if index < 0 then index = index + from[axis] end
+  if index < 0 or index >= from[axis] then return nil end
+  return self:at(node.inputs[1], (i // (inner * count) * from[axis] + index) * inner + i % inner)
+end
+
+function others.Where(self, node, value, i)
+  local condition = self:operand(node, 1, value, i)
+  if type(condition) ~= "number" then return nil end
+  return self:operand(node, condition ~= 0 and 2 or 3, value, i)
+end
+
+function others.Shape(self, node, _, i)
+  local from = self.shapes[node.inputs[1]]
+  local first = node.attributes.start or 0
+  return from and from[(first < 0 and first + #from or first) + i + 1]
+end
+
+function others.Size(self, node)
+  local count = 1
+  for _, size in ipairs(self.shapes[node.inputs[1]] or {}) do count = count * size end
+  return self.shapes[node.inputs[1]] and count
+end
+
+function others.Range(self, node, _, i)
+  local first, step = self:at(node.inputs[1], 0), self:at(node.inputs[3], 0)
+  return type(first) == "number" and type(step) == "number" and first + i * step or nil
+end
+
+function others.Constant(_, node, _, i)
+  local a = node.attributes
+  if a.value_ints then return a.value_ints[i + 1] end
+  return a.value_int or a.value_float
+end
+
+function others.ConstantOfShape(_, node)
+  return node.value and constants.of(node.value, 0) or not node.value and 0.0 or nil
+end
+
+function others.Trilu(self, node, value, i)
+  local shape = self.shapes[value]
+  local rows, columns = shape[#shape - 1], shape[#shape]
+  local by = node.inputs[2] and node.inputs[2] ~= "" and self:at(node.inputs[2], 0) or 0
+  if type(by) ~= "number" then return nil end
+  local above = i % columns - i // columns % rows - by
+  if (node.attributes.upper or 1) ~= 0 then above = -above end
+  return above <= 0 and self:at(node.inputs[1], i) or 0
+end
+
+-- A number of a constant that is quantized.
+function others.DequantizeLinear(self, node, value, i)
+  local shape = self.shapes[value]
+  local scales = self.shapes[node.inputs[2]]
+  local at = 0
+  if scales and #scales == 1 and scales[1] > 1 then
+    local axis = axis_of(node, 1, #shape)
+    if not axis or scales[1] ~= shape[axis] then return nil end
+    at = i // steps_of(shape)[axis] % shape[axis]
+  end
+  local x, scale = self:at(node.inputs[1], i), self:at(node.inputs[2], at)
+  local zero = node.inputs[3] and node.inputs[3] ~= "" and self:at(node.inputs[3], at) or 0
+  if type(x) ~= "number" or type(scale) ~= "number" or type(zero) ~= "number" then return nil end
+  return (x - zero) * scale
+end
+
+-- Sums of products of numbers, such as those of places and frequencies.
+function others.MatMul(self, node, value, i)
+  local a, b, shape = self.shapes[node.inputs[1]], self.shapes[node.inputs[2]], self.shapes[value]
+  if not a or not b or #a < 2 or #b < 2 or a[#a] > MOST_LIST then return nil end
+  local rows, columns, inner = shape[#shape - 1], shape[#shape], a[#a]
+  local row, column, outer, lead = i // columns % rows, i % columns, i // (rows * columns), {}
+  table.move(shape, 1, #shape - 2, 1, lead)
+  local function place(of)
+    local own = broadcast({ table.unpack(of, 1, #of - 2) }, lead)
+    return own and own(outer) * of[#of - 1] * of[#of]
+  end
+  local from_a, from_b, sum = place(a), place(b), 0
+  for k = 0, from_a and from_b and inner - 1 or -1 do
+    local x, y = self:at(node.inputs[1], from_a + row * inner + k), nil
+    y = type(x) == "number" and self:at(node.inputs[2], from_b + k * columns + column)
+    if type(y) ~= "number" then return nil end
+    sum = sum + x * y
+  end
+  return from_a and from_b and sum
+end
+
+-- Along the axis up to an element.
+function others.CumSum(self, node, value, i)
+  local axis, shape = self:at(node.inputs[2], 0), self.shapes[value]
+  if type(axis) ~= "number" or (node.attributes.exclusive or 0) + (node.attributes.reverse or 0) > 0 then return nil end
+  local at = (axis < 0 and axis + #shape or axis) + 1
+  local step = steps_of(shape)[at]
+  local before = i // step % shape[at] > 0 and self:at(value, i - step) or 0
+  local x = type(before) == "number" and self:at(node.inputs[1], i)
+  return type(x) == "number" and before + x or nil
+end
+
+-- Of all elements of a small value.
+for name, fold in pairs(functions.folds) do
+  others[name] = function(self, node)
+    local shape, count = self.shapes[node.inputs[1]], 1
+    for _, size in ipairs(shape or {}) do count = count * size end
+    local axes = node.inputs[2] and self:list(node.inputs[2]) or node.attributes.axes
+    if not shape or count > MOST_SUM or count < 1 or axes and #axes ~= #shape then return nil end
+    local result
+    for i = 0, count - 1 do
+      local x = self:at(node.inputs[1], i)
+      if type(x) ~= "number" then return nil end
+      result = result and fold(result, x) or x
+    end
+    return result
+  end
+end
+
+-- ---- all ----
+
+-- An element of an operand that is broadcast.
+function Elements:operand(node, k, value, i)
+  local name = node.inputs[k]
+  local maps = self.maps[value]
+  if not maps then
+    maps = {}
+    self.maps[value] = maps
+  end
+  if maps[k] == nil then
+    local from, shape = self.shapes[name], self.shapes[value]
+    maps[k] = from and shape and broadcast(from, shape) or false
+  end
+  if not maps[k] then return nil end
+  return self:at(name, maps[k](i))
+end
+
+-- That of an operation with the function of its name on numbers, and on forms where it is linear.
+local function applied(self, node, value, i)
+  local apply, linear = functions.numbers[node.op], functions.linear[node.op]
+  local first = self:operand(node, 1, value, i)
+  local short = functions.short[node.op]
+  if short and first == short then return first end
+  local second, third
+  if node.inputs[2] then second = self:operand(node, 2, value, i) end
+  if short and second == short then return second end
+  if node.inputs[3] and node.inputs[3] ~= "" then third = self:operand(node, 3, value, i) end
+  if first == nil or node.inputs[2] and second == nil then return nil end
+  if type(first) == "number" and (second == nil or type(second) == "number") and type(third) ~= "table" then
+    return apply and apply(first, second, third, node.attributes)
+  end
+  return linear and linear(first, second, node.attributes)
+end
+
+function Elements:compute(node, value, i)
+  local known = self.known[value]
+  if not known then
+    known = {}
+    self.known[value] = known
+  end
+  local result = known[i]
+  if result then return result end
+  self.depth = self.depth + 1
+  if self.shapes[value] and node.domain == "" and self.depth < MOST_LIST * 4 then
+    local other = others[node.op]
+    if other then result = other(self, node, value, i)
+    elseif functions.numbers[node.op] or functions.linear[node.op] then result = applied(self, node, value, i) end
+  end
+  self.depth = self.depth - 1
+  result = result or leaf(value, i)
+  known[i] = result
+  return result
+end
+
+function Elements:at(value, i)
+  local graph = self.graph
+  while true do
+    self.steps = self.steps + 1
+    if self.steps > STEPS then error({ message = graph.path .. ": its shapes take too long to follow" }, 0) end
+    local tensor = graph.tensors[value]
+    if tensor then return constants.of(tensor, i) or leaf(value, i) end
+    local node = graph.makers[value]
+    if self.leaves[value] then return leaf(value, i) end
+    if not node then return self.given and self.given(value, i) or leaf(value, i) end
+    local source = self.found[value]
+    if source == nil then source = self:source(value) end
+    if not source then return self:compute(node, value, i) end
+    value, i = source.from, source.at(i)
+  end
+end
+
+-- The only number of a value, or that all its elements are as far as they are the same of one; nil if it has none.
+function Elements:scalar(value)
+  local shape, count = self.shapes[value], 1
+  for _, size in ipairs(shape or {}) do count = count * size end
+  if not shape or count ~= 1 then return nil end
+  local x = self:at(value, 0)
+  return type(x) == "number" and x or nil
+end
+
+function Elements:list(value)
+  local shape, list, count = self.shapes[value], {}, 1
+  for _, size in ipairs(shape or {}) do count = count * size end
+  if not shape or count > MOST_LIST then return nil end
+  for i = 0, count - 1 do
+    local x = self:at(value, i)
+    if type(x) ~= "number" then return nil end
+    list[i + 1] = math.type(x) == "float" and math.tointeger(x) or x
+  end
+  return list
+end
+
+-- What was computed is forgotten, for it may be much.
+function Elements:forget() self.known = {} end
+
+local function new(graph, shapes)
+  return setmetatable({ graph = graph, shapes = shapes, leaves = {}, known = {}, found = {}, maps = {}, steps = 0,
+                        depth = 0 }, Elements)
+end
+
+return { new = new, steps_of = steps_of, broadcast = broadcast, axis_of = axis_of }

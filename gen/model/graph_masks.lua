@@ -1,0 +1,148 @@
+-- What the masks of scores in an ONNX graph say: causal masks and windows become keys, others stay inputs.
+--
+--   read(find, scores, heads) -> keys, masks
+--     scores   of gen/model/graph_scores.lua
+--     heads    { batch = of lead l, head = of lead l, from 0 }
+--     keys     causal, causal_align, window_left, window_right
+--     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk" }
+
+local scores_of = require "model.graph_scores"
+
+local M = {}
+
+-- What a mask says of a key for a query: "hidden", "seen", "bias" for another number, "open" where inputs say it.
+local function say(find, mask, index)
+  local x = find.elements:at(mask.value, mask.at(index))
+  if type(x) ~= "number" then return "open" end
+  if mask.kind == "bool" then return (x ~= 0) == mask.hidden and "hidden" or "seen" end
+  return x <= scores_of.HIDDEN and "hidden" or x == 0 and "seen" or "bias"
+end
+
+-- Numbers from 0 to count - 1 that stand for all: the first ones, some between, the last ones.
+local function samples(count, dense)
+  local list, seen = {}, {}
+  local function add(i)
+    if i >= 0 and i < count and not seen[i] then list[#list + 1], seen[i] = i, true end
+  end
+  for i = 0, 2 do add(i) end
+  for i = 1, dense do add(i * count // (dense + 1)) end
+  for i = count - 2, count - 1 do add(i) end
+  return list
+end
+
+-- The keys that each of some queries may see: { query, first, last }; nil where those are not all between.
+local function ranges_of(state, index, rows, columns)
+  local ranges = {}
+  for _, row in ipairs(samples(rows, 3)) do
+    local range, count = { row = row }, 0
+    for column = 0, columns - 1 do
+      local what = state(index(1, row, column))
+      if what ~= "hidden" then range.first, range.last, count = range.first or column, column, count + 1 end
+    end
+    if count == 0 or count ~= range.last - range.first + 1 then return nil end
+    ranges[#ranges + 1] = range
+  end
+  return ranges
+end
+
+-- How far to one side queries see, whose own keys are `offset` behind their numbers; false: to the end; nil: neither.
+local function reach(ranges, name, offset, stop, sign)
+  local far
+  for _, range in ipairs(ranges) do
+    if range[name] ~= stop then
+      local own = sign * (range[name] - range.row - offset)
+      if own < 0 or far and own ~= far then return nil end
+      far = own
+    end
+  end
+  for _, range in ipairs(ranges) do -- those that see to the end must reach it
+    if far and range[name] == stop and sign * (range.row + offset + sign * far - stop) < 0 then return nil end
+  end
+  return far or false
+end
+
+-- { left, right, offset } of a mask that hides what is far from a query; nil if it is none.
+local function band_of(state, index, rows, columns, leads)
+  local ranges = ranges_of(state, index, rows, columns)
+  for _, offset in ipairs(ranges and (rows == columns and { 0 } or { columns - rows, 0 }) or {}) do
+    local left = reach(ranges, "first", offset, 0, -1)
+    local right = reach(ranges, "last", offset, columns - 1, 1)
+    if left ~= nil and right ~= nil then
+      local good = true
+      for _, lead in ipairs(samples(leads, 2)) do
+        for _, row in ipairs(samples(rows, 5)) do
+          for _, column in ipairs(samples(columns, 9)) do
+            local by = column - row - offset
+            local out = right and by > right or left and by < -left
+            if (state(index(lead + 1, row, column)) == "hidden") ~= (out or false) then good = false end
+          end
+        end
+      end
+      if good then return { left = left, right = right, offset = offset } end
+    end
+  end
+end
+
+-- The letters of the axes along which the index in a mask moves.
+local function axes_of(mask, product, heads, index)
+  local function differ(a, b) return mask.at(a) ~= mask.at(b) end
+  local own = { q = product.rows > 1 and differ(index(1, 0, 0), index(1, 1, 0)),
+                k = product.columns > 1 and differ(index(1, 0, 0), index(1, 0, 1)) }
+  for lead = 2, product.leads do
+    local same_head, same_batch = heads.head[lead] == heads.head[1], heads.batch[lead] == heads.batch[1]
+    local moves = differ(index(1, 0, 0), index(lead, 0, 0))
+    if same_head then own.b = own.b or moves end
+    if same_batch then own.h = own.h or moves end
+  end
+  local letters = {}
+  for letter in ("bhqk"):gmatch "." do
+    if own[letter] or letter == "k" then letters[#letters + 1] = letter end
+  end
+  return table.concat(letters)
+end
+
+-- What one mask says, by value: layers share masks, and the answer takes long.
+local function read_mask(find, mask, product, heads, index)
+  local known = find.masks[mask.value]
+  if known and known.kind == mask.kind and known.hidden == mask.hidden and known.rows == product.rows
+      and known.columns == product.columns and known.leads == product.leads then
+    return known
+  end
+  local counts = { hidden = 0, seen = 0, bias = 0, open = 0 }
+  local function state(i)
+    local what = say(find, mask, i)
+    counts[what] = counts[what] + 1
+    return what
+  end
+  local band = band_of(state, index, product.rows, product.columns, product.leads)
+  known = { kind = mask.kind, hidden = mask.hidden, rows = product.rows, columns = product.columns,
+            leads = product.leads, band = band, left = not band or counts.bias + counts.open > 0,
+            axes = axes_of(mask, product, heads, index) }
+  find.masks[mask.value] = known
+  return known
+end
+
+local function add_band(keys, band, product)
+  local right = band.right or nil
+  if band.left and (not keys.window_left or band.left < keys.window_left) then keys.window_left = band.left end
+  if right == 0 then keys.causal = true
+  elseif right and (not keys.window_right or right < keys.window_right) then keys.window_right = right end
+  if (right or band.left) and product.rows ~= product.columns then
+    keys.causal_align = band.offset == 0 and "top_left" or "bottom_right"
+  end
+end
+
+function M.read(find, scores, heads)
+  local keys, masks, product = {}, {}, scores.product
+  local function index(lead, row, column) return ((lead - 1) * product.rows + row) * product.columns + column end
+  for _, mask in ipairs(scores.masks) do
+    local known = read_mask(find, mask, product, heads, index)
+    if known.band then add_band(keys, known.band, product) end
+    if known.left then
+      masks[#masks + 1] = { value = mask.value, kind = mask.kind, hidden = mask.hidden, axes = known.axes }
+    end
+  end
+  return keys, masks
+end
+
+return M

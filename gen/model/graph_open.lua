@@ -1,0 +1,59 @@
+-- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and places of rows.
+--
+--   new(given) -> function for gen/model/graph_shapes.lua; given: { key = text }, of which seq is the rows of inputs
+--   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
+
+local M = {}
+
+-- Enough that a mask shows its form, and that a few windows of an image or of sound leave some rows.
+local BATCH, LEAST, PAST, IMAGE, SAMPLES = 2, 8, 5, 256, 20000
+
+local function largest(text)
+  local most = LEAST
+  for number in (text or ""):gmatch "%d+" do most = math.max(most, math.tointeger(tonumber(number)) or most) end
+  return most
+end
+
+local floats = { F32 = true, F16 = true, F64 = true, BF16 = true }
+
+function M.new(given)
+  local rows, named = math.min(largest(given.seq), 1 << 16), {}
+  local function pick(name, axis, label, rank, kind)
+    local text = (name .. " " .. (label or "")):lower()
+    if axis == 1 and rank > 1 then return BATCH end
+    if text:find "past" or text:find "cache" then return PAST end
+    if rank > 3 and axis > 2 then return IMAGE end
+    return floats[kind] and rank == 2 and SAMPLES or rows
+  end
+  return function(name, axis, label, rank, kind)
+    if not label then return pick(name, axis, label, rank, kind) end
+    if named[label] then return named[label] end
+    local sum = 0
+    for part in label:gmatch "[^+]+" do -- "past + rows" is their sum
+      local word = part:match "^%s*(.-)%s*$"
+      local number = math.tointeger(tonumber(word)) or named[word] or label:find("+", 1, true) and
+        pick(name, axis, word, rank, kind) or nil
+      if not number then sum = nil break end
+      sum = sum + number
+    end
+    named[label] = sum or pick(name, axis, label, rank, kind)
+    return named[label]
+  end
+end
+
+-- Places of rows are their numbers, as a kernel has them, behind those of earlier runs.
+function M.places(graph, shapes)
+  local own, past = {}, 0
+  for _, name in ipairs(graph.inputs) do
+    local of = graph.values[name]
+    if of and of.type and (of.type == "I64" or of.type == "I32") and name:lower():find "position" then own[name] = true end
+    if name:lower():find "past" and shapes[name] and #shapes[name] == 4 then past = shapes[name][3] end
+  end
+  return function(value, i)
+    local shape = own[value] and shapes[value]
+    if not shape or #shape == 0 then return nil end
+    return past + i % shape[#shape]
+  end
+end
+
+return M

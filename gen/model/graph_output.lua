@@ -1,0 +1,375 @@
+-- What a layer of attention in an ONNX graph reads and writes: its inputs, the projection of its output, and the
+-- nodes that nothing else needs.
+--
+--   read(find, layer, scores, operands, heads, leads, weights, fail)
+--     gives the layer of gen/model/graph_layers.lua its inputs, output, node, nodes, weights and turns, and the keys
+--     project, layout, attention, d_model, y_width, k_width and v_width; returns by what the scores are multiplied
+--     between inputs that are not projected and the product
+
+local products = require "model.graph_products"
+
+local M = {}
+
+local HOPS = 24
+
+-- ---- values that lie as a kernel has them ----
+
+-- Indices of some elements in a value, each beside the place that it must have: { at =, .. }. Moved back, value by
+-- value, until `good` says that they lie right; returns what it says and the value.
+local function walked_back(elements, value, list, good)
+  local factor = 1
+  for _ = 1, HOPS do
+    local found = good(value, list)
+    if found then return found, value, factor end
+    local source, node = elements:source(value), elements.graph.makers[value]
+    local by = not source and node and (node.op == "Mul" or node.op == "Div") and elements:scalar(node.inputs[2] or "")
+    if source then
+      for _, entry in ipairs(list) do entry.at = source.at(entry.at) end
+      value = source.from
+    elseif by and by ~= 0 then
+      value, factor = node.inputs[1], node.op == "Mul" and factor * by or factor / by
+    else
+      return nil
+    end
+  end
+end
+
+local function edges(count) return { 0, math.min(1, count - 1), count - 1 } end
+
+-- The value whose rows [batch][rows][width] a projection has: its input, or one whose axes were moved.
+local function projected_input(find, operand, heads)
+  local product, list = operand.product, {}
+  for l = 1, operand.side.leads do
+    for _, row in ipairs(edges(operand.rows)) do
+      local cells = operand.cell(l, row, 0)
+      for _, i in ipairs(edges(product.width)) do
+        list[#list + 1] = { at = product.x_at(cells[1].row, i),
+                            wanted = (heads.batch[l] * operand.rows + row) * product.width + i }
+      end
+    end
+  end
+  local _, value = walked_back(find.elements, product.x, list, function(_, all)
+    for _, entry in ipairs(all) do
+      if entry.at ~= entry.wanted then return nil end
+    end
+    return true
+  end)
+  return value
+end
+
+local places = {
+  bhsd = function(e, rows, count, width) return ((e.batch * count + e.head) * rows + e.row) * width + e.i end,
+  bshd = function(e, rows, count, width) return ((e.batch * rows + e.row) * count + e.head) * width + e.i end,
+}
+
+-- The value that an operand is as a kernel takes it, in a layout: value, number of its heads, factor; or nil.
+local function input_as(find, operand, heads, layout)
+  local side, list = operand.side, {}
+  for l = 1, side.leads do
+    for _, row in ipairs(edges(side.rows)) do
+      for _, i in ipairs(edges(side.width)) do
+        list[#list + 1] = { at = side.at(l, row, i), batch = heads.batch[l], head = heads.head[l], row = row, i = i }
+      end
+    end
+  end
+  local place, each = places[layout], heads.count
+  local count, value, factor = walked_back(find.elements, side.value, list, function(value, all)
+    local shape, numbers = find.elements.shapes[value], 1
+    for _, size in ipairs(shape or {}) do numbers = numbers * size end
+    local own = numbers // (heads.batches * side.rows * side.width)
+    if not shape or own < 1 or each % own ~= 0 or own * heads.batches * side.rows * side.width ~= numbers then
+      return nil
+    end
+    for _, entry in ipairs(all) do
+      local e = { batch = entry.batch, head = entry.head // (each // own), row = entry.row, i = entry.i }
+      if entry.at ~= place(e, side.rows, own, side.width) then return nil end
+    end
+    return own
+  end)
+  return value, count, factor
+end
+
+-- ---- the output ----
+
+local unseen = { Shape = true, Size = true } -- which read no numbers
+
+local function readers(graph, value)
+  local list = {}
+  for _, node in ipairs(graph.users[value] or {}) do
+    if not unseen[node.op] then list[#list + 1] = node end
+  end
+  return list
+end
+
+local function only_reader(graph, value)
+  local list = readers(graph, value)
+  return #list == 1 and not graph.outputs[value] and list[1] or nil
+end
+
+local moves = { Cast = true, QuantizeLinear = true, DequantizeLinear = true }
+
+-- The values behind one that have its elements, each the only reader's of the one before; and the projection.
+local function followed(elements, value)
+  local graph, list = elements.graph, {}
+  for _ = 1, HOPS do
+    local node = only_reader(graph, value)
+    local product = node and node.inputs[1] == value and products.by_constant(elements, node)
+    if product then return list, product end
+    local out = node and node.outputs[1]
+    local source = out and elements:source(out)
+    if not (source and source.from == value or node and moves[node.op]) then return list end
+    list[#list + 1], value = out, out
+  end
+  return list
+end
+
+-- Where an element of a value behind the context comes from there.
+local function context_index(elements, value, i, context)
+  local form = elements:at(value, i)
+  if type(form) == "number" or #form ~= 1 or form[1][1] ~= context or form[1][3] ~= 1 then return nil end
+  return form[1][2]
+end
+
+-- Whether a projection reads the context head by head; and whether its rows are [rows][batch].
+local function output_rows(find, scores, heads, leads, product)
+  local v, width = scores.values, scores.values.columns
+  if product.width ~= heads.count * width then return false end
+  local taken = {}
+  for l = 1, scores.product.leads do
+    for _, row in ipairs(edges(v.rows)) do
+      local at = heads.batch[l] * v.rows + row
+      for i = 0, width - 1 do
+        taken[#taken + 1] = { row = at, column = heads.head[l] * width + i,
+                              wanted = v.lead_out[leads[l]] + row * v.row_out + i * v.column_out }
+      end
+    end
+  end
+  for _, rows_first in ipairs { false, true } do
+    local good = true
+    for _, entry in ipairs(taken) do
+      local batch, row = entry.row // v.rows, entry.row % v.rows
+      local at = rows_first and row * heads.batches + batch or entry.row
+      if good and context_index(find.elements, product.x, product.x_at(at, entry.column), v.out) ~= entry.wanted then
+        good = false
+      end
+    end
+    if good then return true, rows_first end
+  end
+  return false
+end
+
+-- The constant vector that is added to the output of a projection, and the sum.
+local function added(find, product, value)
+  local node = only_reader(find.graph, value)
+  if not node or node.op ~= "Add" then return nil end
+  local other = node.inputs[1] == value and node.inputs[2] or node.inputs[1]
+  local shape, bias = find.elements.shapes[node.outputs[1]], {}
+  local count = 1
+  for _, size in ipairs(find.elements.shapes[other] or { 0 }) do count = count * size end
+  if not shape or count ~= product.all and count ~= 1 then return nil end
+  for i = 0, product.rows * product.all - 1, math.max(1, (product.rows - 1) * product.all) do
+    for column = 0, product.all - 1 do
+      local _, own = product.cell(i + column)
+      local x = find.elements:operand(node, node.inputs[1] == value and 2 or 1, node.outputs[1], i + column)
+      if type(x) ~= "number" or bias[own + 1] and bias[own + 1] ~= x then return nil end
+      bias[own + 1] = x
+    end
+  end
+  return #bias == product.all and bias or nil, node.outputs[1]
+end
+
+-- The first value from this one on whose rows are [batch][rows][width].
+local function plain_output(find, value, product, heads, transposed)
+  local graph, elements = find.graph, find.elements
+  local rows = product.rows // heads.batches
+  local own = value
+  for _ = 1, HOPS do
+    local good = true
+    for b = 0, heads.batches - 1 do
+      for _, row in ipairs(edges(rows)) do
+        for _, column in ipairs(edges(product.all)) do
+          local at, wanted = (b * rows + row) * product.all + column, transposed and row * heads.batches + b or
+            b * rows + row
+          local index = value == own and at or context_index(elements, value, at, own)
+          local from_row, from_column
+          if index then from_row, from_column = product.cell(index) end
+          good = good and from_row == wanted and from_column == column
+        end
+      end
+    end
+    if good then return value end
+    local node = only_reader(graph, value)
+    local out = node and node.outputs[1]
+    local source = out and elements:source(out)
+    if not source or source.from ~= value then return nil end
+    elements.leaves[own] = true
+    value = out
+  end
+end
+
+local function read_output(find, layer, scores, heads, leads)
+  local context = scores.values.out
+  local list, product = followed(find.elements, context)
+  local good, transposed = false, false
+  if product then good, transposed = output_rows(find, scores, heads, leads, product) end
+  if good then
+    local bias, behind
+    if product.bias then
+      bias = {}
+      for i = 0, product.all - 1 do
+        local x = find.elements:at(product.bias, i % (find.elements.shapes[product.bias][1] or 1))
+        bias[i + 1] = type(x) == "number" and x or 0
+      end
+    else
+      bias, behind = added(find, product, product.out)
+    end
+    local y = plain_output(find, behind or product.out, product, heads, transposed)
+    if y then
+      layer.output, layer.weights.bo = y, bias
+      return product
+    end
+  end
+  layer.contexts = { context, table.unpack(list) }
+end
+
+-- A context that is not projected, in a layout: the first value that lies so.
+local function output_as(find, layer, scores, heads, leads, layout)
+  local v = scores.values
+  for _, value in ipairs(layer.contexts) do
+    local good = true
+    for l = 1, v.leads do
+      for _, row in ipairs(edges(v.rows)) do
+        for _, i in ipairs(edges(v.columns)) do
+          local at = places[layout]({ batch = heads.batch[l], head = heads.head[l], row = row, i = i }, v.rows,
+            heads.count, v.columns)
+          local index = at
+          if value ~= v.out then index = context_index(find.elements, value, at, v.out) end
+          good = good and index == v.lead_out[leads[l]] + row * v.row_out + i * v.column_out
+        end
+      end
+    end
+    if good then return value end
+  end
+end
+
+-- ---- what is not projected ----
+
+local function read_inputs(find, layer, scores, operands, heads, leads, projects_o, fail)
+  local inputs, chosen = layer.inputs, nil
+  for _, letter in ipairs { "q", "k", "v" } do
+    if operands[letter].product then
+      inputs[letter] = projected_input(find, operands[letter], heads)
+        or fail("rows of the input of the projection of %s do not follow each other", letter:upper())
+    end
+  end
+  for _, layout in ipairs { "bshd", "bhsd" } do
+    local all, counts, scale = {}, {}, 1
+    local good = projects_o or output_as(find, layer, scores, heads, leads, layout)
+    for _, letter in ipairs { "q", "k", "v" } do
+      if good and not operands[letter].product then
+        local factor
+        all[letter], counts[letter], factor = input_as(find, operands[letter], heads, layout)
+        if letter ~= "v" then scale = scale * (factor or 1)
+        elseif factor and factor ~= 1 then all[letter] = nil end
+        good = all[letter] and good
+      end
+    end
+    if good and not chosen then chosen = { layout, all, counts, scale, good } end
+  end
+  if not chosen then fail("Q, K, V and the context that are not projected lie in other orders of their axes") end
+  for letter, value in pairs(chosen[2]) do inputs[letter] = value end
+  local h_kv = layer.keys.h_kv or chosen[3].k or chosen[3].v
+  for _, letter in ipairs { "k", "v" } do
+    if chosen[3][letter] and chosen[3][letter] ~= h_kv then fail("K and V have different numbers of heads") end
+  end
+  layer.keys.h_kv = h_kv
+  if chosen[3].q and chosen[3].q ~= heads.count then fail("heads share queries") end
+  if not projects_o then layer.output = chosen[5] end
+  return chosen[1], chosen[4]
+end
+
+-- ---- nodes ----
+
+-- The nodes that nothing but the output needs, up to the inputs.
+local function own_nodes(graph, layer)
+  local stop, own, list = {}, {}, {}
+  for _, key in ipairs { "q", "k", "v", "past_k", "past_v" } do
+    if layer.inputs[key] then stop[layer.inputs[key]] = true end
+  end
+  for _, mask in ipairs(layer.inputs.masks) do stop[mask.value] = true end
+  local function needed(node)
+    for _, output in ipairs(node.outputs) do
+      if graph.outputs[output] or stop[output] then return true end
+      for _, user in ipairs(graph.users[output] or {}) do
+        if not own[user] then return true end
+      end
+    end
+    return false
+  end
+  own[layer.node], list[1] = true, layer.node
+  local waiting = { layer.node }
+  while #waiting > 0 do
+    local node = table.remove(waiting)
+    for _, input in ipairs(node.inputs) do
+      local maker = graph.makers[input]
+      if maker and not own[maker] and not stop[input] and not needed(maker) then
+        own[maker] = true
+        list[#list + 1], waiting[#waiting + 1] = maker, maker
+      end
+    end
+  end
+  return own
+end
+
+local function in_order(graph, own)
+  local list = {}
+  for _, node in ipairs(graph.nodes) do
+    if own[node] then list[#list + 1] = node end
+  end
+  return list
+end
+
+-- ---- all ----
+
+local function matrix_of(product, columns)
+  return { weight = product.weight, in_out = product.in_out, width = product.width, all = product.all,
+           columns = columns }
+end
+
+function M.read(find, layer, scores, operands, heads, leads, weights, fail)
+  layer.weights = {}
+  local keys, own = layer.keys, layer.weights
+  local output = read_output(find, layer, scores, heads, leads)
+  for key, value in pairs(weights.keys) do keys[key] = value end
+  local layout, scale = read_inputs(find, layer, scores, operands, heads, leads, output ~= nil, fail)
+  local letters = ""
+  for _, letter in ipairs { "q", "k", "v" } do
+    local made = weights[letter]
+    if made then
+      letters = letters .. letter
+      own["w" .. letter], own["b" .. letter] = matrix_of(made.product, made.columns), made.bias
+    end
+  end
+  if output then
+    letters, own.wo = letters .. "o", matrix_of(output)
+    keys.y_width = output.all
+  end
+  own.q_norm, own.k_norm = weights.gains.q, weights.gains.k
+  if weights.tables then own.rope_cos, own.rope_sin = weights.tables.cos, weights.tables.sin end
+  layer.tables, layer.turns = weights.tables, weights.turns
+  keys.project = letters ~= "" and letters or "none"
+  if letters ~= "qkvo" then keys.layout = layout end
+  local inputs = layer.inputs
+  if #letters > 2 and letters:find "qkv" and inputs.q == inputs.k and inputs.q == inputs.v then
+    inputs.k, inputs.v = nil, nil
+  else
+    keys.attention = "cross"
+    keys.k_width, keys.v_width = weights.k and weights.k.product.width, weights.v and weights.v.product.width
+  end
+  keys.d_model = weights.q and weights.q.product.width or nil
+  layer.node = find.graph.makers[layer.output]
+  layer.nodes = in_order(find.graph, own_nodes(find.graph, layer))
+  return scale
+end
+
+return M

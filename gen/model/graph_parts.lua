@@ -1,0 +1,90 @@
+-- A layer of gen/model/graph_layers.lua as gen/model/layers.lua has layers: keys as words, and its weights as parts of
+-- tensors.
+
+local layers = require "model.layers"
+local pack = require "plan.pack"
+local words = require "base.words"
+
+local M = {}
+
+-- Columns of a matrix as blocks that lie side by side: the first of each, and how many each has.
+local function runs(columns)
+  local firsts, count = { columns[1] }, nil
+  for i = 2, #columns do
+    if columns[i] ~= columns[i - 1] + 1 then
+      local length = i - 1
+      for _, known in ipairs(firsts.at or {}) do length = i - known end
+      count = count and (count == length and count or 1) or length
+      firsts.at = { i }
+      firsts[#firsts + 1] = columns[i]
+    end
+  end
+  local length = #columns - (firsts.at and firsts.at[1] - 1 or 0)
+  count = count and (count == length and count or 1) or length
+  if count > 1 or #columns == 1 then return firsts, count end
+  return columns, 1
+end
+
+local function fail(layer, matrix, has, wanted)
+  error({ message = ("%s: node %s: %s is [%d, %d], and by the config it must be [%d, %d]"):format(
+    layer.graph.path, words.short(layer.name), matrix, has[1], has[2], wanted[1], wanted[2]) }, 0)
+end
+
+local function matrix_part(layer, matrix, of, wanted)
+  local count = of.columns and #of.columns or of.all
+  if of.width ~= wanted[1] or count ~= wanted[2] then fail(layer, matrix, { of.width, count }, wanted) end
+  local part = { name = of.weight.name, features = of.all, width = of.width, in_out = of.in_out,
+                 turned = of.in_out ~= layer.in_out, blocks = 1, first = 0, count = of.all, step = of.all }
+  if of.columns then
+    part.firsts, part.count = runs(of.columns)
+    part.blocks = #part.firsts
+  end
+  return part
+end
+
+local function numbers_part(layer, matrix, numbers, wanted)
+  local all = wanted[1] * wanted[2]
+  local table_of = matrix:find "^rope" and layer.found.tables
+  if #numbers < all or #numbers > all and not table_of then
+    local width = table_of and table_of.pairs or #numbers
+    fail(layer, matrix, { #numbers // width, width }, wanted)
+  end
+  return { numbers = table.move(numbers, 1, all, 1, {}), name = matrix, blocks = 1, count = all, first = 0, step = all,
+           features = all }
+end
+
+-- The parts of the weights of a layer as cfg wants them.
+local function features_of(layer, cfg)
+  local all, sizes = {}, pack.sizes(cfg)
+  for matrix, of in pairs(layer.found.weights) do
+    local size = sizes[matrix]
+    if size and size[1] * size[2] > 0 then -- otherwise another key has switched it off
+      all[matrix] = of.weight and matrix_part(layer, matrix, of, size) or numbers_part(layer, matrix, of, size)
+    end
+  end
+  for _, letter in ipairs { "q", "k", "v", "o" } do
+    local size = sizes["w" .. letter]
+    if size[1] * size[2] > 0 and not all["w" .. letter] then
+      error({ message = ("%s: node %s: project: no projection of %s is found"):format(layer.graph.path,
+        words.short(layer.name), letter == "o" and "Y" or letter:upper()) }, 0)
+    end
+  end
+  return all
+end
+
+-- What a layer stands for in its graph, for JSON.
+local function values_of(layer)
+  local found, nodes = layer.found, {}
+  for i, node in ipairs(found.nodes) do nodes[i] = node.name end
+  return { layer = layer.name, inputs = found.inputs, output = found.output, node = found.node.name, nodes = nodes,
+           kernel = layer.kernel.cfg.name }
+end
+
+function M.layer(graph, found)
+  local own = found.weights
+  local first = own.wq or own.wk or own.wv or own.wo or { in_out = true }
+  return { name = found.name, graph = graph, found = found, in_out = first.in_out, keys = layers.key_list(found.keys),
+           features = features_of, values = values_of, divide = found.turns and function() return found.turns end or nil }
+end
+
+return M

@@ -1,0 +1,234 @@
+-- From a Softmax of an ONNX graph back to the product of queries and keys, and on to that with values.
+--
+--   of(elements, softmax, fail) -> {
+--     product, values           products of gen/model/graph_products.lua: Q K^T, and weights V
+--     scale, softcap            of the scores
+--     masks = { { value, kind = "add" or "bool", hidden = whether the bool says what is not seen,
+--                 at(i) = index in the mask of element i of the softmax, or nil }, .. }
+--     at(i)                     the index in the product of element i of the softmax
+--     weight_at(i)              the index in the softmax of element i of the weights in `values` }
+--   fail(format, ...)           raises why it is no attention that is known
+
+local graph_elements = require "model.graph_elements"
+local products = require "model.graph_products"
+
+local M = {}
+
+M.HIDDEN = -1e4 -- what is added to the scores of keys that are not seen is at most so
+
+local DEPTH = 48 -- of nodes between the products
+
+-- Which inputs of an operator scores may come through.
+local through = { Mul = { 1, 2 }, Div = { 1 }, Add = { 1, 2 }, Sub = { 1 }, Where = { 2, 3 }, Tanh = { 1 },
+                  Max = { 1, 2 }, Cast = { 1 }, Clip = { 1 } }
+
+-- The products of two values that lie behind a value: { product, .. }
+local function behind(self, value, depth)
+  local known = self.products[value]
+  if known then return known end
+  known = {}
+  self.products[value] = known
+  local node = self.graph.makers[value]
+  if not node or depth == 0 then return known end
+  local product = products.of(self.elements, node)
+  if product then
+    known[1] = product
+    return known
+  end
+  local source = self.elements:source(value)
+  local inputs = {}
+  if source then inputs[1] = source.from end
+  for _, k in ipairs(not source and through[node.op] or {}) do inputs[#inputs + 1] = node.inputs[k] end
+  for _, input in ipairs(inputs) do
+    for _, found in ipairs(behind(self, input, depth - 1)) do known[#known + 1] = found end
+  end
+  return known
+end
+
+-- The input that scores come through, and the others.
+local function side(self, node)
+  local found, others = nil, {}
+  for _, k in ipairs(through[node.op]) do
+    local input = node.inputs[k]
+    if input and #behind(self, input, DEPTH) > 0 then
+      if found then self.fail("%s adds up two products, such as scores by distance", node.op) end
+      found = k
+    else
+      others[#others + 1] = input
+    end
+  end
+  return found or self.fail("%s has no product of queries and keys before it", node.op), others[1]
+end
+
+-- An index of the softmax where so many steps back. Steps are functions of an index.
+local function composed(list)
+  local steps = table.move(list, 1, #list, 1, {})
+  return function(i)
+    for _, step in ipairs(steps) do i = step(i) end
+    return i
+  end
+end
+
+-- ---- steps back ----
+
+-- Each: of (self, node, value) -> the value before it.
+local back = {}
+
+local function number_of(self, name)
+  return self.elements:scalar(name or "")
+end
+
+function back.Mul(self, node)
+  local k, other = side(self, node)
+  local by = number_of(self, other) or self.fail("scores are multiplied by %s, which is no number", other)
+  self.scale = self.scale * by
+  return node.inputs[k]
+end
+
+function back.Div(self, node)
+  side(self, node)
+  local by = number_of(self, node.inputs[2])
+  if not by or by == 0 then self.fail("scores are divided by %s, which is no number", node.inputs[2]) end
+  self.scale = self.scale / by
+  return node.inputs[1]
+end
+
+local function add_mask(self, node, value, name, mask)
+  if self.scale ~= 1 then self.fail("a mask is multiplied by %g", self.scale) end
+  if self.softcap then self.fail("a mask is added before tanh") end
+  local shape = self.elements.shapes[value] or self.fail("the axes of %s are not known", value)
+  local from = self.elements.shapes[name] or self.fail("the axes of the mask %s are not known", name)
+  local index = graph_elements.broadcast(from, shape) or self.fail("the mask %s has other axes", name)
+  local before = composed(self.steps)
+  mask.value, mask.node, mask.at = name, node, function(i) return index(before(i)) end
+  table.insert(self.masks, 1, mask)
+end
+
+function back.Add(self, node, value)
+  local k, other = side(self, node)
+  add_mask(self, node, value, other, { kind = "add" })
+  return node.inputs[k]
+end
+
+function back.Where(self, node, value)
+  local k = side(self, node)
+  local other = number_of(self, node.inputs[5 - k])
+  if not other then -- a constant that is broadcast has one number too
+    local x = self.elements:at(node.inputs[5 - k], 0)
+    other = type(x) == "number" and x
+  end
+  if not other or other > M.HIDDEN then self.fail("Where sets scores to what is not as low as -10000") end
+  add_mask(self, node, value, node.inputs[1], { kind = "bool", hidden = k == 3 })
+  return node.inputs[k]
+end
+
+function back.Tanh(self, node)
+  if self.softcap then self.fail("two tanh") end
+  self.softcap, self.scale = self.scale, 1
+  return node.inputs[1]
+end
+
+-- Bounds for scores that are hidden anyhow.
+function back.Max(self, node)
+  local k, other = side(self, node)
+  local bound = number_of(self, other)
+  if not bound or bound > M.HIDDEN then self.fail("Max bounds the scores") end
+  return node.inputs[k]
+end
+
+function back.Clip(self, node)
+  local bound = number_of(self, node.inputs[2])
+  if not bound or bound > M.HIDDEN or (node.inputs[3] or "") ~= "" then self.fail("Clip bounds the scores") end
+  return node.inputs[1]
+end
+
+function back.Cast(_, node) return node.inputs[1] end
+
+local function same_count(a, b)
+  local function count(shape)
+    local all = 1
+    for _, size in ipairs(shape) do all = all * size end
+    return all
+  end
+  return a and b and count(a) == count(b)
+end
+
+-- From the softmax to the product.
+local function read_scores(self)
+  local value = self.softmax.inputs[1]
+  for _ = 1, DEPTH do
+    local node = self.graph.makers[value] or self.fail("its input %s is of no product", value)
+    local product = products.of(self.elements, node)
+    if product then return product end
+    local source = self.elements:source(value)
+    if source then
+      table.insert(self.steps, source.at)
+      value = source.from
+    else
+      local step = back[node.op] or self.fail("%s before it is not known", node.op)
+      local before = step(self, node, value)
+      if not same_count(self.elements.shapes[before], self.elements.shapes[value]) then
+        self.fail("%s has more axes than the scores", node.op)
+      end
+      value = before
+    end
+  end
+  self.fail("its product is too far away")
+end
+
+-- ---- forward ----
+
+-- Whether weights pass a Where as they are: it clears those of rows that see no key.
+local function clears(self, node, value)
+  for k = 2, 3 do
+    local other = node.inputs[5 - k]
+    if node.inputs[k] == value and self.elements.shapes[other] and self.elements:at(other, 0) == 0 then return true end
+  end
+  return false
+end
+
+local unchanged = { Cast = true, QuantizeLinear = true, DequantizeLinear = true }
+
+-- The product with values that reads the weights, by the steps to it.
+local function read_values(self, value, steps, depth)
+  for _, node in ipairs(depth > 0 and self.graph.users[value] or {}) do
+    local product = products.of(self.elements, node)
+    if product and product.a == value then
+      return product, steps
+    elseif not product and node.outputs[1] then
+      local out = node.outputs[1]
+      local source = self.elements:source(out)
+      local more
+      if source and source.from == value then more = source.at
+      elseif unchanged[node.op] or node.op == "Where" and clears(self, node, value) then
+        more = function(i) return i end
+      end
+      if more then
+        local found, all = read_values(self, out, { more, table.unpack(steps) }, depth - 1)
+        if found then return found, all end
+      end
+    end
+  end
+end
+
+local function is_last_axis(elements, node)
+  local shape = elements.shapes[node.inputs[1]]
+  local axis = node.attributes.axis or (elements.graph.opset < 13 and 1 or -1)
+  return axis == -1 or shape ~= nil and axis == #shape - 1
+end
+
+function M.of(elements, softmax, fail)
+  local self = { elements = elements, graph = elements.graph, softmax = softmax, fail = fail, scale = 1, masks = {},
+                 steps = {}, products = {} }
+  if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
+  if not elements.shapes[softmax.inputs[1]] then fail("the axes of its input %s are not known", softmax.inputs[1]) end
+  local product = read_scores(self)
+  local values, steps = read_values(self, softmax.outputs[1], {}, DEPTH)
+  if not values then fail("no product with values reads it") end
+  local scale = self.scale * product.factor
+  if self.softcap then scale = scale * self.softcap end
+  return { product = product, values = values, scale = scale, softcap = self.softcap, masks = self.masks,
+           at = composed(self.steps), weight_at = composed(steps) }
+end
+
+return M

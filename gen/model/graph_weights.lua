@@ -1,0 +1,250 @@
+-- Which columns of which matrices Q, K and V of a layer are, with biases, gains of norms and the angles of rope.
+--
+--   of(find, operands, heads, fail) -> {
+--     factor                   of the scores, by which Q and K are multiplied
+--     q, k, v = { product, columns, bias = numbers or nil, heads } or nil, where it is no projection
+--     keys                     h_kv, rope, rope_dims, qk_norm, norm_span, norm_eps
+--     gains = { q =, k = }     of norms, numbers or nil
+--     turns                    of rope by a frequency for each pair; nil otherwise
+--     tables = { cos =, sin =, places = } of rope otherwise }
+
+local graph_turns = require "model.graph_turns"
+
+local M = {}
+
+local PROBES = 3 -- rows that are compared with the first one
+
+-- The numbers of the heads of an operand by those of the scores, each for as many of these; nil if they are not so.
+local function grouped(operand, heads)
+  local first, numbers, count, of = {}, {}, 0, {}
+  for l = 1, operand.side.leads do
+    local cells = operand.cell(l, 0, 0)
+    if not cells then return nil end
+    local head, column = heads.head[l], cells[1].column
+    if #cells == 2 then column = math.min(column, cells[2].column) end
+    if first[head] and first[head] ~= column then return nil end
+    first[head] = column
+    if not numbers[column] then numbers[column], count = count, count + 1 end
+    of[head] = numbers[column]
+  end
+  if heads.count % count ~= 0 then return nil end
+  for head = 0, heads.count - 1 do
+    if of[head] ~= head // (heads.count // count) then return nil end
+  end
+  return count
+end
+
+-- The lead of the first sequence that a head of an operand is read by.
+local function lead_of(heads, head, each)
+  for l = 1, #heads.head do
+    if heads.batch[l] == 0 and heads.head[l] == head * each then return l end
+  end
+end
+
+-- Whether each row of an operand is a row of its own of the projection, by sequence and place, whatever the head.
+local function rows_agree(operand, heads)
+  local rows = {}
+  for l = 1, operand.side.leads do
+    for _, row in ipairs { 0, math.min(1, operand.rows - 1), operand.rows - 1 } do
+      local cells = operand.cell(l, row, 0)
+      if not cells then return false end
+      local key = heads.batch[l] * operand.rows + row
+      for _, cell in ipairs(cells) do
+        if rows[key] and rows[key] ~= cell.row then return false end
+        rows[key] = cell.row
+      end
+    end
+  end
+  return true
+end
+
+-- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
+local function read_columns(operand, heads, count, order)
+  local made = { product = operand.product, heads = count, columns = {}, elements = {} }
+  local width, factor, biased, bias = operand.side.width, nil, false, {}
+  for head = 0, count - 1 do
+    local l = lead_of(heads, head, heads.count // count)
+    local columns
+    if order then
+      local turn, why = graph_turns.read(function(row, i) return operand.cell(l, row, i) end, width, 0, operand.rows)
+      if not turn then return nil, why end
+      columns = turn.columns
+    end
+    for i = 0, width - 1 do
+      local cell
+      if columns then
+        cell = columns[order[i]]
+      else
+        local cells = operand.cell(l, 0, i)
+        cell = cells and #cells == 1 and cells[1]
+        if not cell or factor and cell.factor ~= factor then return nil, "its columns are mixed" end
+        factor = cell.factor
+      end
+      local at = head * width + i + 1
+      made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias
+      biased = biased or cell.bias ~= 0
+    end
+  end
+  made.factor, made.bias = factor or 1, biased and bias or nil
+  -- A bias is added before what multiplies it.
+  for at = 1, made.bias and not operand.norm and #bias or 0 do bias[at] = bias[at] / made.factor end
+  return made
+end
+
+-- Gains of a norm: by the columns of a head, of each head, or of all together; and the span as a key has it.
+local function read_gains(find, operand, made, width)
+  local norm, count = operand.norm, #made.columns
+  local function gain(element)
+    return norm.gains and find.elements:at(norm.gains, element) or 1
+  end
+  local gains, own = {}, norm.gains ~= nil
+  if norm.width == count and made.heads > 1 then
+    for at = 1, count do gains[at] = gain(made.elements[at]) end
+    return "all", own and gains or nil
+  end
+  if norm.width ~= width then return nil end
+  for at = 1, width do gains[at] = gain(made.elements[at]) end
+  for at = 1, count do
+    if made.elements[at] ~= made.elements[(at - 1) % width + 1] then return nil end
+  end
+  return "head", own and gains or nil
+end
+
+-- ---- rope ----
+
+local function is_turned(operand)
+  for i = 0, operand.side.width - 1 do
+    local cells = operand.cell(1, operand.rows - 1, i)
+    if not cells then return nil end
+    if #cells > 1 then return true end
+  end
+  return false
+end
+
+local function same_pairs(a, b)
+  if #a.pairs ~= #b.pairs then return false end
+  for k, pair in ipairs(a.pairs) do
+    if pair[1] ~= b.pairs[k][1] or pair[2] ~= b.pairs[k][2] then return false end
+  end
+  return true
+end
+
+-- The tables of a turn that is none by frequencies, for all places that there are.
+local function tables_of(turn, rows)
+  local cos, sin = {}, {}
+  for place = 0, rows - 1 do
+    for k = 1, #turn.pairs do
+      local angle, magnitude = turn.angle(k, place)
+      cos[#cos + 1], sin[#sin + 1] = magnitude * math.cos(angle), magnitude * math.sin(angle)
+    end
+  end
+  return { cos = cos, sin = sin, places = rows, pairs = #turn.pairs }
+end
+
+local MOST_TABLE = 1 << 21
+
+local function read_rope(operands, made)
+  local q, k = operands.q, operands.k
+  local past = k.past and k.past.rows or 0
+  local function turn_of(operand)
+    return graph_turns.read(function(row, i) return operand.cell(1, row, i) end, operand.side.width, past, operand.rows)
+  end
+  local turn, why = turn_of(q)
+  local other, because = turn_of(k)
+  if not turn or not other then return nil, why or because end
+  if not same_pairs(turn, other) then return nil, "Q and K are turned in other pairs" end
+  local width = q.side.width
+  local layout, order = graph_turns.order(turn, width)
+  made.keys.rope, made.order = layout, order
+  made.keys.rope_dims = 2 * #turn.pairs
+  local steps = graph_turns.frequencies(turn, past, q.rows)
+  local steps_k = steps and graph_turns.frequencies(other, past, k.rows)
+  local whole = 2 * #turn.pairs == width
+  if steps and steps_k and (whole or turn.magnitude == 1) then
+    made.factor, made.turns = turn.magnitude * other.magnitude, {}
+    for n, step in ipairs(steps) do
+      if math.abs(step - steps_k[n]) > 1e-6 + 1e-4 * math.abs(step) then
+        return nil, "Q and K are turned by other angles"
+      end
+      made.turns[n] = step / (2 * math.pi)
+    end
+    return true
+  end
+  local rows = math.min(q.rows, k.rows)
+  if past > 0 or rows * #turn.pairs > MOST_TABLE then return nil, "angles do not grow by the same from row to row" end
+  for n = 1, #turn.pairs do
+    for _, row in ipairs { 0, math.min(PROBES, rows - 1), rows - 1 } do
+      if math.abs(turn.angle(n, row) - other.angle(n, row)) > 1e-4 then
+        return nil, "Q and K are turned by other angles"
+      end
+    end
+  end
+  made.tables = tables_of(turn, rows)
+  return true
+end
+
+-- ---- all ----
+
+-- Q and K are taken as they are, for what lies between them and their projections is not known.
+local function as_they_are(find, operands, made, why)
+  for _, letter in ipairs { "q", "k" } do
+    operands[letter].product, operands[letter].norm, made[letter] = nil, nil, nil
+  end
+  made.keys, made.factor, made.gains, made.turns, made.tables, made.order = { h_kv = made.keys.h_kv }, 1, {}, nil, nil, nil
+  made.why = why
+end
+
+-- Whether norms and rope of Q and K are such as a kernel has.
+local function read_between(find, operands, made)
+  local q, k = operands.q, operands.k
+  local turned_q, turned_k = q.product and is_turned(q), k.product and is_turned(k)
+  if not (turned_q or turned_k or q.norm or k.norm) then return true end
+  if not q.product or not k.product or turned_q ~= turned_k or (q.norm and q.norm.kind) ~= (k.norm and k.norm.kind) then
+    return nil, "Q and K differ in norm or rotation"
+  end
+  if turned_q then
+    local good, why = read_rope(operands, made)
+    if not good then return nil, why end
+  end
+  if q.norm then
+    if q.norm.eps ~= k.norm.eps then return nil, "norms of Q and K differ" end
+    made.keys.qk_norm, made.keys.norm_eps = q.norm.kind, math.max(1e-18, q.norm.eps)
+  end
+  return true
+end
+
+function M.of(find, operands, heads)
+  local made = { keys = {}, gains = {}, factor = 1 }
+  local good, why = read_between(find, operands, made)
+  if not good then as_they_are(find, operands, made, why) end
+  for _, letter in ipairs { "q", "k", "v" } do
+    local operand = operands[letter]
+    local count = operand.product and rows_agree(operand, heads) and grouped(operand, heads)
+    local own = count and read_columns(operand, heads, count, letter ~= "v" and made.order)
+    if own and (letter ~= "v" or own.factor == 1) then made[letter] = own end
+  end
+  local function lost(letter) return operands[letter].product and not made[letter] end
+  local between = made.order or operands.q.norm
+  local spans = {}
+  for _, letter in ipairs(between and operands.q.norm and made.q and made.k and { "q", "k" } or {}) do
+    spans[letter], made.gains[letter] = read_gains(find, operands[letter], made[letter], operands[letter].side.width)
+  end
+  if between and (lost "q" or lost "k" or operands.q.norm and (not spans.q or spans.q ~= spans.k)) then
+    as_they_are(find, operands, made, "what lies between Q, K and their projections is not known")
+  end
+  made.keys.norm_span = spans.q == "all" and made.q and "all" or nil
+  for _, letter in ipairs { "q", "k", "v" } do
+    if not made[letter] then operands[letter].product = nil end
+  end
+  for _, letter in ipairs { "q", "k" } do
+    made.factor = made.factor * (made[letter] and made[letter].factor or 1)
+  end
+  if made.k and made.v and made.k.heads ~= made.v.heads then -- one of them would be there for more heads
+    made.v, operands.v.product = nil, nil
+  end
+  if made.q and made.q.heads ~= heads.count then made.q, operands.q.product = nil, nil end
+  made.keys.h_kv = made.k and made.k.heads or made.v and made.v.heads or nil
+  return made
+end
+
+return M
