@@ -88,18 +88,19 @@ function M.load_one(arguments, command)
   return cfg, given
 end
 
-local function of_runtime(name) return { name = name, text = host.embedded("runtime/" .. name) } end
+-- A file of the runtime.
+function M.of_runtime(name) return { name = name, text = host.embedded("runtime/" .. name) } end
 
 -- The files of a config and of the runtime, and what was recorded for each kernel. in_one: one source and one header.
 function M.files_of(cfg, in_one)
   local files, recorded = bundle(cfg)
-  local header, source = of_runtime "mhagen.h", of_runtime "mhagen.c"
+  local header, source = M.of_runtime "mhagen.h", M.of_runtime "mhagen.c"
   if in_one then return single(cfg.name, files, { header = header.text, source = source.text }), recorded end
   return table.move({ header, source }, 1, 2, #files + 1, files), recorded
 end
 
 -- The file of the runtime for C++.
-function M.cxx() return of_runtime "mhagen.hpp" end
+function M.cxx() return M.of_runtime "mhagen.hpp" end
 
 -- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the
 -- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing } }

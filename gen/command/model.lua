@@ -8,6 +8,7 @@ local json = require "base.json"
 local kernel = require "command.kernel"
 local layers = require "model.layers"
 local model_text = require "model.text"
+local onnxruntime = require "command.onnxruntime"
 local options = require "options.init"
 local packed_file = require "command.packed_file"
 local takes = require "command.takes"
@@ -71,28 +72,36 @@ end
 
 -- ---- the command ----
 
--- The layers whose names have the text, with their configs and the parts of their weights: kernels in the order in
+-- The layers whose names have the text.
+local function layers_of(model, args, given)
+  local found, left = model:layers(given)
+  local all = {}
+  model.left = left or {}
+  for _, layer in ipairs(found) do
+    if not args.only or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
+  end
+  if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
+  return args.onnxruntime and onnxruntime.prepare(model, all, given) or all
+end
+
+-- The layers with their configs and the parts of their weights: kernels in the order in
 -- which they come, each { cfg, layers }. Nothing is written yet, and no weights are read.
 local function plan(model, args)
   local given = given_keys(args.config)
-  local kernels, all = {}, {}
-  local found, left = model:layers(given)
-  model.left = left or {}
-  for _, layer in ipairs(found) do
-    if not args.only or layer.name:find(args.only, 1, true) then
-      local cfg = config_of(layer, args.config, given)
-      layer.weights = layers.weights(model, layer, cfg, host.type_size)
-      local entry = kernels[cfg.name]
-      if not entry then
-        entry = { cfg = cfg, layers = {} }
-        kernels[#kernels + 1], kernels[cfg.name] = entry, entry
-      end
-      entry.layers[#entry.layers + 1], all[#all + 1] = layer, layer
-      layer.kernel = entry
+  local kernels, all = {}, layers_of(model, args, given)
+  for _, layer in ipairs(all) do
+    local cfg = config_of(layer, args.config, given)
+    layer.weights = layers.weights(model, layer, cfg, host.type_size)
+    local entry = kernels[cfg.name]
+    if not entry then
+      entry = { cfg = cfg, layers = {} }
+      kernels[#kernels + 1], kernels[cfg.name] = entry, entry
     end
+    entry.layers[#entry.layers + 1] = layer
+    layer.kernel = entry
   end
-  if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
   unread.refuse(model, all, args.ignore)
+  if args.onnxruntime then onnxruntime.check(model, all) end
   return kernels, all
 end
 
@@ -160,6 +169,9 @@ local function summary(model, all, kernels, figures)
   for _, node in ipairs(model.left) do
     lines[#lines + 1] = ("  no layer: %s: %s"):format(errors.show(node.name), node.why)
   end
+  for _, entry in ipairs(model.swap and model.swap.left or {}) do
+    lines[#lines + 1] = ("  stays: layer %s: %s"):format(errors.show(entry.layer.name), entry.why)
+  end
   lines[#lines + 1] = ("packed %s bytes in %.2f s, all in %.2f s"):format(words.number(figures.bytes),
     figures.packing, figures.seconds)
   lines[#lines + 1] = figures.compile
@@ -188,6 +200,7 @@ local function run(args)
   if not args.output then error({ message = "missing option '-o'" }, 0) end
   local start = host.clock()
   kernel.refuse_key(args.path, "PATH")
+  args.embed = args.embed or args.onnxruntime
   local model = weights.open_model(args.path)
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
@@ -200,18 +213,23 @@ local function run(args)
       packer.packing.bytes, packer.layers)) or {})
     written[i] = { name = packer.name, mark = packed_file.MARK }
   end
+  append(files, args.onnxruntime and onnxruntime.sources(model, args, all) or {})
   append(written, files)
+  append(written, args.onnxruntime and onnxruntime.marks(model, args) or {})
   takes.refuse_foreign(args.output, written, args.force)
   local packing = host.clock()
   local packed, bytes = pack_layers(all, packers, args)
   packing = build.seconds_since(packing)
   append(files, packed)
+  append(files, args.onnxruntime and onnxruntime.graph_files(model, args) or {})
   must(host.write_files(args.output, files))
   if args.values then must(host.print(values_of(all))) end
+  local compile = args.onnxruntime and onnxruntime.compile(args, files, kernels[1].cfg)
+    or compile_line(args, files, kernels[1].cfg)
   if args.quiet or args.values then return 0 end
   must(host.print(summary(model, all, kernels, {
     bytes = bytes, packing = packing, seconds = build.seconds_since(start),
-    compile = compile_line(args, files, kernels[1].cfg) })))
+    compile = compile })))
   return 0
 end
 
@@ -225,6 +243,7 @@ local function add_options(cmd)
   cmd:option("--only", "take the layers with this in their names, such as encoder."):argname("<TEXT>")
   cmd:option("--ignore", "take the layers without this field or tensor, which may change attention; repeatable")
     :argname("<NAME>"):count("*")
+  cmd:flag("--onnxruntime", "also NAME.onnx and libNAME.so, compiled by $CC: an ONNX file as ONNX Runtime runs it")
   takes.embed(cmd)
   takes.cxx(cmd)
   takes.force(cmd)

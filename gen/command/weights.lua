@@ -141,7 +141,7 @@ local function open_onnx(path)
     others[name] = others[name] or open(folder .. name)
     return others[name], folder .. name
   end)
-  return { path = path, data = path, type = "onnx", tensors = graph.tensors,
+  return { path = path, data = path, type = "onnx", tensors = graph.tensors, graph = graph, others = others,
            layers = function(_, given) return operators(graph, given) end }
 end
 

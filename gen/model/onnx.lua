@@ -1,5 +1,5 @@
 -- An ONNX file: the nodes of its graph, the constants as tensors, and what it says of the types and shapes of values.
--- Bodies of If and Loop, and functions of the model, are not read.
+-- Of bodies of If and Loop the names of values are read, and nothing of functions of the model.
 --
 --   path, nodes         the file; its nodes in their order: { op, domain, name, inputs, outputs, attributes, value }
 --   makers, users       the node that makes a value; the nodes that read it
@@ -28,7 +28,8 @@ local tensor_message = {
 }
 local attribute = {
   message = "AttributeProto", [1] = { "name", "text" }, [2] = { "f", "float" }, [3] = { "i", "int" },
-  [4] = { "s", "place" }, [5] = { "t", tensor_message }, [8] = { "ints", "ints" }, [20] = { "type", "int" },
+  [4] = { "s", "place" }, [5] = { "t", tensor_message }, [6] = { "g", "place" }, [8] = { "ints", "ints" },
+  [11] = { "graphs", "place", list = NAMES }, [20] = { "type", "int" },
 }
 local node_message = {
   message = "NodeProto", [1] = { "input", "text", list = NAMES }, [2] = { "output", "text", list = NAMES },
@@ -50,6 +51,15 @@ local graph_message = {
 local opset = { message = "OperatorSetIdProto", [1] = { "domain", "text" }, [2] = { "version", "int" } }
 local model_message = {
   message = "ModelProto", [7] = { "graph", graph_message }, [8] = { "opset_import", opset, list = NAMES },
+}
+
+-- Of a body the names alone.
+local body_node = { message = "NodeProto", [1] = { "input", "text", list = NAMES },
+                    [5] = { "attribute", { message = "AttributeProto", [6] = { "g", "place" },
+                                           [11] = { "graphs", "place", list = NAMES } }, list = NAMES } }
+local body_message = {
+  message = "GraphProto", [1] = { "node", body_node, list = NODES },
+  [12] = { "output", { message = "ValueInfoProto", [1] = { "name", "text" } }, list = NODES },
 }
 
 -- ---- tensors ----
@@ -147,6 +157,27 @@ local function attributes_of(self, raw)
   return values
 end
 
+local DEEPEST = 64 -- bodies in bodies
+
+-- Calls take(name) for each value that the bodies of a node may read, more than once where it is read so often; also
+-- for values of their own.
+local function names_of_bodies(self, raw, take, depth)
+  for _, each in ipairs(raw.attribute) do
+    local places = table.move(each.graphs, 1, #each.graphs, 1, {})
+    places[#places + 1] = each.g
+    for _, place in ipairs(places) do
+      local at = cursor.new(self.file, self.path, place.at, place.at + place.bytes)
+      if depth == DEEPEST then at:fail("more than %d graphs in each other", DEEPEST) end
+      local body = protobuf.read(at, body_message)
+      for _, output in ipairs(body.output) do take(output.name or "") end
+      for _, node in ipairs(body.node) do
+        for _, name in ipairs(node.input) do take(name) end
+        names_of_bodies(self, node, take, depth + 1)
+      end
+    end
+  end
+end
+
 local function read_node(self, raw)
   local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = raw.input, outputs = raw.output,
                  attributes = attributes_of(self, raw) }
@@ -160,10 +191,12 @@ local function read_node(self, raw)
       self.makers[name] = node
     end
   end
-  for _, name in ipairs(node.inputs) do
+  local function use(name)
     self.users[name] = self.users[name] or {}
     table.insert(self.users[name], node)
   end
+  for _, name in ipairs(node.inputs) do use(name) end
+  names_of_bodies(self, raw, use, 1)
   local value = node.attributes.value
   if node.domain == "" and type(value) == "table" and value.dims and node.outputs[1] then
     if node.op == "Constant" then read_tensor(self, value, node.outputs[1])

@@ -147,7 +147,8 @@ function Graph:projection(value, by_head)
   if split and split.first + split.count > made.all then return nil end
   made.first, made.count = split and split.first or 0, split and split.count or made.all
   reshape = node.op == "Gemm" and self:maker(made.x, "Reshape")
-  if reshape and self:keeps(reshape, made.width) then made.x = reshape.inputs[1] end
+  made.flat = node.op == "Gemm"
+  if reshape and self:keeps(reshape, made.width) then made.x, made.flat = reshape.inputs[1], false end
   return made
 end
 
@@ -167,10 +168,12 @@ function Graph:output_projection(value, by_head)
   made.first, made.count = 0, made.all
   value = node.outputs[1]
   reshape = node.op == "Gemm" and self:user(value, "Reshape")
-  if reshape and self:keeps(reshape, made.all) then value = reshape.outputs[1] end
+  made.flat = node.op == "Gemm"
+  if reshape and self:keeps(reshape, made.all) then value, made.flat = reshape.outputs[1], false end
   local add = not made.bias and self:user(value, "Add")
   local bias = add and self:added(add)
-  if bias and bias.shape[1] == made.all then made.bias = bias end
+  if bias and bias.shape[1] == made.all then made.bias, value = bias, add.outputs[1] end
+  made.y = value
   return made
 end
 
@@ -231,10 +234,16 @@ function Layer:given(name, off)
   return value ~= 0 and value ~= off and value or nil
 end
 
+-- The value that is the kernel's mask, and the letters of its axes.
+function Layer:take_mask(name, axes)
+  if self:input(name) then self.args.mask, self.args.mask_axes = self:input(name), axes or nil end
+end
+
 -- A mask that is added, or says what may be seen: its keys, by its axes. Axes without a size are whole.
 function Layer:mask(name, kind)
-  if not self:input(name) or self.from_user.mask then return end
   local dims, of = self:dims(name)
+  self:take_mask(name, dims and #dims <= 4 and ("bhqk"):sub(-#dims))
+  if not self:input(name) or self.from_user.mask then return end
   if not dims or #dims < 1 or #dims > 4 then
     self:fail("%s: the file does not say its axes; give mask=none, or mask and mask_dims", name)
   end
@@ -249,12 +258,14 @@ end
 
 -- Which keys are padding: a count for each sequence, or a flag for each key.
 function Layer:padding(name)
-  if not self:input(name) or self.from_user.kv_len or self.from_user.mask then return end
   local dims = self:dims(name)
   local axes = dims and #dims
+  if axes == 1 then self.args.kv_len = self:input(name) else self:take_mask(name, axes == 2 and "bk" or "bqk") end
+  if not self:input(name) or self.from_user.kv_len or self.from_user.mask then return end
   if axes == 1 then
     self.keys.kv_len = true
   elseif axes == 2 or axes == 3 then
+    if self.keys.mask then self:fail("%s: is a second mask, and a kernel has one", name) end
     self.keys.mask, self.keys.mask_dims = "bool", axes == 2 and "bk" or "bqk"
   else
     self:fail("%s: the file does not say that it has 1 to 3 axes; give kv_len or mask", name)
@@ -429,7 +440,7 @@ operators[" Attention"] = {
       if keys.causal or keys.window_left or keys.window_right then
         layer:fail("nonpad_kv_seqlen: with is_causal or a window the kernel's cache says it; give cache and past")
       end
-      keys.kv_len = true
+      keys.kv_len, layer.args.kv_len = true, layer:input "nonpad_kv_seqlen"
     end
     if (layer.node.outputs[4] or "") ~= "" then
       local mode = c:number("qk_matmul_output_mode", 0)
@@ -524,6 +535,17 @@ local function add_written(graph, from_user, all)
   return left
 end
 
+-- The values of the graph that the arguments of a kernel are.
+local function add_values(layer)
+  local names, p, args = layer.operator.inputs, layer.projections, layer.args
+  for i, letter in ipairs { "q", "k", "v" } do
+    if letter == "q" or layer.keys.attention == "cross" then
+      args[letter] = p[letter] and p[letter].x or layer:input(names[i])
+    end
+  end
+  args.y = p.o and p.o.y or layer.node.outputs[1]
+end
+
 -- graph: what gen/model/onnx.lua returns; from_user: { key = text } for keys that are given and win. Returns the
 -- layers, and nodes that are none: { name, why }.
 return function(graph, from_user)
@@ -537,10 +559,12 @@ return function(graph, from_user)
       for i, name in ipairs(operator.inputs) do at[name] = i end
       local layer = setmetatable({
         name = node.name, graph = graph, node = node, operator = operator, at = at, from_user = from_user, keys = {},
-        projections = {}, more = {}, c = fields.new(graph.path, values, prefix), features = features_of }, Layer)
+        projections = {}, more = {}, args = {}, c = fields.new(graph.path, values, prefix),
+        features = features_of }, Layer)
       layer:check_node()
       operator.read(layer)
       add_projections(layer)
+      add_values(layer)
       layer.keys = layers.key_list(layer.keys)
       all[#all + 1] = layer
     end

@@ -143,4 +143,43 @@ function M.read(at, message)
   return values
 end
 
+-- ---- messages as they lie in a file, for those who copy them ----
+
+-- Calls take(number, place) for each field of the message that ends where the cursor does. place: { at, bytes } with
+-- its tag; of texts and messages `first` too, where they begin.
+function M.fields(at, name, take)
+  while at.at < at.stop do
+    local place = { at = at.at }
+    local tag = varint(at, name)
+    local what = ("%s.%d"):format(name, tag >> 3)
+    if tag & 7 == BYTES then
+      local bytes = length(at, what)
+      place.first = at.at
+      at:skip(bytes, what)
+    else
+      (skips[tag & 7] or at:fail("%s: wire type %d is not known", what, tag & 7))(at, what)
+    end
+    place.bytes = at.at - place.at
+    take(tag >> 3, place)
+  end
+end
+
+local function varint_text(value)
+  local bytes = {}
+  while value > 127 do
+    bytes[#bytes + 1] = string.char(value & 127 | 128)
+    value = value >> 7
+  end
+  return table.concat(bytes) .. string.char(value)
+end
+
+-- A field with a number that is not negative.
+function M.int(number, value) return varint_text(number << 3 | VARINT) .. varint_text(value) end
+
+-- The head of a field with so many bytes behind it.
+function M.head(number, bytes) return varint_text(number << 3 | BYTES) .. varint_text(bytes) end
+
+-- A field with these bytes.
+function M.bytes(number, bytes) return M.head(number, #bytes) .. bytes end
+
 return M

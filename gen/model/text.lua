@@ -64,4 +64,16 @@ function M.table(name, from, kernels, layers, embed)
   }
 end
 
+-- What the operators of ONNX Runtime take of this table; source: which file the model was.
+function M.onnxruntime(name, source, layers)
+  local inputs = {}
+  for i, layer in ipairs(layers) do
+    local axes = layer.args.mask and layer.args.mask_axes
+    inputs[i] = ("  { %d, %s },"):format(layer.args.unbatched and 0 or 1, axes and literal(axes) or "NULL")
+  end
+  return { name = name .. "_onnxruntime.c", text = template.file("onnxruntime.c.in", {
+    name = name, NAME = name:upper(), version = version, source = literal(source),
+    inputs = table.concat(inputs, "\n") }) }
+end
+
 return M

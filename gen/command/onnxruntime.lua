@@ -1,0 +1,229 @@
+-- `model --onnxruntime`: a library of operators and the graph that uses them, for ONNX Runtime.
+--
+--   prepare(model, layers, given)       -> the layers that can be replaced, with keys for lengths and types; sets swap
+--   check(model, layers)                refuses what an operator cannot do, by the configs of the layers
+--   sources(model, args, layers)        -> the files of the library beside the kernels
+--   marks(model, args)                  -> what else is written, for takes.refuse_foreign
+--   graph_files(model, args)            -> the graph and its data
+--   compile(args, files, cfg)           compiles the library; returns the command
+
+local host = require "host"
+local build = require "command.build"
+local errors = require "command.errors"
+local kernel = require "command.kernel"
+local layers_of = require "model.layers"
+local model_text = require "model.text"
+local onnx_graph = require "model.onnx_graph"
+local takes = require "command.takes"
+
+local must = errors.must
+
+local M = {}
+
+-- ---- what the model is ----
+
+local function crc(file, path) return must(file:crc32(0, file:size()), path) end
+
+-- Which file the model is: sums and sizes of it and of those of its data.
+local function source_of(model)
+  local names = {}
+  for name in pairs(model.others) do names[#names + 1] = name end
+  table.sort(names)
+  local graph = model.graph.file
+  local sums = { ("%08x-%d"):format(crc(graph, model.path), graph:size()) }
+  for _, name in ipairs(names) do
+    local file = model.others[name]
+    sums[#sums + 1] = ("%08x-%d"):format(crc(file, name), file:size())
+  end
+  return table.concat(sums, " ")
+end
+
+-- ---- keys ----
+
+local io_types = { F16 = "f16", BF16 = "bf16" }
+
+-- The type of the rows: that of the weights, or of q.
+local function io_type(model, layer)
+  local value = model.graph.values[layer.args.q]
+  local type_of = value and value.type
+  for _, made in pairs(layer.projections) do type_of = made.weight.type end
+  return io_types[type_of]
+end
+
+-- The rows of q or k as the file says them, or nil.
+local function rows_of(model, layer, letter)
+  local value = model.graph.values[layer.args[letter]]
+  local dims = value and value.dims
+  return dims and dims[#dims == 4 and layer.by_head and 3 or 2] or nil
+end
+
+-- Adds what the graph says of types and lengths. Lengths that it does not say are those of a run, up to seq and seq_kv.
+local function add_keys(model, layer, given)
+  local keys = {}
+  local seq, seq_kv = rows_of(model, layer, "q"), rows_of(model, layer, "k")
+  if not layer.args.k then seq_kv = seq end
+  keys.io_dtype = io_type(model, layer)
+  if seq and not given.seq then keys.seq = seq end
+  if seq_kv and seq_kv ~= seq and not given.seq_kv then keys.seq_kv = seq_kv end
+  local known = seq and seq_kv and (given.seq or tostring(seq)) == tostring(seq)
+    and (given.seq_kv or tostring(seq_kv)) == tostring(seq_kv)
+  if not known then keys.q_len, keys.kv_len = true, true end
+  local words, there = layers_of.key_list(keys), {}
+  for i, word in ipairs(layer.keys) do
+    there[word:match("^[^=]*")] = true
+    if word:find("^mask_dims=") then layer.keys[i] = word:gsub("=b", "=", 1) end -- an operator takes its entry's
+  end
+  for _, word in ipairs(words) do
+    if not there[word:match("^[^=]*")] then table.insert(layer.keys, word) end
+  end
+end
+
+-- Names that two layers have get the name of their value.
+local function name_apart(layers)
+  local count = {}
+  for _, layer in ipairs(layers) do count[layer.name] = (count[layer.name] or 0) + 1 end
+  for _, layer in ipairs(layers) do
+    if count[layer.name] > 1 then layer.name = ("%s of %s"):format(layer.name, layer.args.y) end
+  end
+end
+
+-- What stands between a layer and an operator, or nil.
+local function obstacle(layer)
+  for letter, made in pairs(layer.projections) do
+    if made.flat then return ("the rows of %s have no axis of their own"):format(letter) end
+  end
+end
+
+function M.prepare(model, layers, given)
+  if not model.graph then
+    error({ message = ("%s: --onnxruntime is for ONNX files"):format(model.path) }, 0)
+  end
+  name_apart(layers)
+  model.source = source_of(model)
+  local able, left = {}, {}
+  for _, layer in ipairs(layers) do
+    local why = obstacle(layer)
+    if why then left[#left + 1] = { layer = layer, why = why } else able[#able + 1] = layer end
+  end
+  model.swap = onnx_graph.replace(model.graph, able)
+  table.move(model.swap.left, 1, #model.swap.left, #left + 1, left)
+  model.swap.left = left
+  local stays, replaced = {}, {}
+  for _, entry in ipairs(left) do stays[entry.layer] = entry.why end
+  for _, layer in ipairs(able) do
+    if not stays[layer] then
+      replaced[#replaced + 1] = layer
+      add_keys(model, layer, given)
+    end
+  end
+  if #replaced == 0 then
+    error({ message = ("%s: no layer can be replaced; layer %s: %s"):format(
+      model.path, errors.show(left[1].layer.name), left[1].why) }, 0)
+  end
+  return replaced
+end
+
+-- ---- configs ----
+
+-- Keys whose arguments no node has, and their values without.
+local off = { batch = 1, cache = "none", probs = false, scores = "none", kv_start = false }
+
+local operators = { f32 = "Attention", f16 = "AttentionF16", bf16 = "AttentionBF16" }
+
+function M.check(model, layers)
+  for _, layer in ipairs(layers) do
+    local cfg, given = layer.kernel.cfg, layer.args
+    for key, value in pairs(off) do
+      if cfg[key] ~= value then
+        error({ key = key, value = tostring(cfg[key]), rule = "no node of ONNX Runtime has it; leave it out" }, 0)
+      end
+    end
+    if cfg.mask == "none" then given.mask = nil elseif not given.mask then
+      error({ key = "mask", value = cfg.mask, rule = ("layer %s has no mask in the graph"):format(layer.name) }, 0)
+    end
+    if not cfg.kv_len then given.kv_len = nil end
+    layer.op, layer.source = operators[cfg.io_dtype], model.source
+  end
+end
+
+-- ---- files ----
+
+local CHUNK = 1 << 20
+
+-- A file of pieces: texts, and parts of files.
+local function stream_of(args, name, pieces)
+  local stream = must(host.stream(args.output, name))
+  for _, piece in ipairs(pieces) do
+    if type(piece) == "string" then must(stream:write(piece)) else
+      local stop = piece.at + piece.bytes
+      for at = piece.at, stop - 1, CHUNK do
+        must(stream:write(must(piece.file:bytes(at, math.min(CHUNK, stop - at)))))
+      end
+    end
+  end
+  return { name = name, stream = stream }
+end
+
+local function library_of(args) return ("lib%s.so"):format(args.name) end
+
+-- Whether the file beside the new graph has these bytes already.
+local function is_there(path, file)
+  if not host.exists(path) then return false end
+  local other = must(host.open_file(path))
+  local same = other:size() == file:size() and crc(other, path) == crc(file, path)
+  other:close()
+  return same
+end
+
+-- The sources of the library.
+function M.sources(model, args, layers)
+  local files = { model_text.onnxruntime(args.name, model.source, layers) }
+  for _, ending in ipairs { "h", "c" } do files[#files + 1] = kernel.of_runtime("mhagen_onnxruntime." .. ending) end
+  return files
+end
+
+-- Names and marks of what else is written, for takes.refuse_foreign; sets model.data_files, the data that is not there.
+function M.marks(model, args)
+  local list = { { name = args.name .. ".onnx", mark = onnx_graph.MARK } }
+  local source = ("%s/%s_onnxruntime.c"):format(args.output, args.name)
+  local made = host.exists(source) and takes.made(source, model_text.onnxruntime(args.name, "", {}).text)
+  if not made then list[2] = { name = library_of(args) } end
+  model.data_files = {}
+  for name, file in pairs(model.others) do
+    if not is_there(args.output .. "/" .. name, file) then
+      list[#list + 1], model.data_files[name] = { name = name }, file
+    end
+  end
+  return list
+end
+
+-- The graph and the files of its data, as host.write_files takes them.
+function M.graph_files(model, args)
+  local name = args.name .. ".onnx"
+  local pieces = {}
+  for i, piece in ipairs(onnx_graph.pieces(model.swap)) do
+    pieces[i] = type(piece) == "string" and piece or { file = model.graph.file, at = piece.at, bytes = piece.bytes }
+  end
+  local files = { stream_of(args, name, pieces) }
+  for data, file in pairs(model.data_files) do
+    files[#files + 1] = stream_of(args, data, { { file = file, at = 0, bytes = file:size() } })
+  end
+  return files
+end
+
+local SECONDS = 3600
+
+function M.compile(args, files, cfg)
+  local emulated, library = build.emulated(cfg), ("%s/%s"):format(args.output, library_of(args))
+  local words = build.joined(build.compiler(emulated and emulated.cc or host.cc),
+    { "-shared", "-fPIC", "-fvisibility=hidden", "-DMHAGEN_API=", "-I", args.output, "-o", library },
+    build.sources(args.output, files, function() return true end), { "-pthread" })
+  local status, output, why = build.run(words, SECONDS, true)
+  must(status, output)
+  if why then
+    error({ message = ("%s: %s: %s; its sources are written"):format(library, why, build.telling_line(output)) }, 0)
+  end
+  return build.command_line(words)
+end
+
+return M

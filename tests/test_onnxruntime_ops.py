@@ -1,0 +1,217 @@
+"""`mhagen model --onnxruntime`: graphs as ONNX Runtime runs them, against the same graphs with our nodes in them."""
+import concurrent.futures
+import ctypes
+import os
+import re
+import subprocess
+
+import pytest
+
+from reference_lib import drawn_isa
+from test_import import refused
+from tools import MHAGEN, ROOT, WARNINGS, run, seed_of
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+np = pytest.importorskip("numpy", reason="NumPy is not installed")
+
+from onnx import TensorProto, helper, numpy_helper
+
+RELATIVE = 1e-5  # the largest difference, of the largest number
+
+
+class Graph:
+    """A graph that is drawn node by node."""
+
+    def __init__(self, *seed):
+        self.numbers = np.random.default_rng(seed_of("onnxruntime_ops", *seed))
+        self.nodes, self.constants, self.inputs, self.values = [], [], [], []
+
+    def x(self, *shape):
+        return self.numbers.standard_normal(shape, dtype="f4")
+
+    def constant(self, x, name=None):
+        name = name or f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(x), name))
+        return name
+
+    def node(self, op, *inputs, outputs=1, **attributes):
+        names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(helper.make_node(op, inputs, names, name=f"n{len(self.nodes)}", **attributes))
+        return names[0] if outputs == 1 else names
+
+    def linear(self, x, width, columns):
+        weight = self.constant(self.x(width, columns) / np.float32(width ** 0.5))
+        return self.node("Add", self.node("MatMul", x, weight), self.constant(self.x(columns)))
+
+    def by_head(self, x, heads, width):
+        return self.node("Transpose", self.node("Reshape", x, self.constant([0, 0, heads, width])), perm=[0, 2, 1, 3])
+
+    def input(self, name, dims, dtype=TensorProto.FLOAT):
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, dims))
+        return name
+
+    def save(self, path, *outputs, **options):
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        graph = helper.make_graph(self.nodes, "g", self.inputs, outputs, self.constants, value_info=self.values)
+        model = helper.make_model(graph, ir_version=10, producer_name="drawn", opset_imports=[
+            helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)])
+        onnx.save(model, path, **options)
+        return path
+
+
+def replace(path, out, *keys, compiler="cc -O1", **options):
+    """What the command says of itself."""
+    return run(MHAGEN, "model", path, "--onnxruntime", "-o", out, *keys, env={**os.environ, "CC": compiler}, **options)
+
+
+def session(path, library=None, threads=1):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    if library:
+        options.register_custom_ops_library(str(library))
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def ours(out, **options):
+    return session(out / "model.onnx", out / "libmodel.so", **options)
+
+
+def same(expected, got):
+    assert got.shape == expected.shape and got.dtype == expected.dtype
+    assert not expected.size or np.abs(got - expected).max() <= RELATIVE * np.abs(expected).max()
+
+
+# ---- a whole encoder ----
+
+HEADS, DK, WIDTH, SEQ, LAYERS = 6, 16, 96, 128, 2
+
+
+def encoder(path):
+    """Layers of MultiHeadAttention with a mask of keys, their batch and lengths of the run."""
+    graph = Graph("encoder")
+    x = graph.input("x", ["batch", "rows", WIDTH])
+    seen = graph.input("seen", ["batch", "rows"], TensorProto.INT32)
+    for _ in range(LAYERS):
+        qkv = [graph.linear(x, WIDTH, HEADS * DK) for _ in "qkv"]
+        y = graph.node("MultiHeadAttention", *qkv, "", seen, domain="com.microsoft", num_heads=HEADS)
+        x = graph.node("LayerNormalization", graph.node("Add", graph.linear(y, HEADS * DK, WIDTH), x),
+                       graph.constant(np.ones(WIDTH, "f4")))
+    return graph.save(path, x)
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """The file, the folder of ours, and what the command has said."""
+    folder = tmp_path_factory.mktemp("encoder")
+    path = encoder(folder / "encoder.onnx")
+    text = replace(path, folder / "out", f"isa={drawn_isa('onnxruntime_ops')}", f"seq=32,{SEQ}")
+    return path, folder / "out", text
+
+
+def drawn(batch, rows):
+    numbers = np.random.default_rng(seed_of("drawn", batch, rows))
+    seen = numbers.integers(0, 2, (batch, rows), "i4")
+    seen[:, :1] = 1
+    return {"x": numbers.standard_normal((batch, rows, WIDTH), dtype="f4"), "seen": seen}
+
+
+def test_encoder(encoders):
+    """The same outputs for all batches and lengths; the graph has our nodes, and none of those that made them."""
+    path, out, _ = encoders
+    alone, with_ours = session(path), ours(out)
+    for batch, rows in [(1, SEQ), (1, 1), (2, SEQ), (3, 40), (9, 17), (40, 5)]:
+        given = drawn(batch, rows)
+        same(alone.run(None, given)[0], with_ours.run(None, given)[0])
+    for batch, rows in [(0, 3), (2, 0)]:
+        assert with_ours.run(None, {"x": np.zeros((batch, rows, WIDTH), "f4"),
+                                    "seen": np.zeros((batch, rows), "i4")})[0].shape == (batch, rows, WIDTH)
+    kinds = [node.op_type for node in onnx.load(out / "model.onnx").graph.node]
+    assert kinds == ["Attention", "Add", "LayerNormalization"] * LAYERS
+    assert with_ours.get_outputs()[0].shape == ["batch", "rows", WIDTH]
+
+
+def test_threads(encoders):
+    """The same bits by any number of threads, and by runs at the same time."""
+    _, out, _ = encoders
+    one, two = ours(out), ours(out, threads=2)
+    given = [drawn(batch, rows) for batch, rows in [(1, SEQ), (2, 99), (12, 20)]]
+    expected = [one.run(None, each)[0].tobytes() for each in given]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for used in one, two:
+            got = pool.map(lambda i: (i, used.run(None, given[i])[0].tobytes()), [*range(len(given))] * 4)
+            assert all(bits == expected[i] for i, bits in got)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(x=(1, SEQ + 1, WIDTH), seen=(1, SEQ + 1)), f"q has {SEQ + 1} rows, and the kernel takes at most {SEQ}; "
+     f"generate it with seq={SEQ + 1}"),
+    (dict(x=(1, 4, WIDTH + 1), seen=(1, 4)), rf"q is \[1, 4, {WIDTH + 1}\], and must be \[batch, rows, {WIDTH}\]"),
+    (dict(x=(2, 4, WIDTH), seen=(2, 3)),
+     r"mask has type 6 and the shape \[2, 3\], and must be of flags, with the axes bk"),
+])
+def test_wrong_shapes(encoders, change, message):
+    """Shapes that the kernel has no room for are told; ONNX Runtime does not know them before a run."""
+    _, out, _ = encoders
+    model = onnx.load(out / "model.onnx")
+    for value in [*model.graph.input, *model.graph.output]:
+        value.type.tensor_type.ClearField("shape")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(out / "libmodel.so"))
+    given = {name: np.ones(dims, "f4" if name == "x" else "i4") for name, dims in change.items()}
+    with pytest.raises(Exception, match=r"mhagen: layer n6: " + message):
+        onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, given)
+
+
+def test_wrong_library(encoders):
+    """A graph and a library of different models, and a layer that the library does not have."""
+    _, out, _ = encoders
+    for attribute, message in ("source", "the graph is of another model than the library"), (
+            "layer", "is not in the library, which was made with other layers"):
+        model = onnx.load(out / "model.onnx")
+        for given in model.graph.node[0].attribute:
+            if given.name == attribute:
+                given.s = b"other"
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.register_custom_ops_library(str(out / "libmodel.so"))
+        with pytest.raises(Exception, match=message):
+            onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def test_old_version(encoders):
+    """An ONNX Runtime without the C API of 1.18 is refused by its version."""
+    texts = []
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)(
+        lambda code, text: texts.append((code, text.decode())) or 1)
+    api = (ctypes.c_void_p * 300)(ctypes.cast(create, ctypes.c_void_p))
+    get_api = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(
+        lambda version: ctypes.addressof(api) if version == 1 else None)
+    get_version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.cast(b"1.17.3", ctypes.c_void_p).value)
+    base = (ctypes.c_void_p * 2)(ctypes.cast(get_api, ctypes.c_void_p), ctypes.cast(get_version, ctypes.c_void_p))
+    register = ctypes.CDLL(str(encoders[1] / "libmodel.so")).RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    assert register(None, base) == 1
+    assert texts == [(9, "mhagen: ONNX Runtime 1.17.3 is too old: 1.18 or later is needed")]
+
+
+def test_files(encoders, tmp_path):
+    """The command may run again, and says how the library is compiled; files of others stay."""
+    path, out, text = encoders
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert re.search(r"^cc .* -shared .* -o \S+libmodel.so .*$", text, re.M)
+    replace(path, out, *re.findall(r"isa=\S+", text)[:1], f"seq=32,{SEQ}", "--quiet", compiler="true")
+    assert before == {file.name: file.read_bytes() for file in out.iterdir()}
+    (tmp_path / "model.onnx").write_bytes(path.read_bytes())
+    result = subprocess.run([MHAGEN, "model", path, "isa=scalar", "--onnxruntime", "-o", tmp_path, "seq=8"],
+                            capture_output=True, text=True)
+    assert result.returncode == 2 and "model.onnx: not made by mhagen; --force replaces" in result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_warnings(encoders, tmp_path):
+    """The sources compile without warnings, as C99."""
+    _, out, _ = encoders
+    for name in "model_onnxruntime.c", "mhagen_onnxruntime.c":
+        run("cc", "-std=c99", *WARNINGS, "-O1", "-c", f"-I{out}", out / name, "-o", tmp_path / "x.o")
