@@ -157,6 +157,14 @@ def test_toy_isa(config):
     assert "ok: " in tools.check(*config.split(), "isa=toy", program=ROOT / "build/mhagen-toy")
 
 
+def test_toy_way():
+    """A way of multiplying is a file and a line: here with a cost and K steps of its own."""
+    for config in "h=3 d_model=37 dk=5 seq=37", "h=2 d_model=9 dk=4 seq=7 causal=true kv_len=true batch=2":
+        report = tools.check(*config.split(), "isa=toy_fours", program=ROOT / "build/mhagen-toy")
+        assert "ok: " in report
+    assert len((ROOT / "tests/toy_way.lua").read_text().splitlines()) <= 50
+
+
 def test_toy_isa_is_small():
     assert len((ROOT / "tests/toy.lua").read_text().splitlines()) <= 130
 

@@ -128,6 +128,15 @@ def test_machines_are_rows():
     assert len(planning) > 8 and not hits(great, planning)
 
 
+def test_ways_are_asked():
+    """How a product multiplies, its way tells; where a row of an ISA or a rewrite makes products, they may look."""
+    flags = r"(?:product|multiply)\.(?:tiled|deep|apart|coarse)\b|\bway == "
+    others = [path for path in GEN.rglob("*.lua") if path.parent.name not in ("way", "isa", "rewrite")]
+    assert len(others) > 100 and not hits(flags, others) and hits(flags, GEN.glob("way/*.lua"))
+    listed = re.findall(r'M\.add\("(\w+)", require "way\.(\w+)"\)', (GEN / "way/init.lua").read_text())
+    assert {path.stem for path in GEN.glob("way/*.lua")} == {name for pair in listed for name in pair} | {"init"}
+
+
 def test_plans_and_configs_are_values():
     """Their makers alone write into them; tests/unit_frozen.lua sees that recording does not."""
     written = r"(?m)^\s*(?:plan|cfg)(?:\.\w+)+(?:, [\w.]+)* = "

@@ -6,6 +6,7 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local tape = require "tape.init"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
 local Code = {}
@@ -147,8 +148,9 @@ end
 -- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
 function Code:summing(product, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
-  local chains = product.tiled and 1 or tiles.chains(plan, rows, vectors, steps)
-  local lanes = product.way == "lane" and plan.isa.lanes
+  local way = ways.of(product)
+  local chains = way.chained and tiles.chains(plan, rows, vectors, steps) or 1
+  local lanes = way.by_lane and plan.isa.lanes
   if chains > 1 then
     choices.add(self.t.why, "chains")
     loop = math.max(chains, lanes or 1)

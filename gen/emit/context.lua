@@ -7,6 +7,7 @@ local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
 
@@ -47,7 +48,7 @@ end
 -- what is there; final, the last one; filtered, without values of hidden keys.
 function M.block(K, group, ptrs, block)
   local t, plan, operand = K.t, K.plan, M.steps(K.plan)
-  local tile_steps = plan.attend_product.tiled and plan.isa.tile
+  local tile_steps = ways.of(plan.attend_product).blocks(plan.attend_product)
   -- With the filter time is no matter: the smallest tiles.
   local least = ptrs.context and 2 or 1
   local runs = block.filtered and { { size = least, count = plan.attend.breadth // least, at = 0 } } or group.context

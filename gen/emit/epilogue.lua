@@ -138,7 +138,7 @@ function M.finite(t, place_of)
 end
 
 -- Records the steps for the sums acc[r][c] of a tile: column by column where a step has something around these,
--- else row by row, which is the order of memory. beside: what is recorded among the rows of columns (tiled.lua).
+-- else row by row, which is the order of memory. beside: what is recorded among the rows of columns (way/tile.lua).
 function M.run(tile, acc, steps, beside)
   local function apply(r, c, v)
     local value, at = acc[r][c], { r = r, c = c, v = v, name = ("r%d_c%d"):format(r, c - 1) }

@@ -6,23 +6,24 @@
 
 local choices = require "base.choices"
 local expr = require "base.expr"
-local tiled = require "emit.tiled"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
 local M = {}
 
 -- A filter works on broadcasts.
-local function way_of(tile) return tile.filter and not tile.product.tiled and "outer" or tile.product.way end
+local function way_of(tile)
+  local way = ways.of(tile.product)
+  return tile.filter and not way.tile and ways.list.outer or way
+end
 
 -- Those of blocks are of two rows.
-local function rows_of_sums(tile) return tiles.round_up(tile.rows, tiles.deep(tile.product)) end
+local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.beside(tile.product)) end
 
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
-  local by_lane = way_of(tile) == "lane" and tile.a.step == 1 and tile.a.row ~= 1
-  return tiles.deep(tile.product)
-    * math.max(tile.chains or 1, by_lane and t.isa.lanes or 1, tiles.in_step(tile.product))
+  return ways.beside(tile.product)
+    * math.max(tile.chains or 1, way_of(tile).together(t, tile), tiles.in_step(tile.product))
 end
 
 -- Operand B in a K step as vectors, read(step) -> them: of numbers in memory.
@@ -64,15 +65,15 @@ end
 -- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them, or the i-th that are taken at
 -- once, adds to sums[i % #sums + 1]. tagged: their values have tags even if it is one step.
 local function steps(t, tile, sums, k0, n, base, tagged)
-  local way = ways[way_of(tile)](t, tile, { count = n, base = base })
-  local quant, deep = tile.product.quant, tiles.deep(tile.product)
+  local way = way_of(tile).steps(t, tile, { count = n, base = base })
+  local quant, beside = tile.product.quant, ways.beside(tile.product)
   local read = way.read or (quant and quant.op and quants or numbers)(t, tile)
-  for i = 0, n - 1, deep do
+  for i = 0, n - 1, beside do
     local k = k0 + i
     local step = { i = i, k = k, tag = (n > 1 or tagged) and "_k" .. (expr.is_const(k) and k or i) or "" }
     way.begin(step)
     if n > 1 and expr.is_const(k) then t:note("k = " .. expr.text(k)) end
-    local b, acc = read(step), sums[i // deep % #sums + 1]
+    local b, acc = read(step), sums[i // beside % #sums + 1]
     for r = 0, rows_of_sums(tile) - 1 do way.multiply(r, step, b, acc[r]) end
   end
 end
@@ -92,22 +93,6 @@ local function block(t, tile, sums, n, base, starting)
   steps(t, tile, sums, done, n - done, base)
 end
 
--- Sums of blocks as rows of vectors, see way/block.lua.
-local function in_rows(t, tile, acc)
-  local words, rows = tile.product.integers, {}
-  local function half(op, r, c, w)
-    local low, high, name = acc[r - r % 2][c], acc[r - r % 2 + 1][c], ("r%d_c%d"):format(r, c - 1)
-    if words then low, high = t:op("as_f", w, "low_" .. name, low), t:op("as_f", w, "high_" .. name, high) end
-    local row = t:op(op, w, "row_" .. name, low, high, 2)
-    return words and t:op("as_i", w, "integers_" .. name, row) or row
-  end
-  for r = 0, tile.rows - 1 do
-    rows[r] = {}
-    for c, v in ipairs(tile.vecs) do rows[r][c] = half(r % 2 == 0 and "trn_lo" or "trn_hi", r, c, v.w) end
-  end
-  return rows
-end
-
 -- Adds the chains of each sum, those of a pair first: the result is in the first.
 local function joined(t, tile, sums)
   local apart = 1
@@ -121,7 +106,8 @@ local function joined(t, tile, sums)
     end
     apart = 2 * apart
   end
-  return tile.product.deep and in_rows(t, tile, sums[1]) or sums[1]
+  local finish = way_of(tile).finish
+  return finish and finish(t, tile, sums[1]) or sums[1]
 end
 
 -- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
@@ -133,7 +119,8 @@ end
 -- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
 -- Returns acc[r][c], r from 0, c from 1.
 function M.tile(t, tile)
-  if way_of(tile) == "tile" then return tiled.tile(t, tile) end
+  local whole_tile = way_of(tile).tile
+  if whole_tile then return whole_tile(t, tile) end
   local sums, zero = {}, M.from_zero(t, tile.product)
   local init, rest, whole = tile.init or zero, tile.rest or zero, not tile.blocks and tile.steps <= tile.unroll
   local starting = whole and not tile.init and tile.product.starts

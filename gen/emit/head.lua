@@ -6,10 +6,13 @@ local expr = require "base.expr"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
-local tiled = require "emit.tiled"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
+
+-- How sums of scores are made apart from what follows, if they are.
+local function buffered(K) return ways.of(K.plan.attend_product).buffered end
 
 -- build(w, name, load, put) for each vector of the group: load(row) and put(row, value) are of its statistics.
 function M.each_stat(K, group, stats, build)
@@ -170,7 +173,7 @@ local function score_products(K, group, ptrs, key, rows)
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
     local unroll = K:summing(plan.attend_product, rows, #group.vecs, depth_of(plan))
-    tiled.products(K.t, product_of(plan, group, rows, p.k, p.q, unroll), p.sums)
+    buffered(K).products(K.t, product_of(plan, group, rows, p.k, p.q, unroll), p.sums)
   end)
 end
 
@@ -260,7 +263,7 @@ end
 -- Whether the products of each tile are made beside the softmax of the one before: where they are made by tile
 -- registers, and tiles come in the order of their keys.
 local function is_ahead(K, group, head)
-  return K.plan.attend_product.tiled and group.keys.tiles > 1 and not (K.full or head.again)
+  return buffered(K) and group.keys.tiles > 1 and not (K.full or head.again)
     and not K.plan.scores.bounds.first
 end
 
@@ -342,7 +345,7 @@ local function steady_block(K, group, ptrs, head, part)
     t:op("store", K.plan.isa.full, nil, p.steady, t:op("set", K.plan.isa.full, "on", math.huge))
     local own = { q = p.q, k = p.k, p = p.p, stats = p.stats, o = p.o, reads = p }
     local ahead = is_ahead(K, group, head)
-    if ahead then own.sums = t:buffer("sums", tiled.size(K.plan.isa, rows, group.vecs)) end
+    if ahead then own.sums = t:buffer("sums", buffered(K).size(K.plan.isa, rows, group.vecs)) end
     each_tile(K, group, own, {
       from = p.from, start = p.start, bound = p.bound, stop = p.stop, made = p.made, upto = p.upto,
       o_rows = p.o_rows,
@@ -437,7 +440,7 @@ function M.pass(K, group, ptrs, head)
 
   if not count then context.clear(K, group, ptrs.o, plan.attend.breadth) end
   if is_ahead(K, group, head) then
-    local sums = K.t:buffer("sums", tiled.size(plan.isa, group.keys.rows, group.vecs))
+    local sums = K.t:buffer("sums", buffered(K).size(plan.isa, group.keys.rows, group.vecs))
     ptrs = setmetatable({ sums = sums }, { __index = ptrs })
     score_products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
   end

@@ -2,7 +2,7 @@
 
 local expr = require "base.expr"
 local tape = require "tape.init"
-local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
 
@@ -50,34 +50,15 @@ local function by_vectors(t, name, product)
     end)
     for i = 1, count do t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i]) end
   end)
-  return 2 * M.STEPS * isa.lanes * product.group * tiles.deep(product) * count
-end
-
--- Two by two tiles of sums, whose operands are loaded while they are multiplied.
-local function by_tiles(t, name, product)
-  local size, w = t.isa.tile, t.isa.full
-  local sums = { "C00", "C01", "C10", "C11" }
-  local function sum(op, base)
-    for i, tile in ipairs(sums) do t:op(op, w, nil, tile, tape.pointer(base, (i - 1) * size * size), size) end
-  end
-  define(t, name, function()
-    t:op("tiles_on", w)
-    sum("tile_load", "data")
-    rounds(t, function(odd)
-      for _ = 1, M.STEPS do
-        for i, tile in ipairs { "A0", "A1", "B0", "B1" } do
-          t:op("tile_load", w, nil, tile, tape.pointer("data", (2 * odd + (i - 1)) * (size * size // 2)), size)
-        end
-        for _, tile in ipairs(sums) do t:op(product.tiled, w, nil, tile, "A" .. tile:sub(2, 2), "B" .. tile:sub(3)) end
-      end
-    end)
-    sum("tile_store", "out")
-    t:op("tiles_off", w)
-  end)
-  return 2 * M.STEPS * #sums * size * size * size * product.group
+  return 2 * M.STEPS * isa.lanes * product.group * ways.beside(product) * count
 end
 
 -- Records void <name>(out, data, rounds) of a product of the tape's ISA; returns the flops of a round.
-function M.emit(t, name, product) return (product.tiled and by_tiles or by_vectors)(t, name, product) end
+function M.emit(t, name, product)
+  local own = ways.of(product).peak
+  if not own then return by_vectors(t, name, product) end
+  return own(t, product, { steps = M.STEPS, at = tape.pointer, define = function(build) define(t, name, build) end,
+                           rounds = function(steps) rounds(t, steps) end })
+end
 
 return M

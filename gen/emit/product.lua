@@ -1,14 +1,13 @@
 -- Products with weights: tiles over chunks of K steps, panels of columns, rows for a group of queries.
 
 local choices = require "base.choices"
-local coarse = require "emit.coarse"
 local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
 local suffix = require "emit.code".suffix
-local tiled = require "emit.tiled"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
 
@@ -46,8 +45,9 @@ local function operand_b(K, tile, p)
   if not next then return b end
   local bytes = product.b.bytes
   b.beside = { { p = next, step = numbers } }
-  if product.tiled then
-    function b.fetch(k) fetch(t, bytes, t.isa.tile * numbers, next:at(k * numbers), "prefetch_far") end
+  local block = ways.of(product).blocks(product)
+  if block then
+    function b.fetch(k) fetch(t, bytes, block * numbers, next:at(k * numbers), "prefetch_far") end
   elseif tile.b.far then
     function b.fetch_block(steps) fetch(t, bytes, steps * numbers, next, "prefetch_far") end
   else
@@ -58,9 +58,9 @@ end
 
 -- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
 local function summing(K, product, rows, vectors, steps)
-  local deep = tiles.deep(product)
-  local unroll, chains = K:summing(product, tiles.round_up(rows, deep), vectors, steps // deep)
-  return tiles.round_up(unroll * deep, tiles.in_step(product)), chains
+  local beside = ways.beside(product)
+  local unroll, chains = K:summing(product, tiles.round_up(rows, beside), vectors, steps // beside)
+  return tiles.round_up(unroll * beside, tiles.in_step(product)), chains
 end
 
 -- What gemm.tile takes of a tile, in the function that has its parameters as p.
@@ -92,7 +92,7 @@ end
 -- sums start with, or have added when they are read; steps(), those of their epilogue.
 local function floats_end(K, tile, p, base, rows)
   local t, product, next_chunk = K.t, tile.b.product, tile.mode == "next"
-  local late = p.scales or product.deep -- the bias; the sums of blocks are in no order of columns
+  local late = p.scales or ways.of(product).finish -- the bias: sums are in no order of columns
   return { init = p.bias and not late and tile.start(t, p.bias) or nil, steps = function()
     local target = target_of(K, tile, p.c, base, rows)
     local store = epilogue.store_as(t, target)
@@ -124,12 +124,16 @@ local function end_of(K, ...) return (K.plan.product.integers and words_end or f
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end
 
+-- What a way has for a function of its own.
+local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, target = target_of }
+
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
 -- mode, steps; a { p, row, step, passing, scales } and b { p, step } as gemm.tile has them, b also with its product;
 -- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is
 -- gemm's way to start from it.
 local function whole_tile(K, tile)
-  if K.plan.product.coarse then return coarse.tile(K, tile, target_of) end
+  local alone = ways.of(tile.b.product).alone
+  if alone then return alone(K, tile, code) end
   local added = tile.mode == "next" and ", added to what is there" or ""
   K:part(name_of(tile), ("%s, %d K steps%s."):format(tile.text, tile.steps, added),
     add_end_params(operand_params(tile), tile, tile.a.scales, tile.c.p), function(p)
@@ -149,14 +153,15 @@ end
 
 function M.column_tile(K, ...) whole_tile(K, of_columns(...)) end
 
--- The end of rows of a tile in tile registers whose sums are in a buffer.
+-- The end of rows of a tile whose sums are in a buffer.
 local function end_rows(K, tile, p, sums, base, rows)
   local ends = end_of(K, tile, p, base, rows)
   local some = { product = tile.b.product, rows = rows, vecs = tile.vecs, init = ends.init }
-  epilogue.run(some, tiled.sums(K.t, some, sums:at(base * (#tile.vecs * K.plan.isa.tile))), ends.steps())
+  local from = sums:at(base * (#tile.vecs * K.plan.isa.tile))
+  epilogue.run(some, ways.of(some.product).buffered.sums(K.t, some, from), ends.steps())
 end
 
--- The products of a tile in tile registers, whose sums stay in a buffer. before: the tile whose end is made meanwhile,
+-- The products of a tile, whose sums stay in a buffer. before: the tile whose end is made meanwhile,
 -- { c, row_scales, from }, the last being the place of its sums from those of this one on.
 local function products_tile(K, tile, before)
   local more, params = tile.mode == "more", operand_params(tile)
@@ -164,9 +169,10 @@ local function products_tile(K, tile, before)
   K:part(name_of(tile, before and (more and "_more" or "") .. "_beside"), ("%s, %d K steps%s%s."):format(tile.text,
     tile.steps, more and ", added to what is there" or "", before and ", beside the end of the tile before" or ""),
     params, function(p)
-    tiled.products(K.t, inner_of(K, tile, p), p.sums, before and { rows = tile.rows, record = function(base, rows)
+    local among = before and { rows = tile.rows, record = function(base, rows)
       end_rows(K, tile, p, p.sums:at(before.from), base, rows)
-    end })
+    end }
+    ways.of(tile.b.product).buffered.products(K.t, inner_of(K, tile, p), p.sums, among)
   end)
 end
 
@@ -182,11 +188,11 @@ local function end_tile(K, tile)
   end)
 end
 
--- A few row tiles of a panel in tile registers: the products of each beside the end of the one before. Of chunks all
--- but the last one leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
+-- A few row tiles of a panel: the products of each beside the end of the one before. Of chunks all but the last one
+-- leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
 local function few_tiles(K, product, block, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
-  local kept, size = tiles.keeps_sums(product), tiled.size(isa, rows, block.vecs)
+  local kept, size = tiles.keeps_sums(product), ways.of(product.multiply).buffered.size(isa, rows, block.vecs)
   local function all()
     local sums = K.t:buffer("sums", (kept and tiles.TOGETHER or 1) * size)
     local function placed(i, ...)
@@ -221,7 +227,7 @@ function M.each_tile(K, product, block, rows, count, of)
     return of_columns(of.label, rows, block, mode, steps, of.a(i, k0), of.b(i, k0), of.bias, of.c(i))
   end
   local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
-  if not product.multiply.tiled or K.full or one then
+  if not ways.of(product.multiply).buffered or K.full or one then
     return K:each("tile", count, function(i)
       K:chunks(product.chunks, function(...) whole_tile(K, tile(i, ...)) end)
     end)

@@ -4,6 +4,7 @@
 
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
+local ways = require "way.init"
 
 local M = {}
 
@@ -42,17 +43,17 @@ local function block(K, q, rows)
   end)
   local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
-  local deep = tiles.deep(K.plan.product)
+  local beside = ways.beside(K.plan.product)
   local function together(first, count) -- rows whose words lie side by side
     t:block(function()
       local by = {}
       for n = 0, count - 1 do
-        by[n] = t:op("dup", w, "inverse_row" .. (n > 0 and n or ""), q.scales:at(first * deep + n))
+        by[n] = t:op("dup", w, "inverse_row" .. (n > 0 and n or ""), q.scales:at(first * beside + n))
       end
       local function integers(n, word, used)
         local values, row = {}, n > 0 and "_row" .. n or ""
         for i = 0, group - 1 do
-          local at = q.x:at((first * deep + n) * q.cols + word * group + i * lanes)
+          local at = q.x:at((first * beside + n) * q.cols + word * group + i * lanes)
           local value = read("value_" .. i .. row, at, used - i * lanes)
           values[i + 1] = t:op("mul", w, "scaled_" .. i .. row, value, by[n])
         end
@@ -60,8 +61,8 @@ local function block(K, q, rows)
       end
       local function words(word, used)
         t:block(function()
-          local made, to = integers(0, word, used), q.words:at(first * (deep * q.to.row) + tiles.word_at(q.to, word))
-          if deep == 1 then return t:op("store_words", w, nil, to, made) end
+          local made, to = integers(0, word, used), q.words:at(first * (beside * q.to.row) + tiles.word_at(q.to, word))
+          if beside == 1 then return t:op("store_words", w, nil, to, made) end
           local other = count > 1 and t:op("as_f", w, "other", integers(1, word, used)) or t:op("zero", w, "other")
           local one = t:op("as_f", w, "one", made)
           t:op("store", w, nil, to, t:op("trn_lo", w, "low", one, other, 2))
@@ -73,8 +74,8 @@ local function block(K, q, rows)
       if rest > 0 then words(whole * lanes, rest) end
     end)
   end
-  K:each("row", rows // deep, function(i) together(i, deep) end)
-  if rows % deep > 0 then together(rows // deep, rows % deep) end
+  K:each("row", rows // beside, function(i) together(i, beside) end)
+  if rows % beside > 0 then together(rows // beside, rows % beside) end
   t:write(w, q.scales, scale, rows)
 end
 
@@ -132,7 +133,7 @@ function M.lanes(K, group, x)
             local own = ("integers%s%s%s"):format(part or "", of, name)
             return as_read(K, w, of .. name, t:op(product.lane_words, w, own, table.unpack(values)))
           end
-          if tiles.deep(product) == 1 then
+          if ways.beside(product) == 1 then
             local function words(row, rows)
               t:block(function()
                 for part = 0, parts - 1 do

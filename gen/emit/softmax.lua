@@ -16,9 +16,9 @@ local exp = require "tape.exp"
 local gemm = require "emit.gemm"
 local powers = require "isa.powers"
 local stat = require "emit.stats".at
-local tiled = require "emit.tiled"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
+local ways = require "way.init"
 
 local M = {}
 
@@ -474,7 +474,7 @@ function M.tile(t, tile)
     return M.start_of_sums(t, w, name)
   end or nil
   tile.vecs, tile.init = group.vecs, start(t, tile, from_m)
-  local acc = tile.sums and tiled.sums(t, tile, tile.sums) or gemm.tile(t, tile)
+  local acc = tile.sums and ways.of(tile.product).buffered.sums(t, tile, tile.sums) or gemm.tile(t, tile)
   for i, row in ipairs(scores.changes) do
     for r = 0, tile.rows - 1 do
       for c, v in ipairs(group.vecs) do
@@ -494,7 +494,7 @@ function M.tile(t, tile)
   if pass.lifts then lift(t, tile, acc, m) end
   if by_powers then
     choices.add(t.why, "powers")
-    local beside = tile.next and tiled.beside(t, tile.next, tile.sums, tile.rows)
+    local beside = tile.next and ways.of(tile.product).buffered.beside(t, tile.next, tile.sums, tile.rows)
     return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m, small)) }, beside)
   end
   local steps = { less(t, tile, m), weight(t, tile) }

@@ -115,12 +115,14 @@ end
 
 -- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
 -- pair and store_pairs, the ops that make words, and powers, one that makes them of logarithms, if there is such.
--- coarse: sums are pairs of the type (emit/coarse.lua), and error is the bound of such.
+-- coarse: sums are pairs of the type (way/f16sum.lua; its K steps are taken by the way `inner`), and error is the bound
+-- of such.
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
-  return { a = type, b = type, way = row.way, rows = row.rows, op = row.op, lane = row.lane, group = row.group,
-           tiled = row.tiled, vectors = row.vectors, pad = row.tiled and isa.tile or 1,
+  return { a = type, b = type, way = row.coarse and "f16sum" or row.way, inner = row.coarse and row.way,
+           rows = row.rows, op = row.op, lane = row.lane, group = row.group, tiled = row.tiled, vectors = row.vectors,
+           pad = row.tiled and isa.tile or 1,
            coarse = row.coarse, error = row.coarse and type.error_of_sums, dup = row.dup,
            powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
            held = types.pairs(type), packed = types.pairs(type), does = row.coarse and of_halves or of_floats }
@@ -147,9 +149,10 @@ local APART = 2 -- vectors: of the first numbers of words, and of the second one
 -- the words of `apart` vectors of columns are in the first vector, the second numbers in the second.
 function M.by_halves(isa, product)
   local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].halves
-  return row and setmetatable({ way = "lane", lane = row.lane, starts = row.starts, rows = row.rows, apart = APART,
-                                dup = false },
-                              { __index = product })
+  if not row then return nil end
+  local own = { lane = row.lane, starts = row.starts, rows = row.rows, apart = APART, dup = false }
+  own[product.inner and "inner" or "way"] = "lane"
+  return setmetatable(own, { __index = product })
 end
 
 -- The type that a product multiplies: float32 where operands became that.

@@ -10,6 +10,7 @@ local other_types = require "kernel.other_types"
 local shape_of = require "kernel.shape"
 local tape = require "tape.init"
 local types = require "machine.types"
+local ways = require "way.init"
 local words = require "base.words"
 
 local number = words.number
@@ -54,9 +55,9 @@ local function rounding(plan)
   end
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end
+  local halves = ways.of(plan.product).own_sums
   return ("%s; sums in %s; error at most %g for scores up to %d"):format(table.concat(told, "; "),
-    own.quantized and "int32 and float32" or plan.product.coarse and "f16 and float32" or "float32", plan.error,
-    plan.error_scores)
+    own.quantized and "int32 and float32" or halves and "f16 and float32" or "float32", plan.error, plan.error_scores)
 end
 
 function M.header(recorded)
@@ -125,7 +126,7 @@ local function rounded_up(x) return number(math.ceil(x)) end
 -- What operations take at least, by phase, and in all.
 local function floor_lines(recorded, counts, sum)
   local plan = recorded.plan
-  local tiled = plan.product.tiled or plan.attend_product.tiled
+  local tiled = ways.of(plan.product).rows_of_a or ways.of(plan.attend_product).rows_of_a
   local rows = { { "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store", tiled and "tile" or nil } }
   for _, phase in ipairs(counts) do
     rows[#rows + 1] = { phase.phase, rounded_up(phase.cycles), phase.port, rounded_up(phase.fma),

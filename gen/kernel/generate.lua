@@ -18,6 +18,7 @@ local template = require "base.template"
 local turn_of = require "graph.turn"
 local types = require "machine.types"
 local version = require "base.version"
+local ways = require "way.init"
 
 -- The version as mhagen.h has it, MHAGEN_VERSION.
 local major, minor, patch = version:match("^(%d+)%.(%d+)%.(%d+)$")
@@ -63,7 +64,7 @@ local function numbers_text(plan)
   end
   local bits = fold.bits(plan)
   if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
-  if plan.product.coarse then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.product.a.name) end
+  if ways.of(plan.product).own_sums then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.product.a.name) end
   return table.concat(lines)
 end
 

@@ -13,6 +13,7 @@ local tape = require "tape.init"
 local template = require "base.template"
 local types = require "machine.types"
 local version = require "base.version"
+local ways = require "way.init"
 
 local M = {}
 
@@ -44,7 +45,7 @@ end
 local function add_loops(isa, loops, names)
   local t, peaks, others = tape.new(isa), {}, {}
   for i, product in ipairs(isas.own_products(isa)) do
-    local type, name = isas.multiplied(product).name, ("%s_%s"):format(product.tiled or product.op, isa.name)
+    local type, name = isas.multiplied(product).name, ("%s_%s"):format(ways.of(product).op(product), isa.name)
     local flops = peak.emit(t, name, product)
     names[#names + 1] = "&peak_" .. name
     local row = 'static const mhagen_peak peak_%s = {"%s", %s, %s, %d};\n'

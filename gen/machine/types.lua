@@ -1,5 +1,5 @@
 -- Number types: how numbers lie in memory, and what the operands of a product are rounded to. Sums (but for
--- those with sum_dtype = f16, emit/coarse.lua), softmax and all other arithmetic are float32.
+-- those with sum_dtype = f16, way/f16sum.lua), softmax and all other arithmetic are float32.
 
 local M = {}
 

@@ -40,6 +40,7 @@ local cpu = require "machine.cpu"
 local isas = require "isa.init"
 local kinds = require "options.kinds"
 local types = require "machine.types"
+local ways = require "way.init"
 
 -- What any ISA allows; what the one of a config allows, the plan knows.
 local isa_names, machines, most_rows, most_vectors = {}, {}, 0, 0
@@ -324,9 +325,9 @@ M.options = {
     excludes = { { key = "dtype", is = "bf16", why = "whose sums are float32" },
                  { key = "dtype", is = "int8", why = "whose sums are int32" } },
     idle = function(plan)
-      if plan.product.coarse then return nil end
+      if ways.of(plan.product).own_sums then return nil end
       local own = isas.paired(plan.isa, types.by_name.f16)
-      return own and own.coarse and "not here: projections have no pairs" or
+      return own and ways.of(own).own_sums and "not here: projections have no pairs" or
         ("not here: %s does not add it"):format(plan.isa.name)
     end,
     doc = "number type of parts of the projections' sums; f16 is for dtype = f16: fewer instructions if the ISA " ..

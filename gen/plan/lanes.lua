@@ -10,6 +10,7 @@ local graph = require "graph.init"
 local joint = require "stage.joint"
 local queries = require "rewrite.queries"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
 
@@ -75,15 +76,13 @@ local function disobeyed(plan, list, lanes)
 end
 
 local QUANTS = "a vector of words has weights of as many columns; for lanes over queries each would be unpacked alone"
-local BLOCKS = "products of blocks have weights as columns"
-local HALVES = "products by halves of words have weights as columns"
 
 -- The list of those that obey the keys.
 function M.possible(plan, list)
   local cfg = plan.cfg
   local refused, lanes = {}, {}
   local projected = graph.find(list, "queries")
-  local one_way = plan.weights.quant or plan.product.deep or plan.product.apart
+  local one_way = plan.weights.quant or ways.columns(plan.product)
   local possible = one_way and { cfg.q_lanes or "columns" } or { "queries", "columns" }
   for _, one in ipairs(projected and possible or { "none" }) do
     if not projected or one == (cfg.q_lanes or one) then
@@ -102,8 +101,7 @@ function M.tell(plan, lanes, possible)
   if lanes == "none" then return end
   local function say(reason) choices.say(plan.why, ("lanes are %s in the query projection"):format(lanes), reason) end
   if not possible[2] then
-    say(cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or plan.product.deep and BLOCKS
-      or plan.product.apart and HALVES
+    say(cfg.q_lanes and "as q_lanes says" or plan.weights.quant and QUANTS or ways.columns(plan.product)
       or "the only way in which the given keys have an effect")
   elseif cfg.q_len then
     say "its tiles end where q_len does; of a group of queries, which are lanes else, all would be projected"

@@ -14,6 +14,7 @@ local score = require "score.init"
 local tiles = require "schedule.tiles"
 local turn_of = require "graph.turn"
 local types = require "machine.types"
+local ways = require "way.init"
 
 local M = {}
 local Pack = {}
@@ -106,7 +107,7 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           lists = pack.lists, deep = tiles.deep(plan.product),
+           lists = pack.lists, deep = ways.beside(plan.product),
            f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.product.b == types.by_name.f16 }
 end
 
@@ -121,7 +122,10 @@ function M.sizes(cfg)
 end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
-function M.apart(plan) return (plan.product.apart or 0) * plan.isa.lanes end
+function M.apart(plan)
+  local spread = ways.spread(plan.product)
+  return spread > 1 and spread * plan.isa.lanes or 0
+end
 
 -- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; instead, by the
 -- names of matrices, the numbers of a null pointer; turns, for tables of rope, the part of a turn of each pair.

@@ -20,6 +20,7 @@ local score = require "score.init"
 local sections = require "plan.sections"
 local tape = require "tape.init"
 local types = require "machine.types"
+local ways = require "way.init"
 
 local M = {}
 
@@ -250,13 +251,12 @@ local function task_places(K, place, axes, index, build)
   end, build)
 end
 
--- Records what a function that is called from outside does, with tile registers where products take them.
-local function with_tiles(K, build)
-  local t, plan = K.t, K.plan
-  if not (plan.product.tiled or plan.attend_product.tiled) then return build() end
-  t:op("tiles_on", plan.isa.full)
+-- Records what a function that is called from outside does, between what products take before and after them.
+local function with_products(K, build)
+  local own = ways.of_all { K.plan.product, K.plan.attend_product }
+  for _, way in ipairs(own) do way.enter(K.t) end
   build()
-  t:op("tiles_off", plan.isa.full)
+  for _, way in ipairs(own) do way.leave(K.t) end
 end
 
 local args_param = { kind = "const mhagen_args *", name = "args" }
@@ -266,7 +266,7 @@ local function define_task(K, name, count, build)
   K.t:define({ name = "task_" .. name, keep = true,
                params = { args_param, { kind = "int", name = "index" } } },
     function()
-      with_tiles(K, function() build(count > 1 and expr.var("index", { 0, count - 1 }) or 0) end)
+      with_products(K, function() build(count > 1 and expr.var("index", { 0, count - 1 }) or 0) end)
     end)
 end
 
@@ -337,7 +337,7 @@ function M.record(t, plan)
   end)
   local args = tape.pointer("args")
   t:define({ name = "run_all", keep = true, params = { args_param } }, function()
-    with_tiles(K, function()
+    with_products(K, function()
       K:each("b", cfg.batch, function(b)
         t:call(entry, { args, b, K.full and slots and 0 or nil })
       end)
@@ -349,7 +349,7 @@ function M.record(t, plan)
       fill_entry(K, expr.var("b"))
     end)
     t:define({ name = "fill_all", keep = true, params = { args_param } }, function()
-      with_tiles(K, function()
+      with_products(K, function()
         K:each("b", cfg.batch, function(b) t:call(fill, { args, b }) end)
       end)
     end)

@@ -8,6 +8,7 @@ local inputs = require "graph.inputs"
 local memory = require "schedule.memory"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
+local ways = require "way.init"
 local words = require "base.words"
 
 local M = {}
@@ -65,7 +66,7 @@ function M.tell(plan)
     end
     if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
   end
-  local share, at_once = math.floor(100 * own / all + 0.5), plan.product.group * tiles.deep(plan.product)
+  local share, at_once = math.floor(100 * own / all + 0.5), plan.product.group * ways.beside(plan.product)
   choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
       words.number(floats * plan.product.quant.bits // 8), words.number(memory.BYTES * floats)))

@@ -7,6 +7,7 @@
 local choices = require "base.choices"
 local expr = require "base.expr"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = {}
 
@@ -19,9 +20,11 @@ local function no_instruction(op)
 end
 
 -- What stands against it, of a plan.
-local no_vectors = { function(plan) return plan.product.coarse or plan.weights.quant and not plan.product.tiled end,
-                     "has no effect with weights that no vectors of numbers are" }
-local no_tiles = { function(plan) return plan.product.tiled end, "tile registers take shares" }
+local no_vectors = { function(plan)
+                       local way = ways.of(plan.product)
+                       return way.fetched == "none" or plan.weights.quant and not way.words
+                     end, "has no effect with weights that no vectors of numbers are" }
+local no_tiles = { function(plan) return ways.of(plan.product).fetched == "shares" end, "tile registers take shares" }
 local against = {
   panels = { { no_instruction "prefetch" }, no_vectors, no_tiles },
   ahead = { { no_instruction "prefetch" }, no_vectors, no_tiles },
@@ -30,7 +33,7 @@ local against = {
 
 -- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
 function M.kind(plan)
-  local cfg, facts = plan.cfg, plan.product.tiled and plan.cpu.tiling or plan.cpu
+  local cfg, facts = plan.cfg, ways.of(plan.product).facts(plan.cpu)
   if cfg.fetch then return cfg.fetch end
   for _, row in ipairs(facts.fetch) do
     local kind, least, most, bytes = table.unpack(row)
@@ -64,7 +67,8 @@ function M.stay(plan, product) return product.multiply.b.bytes * product.floats 
 -- Whether the tiles of such a product fetch from the next one, whose panels lie behind its own. behind: numbers that
 -- follow those of the product.
 function M.crosses(plan, product, behind)
-  local alone = product.multiply.tiled and not (tiles.keeps_sums(product) and tiles.count(product) > tiles.TOGETHER)
+  local several = tiles.keeps_sums(product) and tiles.count(product) > tiles.TOGETHER
+  local alone = ways.of(product.multiply).fetched == "shares" and not several
   return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
 end
 

@@ -4,14 +4,11 @@
 local choices = require "base.choices"
 local step = require "schedule.step"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local ceil_div = tiles.ceil_div
 
 local M = {}
-
--- Keys per block of softmax: the sum over a block is one chain in a register, whose error grows with it. Products of
--- tile registers round their operands anyway, and store their sums after each block.
-M.key_block, M.tiled_block = 64, 256
 
 -- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
 -- one tile run beside the FMAs of the next.
@@ -38,10 +35,10 @@ local function plan_attention(plan, group, attend)
     return cost
   end
   local even = target.product.group > 1
-  -- A K step of tiles in the context takes the weights of two tiles of keys.
-  local key_rows = target.product.tiled and 2 * plan.isa.tile
+  local fixed = ways.of(target.product).key_rows(plan.isa)
+  local key_rows = fixed
     or tiles.choose_rows(target, "key_rows", keys, n, "rows", score_cost, even)
-  if not cfg.key_rows and not target.product.tiled and n == 1 and keys > ONE_TILE and keys <= key_rows then
+  if not cfg.key_rows and not fixed and n == 1 and keys > ONE_TILE and keys <= key_rows then
     key_rows = SHARED
     choices.add(group.why, "shared_keys")
   end
@@ -83,10 +80,10 @@ local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows"
 -- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
 -- its tiles; products by the names of stages.
 function M.plan(plan, list, hb)
-  local isa, cfg, tiled = plan.isa, plan.cfg, plan.attend_product.tiled
+  local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend_product).whole
   local best, best_cost
   for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
-    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, tiled), 0
+    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, whole), 0
     for _, group in ipairs(groups) do
       group.why = {}
       cost = cost + group.count * plan_group(plan, group, list, hb)
@@ -95,8 +92,8 @@ function M.plan(plan, list, hb)
     if not best or cost < best_cost then best, best_cost = groups, cost end
     if vectors * isa.lanes >= cfg.seq then break end
   end
-  if #best[1].vecs == 2 and (tiled or cfg.d_model > tiles.LONG) and not cfg.query_vectors then
-    choices.add(best[1].why, tiled and "two_tiles" or "two_vectors")
+  if #best[1].vecs == 2 and (whole or cfg.d_model > tiles.LONG) and not cfg.query_vectors then
+    choices.add(best[1].why, whole and "two_tiles" or "two_vectors")
   end
   return best, best_cost
 end
@@ -111,13 +108,14 @@ function M.finish(plan)
     group.kind = kind
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
-    local tiled = plan.attend_product.tiled
-    local block = cfg.key_block or (tiled and M.tiled_block or M.key_block)
+    local usual = ways.list.outer.key_block
+    local most = ways.of(plan.attend_product).key_block
+    local block = cfg.key_block or most
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
     group.keys = { rows = rows, words = tiles.padded(plan.attend_product, tiles.words(plan.attend_product, rows)),
                    tiles = count,
                    block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
-    if m > M.key_block and not cfg.key_block then choices.add(group.why, tiled and "tiled_block" or "key_block") end
+    if m > usual and not cfg.key_block then choices.add(group.why, most > usual and "tiled_block" or "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0 = all.group_count, group.at
     all.group_count = all.group_count + group.count

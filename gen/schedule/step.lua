@@ -5,6 +5,7 @@
 local choices = require "base.choices"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
+local ways = require "way.init"
 
 local M = {}
 
@@ -16,7 +17,7 @@ local FEW = 32 -- registers of an ISA
 
 local AHEAD = 16384 -- bytes of a head's keys or values between what is read and what is fetched
 
-local KEY_BLOCK = 64 -- keys of one chain of sums in the context, as groups.key_block
+local KEY_BLOCK = ways.list.outer.key_block -- keys of one chain of sums in the context
 
 -- Keys of a tile of scores: whole vectors of them, whose sums are about enough to wait for no FMA.
 local function tile_keys(plan)

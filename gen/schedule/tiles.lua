@@ -4,6 +4,7 @@
 local choices = require "base.choices"
 local expr = require "base.expr"
 local isas = require "isa.init"
+local ways = require "way.init"
 
 -- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them for its
 -- projections, and plan.attending for attention.
@@ -18,7 +19,7 @@ M.LONG = 256
 M.TOGETHER = 4
 
 -- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
-function M.keeps_sums(product) return product.multiply.tiled and product.chunks.count > 1 end
+function M.keeps_sums(product) return ways.of(product.multiply).buffered and product.chunks.count > 1 end
 
 -- Tiles of a set of rows of a product, the first one if none is named.
 function M.count(product, set)
@@ -32,12 +33,9 @@ function M.round_up(a, b) return M.ceil_div(a, b) * b end
 
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
--- Words of a row and of a column that a product takes at once, and so many rows and columns.
-function M.deep(product) return product.deep or 1 end
-
 -- Words of a product that n numbers of a sum take: all that one of operand B is multiplied with.
 function M.words(product, n)
-  local together = math.max(M.deep(product), product.group > 1 and M.in_step(product) or 1)
+  local together = math.max(ways.beside(product), product.group > 1 and M.in_step(product) or 1)
   return M.round_up(M.ceil_div(n, product.group), together)
 end
 
@@ -51,11 +49,11 @@ function M.rows_behind(product) return (product.pad or 1) - 1 end
 -- numbers from one row, and one K step, to the next; count = of all. Tile registers have blocks of as many words as a
 -- row of a tile has (block), of all rows each, so that a tile is one piece of memory.
 function M.lay(to, product, rows, words)
-  local deep = M.deep(product)
-  local height = M.round_up(rows, deep) + M.rows_behind(product)
+  local beside, block = ways.beside(product), ways.of(product).blocks(product)
+  local height = M.round_up(rows, beside) + M.rows_behind(product)
   to.words = M.padded(product, words)
-  to.row, to.step, to.count = to.words, deep, height * to.words
-  if product.tiled then to.block, to.row, to.step, to.rows = product.pad, product.pad, height, rows end
+  to.row, to.step, to.count = to.words, beside, height * to.words
+  if block then to.block, to.row, to.step, to.rows = block, block, height, rows end
 end
 
 -- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
@@ -139,20 +137,14 @@ end
 
 function M.one_chunk(n) return M.chunks(n, n, 1) end
 
--- K steps of a panel of two tiles that stay in the nearest cache, beside all else that a tile touches.
-local function near_steps(target, pad)
-  return math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
-end
-
 -- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
--- Rounded results are of one chunk, but for tile registers, whose sums stay apart.
+-- Rounded results are of one chunk, but where sums stay apart.
 function M.k_chunks(target, steps, rounded)
   local quant = target.product.quant
-  if rounded and not target.product.tiled then return M.one_chunk(steps) end
-  if target.product.coarse then return M.one_chunk(steps) end -- emit/coarse.lua has parts of its own
-  local pad = target.product.pad or 1
-  if target.product.tiled then return M.chunks(steps, target.cfg.k_block or near_steps(target, pad), pad) end
-  local multiple = pad > 1 and pad or M.round_up(target.k_unroll, M.deep(target.product))
+  local most, of = ways.of(target.product).chunk(target, steps)
+  if most then return M.chunks(steps, most, of) end
+  if rounded then return M.one_chunk(steps) end
+  local multiple = M.round_up(target.k_unroll, ways.beside(target.product))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
   if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
@@ -220,16 +212,6 @@ local function slots_of(target, vecs)
   return sum
 end
 
--- The time of a block of tile registers, as `cost` has it: products or loads of tiles, whichever are more, and the sums
--- on their way to vectors.
-local function tiled_cost(target, rows, vecs, steps)
-  local size, cpu, across = target.isa.tile, target.cpu, #vecs
-  local down, rates = M.ceil_div(rows, size), cpu.tiling
-  local step = math.max(down * across * rates.dot, (down + across) * rates.load)
-  local cycles = M.ceil_div(steps, size) * step + down * across * rates.store
-  return cycles * cpu.fmas + 20 + 2 * rows * across
-end
-
 -- Whether the lines of rows of so many words, one row behind the other, and one of a panel, are more than the sets of
 -- the nearest cache hold in which they lie.
 local function crowded(cpu, rows, words)
@@ -242,19 +224,19 @@ end
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
 function M.cost(target, rows, vecs, steps, a_order)
-  if target.product.tiled then return tiled_cost(target, rows, vecs, steps) end
-  local fma, isa, cpu, deep = slots_of(target, vecs), target.isa, target.cpu, M.deep(target.product)
-  if target.product.apart then fma = M.round_up(fma, target.product.apart) end
-  steps, rows = M.ceil_div(steps, deep), M.round_up(rows, deep)
-  local bytes = target.product.b.bytes * isa.lanes * #vecs * deep
+  local product, way = target.product, ways.of(target.product)
+  if way.cost then return way.cost(target, rows, vecs, steps) end
+  local isa, cpu, beside = target.isa, target.cpu, ways.beside(product)
+  local fma = slots_of(target, vecs)
+  if ways.spread(product) > 1 then fma = M.round_up(fma, ways.spread(product)) end
+  steps, rows = M.ceil_div(steps, beside), M.round_up(rows, beside)
+  local bytes = product.b.bytes * isa.lanes * #vecs * beside
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
-  local chains = target.product.coarse and 1 or M.chains(target, rows, #vecs, steps)
-  local latency = cpu.latency * cpu.fmas / chains
-  local product = target.product
-  local alone = product.integers and product.way == "outer" -- no instruction reads broadcasts by itself
-  local broadcasts = (alone or deep > 1) and rows / deep or rows * cpu.fmas / 2
-  local loads = #vecs * deep + broadcasts
-  if deep > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
+  local latency = cpu.latency * cpu.fmas / (way.chained and M.chains(target, rows, #vecs, steps) or 1)
+  local alone = product.integers and way.dups -- no instruction reads broadcasts by itself
+  local broadcasts = (alone or beside > 1) and rows / beside or rows * cpu.fmas / 2
+  local loads = #vecs * beside + broadcasts
+  if beside > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
   local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
@@ -360,7 +342,7 @@ end
 function M.columns(target, keys, sets, columns, steps, a_order, rounded)
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, target.product.apart), runs = {} }
+    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, ways.spread(target.product)), runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)

@@ -19,6 +19,7 @@ local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local turn_of = require "graph.turn"
 local turning = require "emit.turn"
+local ways = require "way.init"
 local words = require "base.words"
 
 local M = { phase = "attend", title = "attend", per = "heads" }
@@ -252,7 +253,7 @@ local function attend(K, group, a)
       head.pass(K, group, ptrs, { span = span })
       again.check(K, group, ptrs, span)
       if value_context then applied(value_context, ptrs.o, o) end
-      if ptrs.context and plan.product.deep then
+      if ptrs.context and ways.beside(plan.product) > 1 then
         rounding.blocks(K, group, ptrs.context, context_rows(plan, plan.attend))
       end
       if p.probs then

@@ -5,12 +5,13 @@ local graph = require "graph.init"
 local groups = require "schedule.groups"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
+local ways = require "way.init"
 
 local M = { phase = "context_rows", title = "context in rows" }
 
 function M.applies(plan, list)
   local output = graph.find(list, "output")
-  return plan.product.tiled and output and output.a.at == "lanes"
+  return ways.of(plan.product).rows_of_a and output and output.a.at == "lanes"
 end
 
 -- The list with this stage in front of the output.

@@ -3,6 +3,7 @@
 local expr = require "base.expr"
 local inputs = require "graph.inputs"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 
 local M = { phase = "narrow", title = "inputs in pairs" }
 
@@ -26,7 +27,7 @@ M.axes = inputs.axes
 
 function M.emit(K, place, _, part, i)
   local t, isa, input, product = K.t, K.plan.isa, part.input, K.plan.product
-  local deep, to = tiles.deep(product), part.input.to
+  local beside, to = ways.beside(product), part.input.to
   local first = i * part.size + part.at
   local params = { { "x", "in", place[input.name]:at(first * input.cols) },
                    { "pairs", "out", K.plan.memory:at(place, to.name):at(first * to.row) } }
@@ -47,10 +48,10 @@ function M.emit(K, place, _, part, i)
       end
     end
     local function together(i, count) -- rows whose words lie side by side
-      for n = 0, count - 1 do row(i * deep + n, i * (deep * to.row) + deep * n) end
+      for n = 0, count - 1 do row(i * beside + n, i * (beside * to.row) + beside * n) end
     end
-    K:each("row", part.size // deep, function(i) together(i, deep) end)
-    if part.size % deep > 0 then together(part.size // deep, part.size % deep) end
+    K:each("row", part.size // beside, function(i) together(i, beside) end)
+    if part.size % beside > 0 then together(part.size // beside, part.size % beside) end
   end)
 end
 

@@ -5,6 +5,7 @@ local fetch = require "schedule.fetch"
 local product_of = require "emit.product"
 local memory = require "schedule.memory"
 local tiles = require "schedule.tiles"
+local ways = require "way.init"
 local words = require "base.words"
 
 local M = { phase = "output", title = "output" }
@@ -47,7 +48,7 @@ end
 function M.plan(plan, stage)
   local sets, cost = {}, nil
   for i, group in ipairs(plan.groups) do
-    sets[i] = { rows = group.used, count = group.count, even = plan.product.deep }
+    sets[i] = { rows = group.used, count = group.count, even = ways.beside(plan.product) > 1 }
   end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
     "columns", plan.arrays.round)
@@ -122,7 +123,7 @@ local function record(K, stage, pieces, block, panel, next, bias)
     for i, piece in ipairs(pieces) do
       local group, in_rows = piece.group, stage.a.at == "rows"
       local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
-        or { row = tiles.deep(plan.product), step = group.width }
+        or { row = ways.beside(plan.product), step = group.width }
       -- `count` tiles from `number` of all on, of which the i-th is at(i): the number of its group and its first
       -- row there, and where it goes.
       local function tiles_of(run, number, count, at)
@@ -150,7 +151,7 @@ local function record(K, stage, pieces, block, panel, next, bias)
       end
       local function y_of(g, row) return p["y" .. i]:at(g * (group.used * d)):at(row * d) end
       local runs = product.runs[piece.kind]
-      if product.multiply.tiled and #runs == 1 and runs[1].count == 1 and not piece.asked then
+      if ways.of(product.multiply).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
         tiles_of(runs[1], before, piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
       else
         K:each("g", piece.count, function(g)

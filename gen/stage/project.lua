@@ -11,6 +11,7 @@ local score = require "score.init"
 local tiles = require "schedule.tiles"
 local turn_of = require "graph.turn"
 local turning = require "emit.turn"
+local ways = require "way.init"
 local words = require "base.words"
 
 local M = { phase = "keys_values", title = "keys and values", per = "heads" }
@@ -27,7 +28,8 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
-    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or plan.product.deep, twice = plan.product.tiled } },
+    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.beside(plan.product) > 1,
+        twice = ways.of(plan.product).twice } },
     graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows",
     stage.c.held or stage.c.pairs and not stage.c.in_place)
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end

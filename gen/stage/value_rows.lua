@@ -7,12 +7,13 @@ local project = require "stage.project"
 local score = require "score.init"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
+local ways = require "way.init"
 
 local M = { phase = "value_rows", title = "rows of V", per = "heads" }
 
 local function columns(plan, stage) return graph.in_block(plan, stage) * stage.cols end
 
-function M.applies(plan) return plan.attend_product.tiled end
+function M.applies(plan) return ways.of(plan.attend_product).rows_of_a end
 
 -- The list with this stage in front of attention.
 function M.rewrite(plan, list)

@@ -1,11 +1,13 @@
 -- Two words of two rows of A times two words of two columns of B: a sum is a block of 2 x 2 numbers. A vector of
 -- columns is two vectors of words then; acc[r] has blocks of the first two columns of each where r is even, of the
--- others where it is odd, and gemm.lua makes rows of them. A has the words of two rows side by side, whether rows or
+-- others where it is odd; `finish` makes rows of them. A has the words of two rows side by side, whether rows or
 -- steps follow each other.
+
+local M = { columns = "products of blocks have weights as columns" }
 
 local function nothing() end
 
-return function(t, tile)
+function M.steps(t, tile)
   local a, b, isa, does = tile.a, tile.b, t.isa, tile.product.does
   local held
   local function read(step)
@@ -25,3 +27,21 @@ return function(t, tile)
   end
   return { begin = nothing, read = read, multiply = multiply }
 end
+
+-- Sums of blocks as rows of vectors.
+function M.finish(t, tile, acc)
+  local words, rows = tile.product.integers, {}
+  local function half(op, r, c, w)
+    local low, high, name = acc[r - r % 2][c], acc[r - r % 2 + 1][c], ("r%d_c%d"):format(r, c - 1)
+    if words then low, high = t:op("as_f", w, "low_" .. name, low), t:op("as_f", w, "high_" .. name, high) end
+    local row = t:op(op, w, "row_" .. name, low, high, 2)
+    return words and t:op("as_i", w, "integers_" .. name, row) or row
+  end
+  for r = 0, tile.rows - 1 do
+    rows[r] = {}
+    for c, v in ipairs(tile.vecs) do rows[r][c] = half(r % 2 == 0 and "trn_lo" or "trn_hi", r, c, v.w) end
+  end
+  return rows
+end
+
+return M

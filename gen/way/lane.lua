@@ -5,10 +5,14 @@
 
 local outer = require "way.outer"
 
+local M = { by_lane = true, columns = "products by halves of words have weights as columns" }
+
 local function nothing() end
 
-return function(t, tile, block)
-  local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer(t, tile, block)
+function M.together(t, tile) return tile.a.step == 1 and tile.a.row ~= 1 and t.isa.lanes or 1 end
+
+function M.steps(t, tile, block)
+  local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer.steps(t, tile, block)
   local apart = tile.product.apart
   local held -- vectors of A
   local function read(r, step, left)
@@ -49,3 +53,5 @@ return function(t, tile, block)
   end
   return rest
 end
+
+return M

@@ -2,9 +2,11 @@
 
 local choices = require "base.choices"
 
+local M = { dups = true }
+
 local function nothing() end
 
-return function(t, tile, block)
+function M.steps(t, tile, block)
   local isa, a = t.isa, tile.a
   local full, first = isa.full, tile.vecs[1].w
   local function multiply(r, step, b, acc)
@@ -29,3 +31,5 @@ return function(t, tile, block)
   end
   return { begin = nothing, multiply = multiply }
 end
+
+return M

@@ -1,4 +1,4 @@
--- Tiles of products whose sums are pairs of the operands' type: in words, as operands are, the sum of the even numbers
+-- Sums that are pairs of the operands' type: in words, as operands are, the sum of the even numbers
 -- of a row and a column in the low half, that of the odd ones in the high half. The fewer numbers a sum is of, the
 -- fewer digits it loses, so sums are made in three levels:
 --
@@ -10,20 +10,21 @@
 -- overflows, or NaN or Inf were met, the tile is made again with sums in float32, which replace what was not finite.
 
 local choices = require "base.choices"
-local epilogue = require "emit.epilogue"
-local gemm = require "emit.gemm"
-local tiles = require "schedule.tiles"
+local outer = require "way.outer"
 
-local M = {}
+local M = { chained = false, fetched = "none", dups = outer.dups, own_sums = true }
 
 local BLOCK, SPAN = 8, 32
 
 -- Where a tile has no accumulators, but sums in memory.
 local in_memory = setmetatable({}, { __index = function() return {} end })
 
+-- All K steps are one chunk: `alone` has parts of its own.
+function M.chunk(_, steps) return steps, 1 end
+
 -- build(at) for each sum of a tile; at as steps of an epilogue have it.
 local function each_sum(tile, build)
-  epilogue.run(tile, in_memory, { { apply = function(_, at) build(at) end } })
+  tile.code.run(tile, in_memory, { { apply = function(_, at) build(at) end } })
 end
 
 -- Where the vector of a sum is in a buffer that has so many vectors for each.
@@ -49,11 +50,11 @@ end
 
 -- Sums of `steps` words from `from` on, at most a block; added to those in memory, if there are any.
 local function block(K, tile, words, from, steps, add)
-  local t, product = K.t, K.plan.product
+  local t, product = K.t, setmetatable({ way = tile.product.inner }, { __index = tile.product })
   t:block(function()
     local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = steps,
                     a = moved(tile.a, from), b = moved(tile.b, from) }
-    epilogue.run(inner, gemm.tile(t, inner), { { apply = function(value, at)
+    tile.code.run(inner, tile.code.sums(t, inner), { { apply = function(value, at)
       local p, w = word_slot(t, tile, words, at), at.v.w
       if add then value = t:op("add_halves", w, "sum_" .. at.name, t:op("load", w, "old_" .. at.name, p), value) end
       t:op("store", w, nil, p, value)
@@ -106,7 +107,7 @@ end
 
 -- The sum of both halves, from p.totals: in lanes that follow each other, or in those of vectors that do.
 local function both(t, tile, p, at)
-  local half, apart, op = {}, tile.b.product.apart, "add_pairs"
+  local half, apart, op = {}, tile.product.apart, "add_pairs"
   for i = 0, 1 do
     local place, part = at, i
     if apart then
@@ -135,19 +136,19 @@ local function ends(t, tile, p, target, first)
       return t:op("add", at.v.w, "biased_" .. at.name, value, start(at.r, at.c, at.v.w, "bias_" .. at.name))
     end }
   end
-  list[#list + 1] = epilogue.store_as(t, target)
+  list[#list + 1] = tile.code.store(t, target)
   return list
 end
 
 -- Makes a tile again with sums in float32, where others are not finite.
 local function again(K, tile, p, target)
-  local t, apart = K.t, K.plan.product.apart
+  local t, apart = K.t, tile.product.apart
   local product = setmetatable({ op = "dot_halves", way = "outer", apart = false, starts = false },
-                               { __index = K.plan.product })
+                               { __index = tile.product })
   local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
                   a = { p = p.a, row = tile.a.row, step = tile.a.step },
                   b = { p = p.b, step = tile.b.step, value = apart and words_of(t) } }
-  epilogue.run(inner, gemm.tile(t, inner), ends(t, tile, p, target, { apply = function(value, at)
+  tile.code.run(inner, tile.code.sums(t, inner), ends(t, tile, p, target, { apply = function(value, at)
     local w, own = at.v.w, both(t, tile, p, at)
     local none = t:op("mul", w, "none_" .. at.name, own, t:op("zero", w, "zero_" .. at.name)) -- NaN if it is not finite
     local finite = t:op("lt", w, "finite_" .. at.name, none, t:op("set", w, "one_" .. at.name, 1.0))
@@ -179,14 +180,15 @@ end
 -- The vectors of a tile's sums: all that lie together in operand B, be columns in them or not.
 local function vectors_of(tile, apart)
   local vecs = {}
-  for c = 1, tiles.round_up(#tile.vecs, apart or 1) do vecs[c] = tile.vecs[c] or tile.vecs[1] end
+  for c = 1, math.ceil(#tile.vecs / (apart or 1)) * (apart or 1) do vecs[c] = tile.vecs[c] or tile.vecs[1] end
   return vecs
 end
 
--- One tile, as product.lua has it; target_of(K, tile, c) is that of its end.
-function M.tile(K, tile, target_of)
-  local t, vecs = K.t, vectors_of(tile, K.plan.product.apart)
-  tile.across = #vecs
+-- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue;
+-- store, its last step; target(K, tile, c), where the tile goes.
+function M.alone(K, tile, code)
+  local t, vecs = K.t, vectors_of(tile, tile.b.product.apart)
+  tile.across, tile.code, tile.product = #vecs, code, tile.b.product
   local size = tile.rows * #vecs * K.plan.isa.lanes
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if tile.bias then table.insert(params, 3, { "bias", "in", tile.bias }) end
@@ -198,13 +200,13 @@ function M.tile(K, tile, target_of)
     p.totals = t:buffer("totals", 2 * size)
     sums(K, own, t:buffer("words", size), p.totals)
     local test, found = finite(t, tile, p)
-    epilogue.run(tile, in_memory, ends(t, tile, p, target_of(K, tile, p.c), test))
+    code.run(tile, in_memory, ends(t, tile, p, code.target(K, tile, p.c), test))
     t:unless(found(), function()
       local more = { { "a", "in", p.a }, { "b", "in", p.b }, { "c", "out", p.c } }
       if p.bias then table.insert(more, 3, { "bias", "in", p.bias }) end
       table.insert(more, 3, { "totals", "in", p.totals })
       K:part(name .. "_again", text .. ", with sums in float32 where others are not finite.", more,
-        function(q) again(K, tile, q, target_of(K, tile, q.c)) end, "cold")
+        function(q) again(K, tile, q, code.target(K, tile, q.c)) end, "cold")
     end)
   end)
 end

@@ -1,20 +1,54 @@
--- Blocks of a matrix product in tile registers: two by two tiles of sums at most, K steps of as many words as a row of
--- a tile has. Operand A lies in rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors; what is
+-- Tile registers: two by two tiles of sums at most, K steps of as many words as a row of a tile has. Operand A lies in
+-- rows of words, or in blocks of them (schedule/tiles.lua), B in rows of vectors; what is
 -- behind the last K step is zeros in both, and rows of A that nobody asks for may be anything. The sums are left in a
 -- small buffer, whose vectors an epilogue reads.
 --
 -- Tile registers and vectors work at the same time, as far as a core sees both ahead: so the products of one block may
--- be recorded beside the epilogue of the one before, a tile here and a few rows there.
+-- be recorded beside the epilogue of the one before, a tile here and a few rows there (`buffered`):
+--
+--   size(isa, rows, vecs)                numbers of the buffer of a block's sums
+--   products(t, tile, sums, among)       records the products of a block; its sums go to that buffer
+--   sums(t, tile, sums)                  the sums in it, as an epilogue takes them
+--   beside(t, tile, sums, rows)          the products of a block as work beside the epilogue of another one
 
 local choices = require "base.choices"
 local expr = require "base.expr"
-local tiles = require "schedule.tiles"
 
-local M = {}
+-- Products round their operands anyway, and store their sums after each block of keys.
+local M = { whole = true, rows_of_a = true, key_block = 256, twice = true, chained = false, fetched = "shares",
+            words = true, buffered = {} }
+
+function M.blocks(product) return product.pad end
+
+-- A K step of tiles in the context takes the weights of two tiles of keys.
+function M.key_rows(isa) return 2 * isa.tile end
+
+function M.facts(cpu) return cpu.tiling end
+
+function M.op(product) return product.tiled end
+
+function M.enter(t) t:op("tiles_on", t.isa.full) end
+function M.leave(t) t:op("tiles_off", t.isa.full) end
+
+-- K steps of a panel of two tiles that stay in the nearest cache, beside all else that a tile touches.
+function M.chunk(target)
+  local pad = target.product.pad
+  local near = math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
+  return target.cfg.k_block or near, pad
+end
+
+-- Products or loads of tiles, whichever are more, and the sums on their way to vectors.
+function M.cost(target, rows, vecs, steps)
+  local size, cpu, across = target.isa.tile, target.cpu, #vecs
+  local down, rates = expr.ceil_div(rows, size), cpu.tiling
+  local step = math.max(down * across * rates.dot, (down + across) * rates.load)
+  local cycles = expr.ceil_div(steps, size) * step + down * across * rates.store
+  return cycles * cpu.fmas + 20 + 2 * rows * across
+end
 
 -- K steps of tiles: a literal number, or one that a run decides.
 local function steps_of(tile, size)
-  return tile.blocks and expr.share(tile.blocks * tile.unroll, size) or tiles.ceil_div(tile.steps, size)
+  return tile.blocks and expr.share(tile.blocks * tile.unroll, size) or expr.ceil_div(tile.steps, size)
 end
 
 -- Ops of the tiles of a block, C<i><j> += A<i> B<j>.
@@ -24,7 +58,7 @@ local function ops(t, tile)
   local load_a = a.passing and "tile_stream" or "tile_load"
   local function sum(i, j) return ("C%d%d"):format(i, j) end
   return {
-    down = tiles.ceil_div(tile.rows, size), across = #tile.vecs, count = steps_of(tile, size),
+    down = expr.ceil_div(tile.rows, size), across = #tile.vecs, count = steps_of(tile, size),
     zero = function(i, j) t:op("tile_zero", full, nil, sum(i, j)) end,
     load_sum = function(sums, i, j)
       t:op("tile_load", full, nil, sum(i, j), sums:at(i * (size * width) + j * size), width)
@@ -42,8 +76,7 @@ local function ops(t, tile)
   }
 end
 
--- Numbers of the buffer of a block's sums.
-function M.size(isa, rows, vecs) return tiles.round_up(rows, isa.tile) * #vecs * isa.tile end
+function M.buffered.size(isa, rows, vecs) return expr.ceil_div(rows, isa.tile) * isa.tile * #vecs * isa.tile end
 
 -- build(s) for `count` K steps from number `from` on: a loop, or straight if there is one.
 local function repeated(t, from, count, build)
@@ -51,10 +84,10 @@ local function repeated(t, from, count, build)
   for s = from, from + count - 1 do build(s) end
 end
 
--- Records the products of a block; its sums go to the buffer `sums`. tile: as gemm.tile has it; continues: they are
+-- tile: as gemm.tile has it; continues: they are
 -- added to those that are there. among: { rows, record }, work on so many rows that record(base, rows) does from row
 -- `base` on, a few beside each K step.
-function M.products(t, tile, sums, among)
+function M.buffered.products(t, tile, sums, among)
   choices.add(t.why, "tiles")
   local of = ops(t, tile)
   local function each(visit, ...)
@@ -71,7 +104,7 @@ function M.products(t, tile, sums, among)
   t:note(("%d rows and %d columns of sums, %d K steps at a time"):format(tile.rows, of.across * t.isa.tile, t.isa.tile))
   each(tile.continues and of.load_sum or function(_, i, j) of.zero(i, j) end, sums)
   if among then
-    local some = 2 * tiles.ceil_div(among.rows, 2 * of.count) -- pairs of rows stay together
+    local some = 2 * expr.ceil_div(among.rows, 2 * of.count) -- pairs of rows stay together
     local full = among.rows // some
     local function record(from, rows) t:block(function() among.record(from, rows) end) end
     repeated(t, 0, full, function(s)
@@ -89,7 +122,7 @@ function M.products(t, tile, sums, among)
 end
 
 -- The sums of a block in a buffer: acc[r][c], vectors that are read as they are asked for.
-function M.sums(t, tile, sums)
+function M.buffered.sums(t, tile, sums)
   local size, does, acc = t.isa.tile, tile.product.does, {}
   for r = 0, tile.rows - 1 do
     acc[r] = setmetatable({}, { __index = function(row, c)
@@ -106,7 +139,7 @@ end
 -- The products of a block as work beside the epilogue of another one of `rows` rows, column by column of vectors:
 -- row(r, c) records what comes before row r of column c, done(c) what follows the column. The sums take the place of
 -- those that the epilogue has read.
-function M.beside(t, tile, sums, rows)
+function M.buffered.beside(t, tile, sums, rows)
   choices.add(t.why, "beside")
   local of = ops(t, tile)
   local parts = of.down * of.count
@@ -184,9 +217,33 @@ end
 
 function M.tile(t, tile)
   if tile.filter then return by_vectors(t, tile) end
-  local sums = t:buffer("sums", M.size(t.isa, tile.rows, tile.vecs))
-  M.products(t, tile, sums)
-  return M.sums(t, tile, sums)
+  local sums = t:buffer("sums", M.buffered.size(t.isa, tile.rows, tile.vecs))
+  M.buffered.products(t, tile, sums)
+  return M.buffered.sums(t, tile, sums)
+end
+
+-- The flops of a round of emit/peak.lua: two by two tiles of sums, whose operands are loaded while they are multiplied.
+function M.peak(t, product, own)
+  local size, w, at = t.isa.tile, t.isa.full, own.at
+  local sums = { "C00", "C01", "C10", "C11" }
+  local function sum(op, base)
+    for i, tile in ipairs(sums) do t:op(op, w, nil, tile, at(base, (i - 1) * size * size), size) end
+  end
+  own.define(function()
+    M.enter(t)
+    sum("tile_load", "data")
+    own.rounds(function(odd)
+      for _ = 1, own.steps do
+        for i, tile in ipairs { "A0", "A1", "B0", "B1" } do
+          t:op("tile_load", w, nil, tile, at("data", (2 * odd + (i - 1)) * (size * size // 2)), size)
+        end
+        for _, tile in ipairs(sums) do t:op(product.tiled, w, nil, tile, "A" .. tile:sub(2, 2), "B" .. tile:sub(3)) end
+      end
+    end)
+    sum("tile_store", "out")
+    M.leave(t)
+  end)
+  return 2 * own.steps * #sums * size * size * size * product.group
 end
 
 return M
