@@ -137,6 +137,13 @@ def test_ways_are_asked():
     assert {path.stem for path in GEN.glob("way/*.lua")} == {name for pair in listed for name in pair} | {"init"}
 
 
+def test_decode_steps_are_a_stage():
+    """What decode steps are, their files know alone: nothing else asks whether a plan has them."""
+    others = [path for path in GEN.rglob("*.lua") if path.stem != "decode"]
+    asks = r"\b(?:plan|attend|stage)\.step\b|\bkind [=~]= \"(?:attend|decode)\""
+    assert not hits(asks, others) and hits(asks, GEN.glob("*/decode.lua"))
+
+
 def test_plans_and_configs_are_values():
     """Their makers alone write into them; tests/unit_frozen.lua sees that recording does not."""
     written = r"(?m)^\s*(?:plan|cfg)(?:\.\w+)+(?:, [\w.]+)* = "

@@ -54,9 +54,8 @@ function M.row_count(plan) return tiles.round_up(plan.cfg.seq_kv, plan.isa.lanes
 -- Whether heads have biases of their own.
 function M.by_head(plan) return mask.steps(plan.cfg).h > 0 end
 
--- Numbers that the biases take: of the widest group, or of one query of the heads that share keys, in a step.
+-- Numbers that the biases of the widest group take.
 function M.count(plan)
-  if plan.attend.step then return (M.by_head(plan) and plan.attend.share or 1) * M.row_count(plan) end
   local product = plan.attend_product
   local words = tiles.ceil_div(plan.kv_rows, product.group)
   local rows = product.group * tiles.padded(product, words) -- also of the last word of keys, and as far as tiles reach
@@ -70,15 +69,6 @@ function M.range(plan, group, span)
   local range = { from = span.begin * rows, stop = expr.max(span.finish, span.begin + 1) * rows }
   if expr.is_const(range.stop) then range.stop = math.min(range.stop, plan.cfg.seq_kv) end
   return not (range.from == 0 and range.stop == plan.cfg.seq_kv) and range or nil
-end
-
--- The same of a query in a step, which sees the keys first to stop - 1: those of tiles, the last of which may begin
--- before `first`.
-function M.step_range(plan, first, stop)
-  if not plan.scores.bounded then return nil end
-  local rows, all = plan.attend.step.keys, plan.cfg.seq_kv
-  return { from = expr.min(first, all - rows),
-           stop = expr.min(first + expr.ceil_div(stop - first, rows) * rows, all) }
 end
 
 -- from: the mask of a head and of the first query of the group; range: of the keys that the group reads, or nil.

@@ -19,6 +19,9 @@
 -- and the scale of both; behind, an integer of a place: c has so many rows before those of this product; fill: it is
 -- no part of a run; of keys also turn, what is done to their rows (graph/turn.lua), which attention has for its
 -- queries. Keys and values have h_kv heads, each of which h / h_kv heads of queries share.
+--
+-- Attention also: touches, whether its tiles may touch rows behind the last key; of_group(plan, group, stage), which
+-- fills in the tiles of a group of queries and returns their cost, where schedule/groups.lua does not.
 
 local kinds = require "options.kinds"
 local options = require "options.init"
@@ -190,7 +193,7 @@ function M.of(cfg, scores)
   local attend = {
     name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
     share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, late = late,
-    scale = not late and scale or nil, test_scores = false, instead = {}, turn = keys.turn,
+    scale = not late and scale or nil, test_scores = false, instead = {}, turn = keys.turn, touches = true,
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {

@@ -11,11 +11,10 @@
 --   error     error, error_scores, unit
 --
 -- The lanes of a vector are queries in transpose and attend, columns in keys_values and output; in attend of few
--- queries and a long cache they are keys, and columns of V (schedule/step.lua).
+-- queries and a long cache they are keys, and columns of V (schedule/decode.lua).
 
 local arrange = require "plan.arrange"
 local blocks = require "rewrite.blocks"
-local choices = require "base.choices"
 local cpu = require "machine.cpu"
 local fetch = require "schedule.fetch"
 local graph = require "graph.init"
@@ -193,7 +192,7 @@ local function add_stages(plan, list)
   for _, stage in ipairs(plan.stages) do plan.stage[stage.name] = stage end
   plan.attend = plan.stage.attend
   plan.fetch = fetch.choose(plan)
-  if not plan.attend.step then choices.add(plan.why, "attend_lanes") end
+  kinds.ask("tell", nil, plan, plan.attend)
   arrange.tell(plan)
   add(plan, groups.finish(plan))
   local output = plan.stage.output

@@ -11,10 +11,10 @@
 -- Keys that are turned become pairs behind that, in place; and so do copies of what is an input or in a cache.
 
 local choices = require "base.choices"
+local decode = require "schedule.decode"
 local graph = require "graph.init"
 local inputs = require "graph.inputs"
 local isas = require "isa.init"
-local step = require "schedule.step"
 local tiles = require "schedule.tiles"
 
 local M = {}
@@ -23,7 +23,7 @@ local function attend_of(list) return graph.find(list, "attend") end
 
 -- Whether few queries read a cache, as rows and one number at a time.
 local function few_queries(plan, list)
-  return attend_of(list).keys.at == "cache" and step.few_queries(plan)
+  return attend_of(list).keys.at == "cache" and decode.few_queries(plan)
 end
 
 -- What stands against it, of a plan and the list of the formula: for the products of projections, and for those of

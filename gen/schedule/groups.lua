@@ -2,7 +2,6 @@
 -- context and of products that are applied to it.
 
 local choices = require "base.choices"
-local step = require "schedule.step"
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
 
@@ -17,10 +16,6 @@ local ONE_TILE, SHARED = 8, 4
 -- The tiles of scores and context of one group, and their cost for a head.
 local function plan_attention(plan, group, attend)
   local cfg, target = plan.cfg, plan.attending
-  if attend.step then
-    group.key_rows = 1
-    return step.plan(plan, attend)
-  end
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
   local depth = tiles.words(target.product, attend.depth)
   -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
@@ -55,7 +50,7 @@ local function plan_group(plan, group, list, hb)
   local cfg, cost = plan.cfg, 0
   group.products = {}
   for _, stage in ipairs(list) do
-    if stage.kind == "attend" then cost = plan_attention(plan, group, stage) * hb end
+    if stage.name == "attend" then cost = (stage.of_group or plan_attention)(plan, group, stage) * hb end
   end
   for _, stage in ipairs(list) do
     if stage.kind == "apply" then

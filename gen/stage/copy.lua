@@ -21,7 +21,7 @@ function M.rewrite(plan, list)
   local attend, before = graph.find(list, "attend"), {}
   for _, name in ipairs { "keys", "values" } do
     local input, cached = attend[name], attend[name].at == "cache"
-    local touched = not attend.step and (input.grows or input.type or plan.scores.masked and spilling)
+    local touched = attend.touches and (input.grows or input.type or plan.scores.masked and spilling)
     local turn = name == "keys" and not cached and attend.turn or nil
     local in_pairs = plan.attend_product.group > 1 and not input.pairs
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.

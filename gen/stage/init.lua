@@ -2,6 +2,7 @@
 --
 --   plan(plan, stage)          fills in the tiles; returns their cost
 --   stays_near(plan, width, bytes)   whether several heads may be projected together, if it minds
+--   tell(plan, stage)          adds its reasons to those of the plan
 --   sections(plan, stage, add) what memory it needs (schedule/memory.lua)
 --   fills(pack, stage)         how its weights are packed (plan/pack.lua)
 --   phase, title, per          where it is in the order: phase of tasks, title in the text, per = "heads" if it is

@@ -112,7 +112,7 @@ end
 -- before it, and bounds. Straight code goes through all tiles of keys.
 local function clear_behind(K, stage, p)
   local plan, stop = K.plan, p.bounds.stop or stage.rows
-  if plan.attend.step then return end -- which read no such row
+  if not plan.attend.touches then return end
   if not K.full then return clear_rows(K, p.out, stop, expr.min(highest_tile(plan), plan.kv_rows - stop - p.past)) end
   for i = stage.rows, plan.kv_rows - 1 do
     K.t:when(p.past, plan.kv_rows - i, function() M.clear_row(K, p.out, i) end)

@@ -1,5 +1,5 @@
 -- The heads that share keys and values, for one query: scores, softmax and context, where a plan has steps
--- (schedule/step.lua).
+-- (schedule/decode.lua).
 --
 -- All keys that the query sees, `first` to stop - 1, have a weight in memory, and the maximum is that of all of them
 -- before the first weight is made. So nothing is done again, and no other key or value is read by a sum.
@@ -14,12 +14,21 @@ local probs = require "emit.probs"
 local product_of = require "emit.product"
 local score = require "score.init"
 local softmax = require "emit.softmax"
-local step_of = require "schedule.step"
+local step_of = require "schedule.decode"
 local transpose = require "emit.transpose"
 local types = require "machine.types"
 local widening = require "emit.widening"
 
 local M = {}
+
+-- The keys that a query reads, which sees those from first to stop - 1: tiles of keys, the last of which may begin
+-- before `first`; nil for all.
+function M.range(plan, first, stop)
+  if not plan.scores.bounded then return nil end
+  local rows, all = plan.attend.step.keys, plan.cfg.seq_kv
+  return { from = expr.min(first, all - rows),
+           stop = expr.min(first + expr.ceil_div(stop - first, rows) * rows, all) }
+end
 
 -- In pairs, so that no chain is long.
 local function joined(t, op, list, name)

@@ -1,6 +1,6 @@
 -- Decode steps: few queries that read all of a long cache. With queries in the lanes most lanes would be idle; so they
 -- are keys in scores and softmax, and columns of V in the context, and rows of both are read as vectors, where the
--- cache has them. The code is emit/step.lua's.
+-- cache has them. The code is emit/decode.lua's.
 
 local choices = require "base.choices"
 local tiles = require "schedule.tiles"
@@ -82,11 +82,12 @@ function M.choose(plan, attend)
   return step
 end
 
--- Fills in the tiles of the context: rows are the heads that share keys and values. Returns the cost of all that is
--- done for the queries of a head.
-function M.plan(plan, attend)
+-- Fills in the tiles of the context of a group, whose rows are the heads that share keys and values. Returns the cost
+-- of all that is done for the queries of a head.
+function M.plan(plan, group, attend)
   local cfg, step, lanes = plan.cfg, attend.step, plan.isa.lanes
   local cost
+  group.key_rows = 1
   step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
     { { rows = attend.share, count = 1 } }, attend.breadth, step.block, "rows")
   step.seen_row = attend.values.type and tiles.round_up(attend.breadth, lanes) or attend.values.row

@@ -1,0 +1,223 @@
+-- What attention with lanes over queries (attend.lua) and decode steps (decode.lua) have in common.
+--
+--   M.record(K, place, stage, how)   the function of a group and a block of heads: how = { group, i, the number of the
+--                                    group among those of its kind, in_lanes, whether queries become lanes, and build }
+--   how.build(own)                   records what it does; own has K, group, p, the parameters, q, the queries in
+--                                    lanes, rows, as query_rows has them, seen, what the first query sees, and the
+--                                    functions of Own
+--   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
+
+local apply = require "stage.apply"
+local context_of = require "emit.context"
+local graph = require "graph.init"
+local groups = require "schedule.groups"
+local project = require "stage.project"
+local score = require "score.init"
+local tiles = require "schedule.tiles"
+local transpose = require "emit.transpose"
+local turn_of = require "graph.turn"
+local turning = require "emit.turn"
+local words = require "base.words"
+
+local M = {}
+local Own = {}
+Own.__index = Own
+
+-- The queries of all heads, where they are rows that attention has to put into lanes: tensor, width of a head there
+-- and its height in lanes, and the scale, where no weights have it; paired: they are words, as products read them. Or
+-- nil.
+function M.query_rows(plan)
+  local projected, given = plan.stage.queries, plan.attend.queries
+  if projected and projected.c.pairs then
+    local words = projected.c.head
+    return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_product, words), paired = true }
+  end
+  if projected then return { tensor = projected.c, width = projected.cols, height = projected.cols } end
+  return given and { tensor = given, width = given.width, height = given.width, scale = plan.attend.scale }
+end
+
+-- build(columns, at, lane) for the matrices that a block of heads has in a tensor; heads that lie side by side are one.
+-- at: where it is there; lane: the first of its rows where these are lanes, of which a head has `height`.
+function M.each_matrix(K, tensor, width, height, build)
+  local hb = K.plan.hb
+  if tensor.head == height and width == height then return build(hb * width, 0, 0) end
+  K:each("head", hb, function(i) build(width, i * tensor.head, i * height) end)
+end
+
+-- Rows that a head has of the context, where these are lanes.
+function M.context_rows(plan, stage)
+  return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
+end
+
+-- ---- inside the function of a group ----
+
+-- The place of a section of the task.
+function Own:scratch(name) return self.K.plan.memory:from(self.p.scratch, name) end
+
+-- Where the keys and values of head kv begin.
+function Own:of_keys(kv)
+  local plan = self.K.plan
+  return self.p.keys:at(kv * plan.attend.keys.head), self.p.values:at(kv * context_of.operand(plan).head)
+end
+
+-- The scales of their rows, if they have such.
+function Own:scales_of(name, kv) return self.p[name] and self.p[name]:at(kv * self.K.plan.cfg.seq_kv) end
+
+-- A number of each head that is packed, from head i on.
+function Own:packed_from(i)
+  return function(name) return self.K.plan.memory:from(self.p.packed, name):at(i) end
+end
+
+-- The norm and rope of the queries of head i.
+function Own:turn_queries(i, q_head)
+  local K, p, turn, cfg = self.K, self.p, self.K.plan.attend.turn, self.K.plan.cfg
+  if not turn then return end
+  local factors = turn.norm and self:scratch "norms"
+  if turn.norm and not turn.all then turning.query_factors(K, self.group, turn, cfg.dk, q_head, factors) end
+  turning.queries(K, self.group, turn, q_head, { cosines = p.cosines, sines = p.sines, place = self.seen.place,
+    gains = p.gains and p.gains:at(turn.q_heads and i * cfg.dk or 0), factors = factors })
+end
+
+-- The queries of all heads in lanes: rows that are transposed, or their product.
+local function queries_in_lanes(own, in_lanes)
+  local K, group, rows, query, q = own.K, own.group, own.rows, own.K.plan.stage.query, nil
+  if rows and in_lanes then
+    q = own:scratch "q"
+    M.each_matrix(K, rows.tensor, rows.width, rows.height, function(columns, at, lane)
+      transpose.panel(K, "queries_lanes", group,
+        { p = own.p.queries:at(at), row = rows.tensor.row, columns = columns, scale = rows.scale },
+        q:at(lane * group.width))
+      context_of.clear(K, group, q:at((lane + rows.width) * group.width), rows.height - rows.width)
+    end)
+  elseif query then
+    q = own:scratch "q"
+    apply.record(K, query, { group = group, packed = own.p.packed, head = 0, b = own.p.xt, c = q })
+  end
+  return q
+end
+
+-- ---- the function ----
+
+-- What the function of a group is given.
+local function arguments(K, place, stage, group, i)
+  local plan, cfg, memory = K.plan, K.plan.cfg, K.plan.memory
+  local q0, queries, context = i * group.used + group.q0, M.query_rows(plan), stage.context
+  local function from_q0(tensor) return memory:tensor(place, tensor):at(q0 * tensor.row) end
+  local function of_keys(name) -- what is [h][seq][seq_kv]
+    return place[name] and place[name]:at(place.hb * (plan.hb * cfg.seq * cfg.seq_kv) + q0 * cfg.seq_kv)
+  end
+  local in_lanes = context.at == "lanes"
+  return {
+    xt = plan.stage.transpose and memory:of_group(place, "xt", group, i),
+    packed = memory.head.total > 0 and memory:base(place, "head"), queries = queries and from_q0(queries.tensor),
+    keys = project.operands(K, place, stage.keys), values = project.operands(K, place, context_of.operand(plan)),
+    k_scales = stage.keys.scales and memory:at(place, stage.keys.scales),
+    v_scales = stage.values.scales and memory:at(place, stage.values.scales),
+    scratch = memory:base(place, "task"),
+    o = in_lanes and memory:of_group(place, "context", group, i):at(
+      place.hb * (plan.hb * M.context_rows(plan, stage) * group.width)),
+    y = not in_lanes and from_q0(context):at(context.at == "rows" and place.hb * (plan.hb * context.head) or 0),
+    probs = of_keys("probs"), scores = of_keys("scores"),
+    q0 = q0, reads = score.of_block(plan.scores, place, place.hb * plan.hb, q0),
+    tables = turning.query_params(K, place, stage.turn),
+  }
+end
+
+-- The same as parameters.
+local function params_of(plan, a)
+  local params = {}
+  local function add(name, kind) params[#params + 1] = a[name] and { name, kind, a[name] } or nil end
+  for _, name in ipairs { "xt", "packed", "keys", "values" } do add(name, "in") end
+  add("scratch", "out")
+  for _, name in ipairs { "k_scales", "v_scales" } do add(name, "in") end
+  add("o", "out")
+  add("queries", "in")
+  add("y", "out")
+  for _, name in ipairs(graph.sheets(plan.cfg)) do add(name, "out") end
+  for _, table in ipairs(a.tables) do params[#params + 1] = table end
+  add("q0", "int")
+  score.add_params(plan.scores, params, a.reads)
+  return params
+end
+
+function M.record(K, place, stage, how)
+  local plan, cfg, group = K.plan, K.plan.cfg, how.group
+  local params = params_of(plan, arguments(K, place, stage, group, how.i))
+  K:part("attend_" .. group.name, ("Attention of %d queries, %d head%s."):format(
+    group.used, plan.hb, plan.hb > 1 and "s" or ""), params, function(p)
+    local own = setmetatable({ K = K, group = group, p = p, rows = M.query_rows(plan) }, Own)
+    own.q = queries_in_lanes(own, how.in_lanes)
+    -- Lane i of the group sees the keys first[i] .. last[i].
+    local reads, turn = { cfg = cfg }, plan.attend.turn
+    for _, read in ipairs(plan.scores.reads) do reads[read.name] = p[read.name] end
+    own.seen = score.of_query(reads, group.count == 1 and group.q0 or p.q0)
+    if turn and turn.norm and turn.all then
+      turning.query_factors(K, group, turn, plan.hb * cfg.dk, own.q, own:scratch "norms")
+    end
+    how.build(own)
+  end)
+end
+
+-- ---- the plan ----
+
+function M.axes(plan)
+  return { { var = "g", items = plan.groups, total = plan.group_count, grain = plan.groups_per_task,
+             queries = groups.queries } }
+end
+
+-- Adds a section of a task with so many rows of the widest group.
+function M.add_rows(plan, add, name, doc, rows, type)
+  add("task", { name = name, doc = doc, count = rows * plan.widest, type = type })
+end
+
+-- Queries in lanes, where they become such.
+function M.query_sections(plan, add)
+  local rows, query, product = M.query_rows(plan), plan.stage.query, plan.attend_product
+  local asked = (product.group == 1 or rows and rows.paired) and product.held or nil -- not before they are pairs
+  if not (rows or query) then return end
+  M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or query.cols),
+    plan.stage.key_query and plan.product.held or asked)
+end
+
+-- What rows of scores have of a number for each head.
+function M.packed_sections(plan, add)
+  for _, value in ipairs(plan.scores.packed) do
+    add("head", { name = value.name, doc = value.doc, count = plan.hb })
+  end
+end
+
+-- Factors and tables of the queries.
+function M.turn_sections(plan, stage, add)
+  if not stage.turn then return end
+  if stage.turn.norm then M.add_rows(plan, add, "norms", "factors and means of queries", 2) end
+  turn_of.query_sections(plan, stage.turn, add)
+end
+
+function M.fills(pack, stage)
+  if stage.turn then turn_of.query_fills(pack, stage.turn) end
+  local hb = pack.plan.hb
+  for _, value in ipairs(pack.plan.scores.packed) do
+    local matrix = { text = value.matrix, a = value.matrix, along = "column", width = 1, heads = pack.plan.cfg.h }
+    pack:add_heads(matrix, { to = pack:at(value.name), steps = 1, used = hb, width = hb, scale = value.scale,
+                             terms = { pack.term(matrix, 0) }, rounds = {} })
+  end
+end
+
+-- With all that is applied to its queries.
+function M.cycles(plan, stage)
+  local macs = stage:macs()
+  for _, other in ipairs(plan.stages) do
+    if other.kind == "apply" then macs = macs + other:macs() end
+  end
+  return 2.0 * macs / plan.per_cycle
+end
+
+-- A kind of groups, in words.
+function M.queries_text(plan, group)
+  local first = plan.stage.query or plan.stage.key_query
+  local width = group.width == group.used and group.used or group.used .. " of " .. group.width
+  return ("%d x %s queries%s"):format(group.count, width,
+    first and ": Q " .. words.runs(plan.groups[1].products[first.name].runs, group.used) or "")
+end
+
+return M

@@ -1,0 +1,129 @@
+-- Attention of decode steps: few queries that read all of a long cache. Keys are in the lanes of scores, and columns of
+-- V in those of the context (schedule/decode.lua); the code of a query is emit/decode.lua's.
+
+local attention = require "stage.attention"
+local decode = require "emit.decode"
+local mask = require "emit.mask"
+local rounding = require "emit.rounding"
+local score = require "score.init"
+local transpose = require "emit.transpose"
+local words = require "base.words"
+
+local M = { phase = "attend", title = "attend", per = "heads", axes = attention.axes, fills = attention.fills,
+            cycles = attention.cycles }
+
+-- Whether queries are read as the rows that they are.
+local function read_as_rows(plan)
+  local rows = attention.query_rows(plan)
+  local changed = plan.attend.turn or plan.attend.late or plan.attend_product.b.round
+  return rows and not rows.scale and not changed
+end
+
+-- Rows of biases that a query needs: one for each of the heads that share keys, or one for all.
+local function bias_rows(plan) return mask.by_head(plan) and plan.attend.share or 1 end
+
+-- The queries as rows: those in lanes become such again.
+local function rows_of(own)
+  local K, plan, depth = own.K, own.K.plan, own.K.plan.attend.depth
+  if not own.q then
+    local tensor = own.rows.tensor
+    return { p = own.p.queries, row = tensor.row, head = tensor.head }
+  end
+  K:each("head", plan.attend.turn and plan.hb or 0, function(i)
+    own:turn_queries(i, own.q:at(i * (plan.cfg.dk * own.group.width)))
+  end)
+  rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.late,
+                                                   product = plan.attend_product })
+  local rows = { p = own:scratch "q_rows", row = plan.hb * depth, columns = plan.hb * depth }
+  transpose.rows(K, "queries_rows", own.group, own.q, rows)
+  return { p = rows.p, row = rows.row, head = depth }
+end
+
+-- The biases of query r for the heads that share keys.
+local function write_biases(own, kv, r)
+  local K, plan, scores, share = own.K, own.K.plan, own.K.plan.scores, own.K.plan.attend.share
+  K:each("sharing", own.biases and bias_rows(plan) or 0, function(h)
+    local first, last = score.interval(scores, score.of_query(own.seen, own.seen.query + r))
+    mask.row(K, own.group, score.of_block(scores, own.p, kv * share + h, r).mask,
+      own.biases:at(h * mask.row_count(plan)), decode.range(plan, first, last + 1))
+  end)
+end
+
+-- Query r of the heads that share keys and values kv.
+local function one_query(own, queries, kv, r, reads)
+  local K, p, cfg, attend = own.K, own.p, own.K.plan.cfg, own.K.plan.attend
+  local share, context = attend.share, attend.context
+  local k, v = own:of_keys(kv)
+  write_biases(own, kv, r)
+  decode.heads(K, {
+    q = queries.p:at(kv * (share * queries.head) + r * queries.row), q_head = queries.head, k = k, v = v,
+    k_scales = own:scales_of("k_scales", kv), v_scales = own:scales_of("v_scales", kv),
+    p = own:scratch "p", sums = own:scratch "sums", o = own:scratch "o_sums",
+    out = { p = p.y:at(kv * (share * context.head) + r * context.row), head = context.head },
+    reads = score.of_query(reads, own.seen.query + r),
+    probs = p.probs and p.probs:at(kv * (share * cfg.seq * cfg.seq_kv) + r * cfg.seq_kv),
+    test = own.biases and own:scratch "test", seen = own.biases and own:scratch "seen_values",
+  })
+end
+
+local function record(own)
+  local K, plan, p = own.K, own.K.plan, own.p
+  local share = plan.attend.share
+  own.biases = #plan.scores.hides > 0 and own:scratch "mask"
+  local queries = rows_of(own)
+  K:each("kv", plan.hb // share, function(kv)
+    local reads = score.of_head(plan.scores, own.seen, own:packed_from(kv * share), own.biases)
+    K:each("query", own.group.used, function(r)
+      K.t:when(r, p.rows and p.rows - own.seen.query or own.group.used, function()
+        one_query(own, queries, kv, r, reads)
+      end)
+    end)
+  end)
+end
+
+function M.emit(K, place, stage, group, i)
+  attention.record(K, place, stage, { group = group, i = i, in_lanes = not read_as_rows(K.plan), build = record })
+end
+
+-- ---- the plan ----
+
+-- Of a task: queries in lanes and as rows, weights, their sums, those of the context; and what a mask takes.
+function M.sections(plan, stage, add)
+  local step, scored = stage.step, plan.attend_product.held
+  local function add_task(name, doc, count, type)
+    add("task", { name = name, doc = doc, count = count, type = type })
+  end
+  if not read_as_rows(plan) and (attention.query_rows(plan) or plan.stage.query) then
+    attention.query_sections(plan, add)
+    add_task("q_rows", "rows of Q", plan.cfg.seq * plan.hb * stage.depth)
+  end
+  add_task("p", "weights of scores", stage.share * step.p_row, scored)
+  add_task("sums", "sums of weights", stage.share * plan.isa.lanes)
+  add_task("o_sums", "sums of the context", stage.share * step.product.ld)
+  if #plan.scores.hides > 0 then
+    add_task("test", "whether a context is finite", plan.isa.lanes)
+    add_task("seen_values", "values that are not hidden", step.block * step.seen_row + plan.isa.lanes, scored)
+    add_task("mask", "biases of a mask", bias_rows(plan) * mask.row_count(plan))
+  end
+  attention.packed_sections(plan, add)
+  if stage.context.at == "rows" then
+    add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
+                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.product.held })
+  end
+  attention.turn_sections(plan, stage, add)
+end
+
+function M.statements(count, plan, stage)
+  local step = stage.step
+  count:tiles(plan.cfg.h, step.keys, 1, -(-stage.depth // plan.isa.lanes))
+  count:columns(step.product, step.product.runs[1], 2)
+end
+
+function M.describe(plan, stage)
+  local step = stage.step
+  return { { "attend", attention.queries_text(plan, plan.groups[1]) },
+           { "", ("scores of %d keys k%d | context %s k%d"):format(step.keys, stage.depth,
+             words.column_tiles(step.product), math.min(plan.cfg.seq_kv, step.block)) } }
+end
+
+return M
