@@ -11,7 +11,8 @@ return function(arguments)
     local words = {}
     for word in line:gmatch("%S+") do words[#words + 1] = word end
     local ok, message = xpcall(function()
-      local files = kernel.files_of(kernel.load_config(words))
+      local cfg = kernel.load_config(words)
+      local files = kernel.files_of(cfg)
       errors.must(host.write_files(dir, files))
     end, errors.on_error)
     if not ok and message.internal then return 2, message.internal end
