@@ -3,7 +3,8 @@
  * both. */
 #define _GNU_SOURCE
 #include "bench.h"
-#include "reference.h"
+#include "bounds.h"
+#include "rounded.h"
 
 #include <link.h>
 #include <math.h>
@@ -306,7 +307,7 @@ static double measure_errors(bench *all, int count, double *error) {
       rows.k = all->k_rows ? all->k_rows : all->q_rows;
       rows.v = all->v_rows ? all->v_rows : all->q_rows;
     }
-    if (!want || mhagen_reference(k, &all->weights, &rows, want, NULL, &score))
+    if (!want || mhagen_reference_and_bounds(k, &all->weights, &rows, want, NULL, &score, NULL, NULL))
       fail("check", "out of memory");
     largest = fmax(largest, score);
     for (size_t j = 0; j < numbers; j++) norm += want[j] * want[j];

@@ -277,7 +277,7 @@ class Toolchain:
     @functools.cache
     def support(self):
         """The objects of the checker and the reference."""
-        sources = [ROOT / "tests/checker.c", ROOT / "tests/reference.c"]
+        sources = [*tools.CHECKER, *tools.REFERENCE]
         flags = os.environ.get("REFERENCE_FLAGS", "").split()
         others = [*(ROOT / "tests").glob("*.h"), *(ROOT / "runtime").glob("*.h"),
                   *(path for path in map(pathlib.Path, flags) if path.is_file())]

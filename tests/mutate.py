@@ -493,8 +493,8 @@ def prepare(directory):
     for name in "bench", "gen", "scripts", "templates", "runtime":
         shutil.copytree(fuzz.ROOT / name, directory / name)
     (directory / "tests").mkdir()
-    for name in "checker.c", "checker.h", "reference.c", "reference.h":
-        shutil.copy(fuzz.ROOT / "tests" / name, directory / "tests")
+    for path in (fuzz.ROOT / "tests").glob("*.[ch]"):
+        shutil.copy(path, directory / "tests")
     shutil.copy(fuzz.ROOT / "build.ninja", directory)
     build(directory)
 

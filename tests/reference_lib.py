@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from tools import MHAGEN, ROOT, emulation, generate, in_turn, run
+from tools import MHAGEN, REFERENCE, ROOT, emulation, generate, in_turn, run
 
 CROSS, CAUSAL, KV_LEN, PROBS, STRASSEN, WINDOW_LEFT, WINDOW_RIGHT, BOTTOM_RIGHT, ALIBI, KV_START, Q_LEN = (
     1 << i for i in range(11))
@@ -62,8 +62,7 @@ def shape_of(options, **shape):
 
 
 def build(out):
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime", ROOT / "tests/reference.c", "-o", out,
-                    "-lm"], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "runtime", *REFERENCE, "-o", out, "-lm"], check=True)
     library = ctypes.CDLL(out)
     library.mhagen_promised_error.restype = ctypes.c_double
     library.mhagen_promised_error.argtypes = [ctypes.c_void_p, ctypes.c_double]

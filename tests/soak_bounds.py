@@ -14,6 +14,7 @@ import tempfile
 import time
 
 import fuzz
+import tools
 from tools import MHAGEN, ROOT, cpu_time, schema
 
 TOGETHER = 100
@@ -44,9 +45,10 @@ class Soak:
         self.rng, self.seen = random.Random(options.seed), set()
         self.kernels = self.draws = self.refused = self.failed = 0
         self.worst, self.worst_config = 0.0, None
-        self.support = [directory / "checker.o", directory / "reference.o"]
-        for out in self.support:  # which take most of the time
-            must("gcc", "-std=c11", "-O2", "-I", ROOT / "runtime", "-c", ROOT / f"tests/{out.stem}.c", "-o", out)
+        self.support = []
+        for source in *tools.CHECKER, *tools.REFERENCE:  # which take most of the time
+            self.support.append(directory / f"{source.stem}.o")
+            must("gcc", "-std=c11", "-O2", "-I", ROOT / "runtime", "-c", source, "-o", self.support[-1])
 
     def batch(self, count):
         out = self.directory

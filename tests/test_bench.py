@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from test_config import arguments, assert_refused
-from tools import EMULATED, MHAGEN, ROOT, SUITE, emulation, generate, need, quick_cc, run
+from tools import EMULATED, MHAGEN, REFERENCE, ROOT, SUITE, emulation, generate, need, quick_cc, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
@@ -393,8 +393,7 @@ def test_compared_kernels_are_checked(tmp_path):
         '    {"good", &good_kernel}, {"bad", &bad_kernel}, {"also", &also_kernel}, {0, 0}};\n'
         "  return mhagen_compare_main(entries, 1e4, argc, argv);\n}\n")
     run("cc", "-std=c11", "-O1", f"-I{ROOT}/runtime", f"-I{ROOT}/bench", f"-I{ROOT}/tests", *tmp_path.glob("*.c"),
-        tmp_path / "b/mhagen_peak.c", ROOT / "bench/bench.c", ROOT / "tests/reference.c",
-        "-o", tmp_path / "compare", "-lm", "-pthread")
+        tmp_path / "b/mhagen_peak.c", ROOT / "bench/bench.c", *REFERENCE, "-o", tmp_path / "compare", "-lm", "-pthread")
     assert re.findall(r"^(right|wrong) (\w+)", run(tmp_path / "compare"), re.M) == [
         ("right", "good"), ("wrong", "bad"), ("right", "also")]
     times = re.findall(r"^time (\w+) (\S+) (\S+)$", run(tmp_path / "compare", "--samples", 3, "bad"), re.M)

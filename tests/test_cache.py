@@ -81,7 +81,7 @@ def wanted(reference, weights, options, seq, **pointers):
     y = array.array("d", [0.0] * (BATCH * seq * D))
     args = Args(**pointers)
     assert reference.mhagen_reference(ctypes.byref(kernel), ctypes.byref(weights[1]), ctypes.byref(args),
-                                      ctypes.c_void_p(address(y)), None, None) == 0
+                                      ctypes.c_void_p(address(y)), None) == 0
     return [[y[(b * seq + r) * D:(b * seq + r + 1) * D] for r in range(seq)] for b in range(BATCH)]
 
 

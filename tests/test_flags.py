@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tools import (CLANGS, ISAS, ROOT, WARNINGS, compiler_for, emulation, generate, in_turn, need, run,
-                   runner_for)
+from tools import (CHECKER, CLANGS, ISAS, REFERENCE, ROOT, WARNINGS, compiler_for, emulation, generate, in_turn, need,
+                   run, runner_for)
 
 # A mask shows bits that differ between the code of edge and of open tiles; AVX-512 has exp2 by a table.
 KERNELS = [("scalar", "h=2 d_model=20 dk=6 seq=19 causal=true"),
@@ -79,7 +79,7 @@ class Bench:
             command = [machine.compiler, *machine.flags, *machine.strict, "-O1", f"-I{self.directory}",
                        f"-I{ROOT}/tests"]
             objects = []
-            for source in main, ROOT / "tests/checker.c", ROOT / "tests/reference.c":
+            for source in main, *CHECKER, *REFERENCE:
                 objects.append(self.directory / f"{machine.title}_{source.stem}.o")
                 result = compiles(command, source, objects[-1])
                 if machine is M32 and "No such file" in result.stderr:

@@ -11,7 +11,7 @@ import pytest
 import covering
 import fuzz
 from test_config import arguments, assert_refused
-from tools import ISAS, MHAGEN, ROOT, SEED, check, run, schema
+from tools import CHECKER, ISAS, MHAGEN, REFERENCE, ROOT, SEED, check, run, schema
 
 HEADER = (ROOT / "runtime/mhagen.h").read_text()
 TOY = ROOT / "build/mhagen-toy"
@@ -185,8 +185,7 @@ def test_checker_sees_wrong_tables(needs_of, wrong, told, tmp_path):
         "  const mhagen_kernel *kernels[] = {&kernel_kernel};\n"
         "  return mhagen_check_main(kernels, 1, argc, argv);\n}\n")
     run("gcc", "-I", tmp_path, "-I", ROOT / "tests", *(tmp_path / f"{name}.c" for name in
-        ("kernel", "main", "mhagen")), ROOT / "tests/checker.c", ROOT / "tests/reference.c", "-o", tmp_path / "check",
-        "-lm", "-pthread")
+        ("kernel", "main", "mhagen")), *CHECKER, *REFERENCE, "-o", tmp_path / "check", "-lm", "-pthread")
     result = subprocess.run([tmp_path / "check"], capture_output=True, text=True)
     assert result.returncode == 1 and told in result.stdout
 

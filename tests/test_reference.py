@@ -88,10 +88,16 @@ class Case:
         self.y = torch.full((batch, seq, y_width), torch.nan, dtype=torch.double)
         self.probs = torch.full((batch, h, seq, seq_kv), torch.nan, dtype=torch.double)
         score = ctypes.c_double()
-        assert library.mhagen_reference(
+        assert library.mhagen_reference_and_bounds(
             ctypes.byref(kernel), ctypes.byref(weights), ctypes.byref(args),
             ctypes.c_void_p(self.y.data_ptr()), ctypes.c_void_p(self.probs.data_ptr()),
-            ctypes.byref(score)) == 0
+            ctypes.byref(score), None, None) == 0
+        alone = torch.full_like(self.y, torch.nan), torch.full_like(self.probs, torch.nan)
+        assert library.mhagen_reference(
+            ctypes.byref(kernel), ctypes.byref(weights), ctypes.byref(args),
+            *(ctypes.c_void_p(results.data_ptr()) for results in alone)) == 0
+        for results, beside_bounds in zip(alone, (self.y, self.probs)):
+            assert torch.equal(results.nan_to_num(), beside_bounds.nan_to_num())
         self.max_score, self.library, self.read = score.value, library, (kernel, weights, args)
         self.left = self.y  # as the layout has it
         if options & BHSD and "o" not in project:

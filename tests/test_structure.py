@@ -167,6 +167,13 @@ def test_no_files_outside_the_host():
     assert used <= allowed
 
 
+def test_the_reference_is_the_formula_alone(tmp_path):
+    """It links without bounds, roundings and the runtime, and is short enough to be read."""
+    run("cc", "-std=c11", "-shared", "-fPIC", "-Wl,-z,defs", f"-I{ROOT}/runtime", ROOT / "tests/reference.c", "-lm",
+        "-o", tmp_path / "reference.so")
+    assert len((ROOT / "tests/reference.c").read_text().splitlines()) <= 400
+
+
 def test_figures_have_no_signs():
     """`explain` says what is slower and what is faster."""
     texts = " ".join(" ".join(strings(path)) for path in (GEN / "base/choices.lua", GEN / "stage/quadrants.lua"))

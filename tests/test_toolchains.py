@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from tools import (CLANGS, COVER, ISAS, MHAGEN, ROOT, WARNINGS, compiler_for, cross_prefix, generate, in_turn, native,
-                   need, run, runner_for, symbols)
+from tools import (CLANGS, COVER, ISAS, MHAGEN, REFERENCE, ROOT, WARNINGS, compiler_for, cross_prefix, generate,
+                   in_turn, native, need, run, runner_for, symbols)
 
-PROGRAM = [ROOT / "tests/toolchain_test.c", ROOT / "tests/reference.c"]
+PROGRAM = [ROOT / "tests/toolchain_test.c", *REFERENCE]
 # Every option, for every ISA; and what is worth a pool's threads, in scalar code. Unrolled as by default.
 CONFIGS = ["h=2 d_model=12 dk=4 dv=3 seq=9 attention=cross seq_kv=11 causal=true kv_len=true probs=true "
            "batch=2", "h=2 d_model=32 dk=16 seq=64 probs=true"]

@@ -2,7 +2,7 @@
  * "kernel" with the reference in double, and that of the pool with the kernel's own. It prints whether
  * there is a pool. */
 #include "kernel.h"
-#include "reference.h"
+#include "bounds.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -58,7 +58,7 @@ int main(void) {
 
   double *expected = get(floats * sizeof *expected), *expected_probs = get(weighed * sizeof *expected_probs);
   double max_score;
-  if (mhagen_reference(kernel, &weights, &args, expected, expected_probs, &max_score)) return 1;
+  if (mhagen_reference_and_bounds(kernel, &weights, &args, expected, expected_probs, &max_score, NULL, NULL)) return 1;
   const double promised = mhagen_promised_error(kernel, max_score);
   const double errors[] = {error(y, expected, floats), error(probs, expected_probs, weighed)};
   printf("errors %.2g and %.2g of %.2g, ", errors[0], errors[1], promised);

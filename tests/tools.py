@@ -22,6 +22,10 @@ MHAGEN = pathlib.Path(os.environ.get("MHAGEN", ROOT / "build/mhagen"))  # or ano
 MANY = MHAGEN.with_name("mhagen-many")  # the kernels of many configs by one process
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
+# What checks a kernel, and what it is compared with.
+CHECKER = sorted((ROOT / "tests").glob("checker*.c"))
+REFERENCE = [ROOT / f"tests/{name}.c" for name in ("reference", "bounds", "rounded")]
+
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
             "avx512_fp16": "x86_64", "amx": "x86_64", "neon": "aarch64", "neon_fp16": "aarch64", "neon_i8mm": "aarch64"}

@@ -53,8 +53,7 @@ local function bench_in(dir, cfg, args)
 
   files[#files + 1] = { name = "mhagen_bench.c", text = bench.main(recorded) }
   files[#files + 1] = { name = "mhagen_peak.c", text = bench.peak() }
-  build.add_embedded(files, cfg, "bench", { "bench/bench.c", "bench/bench.h", "tests/reference.c",
-                                      "tests/reference.h" })
+  build.add_embedded(files, cfg, "bench", build.joined(build.BENCH, build.REFERENCE))
   if not takes.made(dir .. "/mhagen_bench.c", bench.main(recorded)) then -- nor what was compiled
     takes.refuse_foreign(dir, { { name = cfg.name .. ".o" }, { name = "mhagen_bench" } }, args.force)
   end

@@ -42,8 +42,7 @@ local function check_in(dir, cfg, seconds, arguments, launcher)
   if obstacle and not some then return nil, obstacle end
 
   files[#files + 1] = { name = "mhagen_check.c", text = main_of(cfg) }
-  build.add_embedded(files, cfg, "check", { "tests/checker.c", "tests/checker.h", "tests/reference.c",
-                                      "tests/reference.h" })
+  build.add_embedded(files, cfg, "check", build.joined(build.CHECKER, build.REFERENCE))
   must(host.write_files(dir, files))
 
   local program = dir .. "/mhagen_check"

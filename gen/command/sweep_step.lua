@@ -14,8 +14,7 @@ local sweep = require "lab.sweep"
 local must = errors.must
 
 -- The files that all programs for one architecture share: the runtime, the check, the benchmark.
-local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
-                       "tests/checker.c", "tests/checker.h", "tests/reference.c", "tests/reference.h" }
+local shared_files = build.joined(build.RUNTIME, build.BENCH, build.CHECKER, build.REFERENCE)
 
 local INTERRUPTED = 128 + 2
 

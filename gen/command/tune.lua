@@ -20,8 +20,7 @@ local version = require "base.version"
 
 local must = errors.must
 
-local shared_files = { "runtime/mhagen.c", "runtime/mhagen.h", "bench/bench.c", "bench/bench.h",
-                       "tests/reference.c", "tests/reference.h" }
+local shared_files = build.joined(build.RUNTIME, build.BENCH, build.REFERENCE)
 local MOST = 63 -- candidates of a generation: mhagen_compare_main takes the default and so many
 local MOST_BYTES = 4 << 30 -- of the buffers of all of them
 -- Parts of the budget: for the search and the winner's check, for one generation at most, for a paired run.

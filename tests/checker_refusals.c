@@ -1,0 +1,141 @@
+/* checker_refusals.c: promises about errors: a wrong argument has its status and words, and nothing is written. */
+#define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
+#include "checker_rooms.h"
+
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+void expect(checker *c, const mhagen_args *args, mhagen_status status, const char *what) {
+  static const char *const callers[] = {"check", "run", "mhagen_run_parallel", "a pool"};
+  mhagen_pool *pool = mhagen_pool_create(2);
+  const mhagen_status got[] = {mhagen_check_args(c->kernel, args), c->kernel->run(args),
+                               mhagen_run_parallel(c->kernel, args, NULL),
+                               mhagen_run_parallel(forking(c, args), args, pool)};
+  mhagen_pool_destroy(pool);
+  for (int i = 0; i < 4; i++) {
+    if (got[i] != status)
+      fail(c, "%s: %s says \"%s\", not \"%s\"", what, callers[i], mhagen_status_text(got[i]),
+           mhagen_status_text(status));
+  }
+  require_untouched(c, Q, WQ - 1, -1, what);
+  require_untouched(c, PACKED, SCORES, -1, what);
+}
+
+/* The same of filling the cache, whose arguments are placed. */
+static void expect_of_fill(checker *c, const mhagen_args *args, mhagen_status status, const char *what) {
+  const mhagen_status got[] = {c->kernel->fill(args), mhagen_check_fill(c->kernel, args)};
+  for (int i = 0; i < 2; i++) {
+    if (got[i] != status)
+      fail(c, "%s: fill says \"%s\", not \"%s\"", what, mhagen_status_text(got[i]), mhagen_status_text(status));
+  }
+  require_untouched(c, Q, WQ - 1, -1, what);
+  require_untouched(c, PACKED, SCORES, -1, what);
+}
+
+/* The same of packing. */
+static void expect_of_pack(checker *c, const mhagen_weights *weights, void *packed,
+                           mhagen_status status, const char *what) {
+  const mhagen_status got = c->kernel->pack(weights, packed);
+  if (got != status)
+    fail(c, "%s: pack says \"%s\", not \"%s\"", what, mhagen_status_text(got),
+         mhagen_status_text(status));
+  require_untouched(c, WQ, PACKED, PACKED, what);
+}
+
+/* What is said of arguments begins with a name, and goes on with a word of the reason. */
+static void require_words(const checker *c, const char *text, const char *name, const char *word) {
+  const size_t length = strlen(name);
+  if (strncmp(text, name, length) || text[length] != ' ' || !strstr(text, word))
+    fail(c, "\"%s\" is said of %s, not \"%s\"", text, name, word);
+}
+
+/* Each pointer of a table is null, and is not aligned. */
+static void check_pointers(checker *c, const mhagen_need *needs, int need_count,
+                           void (*told)(checker *, const mhagen_args *, mhagen_status, const char *),
+                           const char *(*words)(const mhagen_kernel *, const mhagen_args *)) {
+  const mhagen_args good = args_of(c, needs, need_count);
+  mhagen_args bad = good;
+  told(c, NULL, MHAGEN_ERR_NULL, "no arguments");
+  require_words(c, words(c->kernel, NULL), "args", "is null");
+  if (strcmp(words(c->kernel, &good), mhagen_status_text(MHAGEN_OK))) fail(c, "good arguments are called wrong");
+  for (int i = 0; i < need_count; i++) {
+    const char *at, *const name = name_at(needs[i].at);
+    memcpy(&at, (const char *)&good + needs[i].at, sizeof at);
+    set_arg(&bad, needs[i].at, NULL);
+    told(c, &bad, MHAGEN_ERR_NULL, "a null pointer");
+    require_words(c, words(c->kernel, &bad), name, "is null");
+    for (int off = 4; needs[i].align > 1 && off < needs[i].align; off *= 2) {
+      set_arg(&bad, needs[i].at, at + off);
+      told(c, &bad, MHAGEN_ERR_ALIGN, "a misaligned pointer");
+      if (needs[i].align == MHAGEN_ALIGN) require_words(c, words(c->kernel, &bad), name, "is not aligned");
+    }
+    bad = good;
+  }
+}
+
+/* Packed weights that begin with zeros, or with a fingerprint that differs in a bit. */
+static void check_other_weights(checker *c) {
+  const mhagen_kernel *kernel = c->kernel;
+  void *const packed = c->buffers[PACKED].master;
+  uint64_t own;
+  memcpy(&own, packed, sizeof own);
+  const uint64_t others[] = {0, own ^ 1, own ^ UINT64_C(1) << 63};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    memcpy(packed, &others[i], sizeof own);
+    place_input(c, PACKED, AFTER_GUARD);
+    const mhagen_args args = args_of(c, kernel->needs, kernel->need_count);
+    expect(c, &args, MHAGEN_ERR_PACKED, "weights of another kernel");
+    require_words(c, mhagen_args_error(kernel, &args), "packed", i ? "of this kernel" : "no weights");
+    if (!kernel->fill) continue;
+    const mhagen_args filling = args_of(c, kernel->fill_needs, kernel->fill_need_count);
+    expect_of_fill(c, &filling, MHAGEN_ERR_PACKED, "weights of another kernel");
+    require_words(c, mhagen_fill_error(kernel, &filling), "packed", i ? "of this kernel" : "no weights");
+  }
+  memcpy(packed, &own, sizeof own);
+}
+
+void check_bad_args(checker *c) {
+  const mhagen_kernel *kernel = c->kernel;
+  c->part = "bad arguments";
+  draw_and_pack(c, &sets[NORMAL]);
+  const mhagen_args good = place_args(c, AFTER_GUARD, 0xFF);
+  check_pointers(c, kernel->needs, kernel->need_count, expect, mhagen_args_error);
+  if (kernel->fill) {
+    check_pointers(c, kernel->fill_needs, kernel->fill_need_count, expect_of_fill, mhagen_fill_error);
+  }
+  for (int j = 0; j < INT_BUFFERS; j++) {
+    const mhagen_need *need = need_of(c, int_buffers[j]);
+    const int wrong[] = {-1, need ? need->most + 1 : 0, INT_MIN, INT_MAX};
+    for (int i = 0; i < 4 && need; i++) {
+      int *valid = (int *)c->buffers[int_buffers[j]].master + below(c, c->kernel->batch), before = *valid;
+      *valid = wrong[i];
+      place_input(c, int_buffers[j], AFTER_GUARD); /* where it was */
+      expect(c, &good, MHAGEN_ERR_LENGTH, "a length out of range");
+      require_words(c, mhagen_args_error(kernel, &good), names[int_buffers[j]], "is outside 0..seq");
+      *valid = before;
+      place_input(c, int_buffers[j], AFTER_GUARD);
+    }
+  }
+
+  if (kernel->packed_bytes) check_other_weights(c);
+  for (int i = WQ; i <= LAST_WEIGHTS; i++) place_input(c, i, AFTER_GUARD);
+  place(c, PACKED, BEFORE_GUARD, 0xFF);
+  char *packed = c->buffers[PACKED].at;
+  const mhagen_weights weights = placed_weights(c, MHAGEN_IN_OUT, 1);
+  mhagen_weights lacking = weights;
+  expect_of_pack(c, NULL, packed, MHAGEN_ERR_NULL, "no weights");
+  if (c->kernel->packed_bytes) expect_of_pack(c, &weights, NULL, MHAGEN_ERR_NULL, "packed = NULL");
+  expect_of_pack(c, &weights, packed + 4, MHAGEN_ERR_ALIGN, "packed + 4");
+  expect_of_pack(c, &weights, packed + MHAGEN_ALIGN / 2, MHAGEN_ERR_ALIGN, "packed + 32");
+#define EXPECT(field, value, status) \
+  lacking.field = (value), \
+  expect_of_pack(c, &lacking, packed, MHAGEN_ERR_##status, #field " = " #value), lacking = weights
+  if (projects(c, Q)) EXPECT(wq, NULL, NULL);
+  if (projects(c, K)) EXPECT(wk, NULL, NULL);
+  if (projects(c, V)) EXPECT(wv, NULL, NULL);
+  if (projects(c, Y)) EXPECT(wo, NULL, NULL);
+  EXPECT(layout, (mhagen_layout)2, LAYOUT);
+#undef EXPECT
+  note(c, "give their status, and nothing is written");
+}

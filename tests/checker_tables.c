@@ -1,0 +1,115 @@
+/* checker_tables.c: promises about what a kernel says of itself: its needs, sizes, phases and self-test. */
+#include "checker_rooms.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void check_pack(checker *c) {
+  c->part = "pack";
+  buffer *packed = &c->buffers[PACKED];
+  draw(c, &sets[NORMAL]);
+  pack(c, AFTER_GUARD, 0xFF, MHAGEN_IN_OUT, 1);
+  float *first = allocate(c, packed->bytes);
+  memcpy(first, packed->master, packed->bytes);
+  pack(c, BEFORE_GUARD, 0x00, MHAGEN_IN_OUT, 1);
+  if (memcmp(first, packed->master, packed->bytes)) fail(c, "leaves bytes of packed as they were");
+  pack(c, BETWEEN, 0xFF, MHAGEN_OUT_IN, 1);
+  if (memcmp(first, packed->master, packed->bytes)) fail(c, "the layouts give other bytes");
+  for (int i = BQ; i <= SINKS; i++) memset(c->buffers[i].master, 0, c->buffers[i].bytes);
+  for (int i = 0; c->buffers[SLOPES].bytes && i < c->kernel->h; i++)
+    ((float *)c->buffers[SLOPES].master)[i] = (float)mhagen_alibi_slope(c->kernel->h, i);
+  fill_tables(c);
+  pack(c, AFTER_GUARD, 0xFF, MHAGEN_IN_OUT, 1);
+  memcpy(first, packed->master, packed->bytes);
+  pack(c, BEFORE_GUARD, 0xFF, MHAGEN_OUT_IN, 0);
+  /* Tables of rope may be rounded otherwise. */
+  for (size_t i = 0; i < packed->bytes / sizeof(float); i++) {
+    if (fabs((double)first[i] - (double)((float *)packed->master)[i]) > (has(c, MHAGEN_ROPE) ? 0x1p-24 : 0))
+      fail(c, "null pointers are not zero biases or sinks, the slopes of the paper, or the tables of rope");
+  }
+  free(first);
+  note(c, "both layouts, null for zero biases and any prefill give the same bytes");
+}
+
+/* The kernel's table has a pointer, so aligned and to ints up to `most`, just where mhagen.h says so. */
+static void require_need(checker *c, int id, int needed, int align, int most) {
+  const mhagen_need *need = need_of(c, id);
+  const int as_said = need ? needed && need->align == align && need->most == most : !needed;
+  if (!as_said) fail(c, "%s is not needed as the options say", names[id]);
+}
+
+/* Whether inputs are rounded ahead, to the workspace: where products are those of float32. ISAs that have some of 16
+ * bits do not have all, and what they lack only the kernel's table knows. */
+static int rounds_ahead(const checker *c, int projected) {
+  const mhagen_kernel *kernel = c->kernel;
+  if (!projected || !kernel->dtype || !strcmp(kernel->dtype, "int8") || has(c, MHAGEN_STRASSEN)) return 0;
+  const char *const of_floats[] = {"scalar", "avx2", "avx_vnni", "avx512", "neon"};
+  for (size_t i = 0; i < sizeof of_floats / sizeof *of_floats; i++) {
+    if (!strcmp(kernel->isa, of_floats[i])) return 1;
+  }
+  return fill_need_of(c, WORKSPACE) != NULL;
+}
+
+/* Of an option that is new here, only the kernel's table knows. */
+static void check_needs(checker *c) {
+  const unsigned known =
+      MHAGEN_CROSS | MHAGEN_CAUSAL | MHAGEN_KV_LEN | MHAGEN_PROBS | MHAGEN_STRASSEN |
+      MHAGEN_WINDOW_LEFT | MHAGEN_WINDOW_RIGHT | MHAGEN_BOTTOM_RIGHT | MHAGEN_SCALE |
+      MHAGEN_ALIBI | MHAGEN_KV_START | MHAGEN_Q_LEN | MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD | MHAGEN_QK_NORM |
+      MHAGEN_ROPE | MHAGEN_UNPROJECTED | MHAGEN_SCORES | MHAGEN_CACHE_APPEND | MHAGEN_CACHE_FIXED | MHAGEN_BHSD |
+      MHAGEN_CACHE_BHSD | MHAGEN_DTYPE | MHAGEN_ATTEND_DTYPE | MHAGEN_IO_DTYPE |
+      MHAGEN_CACHE_DTYPE;
+  const mhagen_kernel *kernel = c->kernel;
+  const int fixed = has(c, MHAGEN_CACHE_FIXED), append = has(c, MHAGEN_CACHE_APPEND),
+            cross = has(c, MHAGEN_CROSS) && !fixed;
+  require_need(c, Q, 1, 1, -1);
+  require_need(c, Y, 1, 1, -1);
+  require_need(c, PACKED, c->kernel->packed_bytes > 0, MHAGEN_ALIGN, -1);
+  require_need(c, WORKSPACE, 1, MHAGEN_ALIGN, -1);
+  if (c->kernel->options & ~known) return;
+  require_need(c, K, cross, 1, -1);
+  require_need(c, V, cross, 1, -1);
+  require_need(c, KV_LEN, has(c, MHAGEN_KV_LEN), 1, kernel->seq_kv);
+  require_need(c, PROBS, has(c, MHAGEN_PROBS), 1, -1);
+  require_need(c, KV_START, has(c, MHAGEN_KV_START), 1, c->kernel->seq_kv);
+  require_need(c, Q_LEN, has(c, MHAGEN_Q_LEN), 1, c->kernel->seq);
+  require_need(c, SCORES, has(c, MHAGEN_SCORES), 1, -1);
+  require_need(c, MASK, has(c, MHAGEN_MASK_BOOL | MHAGEN_MASK_ADD), 1, -1);
+  require_need(c, PAST, append, 1, kernel->seq_kv - (kernel->by_length ? kernel->members[0] : kernel)->seq);
+  require_need(c, CACHE, append || fixed, cache_align(c), -1);
+  if ((kernel->cache_bytes > 0) != (append || fixed)) fail(c, "cache_bytes is %zu", kernel->cache_bytes);
+  /* The workspace is for rows that are not kept as they are read: made ones, and inputs in float32. */
+  const int projected = projects(c, K) || projects(c, V), made = projected || has(c, MHAGEN_ROPE),
+            integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
+            small = kept_bytes(c) < sizeof(float), wide = has(c, MHAGEN_IO_DTYPE) && (made || !small),
+            scratch = has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) || rounds_ahead(c, projected);
+  const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
+  if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
+  const int filling[] = {K, V, PACKED, CACHE};
+  for (int i = 0; i < 4 && fixed; i++) {
+    if (filling[i] == PACKED && !kernel->packed_bytes) continue;
+    const mhagen_need *need = fill_need_of(c, filling[i]);
+    if (!need || need->most != -1 || need->align != (i < 2 ? 1 : i == 2 ? MHAGEN_ALIGN : cache_align(c)))
+      fail(c, "fill does not need %s as mhagen.h says", names[filling[i]]);
+  }
+}
+
+void check_table(checker *c) {
+  const mhagen_kernel *kernel = first_member(c);
+  c->part = "table";
+  if (!kernel->name || !kernel->isa || kernel->phase_count < 0 || !kernel->phases || !kernel->self_test)
+    fail(c, "incomplete");
+  for (int p = 0; p < kernel->phase_count; p++) {
+    const mhagen_phase *phase = &kernel->phases[p];
+    if (!phase->name || !phase->task || phase->tasks < 1 || !(phase->cycles > 0)) fail(c, "phase %d is incomplete", p);
+  }
+  check_needs(c);
+}
+
+void check_self_test(checker *c) {
+  const mhagen_status status = c->kernel->self_test();
+  c->part = "self-test";
+  if (status != MHAGEN_OK) fail(c, "%s", mhagen_status_text(status));
+}
