@@ -30,6 +30,11 @@ WINDOW = "window_left={sliding_window - 1}"
 T5_BIAS = dict(mask="compute_bias(seq_kv, seq_kv)[0, :, past:past + seq]")
 SWIN_BIAS = "self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)"
 SHIFTED = " + attention_mask.repeat(batch // len(attention_mask), 1, 1)[:, None]"
+SWIN2_BIAS = ("16 * self.continuous_position_bias_mlp(self.relative_coords_table).flatten(0, -2)"
+              "[self.relative_position_index].permute(2, 0, 1).sigmoid()")
+COSINE = "scale=1 qk_norm=l2 norm_span=each norm_eps=1e-12"
+COSINE_SCALES = dict(q_norm="self.logit_scale.clamp(max=log(100)).exp().repeat(1, 1, self.attention_head_size)")
+MOONSHINE = "rope=interleaved rope_theta={rope_theta} rope_dims={int(partial_rotary_factor * hidden_size // 4)}"
 RMS = "qk_norm=rms norm_eps={rms_norm_eps}"
 GAINS = dict(q_norm="q_norm.weight", k_norm="k_norm.weight")
 GEMMA_GAINS = dict(q_norm="1 + q_norm.weight", k_norm="1 + k_norm.weight")
@@ -45,9 +50,15 @@ TINY_T5 = dict(d_model=64, d_kv=6, num_heads=4, num_layers=1, d_ff=32)
 TINY_BART = {**TINY_SPEECH, "max_position_embeddings": 64}
 TINY_SWIN = dict(image_size=12, patch_size=2, embed_dim=32, depths=[2], num_heads=[4], num_attention_heads=[4],
                  window_size=3)
+TINY_SWIN2 = {name: value for name, value in TINY_SWIN.items() if name != "num_attention_heads"}
 TINY_ROPE = dict(rope_theta=500.0)
 TINY_GQA = dict(num_key_value_heads=2, head_dim=16, max_position_embeddings=64, **TINY_ROPE)
 TINY_WINDOW = {**TINY_GQA, "sliding_window": 4}
+TINY_MOE = dict(num_experts=2, num_local_experts=2, num_experts_per_tok=1, moe_intermediate_size=8)
+TINY_LLAMA_4 = {**TINY_GQA, **TINY_MOE, "intermediate_size_mlp": 16, "num_hidden_layers": 2, "no_rope_layers": [1, 0]}
+TINY_TOWER = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, **TINY_IMAGE)
+TINY_MOONSHINE = dict(encoder_num_hidden_layers=1, decoder_num_hidden_layers=1, encoder_num_attention_heads=4,
+                      decoder_num_attention_heads=4, **TINY_ROPE)
 
 ROWS = [
     Row("BERT", "bert", "encoder.layer.0.attention", BERT, "kv_len=true"),
@@ -58,6 +69,14 @@ ROWS = [
         "rope=half rope_theta={rope_theta} window_left={local_attention // 2} "
         "window_right={local_attention // 2} kv_len=true",
         dict(local_attention=4, num_hidden_layers=2, local_rope_theta=300.0)),
+    Row("ALBERT", "albert", "encoder.albert_layer_groups.0.albert_layers.0.attention", "query key value dense",
+        "kv_len=true", dict(embedding_size=8)),
+    Row("MPNet", "mpnet", "encoder.layer.0.attention.attn", "q k v o", "mask=add mask_dims=hqk kv_len=true",
+        args=dict(mask="position_bias[0]")),
+    Row("Nomic BERT", "nomic_bert", "encoder.layers.0.attn", "Wqkv out_proj",
+        "rope=half rope_theta={rope_theta} kv_len=true", TINY_ROPE, since=5),
+    Row("Jina embeddings v3", "jina_embeddings_v3", "encoder.layers.0.mixer", "Wqkv out_proj",
+        "rope=half rope_theta={rope_theta} kv_len=true", TINY_ROPE, since=5),
     Row("ViT", "vit", "encoder.layer.0.attention", VIT, "", TINY_IMAGE),
     Row("DeiT", "deit", "encoder.layer.0.attention", VIT, "", TINY_IMAGE),
     Row("Swin", "swin", "encoder.layers.0.blocks.0.attention", BERT,
@@ -65,6 +84,13 @@ ROWS = [
     Row("Swin, shifted windows", "swin", "encoder.layers.0.blocks.1.attention", BERT,
         "h={num_heads[0]} d_model={embed_dim} mask=add mask_dims=bhqk", TINY_SWIN,
         args=dict(mask=SWIN_BIAS + SHIFTED)),
+    Row("Swin 2", "swinv2", "encoder.layers.0.blocks.0.attention", BERT,
+        f"h={{num_heads[0]}} d_model={{embed_dim}} {COSINE} mask=add mask_dims=hqk", TINY_SWIN2, COSINE_SCALES,
+        dict(mask=SWIN2_BIAS)),
+    Row("Swin 2, shifted windows", "swinv2", "encoder.layers.0.blocks.1.attention", BERT,
+        f"h={{num_heads[0]}} d_model={{embed_dim}} {COSINE} mask=add mask_dims=bhqk", TINY_SWIN2, COSINE_SCALES,
+        dict(mask=SWIN2_BIAS + SHIFTED.replace("+ ", "+ 2 * "))),
+    Row("SigLIP, vision", "siglip_vision_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_IMAGE),
     Row("CLIP, text", "clip_text_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "causal=true"),
     Row("CLIP, vision", "clip_vision_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_IMAGE),
     Row("Whisper, encoder", "whisper", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_SPEECH),
@@ -78,6 +104,9 @@ ROWS = [
     Row("BART, decoder", "bart", "decoder.layers.0.self_attn", Q_K_V_OUT, "causal=true", TINY_BART),
     Row("BART, decoder to encoder", "bart", "decoder.layers.0.encoder_attn", Q_K_V_OUT,
         "attention=cross kv_len=true", TINY_BART),
+    Row("Moonshine, encoder", "moonshine", "encoder.layers.0.self_attn", Q_K_V_O, MOONSHINE, TINY_MOONSHINE),
+    Row("Moonshine, decoder", "moonshine", "decoder.layers.0.self_attn", Q_K_V_O, "causal=true " + MOONSHINE,
+        TINY_MOONSHINE),
     Row("T5, encoder", "t5", "encoder.block.0.layer.0.SelfAttention", "q k v o",
         "dk={d_kv} scale=1 mask=add mask_dims=hqk kv_len=true", TINY_T5, args=T5_BIAS),
     Row("T5, decoder", "t5", "decoder.block.0.layer.0.SelfAttention", "q k v o",
@@ -108,6 +137,13 @@ ROWS = [
     Row("Llama 3.1", "llama", LAYER, Q_K_V_O, ROPE,
         {**TINY_GQA, "rope_scaling": dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                           original_max_position_embeddings=16)}, TABLES),
+    Row("Llama 4", "llama4_text", LAYER, Q_K_V_O,
+        "causal=true rope=interleaved rope_theta={rope_theta} qk_norm=rms norm_eps={rms_norm_eps}", TINY_LLAMA_4),
+    Row("Llama 4, without rope", "llama4_text", "layers.1.self_attn", Q_K_V_O, "causal=true", TINY_LLAMA_4),
+    Row("SmolLM3, without rope", "smollm3", "layers.1.self_attn", Q_K_V_O, f"causal=true {WINDOW}",
+        {**TINY_WINDOW, "num_hidden_layers": 2, "no_rope_layers": [1, 0], "use_sliding_window": True}),
+    Row("Granite", "granite", LAYER, Q_K_V_O, ROPE + " scale={attention_multiplier}",
+        {**TINY_GQA, "attention_multiplier": 0.4}),
     Row("Mistral", "mistral", LAYER, Q_K_V_O, f"{ROPE} {WINDOW}", TINY_WINDOW),
     Row("Qwen 2", "qwen2", LAYER, Q_K_V_O, ROPE, TINY_GQA),
     Row("Qwen 3", "qwen3", LAYER, Q_K_V_O, f"{ROPE} {RMS}", TINY_GQA, GAINS),
@@ -129,6 +165,7 @@ ROWS = [
         "causal=true rope=interleaved rope_theta={rope_theta} qk_norm=layer norm_span=each norm_eps={layer_norm_eps}",
         {**TINY_GQA, "use_qk_norm": True}, GAINS),
     Row("OLMo 2", "olmo2", LAYER, Q_K_V_O, f"{ROPE} {RMS} norm_span=all", TINY_GQA, GAINS),
+    Row("OLMo 3, windows", "olmo3", LAYER, Q_K_V_O, f"{ROPE} {WINDOW} {RMS} norm_span=all", TINY_WINDOW, GAINS),
     Row("gpt-oss", "gpt_oss", LAYER, Q_K_V_O, f"causal=true rope=half sink=true {WINDOW}",
         {**TINY_WINDOW, "num_local_experts": 2, "num_experts_per_tok": 1, "max_position_embeddings": 4096 * 32},
         dict(sink="sinks", rope_cos="position_embeddings[0][0]", rope_sin="position_embeddings[1][0]")),
@@ -150,6 +187,17 @@ def changed(model, name, keys=None, since=4, **config):
     return row._replace(name=name, keys=keys or row.keys, config={**row.config, **config}, since=since)
 
 
+def of_parts(model, name, kind, text, vision=None, since=4, **more):
+    """Where the config of a row is that of a part."""
+    row = like(model, name=name, kind=kind, since=since)
+    return row._replace(config=dict(text_config={**TINY, **row.config, **text}, vision_config=vision or {}, **more))
+
+
+# Types that are parts of others, whose configs rows have within theirs.
+PARTS = ["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "siglip_text_model", "llama4"]
+QWEN_VISION = dict(depth=1, embed_dim=32, hidden_size=64, out_hidden_size=64, num_heads=2, intermediate_size=16,
+                   deepstack_visual_indexes=[0])
+SECTIONS = dict(rope_scaling=dict(rope_type="default", mrope_section=[2, 3, 3]))
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 LONG = dict(type="longrope", short_factor=[1 + 0.1 * i for i in range(8)], long_factor=8 * [4.0])
 LINEAR = dict(rope_type="linear", factor=3.0)
@@ -158,11 +206,31 @@ LINEAR = dict(rope_type="linear", factor=3.0)
 MORE = [
     *[like("BERT", name=name, kind=kind) for name, kind in [
         ("RoBERTa", "roberta"), ("XLM-RoBERTa", "xlm-roberta"), ("CamemBERT", "camembert"), ("ELECTRA", "electra")]],
+    *[like("ViT", name=name, kind=kind) for name, kind in [
+        ("DINOv2", "dinov2"), ("DINOv2, registers", "dinov2_with_registers")]],
+    *[like(f"BART, {part}", name=f"{name}, {part}", kind=kind) for name, kind in [
+        ("Marian", "marian"), ("mBART", "mbart"), ("M2M-100", "m2m_100"), ("Pegasus", "pegasus")]
+      for part in ("encoder", "decoder", "decoder to encoder")],
+    like("Whisper, decoder to encoder", name="Moonshine, decoder to encoder", kind="moonshine", matrices=Q_K_V_O,
+         config=TINY_MOONSHINE),
     changed("BERT", "BERT, decoder", "causal=true kv_len=true", is_decoder=True),
     like("wav2vec 2", name="HuBERT", kind="hubert"),
     second_layer("Gemma 2, windows", "Gemma 2, whole", "layers.1.self_attn"),
     second_layer("gpt-oss", "gpt-oss, whole", "layers.1.self_attn"),
     second_layer("GPT-2", "GPT-2, scaled by layer", "h.1.attn", scale_attn_by_inverse_layer_idx=True),
+    like("Llama", name="SmolLM3", kind="smollm3", config={**TINY_GQA, "no_rope_layers": [1]}),
+    like("Granite", name="Granite, experts", kind="granitemoe", config={**like("Granite").config, **TINY_MOE}),
+    like("Mistral", name="Mixtral", kind="mixtral", config={**TINY_WINDOW, **TINY_MOE}),
+    like("Mistral", name="Ministral 3", kind="ministral3", since=5, config={
+        **TINY_WINDOW, "rope_scaling": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=512,
+                                            llama_4_scaling_beta=0.1, mscale=1.0, mscale_all_dim=1.0)}),
+    like("Mistral", name="Qwen 2, experts, windows", kind="qwen2_moe",
+         config={**TINY_WINDOW, **TINY_MOE, "use_sliding_window": True}),
+    like("Qwen 3", name="Qwen 3, experts", kind="qwen3_moe", config={**TINY_GQA, **TINY_MOE}),
+    like("Mistral", name="Qwen 3, experts, windows", kind="qwen3_moe", matrices=Q_K_V_O, weights=GAINS,
+         keys=f"{ROPE} {WINDOW} {RMS}", config={**TINY_WINDOW, **TINY_MOE, "use_sliding_window": True}),
+    second_layer("OLMo 3, windows", "OLMo 3, whole", "layers.1.self_attn",
+                 layer_types=["sliding_attention", "full_attention"], rope_scaling=YARN),
     changed("Llama 3.1", "Llama, linear", rope_scaling=LINEAR),
     changed("Llama 3.1", "Llama, YaRN", rope_scaling=YARN),
     changed("Llama 3.1", "Llama, dynamic", rope_scaling=dict(rope_type="dynamic", factor=2.0)),
@@ -173,6 +241,17 @@ MORE = [
     # 4.57.3 halves the window whenever it reads a config, also one that it has written.
     changed("Gemma 3, windows", "Gemma 3, both directions", "kv_len=true", 5, use_bidirectional_attention=True),
     changed("Phi-3", "Phi-3, some columns", partial_rotary_factor=0.75),
+    of_parts("Gemma 3, whole", "Gemma 3 of texts and images", "gemma3", {}, TINY_TOWER),
+    of_parts("Mistral", "Mistral 3 of texts and images", "mistral3", dict(model_type="mistral"),
+             dict(model_type="pixtral", **TINY_TOWER)),
+    of_parts("Qwen 2", "Qwen 2 VL", "qwen2_vl", SECTIONS, QWEN_VISION),
+    of_parts("Qwen 2", "Qwen 2.5 VL", "qwen2_5_vl", SECTIONS, QWEN_VISION),
+    of_parts("Qwen 3", "Qwen 3 VL", "qwen3_vl", SECTIONS, QWEN_VISION),
+    of_parts("CLIP, text", "CLIP", "clip", {}, TINY_TOWER)._replace(at="text_model.encoder.layers.0.self_attn"),
+    of_parts("SigLIP, vision", "SigLIP", "siglip", {}, TINY_TOWER)._replace(
+        at="vision_model.encoder.layers.0.self_attn"),
+    of_parts("SigLIP, vision", "SigLIP, text", "siglip", {}, TINY_TOWER)._replace(
+        at="text_model.encoder.layers.0.self_attn"),
     # A model changes its factors in the midst of a text, and then has keys of both in its cache: not in these.
     *[changed("Phi-3", name, rope_scaling=LONG, original_max_position_embeddings=most)
       for name, most in [("Phi-3, LongRoPE", 4), ("Phi-3, LongRoPE, short", 64)]],
@@ -202,7 +281,9 @@ HUB = {
 # What transformers 5 names otherwise in its modules than in files, whose names are those of version 4.
 MAPS_OF_5 = dict(matrices=Q_K_V_O)
 SWIN_OF_5 = "relative_position_bias()[0]"
-OF_5 = {"ViT": dict(at="layers.0.attention", **MAPS_OF_5), "DeiT": dict(at="layers.0.attention", **MAPS_OF_5),
+NOMIC = dict(at="layers.0.self_attn", **MAPS_OF_5)
+OF_5 = {"Nomic BERT": NOMIC, "Jina embeddings v3": NOMIC, "DINOv2": MAPS_OF_5, "DINOv2, registers": MAPS_OF_5,
+        "ViT": dict(at="layers.0.attention", **MAPS_OF_5), "DeiT": dict(at="layers.0.attention", **MAPS_OF_5),
         "Swin": dict(args=dict(mask=SWIN_OF_5), **MAPS_OF_5),
         "Swin, shifted windows": dict(args=dict(mask=SWIN_OF_5 + SHIFTED), **MAPS_OF_5)}
 
@@ -227,7 +308,8 @@ class Fields(dict):
 
 
 def config_of(transformers, row):
-    return transformers.AutoConfig.for_model(row.kind, **{**TINY, **row.config})
+    tiny = {} if "text_config" in row.config else TINY
+    return transformers.AutoConfig.for_model(row.kind, **{**tiny, **row.config})
 
 
 # What transformers 4 calls rope_theta of a type and kind of layers.

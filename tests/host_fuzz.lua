@@ -87,7 +87,7 @@ end
 
 -- The layers of a model whose config is the input, and which has every tensor.
 local function read_model()
-  local values, why = json.decode(text)
+  local values, why = json.decode(text, true)
   if type(values) ~= "table" then error({ message = why or "is no object" }, 0) end
   local of = fields.new("config.json", values)
   local all = setmetatable({}, { __index = function(_, name)

@@ -114,7 +114,7 @@ def save(seen, folder, dtype, **options):
 
 # ---- folders ----
 
-OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text()) for path in (ROOT / "tests/configs").glob("*.json")}
+OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text()) for path in (ROOT / "tests/configs").glob("transformers-*.json")}
 DRAWN = set(random.Random(SEED).sample([row.name for row in ROWS + MORE], 18 if SEED != "all" else len(ROWS + MORE)))
 
 
@@ -162,7 +162,21 @@ def test_shards_of_bfloat16(transformers, tmp_path):  # noqa: F811
 # ---- GGUF ----
 
 GGUF = {"Llama": "LLAMA", "Qwen 2": "QWEN2", "Gemma": "GEMMA", "StarCoder 2": "STARCODER2", "Qwen 3": "QWEN3",
-        "Phi-3": "PHI3", "BERT": "BERT", "GPT-2": "GPT2"}
+        "Phi-3": "PHI3", "BERT": "BERT", "GPT-2": "GPT2", "Gemma 2, windows": "GEMMA2", "Gemma 2, whole": "GEMMA2",
+        "Gemma 3, windows": "GEMMA3", "Gemma 3, whole, linear": "GEMMA3", "gpt-oss": "GPT_OSS",
+        "Qwen 3, experts": "QWEN3MOE", "OLMo 2": "OLMO2", "Cohere": "COMMAND_R", "Cohere, Command R+": "COMMAND_R",
+        "Falcon 7B": "FALCON", "Falcon 40B": "FALCON", "BLOOM": "BLOOM", "MPT, 12 heads": "MPT", "Granite": "GRANITE",
+        "Llama, linear": "LLAMA", "Llama, YaRN": "LLAMA"}
+PERMUTED = {"LLAMA", "GRANITE"}
+WITHOUT_ROPE = {"BERT", "GPT2", "BLOOM", "MPT"}
+LARGE = {"COMMAND_R": 64}  # the blocks of models with more tensors; here a part of them is enough
+CHANGED = {  # what these files do not say, or say otherwise
+    "Gemma 2, windows": dict(query_pre_attn_scalar=16), "Gemma 2, whole": dict(query_pre_attn_scalar=16),
+    "Gemma 3, windows": dict(query_pre_attn_scalar=16, rope_local_base_freq=10000.0),
+    "Gemma 3, whole, linear": dict(query_pre_attn_scalar=16),
+    "gpt-oss": dict(rope_scaling=dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=64)),
+    "StarCoder 2": dict(sliding_window=None),
+}
 
 
 def permuted(x, heads):
@@ -170,36 +184,67 @@ def permuted(x, heads):
     return x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
+def apart(x, h, h_kv):
+    """Rows of Q, then those of K, then those of V, of which a model has some of each for a head of keys."""
+    x = x.unflatten(0, (h_kv, h // h_kv + 2, -1))
+    return torch.cat([part.flatten(0, 2) for part in x.split([h // h_kv, 1, 1], dim=1)])
+
+
+def gguf_fields(kind, config, keys):
+    """What a model says of its attention, by the names of these files."""
+    fields = {"attention.head_count_kv": int(keys["h_kv"]), "attention.key_length": int(keys["dk"]),
+              "attention.value_length": int(keys["dk"])}
+    if kind in WITHOUT_ROPE:
+        fields = {"attention.max_alibi_bias": 8.0} if kind == "MPT" else {}
+    else:
+        fields |= {"rope.freq_base": float(keys.get("rope_theta", 10000)), "rope.dimension_count": int(keys["dk"])}
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    scaling = scaling.get("full_attention", scaling)
+    if "factor" in scaling:
+        fields |= {"rope.scaling.type": scaling["rope_type"], "rope.scaling.factor": scaling["factor"]}
+        if "original_max_position_embeddings" in scaling:
+            fields["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+    if "GEMMA3" == kind:
+        fields["rope.freq_base"] = 1e6
+    for field, name in [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("attention.scale", "attention_multiplier"),
+                        ("attention.sliding_window", "sliding_window"),
+                        ("attn_logit_softcapping", "attn_logit_softcapping")]:
+        value = getattr(config, name, None)
+        if value is not None and (field != "attention.sliding_window" or kind not in ("QWEN2", "QWEN3", "QWEN3MOE")):
+            fields[field] = value
+    return fields | ({"attention.layer_norm_epsilon": config.layer_norm_eps} if kind == "COMMAND_R" else {})
+
+
 def write_gguf(seen, kind, path, **tensors):
     """As the tools of these files write a model, with their own names of tensors."""
     import gguf
     arch, config = getattr(gguf.MODEL_ARCH, kind), seen.config
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
-    h, h_kv = config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
+    keys = architectures.keys(seen.row, config)
+    h, h_kv = int(keys["h"]), int(keys["h_kv"])
+    writer.add_block_count(LARGE.get(kind, config.num_hidden_layers) if "qk_norm" in keys else config.num_hidden_layers)
+    writer.add_embedding_length(int(keys["d_model"]))
+    writer.add_context_length(64)
     writer.add_head_count(h)
     writer.add_tokenizer_model("none")
     writer.add_token_list([f"token {i}" for i in range(6000)])
-    if kind not in ("BERT", "GPT2"):
-        writer.add_head_count_kv(h_kv)
-        writer.add_key_length(config.head_dim)
-        writer.add_rope_freq_base(architectures.fields_of(seen.row, config)["rope_theta"])
-        writer.add_rope_dimension_count(config.head_dim)
-    if kind == "QWEN3":
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if kind == "PHI3":
-        writer.add_sliding_window(config.sliding_window)
+    for name, value in gguf_fields(kind, config, keys).items():
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add(f"{gguf.MODEL_ARCH_NAMES[arch]}.{name}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     for name, x in seen.model.state_dict().items():
         to = names.get_name(name, (".weight", ".bias")) or names.get_name(f"model.{name}", (".weight", ".bias"))
         if not to or not to.startswith("blk"):
             continue
-        if kind == "LLAMA" and ("q_proj" in name or "k_proj" in name):
+        if kind in PERMUTED and ("q_proj" in name or "k_proj" in name):
             x = permuted(x, h if "q_proj" in name else h_kv)
+        if kind in ("FALCON", "BLOOM") and "query_key_value" in name:
+            x = apart(x, h, h_kv)
         if kind == "GPT2" and "c_" in name and x.dim() == 2:
             x = x.T
-        writer.add_tensor(to, x.float().contiguous().numpy())
+        if kind == "GEMMA3" and name.endswith("norm.weight"):
+            x = x + 1
+        writer.add_tensor(to + ("" if to.endswith(("weight", "bias")) else ".weight"), x.float().contiguous().numpy())
     for name, x in tensors.items():
         writer.add_tensor(name.replace("__", "."), x)
     writer.write_header_to_file()
@@ -212,15 +257,16 @@ def write_gguf(seen, kind, path, **tensors):
 def test_gguf(transformers, name, tmp_path):  # noqa: F811
     if not installed("gguf"):
         pytest.skip("gguf is not installed")
-    if name not in in_turn(list(GGUF), "gguf") + ["Llama"]:
+    if name not in in_turn(list(GGUF), "gguf", count=3) + ["Llama"]:
         pytest.skip("not drawn")
-    changed = {"num_hidden_layers": 2} | ({"sliding_window": None} if name == "StarCoder 2" else {})
-    row = like(name, config={**like(name).config, **changed})
+    row = next(row for row in ROWS + MORE if row.name == name)
+    row = row._replace(config={"num_hidden_layers": 2, **row.config, **CHANGED.get(name, {})})
     seen = Observed(transformers, row)
     write_gguf(seen, GGUF[name], tmp_path / "model.gguf")
-    keys = keys_for(seen, row)[:-1] + ["blk.0"]
+    block = "blk." + re.search(r"\.(\d+)\.", row.at)[1]
+    keys = keys_for(seen, row)[:-1] + [block]
     imported = Imported(tmp_path / "model.gguf", tmp_path / "out", *keys)
-    compare(seen, row._replace(at="blk.0"), imported)
+    compare(seen, row._replace(at=block), imported)
 
 
 def test_gguf_frequencies(transformers, tmp_path):  # noqa: F811

@@ -191,6 +191,23 @@ def test_other_folders(files, told, tmp_path):
     assert told in message("model", "model", *MODEL, "-o", "out", cwd=tmp_path)
 
 
+def test_quantized_weights(tmp_path):
+    """Those of other programs are refused by the name of their method, and what it leaves alone is read."""
+    folder = bert(tmp_path / "model", quantization_config=dict(quant_method="gptq", group_size=128))
+    run(MHAGEN, "model", folder, *MODEL, "-o", tmp_path / "out")
+    plain = (folder / "model.safetensors").read_bytes()
+    told = "; quantization_config says gptq, which is not read: take the model that was quantized, or write it by "
+    for old, new, error in [(b"self.query.weight", b"self.query.qweigh", "weight is missing"),
+                            (b"self.value.weight", b"self.value.qweigh", "weight is missing"),
+                            (b'{"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}',
+                             b'{"dtype": "F8_E4M3", "shape": [2, 8], "data_offsets": [0, 16]}',
+                             "numbers of type F8_E4M3 are not read")]:
+        text = plain[8:8 + struct.unpack("<Q", plain[:8])[0]].replace(old, new)
+        assert new in text
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + plain[-64:])
+        assert error + told in message("model", folder, *MODEL, "-o", tmp_path / "refused")
+
+
 def test_files_of_a_folder(tmp_path):
     """Not the folder, but one of its files."""
     folder = bert(tmp_path / "model")

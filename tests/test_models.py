@@ -1,6 +1,7 @@
 """Each row of architectures.py: generated kernels against transformers' module with random weights, in float64."""
 import ctypes
 import inspect
+import math
 import warnings
 
 import pytest
@@ -55,12 +56,15 @@ def random_weights(model, dtype):
 def inputs(model, row, rows, written):
     """Random ones, of the kind that the model takes, with padding where the row has a key for it."""
     config, name = model.config, model.main_input_name
-    x = {"input_ids": lambda: torch.randint(1, config.vocab_size, (BATCH, rows)),
+    x = {"input_ids": lambda: torch.randint(1, config.get_text_config().vocab_size, (BATCH, rows)),
          "pixel_values": lambda: torch.randn(BATCH, config.num_channels, config.image_size, config.image_size),
          "input_features": lambda: torch.randn(BATCH, config.num_mel_bins, 2 * config.max_source_positions),
          "input_values": lambda: torch.randn(BATCH, 60),
          "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}[name]()
     given = {name: x}
+    if row.kind in ("clip", "siglip"):
+        size = config.vision_config.image_size
+        given["pixel_values"] = torch.randn(BATCH, config.vision_config.num_channels, size, size)
     if config.is_encoder_decoder:
         given["decoder_input_ids"] = torch.randint(1, config.vocab_size, (BATCH, written))
     if "kv_len" in row.keys:
@@ -71,7 +75,7 @@ def inputs(model, row, rows, written):
 
 
 CACHES = ["cache", "past_key_values"]  # what transformers calls it from 5.24 on, and before
-WITHOUT_CACHE = {"clip_text_model", "perceiver"}
+WITHOUT_CACHE = {"clip", "clip_text_model", "perceiver"}
 
 
 def cache_of(row):
@@ -136,7 +140,7 @@ class Observed:
     def values(self, expressions, **names):
         """What expressions of the module's parts, of the arguments of its call and of the names are."""
         def value(text, call):
-            return eval(text, {}, Fields(self.module, **call, **names)).detach()
+            return eval(text, {"log": math.log}, Fields(self.module, **call, **names)).detach()
 
         return {name: torch.cat([value(text, call) for call in self.calls]) if name.startswith("rope_")  # of all rows
                 else value(text, self.calls[0]) for name, text in expressions.items()}

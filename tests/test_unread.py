@@ -148,7 +148,7 @@ def gguf_model(path, kind="llama", keys={}, tensors={}):
                        **keys}.items():
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add[type(value)](f"{kind}.{key}", value)
-    maps = {"attn_qkv": 3 * D, "attn_output": D} if kind == "phi3" else dict.fromkeys(
+    maps = {"attn_qkv": 3 * D, "attn_output": D} if kind in ("phi3", "nomic-bert") else dict.fromkeys(
         ["attn_q", "attn_k", "attn_v", "attn_output"], D)
     for name, rows in maps.items():
         writer.add_tensor(f"blk.0.{name}.weight", draw.normal(size=(rows, D)).astype("f4"))
@@ -167,7 +167,10 @@ GGUF_REFUSED = [
     ("llama", {}, {"rope_factors_long.weight": [1.0, 1.0]}, "tensor rope_factors_long.weight"),
     ("llama", {}, {"blk.0.attn_q_norm.weight": 4 * [1.0]}, "tensor attn_q_norm.weight"),
     ("phi3", {}, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "tensor attn_sinks.weight"),
-    ("llama", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, {}, "rope.scaling.type: yarn is not"),
+    ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, {}, "rope.scaling.type: longrope is not"),
+    ("llama", {"rope.scaling.type": "yarn", "rope.freq_base": 1.0}, {}, "rope.freq_base: must be larger than 1"),
+    ("mpt", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: must be 8"),
+    ("mpt", {"attention.clamp_kqv": 8.0}, {}, "attention.clamp_kqv = 8"),
     ("phi3", {"rope.scaling.attn_factor": 1.1, "rope.dimension_count": 2}, {}, "attention_factor: 1.1 is not"),
     ("llama", {"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0}, {}, "rope.scale_linear: 2.0, and llama.rope"),
 ]
@@ -185,6 +188,10 @@ GGUF_KEYS = [
     ("bert", {"attention.causal": True}, "causal=true kv_len=true"),
     ("phi3", {"attention.sliding_window": 0}, "causal=true rope=half\n"),
     ("phi3", {"attention.sliding_window": 3}, "window_left=2 rope"),
+    ("gemma2", {"attention.sliding_window": 3, "block_count": 46}, "window_left=2 rope=half\n"),
+    ("gemma3", {"attention.sliding_window": 3, "attention.key_length": 2, "block_count": 62}, "scale=0.5\n"),
+    ("nomic-bert", {"attention.causal": False, "rope.freq_base": 1000.0}, "kv_len=true rope=half rope_theta=1000\n"),
+    ("smollm3", {}, "causal=true rope=interleaved\n"),
     ("phi3", {"rope.scaling.attn_factor": 2.0, "rope.scaling.original_context_length": 16}, "scale=2\n"),
 ]
 

@@ -309,6 +309,7 @@ local function run()
   require "tests.unit_pack"(check)
   require "tests.unit_plan"(check)
   require "tests.unit_frozen"(check)
+  require "tests.unit_families"(check)
   require "tests.unit_tape"(check, same)
   require "tests.unit_roll"(check, same)
 end

@@ -76,6 +76,7 @@ end
 -- A value for a message: short, printable. A table is so called: Lua has nothing but its address.
 function M.short(value)
   if type(value) == "table" then return "a table" end
+  if type(value) == "userdata" then return "null" end
   if math.type(value) == "float" then
     if value ~= value then return "nan" end -- which some machines print as -nan
     return tostring(value)

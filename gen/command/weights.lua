@@ -40,9 +40,10 @@ end
 
 -- ---- models ----
 
-local function read_json(path)
+-- nulls: whether null stays, as a value of its own.
+local function read_json(path, nulls)
   local text = must(host.read_file(path))
-  local values, why = json.decode(text)
+  local values, why = json.decode(text, nulls)
   if type(values) ~= "table" then error({ message = ("%s: %s"):format(path, why or "is no object") }, 0) end
   return values
 end
@@ -108,7 +109,7 @@ end
 local function open_folder(dir)
   local path, files = dir .. "/config.json", weight_files(dir)
   if not files and not host.exists(path) then refuse_others(dir) end
-  local config = fields.new(path, read_json(path))
+  local config = fields.new(path, read_json(path, true))
   if not files and not config:has "model_type" then refuse_others(dir) end
   local model = { path = path, data = dir, type = config:word "model_type", rows = families.rows, fields = config,
                   layers = layers.of }
@@ -126,10 +127,35 @@ local function split_text(path, values)
     number + 1, count, (path:gsub("%d+(%-of%-%d+%.gguf)$", "00001%1")))
 end
 
+local MOST_PARTS = 1 << 12
+
+-- The tensors of all parts of a file of several, and the values of the first. path: of any.
+local function open_parts(path, count)
+  local before, digits = path:match "^(.*%-)%d+%-of%-(%d+)%.gguf$"
+  if not before or tonumber(digits) ~= count or count > MOST_PARTS then return nil end
+  local all, values = {}, nil
+  for i = 1, count do
+    local part = ("%s%05d-of-%05d.gguf"):format(before, i, count)
+    local tensors_of_part, own = gguf(open(part), part, host.type_size)
+    if own["split.no"] ~= i - 1 or own["split.count"] ~= count then
+      error({ message = ("%s: is not part %d of %d"):format(part, i, count) }, 0)
+    end
+    values = values or own
+    for name, tensor in pairs(tensors_of_part) do
+      if all[name] then tensors.fail(tensor, "is in %s too", all[name].path) end
+      all[name] = tensor
+    end
+  end
+  return all, values
+end
+
 local function open_gguf(path)
   local all, values = gguf(open(path), path, host.type_size)
   local split = split_text(path, values)
-  if split then error({ message = ("%s: %s"):format(path, split) }, 0) end
+  if split then
+    all, values = open_parts(path, values["split.count"])
+    if not all then error({ message = ("%s: %s"):format(path, split) }, 0) end
+  end
   local kind = fields.new(path, values):word "general.architecture"
   return { path = path, data = path, type = kind, rows = gguf_families, fields = fields.new(path, values, kind .. "."),
            tensors = all, layers = layers.of }
@@ -197,6 +223,15 @@ end
 
 -- ---- numbers ----
 
+-- Memory with the numbers that a part's function makes of a list of those in the file.
+local function changed(memory, part)
+  local list = part.change(memory:floats(0, part.features))
+  memory:free()
+  local made = host.floats(#list)
+  made:set(list)
+  return made
+end
+
 -- The numbers of a part of a tensor, or of a list, in memory of the host.
 function M.floats(part)
   if part.numbers then return host.floats(part.numbers) end
@@ -205,8 +240,7 @@ function M.floats(part)
     local good, why = memory:read(piece, part.tensor.file)
     if not good then error({ message = ("%s: %s"):format(part.tensor.path, why) }, 0) end
   end
-  if part.plus then memory:add(part.plus) end
-  return memory
+  return part.change and changed(memory, part) or memory
 end
 
 -- The parts of a turn of a layer's pairs, of those of rope_theta; nil without rope.

@@ -10,8 +10,8 @@
 #include "host.h"
 
 /* Makes the value on top, as lua-cjson reads it, what people expect in Lua: a number without a
- * fraction is an integer, and null is nil. Returns how many keys its objects have. */
-static size_t plain_json(lua_State *L) {
+ * fraction is an integer, and null is nil, or stays if nulls is true. Returns how many keys its objects have. */
+static size_t plain_json(lua_State *L, bool nulls) {
   size_t keys = 0;
   if (lua_type(L, -1) == LUA_TNUMBER) {
     lua_Integer whole;
@@ -19,7 +19,7 @@ static size_t plain_json(lua_State *L) {
     if ((lua_Number)whole != lua_tonumber(L, -1)) return 0;
     lua_pushinteger(L, whole);
     lua_replace(L, -2);
-  } else if (lua_islightuserdata(L, -1)) {
+  } else if (lua_islightuserdata(L, -1) && !nulls) {
     lua_pushnil(L);
     lua_replace(L, -2);
   } else if (lua_istable(L, -1)) {
@@ -32,7 +32,7 @@ static size_t plain_json(lua_State *L) {
         lua_pop(L, 1);
         continue;
       }
-      keys += plain_json(L);
+      keys += plain_json(L, nulls);
       lua_pushvalue(L, -2);
       lua_insert(L, -2);
       lua_rawset(L, -4); /* the key is there: this does not disturb lua_next */
@@ -79,18 +79,19 @@ static void push_twice(lua_State *L, const char *text, const char *end) {
   lua_pushnil(L);
 }
 
-/* decode(text) -> the value; nil and a message where it is not JSON by the letter, or an object has a key twice */
+/* decode(text, nulls) -> the value, with null as nil, or as a light userdata if nulls is true; nil and a message where it is not JSON by the letter, or an object has a key twice */
 static int json_decode(lua_State *L) {
   size_t size;
   const char *text = luaL_checklstring(L, 1, &size);
   if (memchr(text, 0, size) != NULL) { /* there lua-cjson stops */
     return lua_pushnil(L), lua_pushliteral(L, "has a null byte"), 2;
   }
+  const bool nulls = lua_toboolean(L, 2);
   lua_settop(L, 1);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushvalue(L, 1);
   if (lua_pcall(L, 1, 1, 0) != LUA_OK) return lua_pushnil(L), lua_insert(L, -2), 2;
-  if (plain_json(L) == count_keys(text, text + size)) return 1;
+  if (plain_json(L, nulls) == count_keys(text, text + size)) return 1;
   lua_pushnil(L);
   luaL_checkstack(L, LUA_MINSTACK, NULL);
   push_twice(L, text, text + size);

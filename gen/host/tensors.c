@@ -281,11 +281,17 @@ static int memory_read(lua_State *L) {
   return 2;
 }
 
-/* memory:add(x): to each of its floats */
-static int memory_add(lua_State *L) {
+/* memory:set(list): its floats, all of them */
+static int memory_set(lua_State *L) {
   const Memory *memory = luaL_checkudata(L, 1, MEMORY);
-  const float x = (float)luaL_checknumber(L, 2);
-  for (size_t i = 0; i < memory->bytes / sizeof(float); ++i) ((float *)memory->at)[i] += x;
+  const size_t count = memory->bytes / sizeof(float);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_argcheck(L, lua_rawlen(L, 2) == count, 2, "another count");
+  for (size_t i = 0; i < count; ++i) {
+    lua_rawgeti(L, 2, (lua_Integer)i + 1);
+    ((float *)memory->at)[i] = (float)luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+  }
   return 0;
 }
 
@@ -300,7 +306,7 @@ static void new_type(lua_State *L, const char *name, const luaL_Reg *methods) {
 }
 
 void add_tensors(lua_State *L) {
-  static const luaL_Reg of_memory[] = {{"read", memory_read}, {"add", memory_add}, {"floats", memory_floats},
+  static const luaL_Reg of_memory[] = {{"read", memory_read}, {"set", memory_set}, {"floats", memory_floats},
                                        {"free", memory_free}, {"__gc", memory_free}, {"__len", memory_size},
                                        {NULL, NULL}};
   static const luaL_Reg of_file[] = {{"bytes", file_bytes}, {"crc32", file_crc32}, {"size", file_size},

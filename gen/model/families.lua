@@ -9,11 +9,15 @@
 --     maps     the linear maps of q, k, v and o; or a joint one of q, k and v, then that of o
 --     heads    the joint map has a block for each head of keys: its queries, the key, the value
 --     in_out   matrices lie as y = x W has them
---     more     other tensors, by the names of mhagen_weights; plus: what is added to their numbers
---     keys     of (fields, number of the layer, sizes) to further keys of mhagen; `scaling` is of (rope_theta,
---              pairs) to what model.rope makes of them
+--     more     other tensors, by the names of mhagen_weights: a name, or { name, of (list, config) to another list,
+--              count = of (config) to how many numbers the tensor has }
+--     keys     of (fields, number of the layer, sizes) to further keys of mhagen, as gen/model/family_keys.lua has them
 --     frequencies   tensors that angles may be divided by: those for all texts, for short ones, for long ones
---     within   the field whose object has the fields of this stack
+--   parts    of a model of several: { within = fields, of which the first that is there has the config of the part;
+--            of = its type, where that does not say it; before = what stands before the names of its layers, perhaps a
+--            list; flat = true where older configs have its fields beside the others }
+--   defaults what fields have that are missing
+--   older    the names that fields had before
 --   harmless   fields that nobody reads, whose names speak of attention, and that do not change it, or not with this
 --              value: "name name=value"
 --   beside     patterns of tensors under the names of its layers that do not either
@@ -23,8 +27,7 @@
 -- The rows of GGUF files are in gen/model/gguf_families.lua. docs/models.md has the table of the keys;
 -- tests/test_import.py compares each type with transformers.
 
-local angles = require "model.rope"
-local fields = require "model.fields"
+local k = require "model.family_keys"
 
 local M = {}
 
@@ -42,167 +45,24 @@ function M.sizes(c, stack)
   return sizes
 end
 
--- ---- keys ----
-
-local function always(keys) return function() return keys end end
-
--- The keys with those of further functions.
-function M.joined(...)
-  local functions = { ... }
-  return function(c, i, sizes)
-    local all = {}
-    for _, of in ipairs(functions) do
-      for key, value in pairs(of(c, i, sizes)) do all[key] = value end
-    end
-    return all
-  end
-end
-
-local joined = M.joined
-local PADDED, CROSS = always { kv_len = true }, always { attention = "cross" }
-
--- Decoders see all keys, as encoders of texts do, if their configs say so.
-local function is_causal(c) return c:flag("is_causal", true) end
-local function CAUSAL(c) return is_causal(c) and { causal = true } or { kv_len = true } end
-local ALWAYS_CAUSAL = always { causal = true }
-
--- Rope, whose fields transformers 5 has in rope_parameters, perhaps by kinds of layers, and older versions elsewhere.
---
---   kind          of rope
---   theta         the default; none if versions differ
---   theta_of      older names of rope_theta
---   layers        the kind of layers whose parameters these are, where there are two
---   scaled        false where rope_scaling is not for these layers
---   part          the default of the part of the columns of a head that is turned, which is all without it
---   part_of       older names of partial_rotary_factor
-local function turned(c, sizes, r)
-  local all = c:object "rope_parameters"
-  local new = all
-  if all and r.layers then new = all:object(r.layers) end
-  local function number(name, older, default)
-    local places = new and { { new, name } } or {}
-    for _, old in ipairs(older) do places[#places + 1] = { c, old } end
-    return fields.agreed(places, default)
-  end
-  local keys = { rope = r.kind, rope_theta = number("rope_theta", r.theta_of or { "rope_theta" }, r.theta) }
-  if r.part then
-    local names = r.part_of or { "partial_rotary_factor" }
-    local part = number("partial_rotary_factor", names, r.part)
-    if part > 1 then c:fail(names[1], "must be at most 1") end
-    keys.rope_dims = math.floor(part * sizes.dk)
-  end
-  local scaling = new or not all and r.scaled ~= false and c:object "rope_scaling"
-  keys.scaling = scaling and function(theta, pairs) return angles.of(scaling, c, theta, pairs) end or nil
-  return keys
-end
-
--- more: what else turned takes.
-local function rope(kind, more)
-  local r = { kind = kind, theta = 10000 }
-  for key, value in pairs(more or {}) do r[key] = value end
-  return function(c, _, sizes) return turned(c, sizes, r) end
-end
-
--- The kind of a layer, by the list layer_types, or without a list by `whole`.
-local function kind_of(c, i, whole)
-  local types = c:list "layer_types"
-  local kind = types and types[i + 1] or whole and "full_attention" or "sliding_attention"
-  if types and types[i + 1] == nil then c:fail("layer_types", "has no element %d", i + 1) end
-  if kind ~= "sliding_attention" and kind ~= "full_attention" then
-    c:fail("layer_types", "%s is not known", tostring(kind))
-  end
-  return kind
-end
-
--- A window where the layer has one, by layer_types or slides(number, fields).
-local function window(slides)
-  return function(c, i)
-    local kind = kind_of(c, i, not slides(i, c))
-    if not c:has "sliding_window" or kind == "full_attention" then return {} end
-    local rows = c:int "sliding_window" -- with the row itself, but not where rows behind it are seen too
-    return is_causal(c) and { window_left = rows - 1 } or { window_left = rows, window_right = rows }
-  end
-end
-
-local function every() return true end
-local function even(i) return i % 2 == 0 end
-local function qwen(i, c)
-  return c:flag("use_sliding_window", false) and i >= c:number("max_window_layers", 28)
-end
-
-local function rms(c) return { qk_norm = "rms", norm_eps = c:positive("rms_norm_eps", 1e-6) } end
-
-local function scalar(c) return { scale = c:positive("query_pre_attn_scalar", 256) ^ -0.5 } end
-
-local function modernbert(c, i, sizes)
-  local kind = kind_of(c, i, i % c:int("global_attn_every_n_layers", 3) == 0)
-  local whole = kind == "full_attention"
-  local keys = turned(c, sizes, { kind = "half", layers = kind, scaled = false, theta = whole and 160000 or nil,
-                                  theta_of = { whole and "global_rope_theta" or "local_rope_theta" } })
-  local half = c:int("local_attention", 128) // 2
-  keys.kv_len, keys.window_left, keys.window_right = true, not whole and half or nil, not whole and half or nil
-  return keys
-end
-
-local function gpt2(c, i, sizes)
-  local scale = c:flag("scale_attn_weights", true) and sizes.dk ^ -0.5 or 1
-  if c:flag("scale_attn_by_inverse_layer_idx", false) then scale = scale / (i + 1) end
-  return { scale = scale ~= sizes.dk ^ -0.5 and scale or nil }
-end
-
-local function gptj(c, _, sizes)
-  return { rope = "interleaved", rope_dims = c:int("rotary_dim", sizes.dk) }
-end
-
-local function mpt(c)
-  local attention = c:object "attn_config"
-  return { alibi = true, scale = attention and attention:positive("softmax_scale", false) or nil }
-end
-
-local function falcon(c, _, sizes)
-  local new = c:flag("new_decoder_architecture", false)
-  return { h_kv = new and c:int("num_kv_heads", sizes.h) or c:flag("multi_query", true) and 1 or sizes.h }
-end
-
--- With use_bidirectional_attention half of the window is before a row, and half behind it.
-local function gemma3(c, i, sizes)
-  local pattern = c:int("sliding_window_pattern", 6)
-  local kind = kind_of(c, i, (i + 1) % pattern == 0)
-  local slides = kind == "sliding_attention"
-  local keys = turned(c, sizes, { kind = "half", layers = kind, scaled = not slides, theta = slides and 10000 or 1e6,
-                                  theta_of = { slides and "rope_local_base_freq" or "rope_theta" } })
-  local both = c:flag("use_bidirectional_attention", false)
-  local rows = c:has "sliding_window" and slides and c:int "sliding_window"
-  keys[both and "kv_len" or "causal"] = true
-  keys.window_left = rows and (both and rows // 2 or rows - 1) or nil
-  keys.window_right = rows and both and rows // 2 or nil
-  return keys
-end
-
-local function softcapped(c) return { softcap = c:positive("attn_logit_softcapping", false) or nil } end
-
-local function cohere(c)
-  if not c:flag("use_qk_norm", false) then return {} end
-  return { qk_norm = "layer", norm_span = "each", norm_eps = c:positive("layer_norm_eps", 1e-5) }
-end
-
-local function t5(c) return { scale = 1, mask = "add", mask_dims = "hqk" } end
-
-local function perceiver(c, _, sizes)
-  local width = c:int "d_model"
-  local as_keys = c:word("cross_attention_shape_for_attention", "kv") == "kv"
-  local dk = c:int("qk_channels", as_keys and width or c:int "d_latents") // sizes.h
-  return { attention = "cross", kv_len = true, k_width = width, v_width = width, dk = dk,
-           dv = c:int("v_channels", dk * sizes.h) // sizes.h }
-end
-
 -- ---- stacks ----
+
+local always, joined, rope, window = k.always, k.joined, k.rope, k.window
+local PADDED, CROSS, CAUSAL, CAUSAL_ALWAYS = k.PADDED, k.CROSS, k.CAUSAL, k.CAUSAL_ALWAYS
 
 local BERT = { "self.query", "self.key", "self.value", "output.dense" }
 local VIT = { "attention.query", "attention.key", "attention.value", "output.dense" }
 local OUT_PROJ = { "q_proj", "k_proj", "v_proj", "out_proj" }
 local O_PROJ = { "q_proj", "k_proj", "v_proj", "o_proj" }
 local GAINS = { q_norm = "q_norm.weight", k_norm = "k_norm.weight" }
+
+-- Those of which a file has the gains less 1.
+local function plus_one(list)
+  local gains = {}
+  for i, value in ipairs(list) do gains[i] = value + 1 end
+  return gains
+end
+local GAINS_LESS_1 = { q_norm = { GAINS.q_norm, plus_one }, k_norm = { GAINS.k_norm, plus_one } }
 
 -- The layers of most models, with more of what a stack has.
 function M.stack(at, maps, keys, more)
@@ -223,22 +83,40 @@ local function seq2seq(padded)
     return stack(("%s.layers.%%d.%s"):format(side, kind), OUT_PROJ, keys, {
       layers = side .. "_layers", h = side .. "_attention_heads", d_model = "d_model" })
   end
-  return { of("encoder", "self_attn", padded), of("decoder", "self_attn", ALWAYS_CAUSAL),
+  return { of("encoder", "self_attn", padded), of("decoder", "self_attn", CAUSAL_ALWAYS),
            of("decoder", "encoder_attn", joined(CROSS, padded)) }
 end
+
+local T5 = joined(always { scale = 1 }, k.BIAS)
 
 local function t5_stack(at, layers, keys)
   return stack(at, { "q", "k", "v", "o" }, keys, { layers = layers, h = "num_heads", d_model = "d_model", dk = "d_kv" })
 end
 
-local function clip(side, keys, within)
-  local at = side .. "_model.encoder.layers.%d.self_attn"
-  return stack(within and at or { at, "encoder.layers.%d.self_attn" }, OUT_PROJ, keys, { within = within })
+local function tower(keys) return { stack("encoder.layers.%d.self_attn", OUT_PROJ, keys) } end
+
+-- Groups of layers that a model runs several times each.
+local function albert(c)
+  local stacks = {}
+  for group = 0, c:int("num_hidden_groups", 1) - 1 do
+    for layer = 0, c:int("inner_group_num", 1) - 1 do
+      stacks[#stacks + 1] = stack(("encoder.albert_layer_groups.%d.albert_layers.%d.attention"):format(group, layer),
+        { "query", "key", "value", "dense" }, PADDED, { layers = false })
+    end
+  end
+  return stacks
+end
+
+local MOONSHINE = rope("interleaved", { part = 0.9 })
+
+local function moonshine(side, kind, keys)
+  return stack(("%s.layers.%%d.%s"):format(side, kind), O_PROJ, keys, { layers = side .. "_num_hidden_layers",
+    h = side .. "_num_attention_heads", h_kv = side .. "_num_key_value_heads" })
 end
 
 -- Stages of blocks, each of half the resolution of the one before and twice its width. Where there is more than one
 -- window, those of every other block are shifted, and its mask is of the windows in a batch.
-local function swin(c)
+local function swin_stacks(c, keys, more)
   local depths, heads = c:counts "depths", c:counts "num_heads"
   local rows = c:int("image_size", 224) // c:int("patch_size", 4)
   local windows, stacks = c:int("window_size", 7), {}
@@ -247,14 +125,33 @@ local function swin(c)
     for block = 0, depth - 1 do
       local shifted = block % 2 == 1 and rows >> (i - 1) > windows
       stacks[#stacks + 1] = stack(("encoder.layers.%d.blocks.%d.attention"):format(i - 1, block), BERT,
-        always { mask = "add", mask_dims = shifted and "bhqk" or "hqk" }, {
-          layers = false, h = heads[i], d_model = c:int("embed_dim", 96) << (i - 1) })
+        joined(keys, always { mask = "add", mask_dims = shifted and "bhqk" or "hqk" }), {
+          layers = false, h = heads[i], d_model = c:int("embed_dim", 96) << (i - 1), more = more })
     end
   end
   return stacks
 end
 
+local function swin(c) return swin_stacks(c, always {}) end
+
+-- The scale of a head, which is bounded, is the gain of its columns of queries.
+local MOST_SCALE = math.log(100)
+local SCALES = { q_norm = { "self.logit_scale", function(list, cfg)
+  local gains = {}
+  for i = 1, cfg.h * cfg.dk do gains[i] = math.exp(math.min(list[(i - 1) // cfg.dk + 1], MOST_SCALE)) end
+  return gains
+end, count = function(cfg) return cfg.h end } }
+
+local function swinv2(c) return swin_stacks(c, k.swinv2, SCALES) end
+
 local GPT = { layers = "n_layer", h = "n_head", d_model = "n_embd" }
+
+-- What the config of a part may lack; others always have their sizes.
+local function sizes(d_model, h, layers, more)
+  local defaults = { hidden_size = d_model, num_attention_heads = h, num_hidden_layers = layers }
+  for name, value in pairs(more or {}) do defaults[name] = value end
+  return defaults
+end
 
 -- Fields that several types know to be harmless: of both halves of a model, of masks in training; and their buffers.
 local HALVES = "scale_embedding encoder_attention_heads decoder_attention_heads"
@@ -262,6 +159,13 @@ local SPEC = "mask_time_prob mask_time_length mask_time_min_masks mask_feature_p
   "mask_feature_min_masks mask_channel_length mask_channel_prob mask_channel_selection mask_channel_other " ..
   "mask_channel_min_space mask_time_selection mask_time_other mask_time_min_space no_mask_channel_overlap " ..
   "no_mask_time_overlap"
+
+-- Of positions in two dimensions, which are plain ones in texts.
+local MROPE = "mrope_section mrope_interleaved "
+
+-- What stands before the layers of a text, as versions of transformers write models of texts and images.
+local MULTIMODAL = { "language_model.model.", "language_model." }
+
 local BUFFERS = { "^bias$", "^masked_bias$", "rotary_emb%.inv_freq$" }
 
 M.rows = {
@@ -271,38 +175,64 @@ M.rows = {
   { types = { "distilbert" }, stacks = { stack("transformer.layer.%d.attention",
     { "q_lin", "k_lin", "v_lin", "out_lin" }, PADDED, { layers = "n_layers", h = "n_heads", d_model = "dim" }) },
     harmless = "sinusoidal_pos_embds" },
-  { types = { "modernbert" }, stacks = { stack("layers.%d.attn", { "Wqkv", "Wo" }, modernbert) },
-    harmless = "global_rope_theta local_rope_theta rope_parameters.full_attention " ..
-      "rope_parameters.sliding_attention global_attn_every_n_layers norm_bias" },
-  { types = { "vit", "deit" }, stacks = { stack("encoder.layer.%d.attention", VIT, always {}) } },
+  { types = { "modernbert" }, stacks = { stack("layers.%d.attn", { "Wqkv", "Wo" }, k.modernbert) },
+    harmless = "global_rope_theta local_rope_theta full_attention sliding_attention " ..
+      "global_attn_every_n_layers norm_bias" },
+  { types = { "vit", "deit", "dinov2", "dinov2_with_registers" },
+    stacks = { stack("encoder.layer.%d.attention", VIT, always {}) }, harmless = "layerscale_value apply_layernorm use_mask_token" },
+  { types = { "albert" }, stacks = albert, beside = { "^LayerNorm%." } },
+  { types = { "mpnet" }, stacks = { stack("encoder.layer.%d.attention.attn", { "q", "k", "v", "o" },
+    joined(PADDED, k.BIAS)) }, harmless = "relative_attention_num_buckets" },
+  { types = { "nomic_bert" }, stacks = { stack("encoder.layers.%d.attn", { "Wqkv", "out_proj" }, joined(PADDED,
+    rope("half", { theta = 1000, theta_of = { "rope_theta", "rotary_emb_base" } }))) },
+    older = { hidden_size = "n_embd", num_attention_heads = "n_head", num_hidden_layers = "n_layer" },
+    harmless = "rotary_emb_fraction=1 rotary_emb_interleaved=false rotary_emb_scale_base rotary_scaling_factor " ..
+      "causal=false use_rms_norm scale_attn_weights=true max_trained_positions parallel_block_tied_norm prenorm" },
+  { types = { "jina_embeddings_v3" }, stacks = { stack("encoder.layers.%d.mixer", { "Wqkv", "out_proj" },
+    joined(PADDED, rope("half", { theta = 20000 }))) } },
+  { types = { "swinv2" }, stacks = swinv2, harmless = "path_norm pretrained_window_sizes",
+    beside = { "^self%.continuous_position_bias_mlp%.", "^self%.relative_coords_table$",
+               "^self%.relative_position_index$" } },
   { types = { "swin" }, stacks = swin, harmless = "path_norm",
     beside = { "^self%.relative_position_bias_table$", "^self%.relative_position_index$" } },
-  { types = { "clip_text_model" }, stacks = { clip("text", ALWAYS_CAUSAL) } },
-  { types = { "clip_vision_model" }, stacks = { clip("vision", always {}) } },
-  { types = { "clip" }, stacks = { clip("text", ALWAYS_CAUSAL, "text_config"),
-                                   clip("vision", always {}, "vision_config") },
-    harmless = "logit_scale_init_value" },
+  { types = { "clip_text_model" }, stacks = tower(CAUSAL_ALWAYS), defaults = sizes(512, 8, 12) },
+  { types = { "clip_vision_model", "siglip_vision_model", "siglip_text_model" }, stacks = tower(always {}),
+    defaults = sizes(768, 12, 12), harmless = "vision_use_head" },
+  { types = { "clip" }, harmless = "logit_scale_init_value", parts = {
+    { within = { "text_config_dict", "text_config" }, of = "clip_text_model", before = "text_model." },
+    { within = { "vision_config_dict", "vision_config" }, of = "clip_vision_model", before = "vision_model." } } },
+  { types = { "siglip" }, parts = {
+    { within = { "text_config" }, of = "siglip_text_model", before = "text_model." },
+    { within = { "vision_config" }, of = "siglip_vision_model", before = "vision_model." } } },
   { types = { "whisper" }, stacks = seq2seq(always {}), harmless = HALVES .. " " .. SPEC },
   { types = { "wav2vec2", "hubert" }, stacks = { stack("encoder.layers.%d.attention", OUT_PROJ, always {}) },
     harmless = SPEC .. " adapter_attn_dim num_conv_pos_embeddings num_conv_pos_embedding_groups " ..
       "do_stable_layer_norm feat_extract_norm feat_proj_layer_norm conv_pos_batch_norm" },
-  { types = { "bart" }, stacks = seq2seq(PADDED),
-    harmless = HALVES .. " normalize_before normalize_embedding add_final_layer_norm" },
+  { types = { "bart", "marian", "mbart", "m2m_100", "pegasus" }, stacks = seq2seq(PADDED),
+    harmless = HALVES .. " normalize_before normalize_embedding add_final_layer_norm static_position_embeddings " ..
+      "normalize_decoder_before extra_pos_embeddings" },
+  { types = { "moonshine" }, stacks = {
+    moonshine("encoder", "self_attn", joined(PADDED, MOONSHINE)),
+    moonshine("decoder", "self_attn", joined(CAUSAL_ALWAYS, MOONSHINE)),
+    moonshine("decoder", "encoder_attn", joined(CROSS, PADDED)) },
+    harmless = "pad_head_dim_to_multiple_of encoder_num_attention_heads decoder_num_attention_heads " ..
+      "encoder_num_key_value_heads decoder_num_key_value_heads" },
   { types = { "t5" }, stacks = {
-    t5_stack("encoder.block.%d.layer.0.SelfAttention", "num_layers", joined(t5, PADDED)),
-    t5_stack("decoder.block.%d.layer.0.SelfAttention", "num_decoder_layers", joined(t5, ALWAYS_CAUSAL)),
+    t5_stack("encoder.block.%d.layer.0.SelfAttention", "num_layers", joined(T5, PADDED)),
+    t5_stack("decoder.block.%d.layer.0.SelfAttention", "num_decoder_layers", joined(T5, CAUSAL_ALWAYS)),
     t5_stack("decoder.block.%d.layer.1.EncDecAttention", "num_decoder_layers",
              joined(CROSS, PADDED, always { scale = 1 })) }, beside = { "^relative_attention_bias%.weight$" },
     harmless = "relative_attention_num_buckets relative_attention_max_distance scale_decoder_outputs" },
-  { types = { "perceiver" }, stacks = { stack("encoder.cross_attention.attention", BERT, perceiver, {
+  { types = { "perceiver" }, stacks = { stack("encoder.cross_attention.attention", BERT, k.perceiver, {
     layers = false, h = "num_cross_attention_heads", d_model = "d_latents" }) },
     beside = { "^self%.layernorm[12]%." },
     harmless = "num_attention_heads num_self_attention_heads cross_attention_widening_factor " ..
       "self_attention_widening_factor" },
-  { types = { "gpt2" }, stacks = { stack("h.%d.attn", { "c_attn", "c_proj" }, joined(CAUSAL, gpt2), {
+  { types = { "gpt2" }, stacks = { stack("h.%d.attn", { "c_attn", "c_proj" }, joined(CAUSAL, k.gpt2), {
     layers = "n_layer", h = "n_head", d_model = "n_embd", in_out = true }) }, beside = BUFFERS,
     harmless = "reorder_and_upcast_attn" },
-  { types = { "gptj" }, stacks = { stack("h.%d.attn", OUT_PROJ, joined(CAUSAL, gptj), GPT) }, beside = BUFFERS,
+  { types = { "gptj" }, stacks = { stack("h.%d.attn", OUT_PROJ, joined(CAUSAL, k.gptj), GPT) }, beside = BUFFERS,
+    defaults = { rotary_dim = 64 },
     harmless = "rotary=true scale_attn_weights=true" },
   { types = { "gpt_neox" }, stacks = { stack("layers.%d.attention", { "query_key_value", "dense" },
     joined(CAUSAL, rope("half", { theta_of = { "rope_theta", "rotary_emb_base" }, part = 0.25,
@@ -314,39 +244,85 @@ M.rows = {
     joined(CAUSAL, always { alibi = true }), { heads = true, layers = "n_layer", h = "n_head" }) },
     harmless = "apply_residual_connection_post_layernorm attention_softmax_in_fp32 masked_softmax_fusion " ..
       "offset_alibi num_attention_heads skip_bias_add_qkv" },
-  { types = { "mpt" }, stacks = { stack("blocks.%d.attn", { "Wqkv", "out_proj" }, joined(CAUSAL, mpt), {
+  { types = { "mpt" }, stacks = { stack("blocks.%d.attn", { "Wqkv", "out_proj" }, joined(CAUSAL, k.mpt), {
     layers = "n_layers", h = "n_heads", d_model = "d_model" }) },
     harmless = "learned_pos_emb logit_scale norm_type attn_config.alibi=true attn_config.alibi_bias_max=8 " ..
       "attn_config.attn_type=multihead_attention" },
   { types = { "falcon" }, stacks = { stack("h.%d.self_attention", { "query_key_value", "dense" },
-                                           joined(CAUSAL, rope "half", falcon), { heads = true }) },
+                                           joined(CAUSAL, rope "half", k.falcon), { heads = true }) },
     beside = BUFFERS, harmless = "num_kv_heads num_ln_in_parallel_attn parallel_attn " ..
       "apply_residual_connection_post_layernorm" },
-  { types = { "llama", "gemma" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS,
+  { types = { "llama4_text" }, stacks = decoder(O_PROJ, joined(k.some_rope("interleaved", { theta = 5e5 }), k.llama4)),
+    harmless = "attn_scale", defaults = sizes(5120, 40, 48, {
+      num_key_value_heads = 8, head_dim = 128, rms_norm_eps = 1e-5, attention_chunk_size = 8192 }) },
+  { types = { "llama4" }, parts = { { within = { "text_config" }, of = "llama4_text", before = "language_model." } } },
+  { types = { "smollm3" }, stacks = decoder(O_PROJ, joined(k.some_rope("half", { theta = 2e6 }),
+                                                           window(k.without_rope))),
+    defaults = { num_key_value_heads = 4 } },
+  { types = { "granite", "granitemoe" }, stacks = decoder(O_PROJ, joined(rope "half", k.granite)),
+    harmless = "embedding_multiplier logits_scaling residual_multiplier" },
+  { types = { "mixtral" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 1e6 }), window(k.every))),
+    defaults = { num_key_value_heads = 8 } },
+  { types = { "ministral3" }, stacks = decoder(O_PROJ, joined(k.ministral3, window(k.every))),
+    harmless = "max_position_embeddings", defaults = sizes(4096, 32, 34, { num_key_value_heads = 8, head_dim = 128,
+      rope_parameters = { rope_type = "yarn", rope_theta = 1e6, factor = 16, mscale = 1, mscale_all_dim = 1,
+                          original_max_position_embeddings = 16384, llama_4_scaling_beta = 0.1 } }) },
+  { types = { "mistral3" }, parts = { { within = { "text_config" }, of = "mistral", before = MULTIMODAL } } },
+  { types = { "llama" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS,
     harmless = "rope_interleaved=false" },
-  { types = { "mistral", "starcoder2" }, stacks = decoder(O_PROJ, joined(rope "half", window(every))),
-    beside = BUFFERS, harmless = "norm_type" },
-  { types = { "qwen2" }, stacks = decoder(O_PROJ, joined(rope "half", window(qwen))),
-    beside = BUFFERS, harmless = "max_window_layers use_sliding_window use_mrope=false" },
-  { types = { "qwen3" }, stacks = decoder(O_PROJ, joined(rope "half", window(qwen), rms), { more = GAINS }),
-    harmless = "max_window_layers use_sliding_window use_mrope=false" },
-  { types = { "gemma2" }, stacks = decoder(O_PROJ, joined(rope "half", window(even), scalar, softcapped)),
-    harmless = "final_logit_softcapping sliding_window_size" },
+  { types = { "gemma" }, stacks = decoder(O_PROJ, rope "half"), beside = BUFFERS, defaults = { head_dim = 256 } },
+  { types = { "mistral" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.every))), beside = BUFFERS,
+    defaults = sizes(4096, 32, 32, { num_key_value_heads = 8, sliding_window = 4096 }) },
+  { types = { "starcoder2" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.every))), beside = BUFFERS,
+    defaults = { num_key_value_heads = 2 }, harmless = "norm_type" },
+  { types = { "qwen2" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.qwen))),
+    beside = BUFFERS, harmless = "max_window_layers use_sliding_window use_mrope=false",
+    defaults = { num_key_value_heads = 32, sliding_window = 4096 } },
+  { types = { "qwen3" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.qwen), k.rms), { more = GAINS }),
+    harmless = "max_window_layers use_sliding_window use_mrope=false",
+    defaults = { num_key_value_heads = 32, head_dim = 128, sliding_window = 4096 } },
+  { types = { "qwen2_moe" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.qwen_moe))),
+    harmless = "max_window_layers use_sliding_window", defaults = { num_key_value_heads = 16, sliding_window = 4096 } },
+  { types = { "qwen3_moe" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.switched), k.rms),
+                                              { more = GAINS }), harmless = "max_window_layers",
+    defaults = { num_key_value_heads = 4, sliding_window = 4096 } },
+  { types = { "qwen2_vl_text", "qwen2_5_vl_text" }, harmless = MROPE .. "max_window_layers use_sliding_window",
+    stacks = decoder(O_PROJ, joined(rope("half", { theta = 1e6 }), window(k.qwen))),
+    defaults = sizes(8192, 64, 80, { num_key_value_heads = 8, sliding_window = 4096, max_window_layers = 80 }) },
+  { types = { "qwen3_vl_text" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 5e5 }), k.rms),
+                                                  { more = GAINS }), harmless = MROPE,
+    defaults = sizes(4096, 32, 32, { num_key_value_heads = 32, head_dim = 128 }) },
+  { types = { "qwen2_vl" }, parts = { { within = { "text_config" }, of = "qwen2_vl_text", flat = true } } },
+  { types = { "qwen2_5_vl" }, parts = { { within = { "text_config" }, of = "qwen2_5_vl_text", flat = true } } },
+  { types = { "qwen3_vl" }, parts = { { within = { "text_config" }, of = "qwen3_vl_text" } } },
+  { types = { "gemma3" }, parts = {
+    { within = { "text_config" }, of = "gemma3_text", before = MULTIMODAL },
+    { within = { "vision_config" }, of = "siglip_vision_model",
+      before = { "vision_tower.vision_model.", "vision_tower." } } } },
+  { types = { "gemma2" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.even), k.scalar, k.softcapped)),
+    harmless = "final_logit_softcapping sliding_window_size",
+    defaults = { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096, attn_logit_softcapping = 50 } },
   { types = { "gemma3_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ,
-    joined(gemma3, scalar, softcapped, rms), { more = GAINS, plus = 1 }) },
+    joined(k.gemma3, k.scalar, k.softcapped, k.rms), { more = GAINS_LESS_1 }) },
     harmless = "final_logit_softcapping rope_theta rope_local_base_freq rope_scaling _sliding_window_pattern " ..
-      "rope_parameters.full_attention rope_parameters.sliding_attention" },
+      "full_attention sliding_attention",
+    defaults = sizes(2304, 8, 26, { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096 }) },
   { types = { "phi" }, stacks = decoder({ "q_proj", "k_proj", "v_proj", "dense" },
                                         rope("half", { part = 0.5 })), beside = BUFFERS },
   { types = { "phi3" }, stacks = decoder({ "qkv_proj", "o_proj" },
-    joined(rope("half", { part = 1 }), window(every))), harmless = "original_max_position_embeddings" },
-  { types = { "cohere" }, stacks = decoder(O_PROJ, joined(rope("interleaved", { theta = false }), cohere),
+    joined(rope("half", { part = 1 }), window(k.every))), harmless = "original_max_position_embeddings" },
+  { types = { "cohere" }, stacks = decoder(O_PROJ, joined(rope("interleaved", { theta = false }), k.cohere),
                                            { more = GAINS }), harmless = "logit_scale" },
-  { types = { "olmo2" }, stacks = decoder(O_PROJ, joined(rope "half", rms, always { norm_span = "all" }),
-                                          { more = GAINS }) },
-  { types = { "gpt_oss" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 150000 }), window(even),
+  { types = { "olmo2" }, stacks = decoder(O_PROJ, joined(rope "half", k.rms, always { norm_span = "all" }),
+                                          { more = GAINS }), defaults = { rms_norm_eps = 1e-5 } },
+  { types = { "olmo3" }, stacks = decoder(O_PROJ, joined(k.olmo3, window(k.whole_each(4)), k.rms,
+    always { norm_span = "all" }), { more = GAINS }), harmless = "rope_theta rope_scaling " ..
+      "full_attention sliding_attention", defaults = { rms_norm_eps = 1e-5, sliding_window = 4096 } },
+  { types = { "gpt_oss" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 150000 }), window(k.even),
                                                            always { sink = true }),
-                                            { more = { sink_logits = "sinks" } }) },
+                                            { more = { sink_logits = "sinks" } }),
+    defaults = { num_key_value_heads = 8, head_dim = 64, sliding_window = 128, rope_scaling = {
+      rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
 -- The row of a type; nil and the types that are known.
@@ -360,6 +336,49 @@ function M.find(rows, kind)
   end
   table.sort(known)
   return nil, table.concat(known, ", ")
+end
+
+-- The stacks of a row in a config, whose fields get the row's defaults.
+local function stacks_of(row, c)
+  c.defaults, c.older = row.defaults or c.defaults, row.older or c.older
+  if type(row.stacks) == "function" then return row.stacks(c) end
+  return row.stacks
+end
+
+-- The fields of a part.
+local function fields_of(part, c)
+  for _, name in ipairs(part.within) do
+    local object = c:object(name)
+    if object then return object end
+  end
+  if not part.flat then c:fail(part.within[#part.within], "is missing") end
+  return c
+end
+
+-- Adds a part to what a row of parts has.
+local function add_part(rows, part, c, whole)
+  local own = fields_of(part, c)
+  local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of)
+  if not row then own:fail("model_type", "is not known; known are %s", known) end
+  for _, of in ipairs(stacks_of(row, own)) do
+    local made, before = M.stack(nil, of.maps, of.keys, of), part.before or ""
+    made.fields, made.at = own, {}
+    for i, text in ipairs(type(before) == "table" and before or { before }) do made.at[i] = text .. of.at end
+    whole.stacks[#whole.stacks + 1] = made
+  end
+  whole.harmless = ("%s %s"):format(whole.harmless, row.harmless or "")
+  table.move(row.beside or {}, 1, #(row.beside or {}), #whole.beside + 1, whole.beside)
+end
+
+-- A row as a config has it: { stacks, harmless, beside, own, shared }, with the stacks of its parts.
+function M.whole(rows, row, c)
+  if not row.parts then
+    return { stacks = stacks_of(row, c), harmless = row.harmless, beside = row.beside, own = row.own,
+             shared = row.shared }
+  end
+  local whole = { stacks = {}, harmless = row.harmless or "", beside = {} }
+  for _, part in ipairs(row.parts) do add_part(rows, part, c, whole) end
+  return whole
 end
 
 return M

@@ -1,6 +1,7 @@
 -- The fields of a model's config, which may be wrong: each is asked for by its name and kind, and one that is
 -- missing, or of another kind, is an error that names the file and the field. What is never asked for can be listed:
--- gen/model/unread.lua says which of that matters.
+-- gen/model/unread.lua says which of that matters. A field that is missing has the value that `defaults` has for it, if
+-- any; one that is null has none. `older` has the names that fields had before.
 
 local words = require "base.words"
 
@@ -10,7 +11,22 @@ M.__index = M
 -- prefix: what stands before each name in messages and in the table's keys; within: before that in messages alone.
 function M.new(path, values, prefix, within)
   return setmetatable({ path = path, values = values, prefix = prefix or "", within = within or "",
-                        seen = {}, objects = {} }, M)
+                        defaults = {}, older = {}, seen = {}, objects = {} }, M)
+end
+
+local function is_null(value) return type(value) == "userdata" end
+
+-- The value of a field, or nil.
+local function value_of(self, name)
+  local value, older = self.values[self.prefix .. name], self.older[name]
+  self.seen[name] = true
+  if older then
+    self.seen[older] = true
+    if value == nil then value = self.values[self.prefix .. older] end
+  end
+  if value == nil then return self.defaults[name] end
+  if is_null(value) then return nil end
+  return value
 end
 
 function M:fail(name, ...)
@@ -22,8 +38,7 @@ function M:full(name) return self.within .. self.prefix .. name end
 
 -- The value, if it is `good`; `default` where it is missing.
 local function ask(self, name, default, good, rule)
-  local value = self.values[self.prefix .. name]
-  self.seen[name] = true
+  local value = value_of(self, name)
   if value == nil then
     if default == nil then self:fail(name, "is missing") end
     return default
@@ -57,14 +72,19 @@ function M:flag(name, default)
   return ask(self, name, default, function(value) return type(value) == "boolean" end, "true or false")
 end
 
+-- true or false, or a number that is not 0 or is.
+function M:switch(name, default)
+  local value = ask(self, name, default, function(value)
+    return type(value) == "boolean" or type(value) == "number"
+  end, "true or false")
+  return value ~= false and value ~= 0
+end
+
 function M:word(name, default)
   return ask(self, name, default, function(value) return type(value) == "string" end, "a text")
 end
 
-function M:has(name)
-  self.seen[name] = true
-  return self.values[self.prefix .. name] ~= nil
-end
+function M:has(name) return value_of(self, name) ~= nil end
 
 -- A list, or nil.
 function M:list(name)
@@ -113,7 +133,7 @@ function M:unread(matters)
   local all = {}
   for key, value in pairs(self.values) do
     local name = type(key) == "string" and key:sub(1, #self.prefix) == self.prefix and key:sub(#self.prefix + 1)
-    if name and not self.seen[name] and matters(name, value, self) then
+    if name and not self.seen[name] and not is_null(value) and matters(name, value, self) then
       all[#all + 1] = { name = self:full(name), value = value }
     end
   end
@@ -126,7 +146,7 @@ end
 
 -- Refuses another value of a field than the one that is meant.
 function M:only(name, meant)
-  local value = self:has(name) and self.values[self.prefix .. name] or nil
+  local value = value_of(self, name)
   if value ~= nil and value ~= meant then
     self:fail(name, "%s is not supported", type(value) == "table" and "this" or words.short(value))
   end

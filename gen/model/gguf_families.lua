@@ -1,27 +1,48 @@
 -- The kinds of models that GGUF files have: rows as in gen/model/families.lua. Fields are named without the model's
--- type before them, tensors of a layer without its block.
+-- type before them, tensors of a layer without its block. What they mean is what llama.cpp does with them.
 
 local angles = require "model.rope"
 local families = require "model.families"
+local family_keys = require "model.family_keys"
 local fields = require "model.fields"
 local words = require "base.words"
 
-local joined = families.joined
-
-local ATTN = { "attn_q", "attn_k", "attn_v", "attn_output" }
-local QKV = { "attn_qkv", "attn_output" }
+local always, joined, every, even = family_keys.always, family_keys.joined, family_keys.every, family_keys.even
 
 -- A decoder, unless it is said otherwise.
 local function causal(c) return c:flag("attention.causal", true) and { causal = true } or { kv_len = true } end
 
--- How llama.cpp, whose files these are, changes angles: by a factor, which is of the kind linear by default. Cosines
--- and sines are multiplied by attn_factor.
+local function bert(c) return { kv_len = true, causal = c:flag("attention.causal", false) or nil } end
+
+-- ---- rope ----
+
+-- Each kind of scaling: of (fields, factor of the angles, that of cosines and sines) to a function of (rope_theta,
+-- pairs) to what model.rope makes of them.
+local scalings = {}
+
+function scalings.none(_, _, factor)
+  return function() return angles.linear(1, factor) end
+end
+
+function scalings.linear(_, by, factor)
+  return function() return angles.linear(by, factor) end
+end
+
+function scalings.yarn(c, by, factor)
+  local beta_fast, beta_slow = c:positive("rope.scaling.yarn_beta_fast", 32), c:positive("rope.scaling.yarn_beta_slow", 1)
+  local trained = c:int("rope.scaling.original_context_length", c:int "context_length")
+  return function(theta, pairs)
+    if theta <= 1 then c:fail("rope.freq_base", "must be larger than 1 with yarn") end
+    return angles.yarn({ by = by, trained = trained, beta_fast = beta_fast, beta_slow = beta_slow, truncate = true,
+                         factor = factor * (by > 1 and 0.1 * math.log(by) + 1 or 1) }, theta, pairs)
+  end
+end
+
 local function scaling(c)
   local kind = c:word("rope.scaling.type", "linear")
-  if kind ~= "linear" and kind ~= "none" then c:fail("rope.scaling.type", "%s is not supported", words.short(kind)) end
+  local of = scalings[kind] or c:fail("rope.scaling.type", "%s is not supported", words.short(kind))
   local by = fields.agreed({ { c, "rope.scaling.factor" }, { c, "rope.scale_linear" } }, 1)
-  local factor = c:positive("rope.scaling.attn_factor", 1)
-  return function() return angles.linear(kind == "linear" and by or 1, factor) end
+  return of(c, by, c:positive("rope.scaling.attn_factor", 1))
 end
 
 -- Rows of Q and K of Llama's family are permuted in these files, so that rope turns neighbours.
@@ -32,43 +53,113 @@ local function rope(kind)
   end
 end
 
+-- Rope without scaling in layers with a window, and there perhaps by another base.
+local function two_ropes(slides, base)
+  return function(c, i, sizes)
+    local keys, other = rope "half"(c, i, sizes), c:positive("rope.freq_base_swa", base or false)
+    if not slides(i) or c:number("attention.sliding_window", 0) == 0 then return keys end
+    keys.scaling, keys.rope_theta = nil, other or keys.rope_theta
+    return keys
+  end
+end
+
+-- Every fourth layer has no rope.
+local function some_rope(kind)
+  local of = rope(kind)
+  return function(c, i, sizes)
+    local keys = of(c, i, sizes)
+    return (i + 1) % 4 ~= 0 and keys or {}
+  end
+end
+
+-- ---- further keys ----
+
 local function norm(c)
   return { qk_norm = "rms", norm_eps = c:positive("attention.layer_norm_rms_epsilon", 1e-6) }
 end
 
-local function window(c)
-  if c:number("attention.sliding_window", 0) == 0 then return {} end
-  return { window_left = c:int "attention.sliding_window" - 1 }
+-- Layer norms, which only the large ones of these models have.
+local LARGE = 64
+local function command_r(c)
+  if c:int "block_count" < LARGE then return {} end
+  return { qk_norm = "layer", norm_span = "each", norm_eps = c:positive("attention.layer_norm_epsilon", 1e-5) }
 end
 
-local function bert(c) return { kv_len = true, causal = c:flag("attention.causal", false) or nil } end
+local function window(slides)
+  return function(c, i)
+    if c:number("attention.sliding_window", 0) == 0 or not slides(i) then return {} end
+    return { window_left = c:int "attention.sliding_window" - 1 }
+  end
+end
+
+-- The largest of Gemma's models have a scale by the width of their rows.
+local function gemma(largest)
+  return function(c, _, sizes)
+    local large = c:int "block_count" == largest
+    return { scale = large and (sizes.d_model // sizes.h) ^ -0.5 or nil,
+             softcap = c:positive("attn_logit_softcapping", false) or nil }
+  end
+end
+
+local function granite(c) return { scale = c:positive("attention.scale", false) or nil } end
+
+local function alibi(c)
+  if c:number("attention.max_alibi_bias", 8) ~= 8 then c:fail("attention.max_alibi_bias", "must be 8") end
+  return { alibi = true }
+end
 
 local function values(c, _, sizes) return { dv = c:int("attention.value_length", sizes.dk) } end
 
-local function block(maps, keys, more)
-  local made = families.stack("blk.%d", maps, joined(values, keys), {
-    layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
-    d_model = "embedding_length", dk = "attention.key_length", frequencies = { "rope_freqs.weight" } })
-  for key, value in pairs(more or {}) do made[key] = value end
-  return { made }
+-- ---- rows ----
+
+local MAPS = { { "attn_q", "attn_k", "attn_v", "attn_output" }, { "attn_qkv", "attn_output" } }
+local GAINS = { q_norm = "attn_q_norm.weight", k_norm = "attn_k_norm.weight" }
+
+-- Layers whose matrices of Q, K and V are three, or one.
+local function block(keys, more)
+  local made = {}
+  for i, maps in ipairs(MAPS) do
+    made[i] = families.stack("blk.%d", maps, joined(values, keys), {
+      layers = "block_count", h = "attention.head_count", h_kv = "attention.head_count_kv",
+      d_model = "embedding_length", dk = "attention.key_length", frequencies = { "rope_freqs.weight" } })
+    for key, value in pairs(more or {}) do made[i][key] = value end
+  end
+  return made
 end
 
-local function decoder(maps, keys, more) return block(maps, joined(causal, keys), more) end
+local function decoder(keys, more) return block(joined(causal, keys), more) end
+
+local fourth, sixth = family_keys.whole_each(4), family_keys.whole_each(6)
 
 local rows = {
-  { types = { "llama" }, stacks = decoder(ATTN, rope "interleaved") },
-  { types = { "qwen2", "gemma", "starcoder2" }, stacks = decoder(ATTN, rope "half") },
-  { types = { "qwen3" }, stacks = decoder(ATTN, joined(rope "half", norm), {
-    more = { q_norm = "attn_q_norm.weight", k_norm = "attn_k_norm.weight" } }) },
-  { types = { "phi3" }, stacks = decoder(QKV, joined(rope "half", window), {
+  { types = { "llama" }, stacks = decoder(rope "interleaved") },
+  { types = { "qwen2", "qwen2moe", "gemma", "starcoder2", "falcon" }, stacks = decoder(rope "half") },
+  { types = { "qwen2vl" }, stacks = decoder(rope "half"), harmless = "rope.dimension_sections" }, -- of images
+  { types = { "qwen3", "qwen3moe" }, stacks = decoder(joined(rope "half", norm), { more = GAINS }) },
+  { types = { "gemma2" }, stacks = decoder(joined(rope "half", window(even), gemma(46))),
+    harmless = "final_logit_softcapping" },
+  { types = { "gemma3" }, stacks = decoder(joined(two_ropes(sixth, 10000), window(sixth), norm, gemma(62)),
+                                           { more = GAINS }), harmless = "final_logit_softcapping" },
+  { types = { "olmo2" }, stacks = decoder(joined(two_ropes(fourth), window(fourth), norm,
+                                                 always { norm_span = "all" }), { more = GAINS }) },
+  { types = { "command-r" }, stacks = decoder(joined(rope "interleaved", command_r), { more = GAINS }),
+    harmless = "logit_scale" },
+  { types = { "granite" }, stacks = decoder(joined(rope "interleaved", granite)),
+    harmless = "logit_scale embedding_scale residual_scale" },
+  { types = { "smollm3" }, stacks = decoder(some_rope "interleaved") },
+  { types = { "gpt-oss" }, stacks = decoder(joined(rope "half", window(even), always { sink = true }),
+                                            { more = { sink_logits = "attn_sinks.weight" } }) },
+  { types = { "phi3" }, stacks = decoder(joined(rope "half", window(every)), {
     frequencies = { "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight" } }) },
-  { types = { "bert" }, stacks = block(ATTN, bert) },
-  { types = { "gpt2" }, stacks = block(QKV, causal) },
+  { types = { "bert" }, stacks = block(bert) },
+  { types = { "nomic-bert" }, stacks = block(joined(bert, rope "half")) },
+  { types = { "gpt2" }, stacks = decoder(always {}) },
+  { types = { "bloom", "mpt" }, stacks = decoder(alibi) },
 }
 
 for _, row in ipairs(rows) do
   row.own, row.shared, row.beside = "^attn_", "^rope_", { "^attn_norm", "^attn_output_norm" }
-  row.harmless = "rope.scaling.original_context_length rope.scaling.finetuned"
+  row.harmless = (row.harmless or "") .. " rope.scaling.original_context_length rope.scaling.finetuned"
 end
 
 return rows

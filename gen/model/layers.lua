@@ -16,7 +16,7 @@ local function word(key, value)
   return ("%s=%s"):format(key, value)
 end
 
--- What the scaling of rope makes of its angles, or nil; its factor goes into the scale, for Q and K have it both.
+-- What the scaling of rope makes of its angles, or nil. Its factor goes into the scale, for Q and K have it both.
 local function take_scaling(c, keys)
   local dims = keys.rope_dims or keys.dk
   local scaling = keys.scaling and keys.scaling(keys.rope_theta, dims // 2)
@@ -38,11 +38,20 @@ function M.key_list(keys)
   return list
 end
 
+-- The keys of a layer as words; what divides its angles, or nil; its limit, or nil.
 local function keys_of(c, stack, i)
   local keys = families.sizes(c, stack)
   for key, value in pairs(stack.keys(c, i, keys)) do keys[key] = value end
-  local divide = take_scaling(c, keys)
-  return M.key_list(keys), divide
+  local divide, limit = take_scaling(c, keys), keys.limit
+  keys.limit = nil
+  return M.key_list(keys), divide, limit
+end
+
+-- Refuses longer texts than a layer has the keys of.
+local function check_limit(c, limit, places)
+  if limit and places > limit[1] then
+    c:fail(limit[2], "%s; kernels of it have up to %d rows and keys, not %d", limit[3], limit[1], places)
+  end
 end
 
 -- ---- tensors ----
@@ -102,11 +111,12 @@ local function weights_of(layer, cfg)
     add("v", stack.maps[3], v, cfg.v_width)
   end
   add("o", stack.maps[#stack.maps], cfg.y_width, cfg.h * cfg.dv)
-  for matrix, name in pairs(stack.more or {}) do
+  for matrix, of in pairs(stack.more or {}) do
     local size = sizes[matrix]
+    if type(of) == "string" then of = { of } end
     if size then
-      all[matrix] = features(layer.at .. name, size[2])
-      all[matrix].plus = stack.plus
+      all[matrix] = features(layer.at .. of[1], of.count and of.count(cfg) or size[2])
+      all[matrix].change = of[2] and function(list) return of[2](list, cfg) end
     end
   end
   for matrix in pairs(all) do -- what another key has switched off
@@ -115,10 +125,18 @@ local function weights_of(layer, cfg)
   return all
 end
 
+-- What is to be done about weights that are quantized already, or nothing.
+local function quantized(model)
+  local c = model.fields and model.fields:object "quantization_config"
+  return c and ("; quantization_config says %s, which is not read: take the model that was quantized, or write it by " ..
+    "transformers' model.dequantize()"):format(words.short(c:word("quant_method", "something"))) or ""
+end
+
 -- The shape that a tensor must have; a vector may have more axes.
-local function check_shape(tensor, part, type_size)
+local function check_shape(model, part, type_size)
+  local tensor = part.tensor
   if not type_size(tensor.type) then
-    tensors.fail(tensor, "numbers of type %s are not read", words.short(tensor.type))
+    tensors.fail(tensor, "numbers of type %s are not read%s", words.short(tensor.type), quantized(model))
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
@@ -136,21 +154,22 @@ end
 -- GGUF divides the angles of its pairs by, `frequencies`.
 function M.weights(model, layer, cfg, type_size)
   local all, turn = layer:features(cfg), turn_of.of(cfg)
+  if layer.check then layer.check(cfg.seq_kv) end
   local frequencies = layer.frequencies and layer.frequencies(cfg.seq_kv)
   if frequencies and turn and turn.pairs > 0 then
     layer.factors = features(frequencies.name, turn.pairs)
     layer.factors.tensor = frequencies
-    check_shape(frequencies, layer.factors, type_size)
+    check_shape(model, layer.factors, type_size)
   end
   for matrix, part in pairs(all) do
     part.tensor = not part.numbers and model.tensors[part.name] or nil
     if part.numbers then -- computed
     elseif part.tensor then
-      check_shape(part.tensor, part, type_size)
+      check_shape(model, part, type_size)
     elseif part.optional then
       all[matrix] = nil
     else
-      error({ message = ("%s: tensor %s is missing"):format(model.data, words.short(part.name)) }, 0)
+      error({ message = ("%s: tensor %s is missing%s"):format(model.data, words.short(part.name), quantized(model)) }, 0)
     end
   end
   return all
@@ -199,9 +218,7 @@ local function names_of(stack) return type(stack.at) == "table" and stack.at or 
 local function first_of(stack, at) return ("%s.%s.weight"):format((at:gsub("%%d", "0")), stack.maps[1]) end
 
 local function add_stack(model, stack, prefixes, all)
-  local c = model.fields
-  if stack.within then c = c:object(stack.within) or c:fail(stack.within, "is missing") end
-  local at, prefix
+  local c, at, prefix = stack.fields or model.fields, nil, nil
   for _, name in ipairs(names_of(stack)) do
     if not prefix then at, prefix = name, prefixes[first_of(stack, name)] end
   end
@@ -211,9 +228,10 @@ local function add_stack(model, stack, prefixes, all)
   local frequencies = frequencies_of(model, c, stack.frequencies or {})
   for i = 0, count - 1 do
     local name = at:gsub("%%d", tostring(i))
-    local keys, divide = keys_of(c, stack, i)
+    local keys, divide, limit = keys_of(c, stack, i)
     all[#all + 1] = { name = name, at = prefix .. name .. ".", stack = stack, in_out = stack.in_out, keys = keys,
-                      divide = divide, frequencies = frequencies, features = weights_of }
+                      divide = divide, frequencies = frequencies, features = weights_of,
+                      check = function(places) check_limit(c, limit, places) end }
   end
 end
 
@@ -228,15 +246,16 @@ end
 -- model: { path of its fields, path `data` of its tensors, type, rows = families.rows or another list, fields,
 -- tensors } -> its layers.
 function M.of(model)
-  local row = M.row_of(model)
-  model.row = row
-  local all, firsts, stacks = {}, {}, type(row.stacks) == "function" and row.stacks(model.fields) or row.stacks
+  model.row = families.whole(model.rows, M.row_of(model), model.fields)
+  local all, firsts, stacks = {}, {}, model.row.stacks
   for _, stack in ipairs(stacks) do
     for _, at in ipairs(names_of(stack)) do firsts[#firsts + 1] = first_of(stack, at) end
   end
   local prefixes = prefixes_of(model, firsts)
   for _, stack in ipairs(stacks) do add_stack(model, stack, prefixes, all) end
-  if #all == 0 then error({ message = ("%s: tensor %s is missing"):format(model.data, firsts[1]) }, 0) end
+  if #all == 0 then
+    error({ message = ("%s: tensor %s is missing%s"):format(model.data, firsts[1], quantized(model)) }, 0)
+  end
   return all
 end
 

@@ -55,25 +55,31 @@ function kinds.llama3(s, c)
   end }
 end
 
--- Peng et al., YaRN, 2023.
+-- Peng et al., YaRN, 2023. y: { by = factor of the angles, factor = that of cosines and sines, trained = rows,
+-- beta_fast, beta_slow, truncate }.
+function M.yarn(y, theta, pairs)
+  local function pair_of(rotations) return pairs * math.log(y.trained / (rotations * 2 * math.pi)) / math.log(theta) end
+  local first, last = pair_of(y.beta_fast), pair_of(y.beta_slow)
+  if y.truncate then first, last = math.floor(first), math.ceil(last) end
+  first, last = math.max(first, 0), math.min(last, 2 * pairs - 1)
+  if first == last then last = last + 0.001 end
+  return { factor = y.factor, divide = function(turns)
+    return map(turns, function(turn, i)
+      local stretched = math.min(1.0, math.max(0.0, (i - 1 - first) / (last - first)))
+      return stretched * turn / y.by + (1.0 - stretched) * turn
+    end)
+  end }
+end
+
 function kinds.yarn(s, c, theta, pairs)
-  local factor = s:positive "factor"
-  local trained = s:int("original_max_position_embeddings", c:int("max_position_embeddings", 1 << 12))
-  local function magnitude(weight) return factor <= 1 and 1.0 or 0.1 * weight * math.log(factor) + 1.0 end
+  local by = s:positive "factor"
+  local function magnitude(weight) return by <= 1 and 1.0 or 0.1 * weight * math.log(by) + 1.0 end
   local some, all = s:number("mscale", 0), s:number("mscale_all_dim", 0)
   local by_default = some ~= 0 and all ~= 0 and magnitude(some) / magnitude(all) or magnitude(1)
   if theta <= 1 then c:fail("rope_theta", "must be larger than 1 with yarn") end
-  local function pair_of(rotations) return pairs * math.log(trained / (rotations * 2 * math.pi)) / math.log(theta) end
-  local first, last = pair_of(s:positive("beta_fast", 32)), pair_of(s:positive("beta_slow", 1))
-  if s:flag("truncate", true) then first, last = math.floor(first), math.ceil(last) end
-  first, last = math.max(first, 0), math.min(last, 2 * pairs - 1)
-  if first == last then last = last + 0.001 end
-  return { factor = s:positive("attention_factor", by_default), divide = function(turns)
-    return map(turns, function(turn, i)
-      local stretched = math.min(1.0, math.max(0.0, (i - 1 - first) / (last - first)))
-      return stretched * turn / factor + (1.0 - stretched) * turn
-    end)
-  end }
+  return M.yarn({ by = by, factor = s:positive("attention_factor", by_default), beta_fast = s:positive("beta_fast", 32),
+                  trained = s:int("original_max_position_embeddings", c:int("max_position_embeddings", 1 << 12)),
+                  beta_slow = s:positive("beta_slow", 1), truncate = s:flag("truncate", true) }, theta, pairs)
 end
 
 -- Ding et al., LongRoPE, 2024: a list of factors for short texts, and one for long ones.
@@ -107,7 +113,7 @@ kinds.su = kinds.longrope -- its name in the first configs of Phi-3
 -- The scaling of a config, or nil; s: the fields of its rope_scaling.
 function M.of(s, c, theta, pairs)
   local kind = s and s:word("rope_type", s:word("type", "default"))
-  if not s or kind == "default" then return nil end
+  if not s or kind == "default" or kind == "mrope" then return nil end -- texts have plain places
   local of = kinds[kind] or s:fail("rope_type", "%s is not known", kind)
   local scaling = of(s, c, theta, pairs)
   return { factor = scaling.factor, divide = function(turns, places)
