@@ -14,8 +14,8 @@
 --   node        the node that makes it
 --   nodes       those that nothing else needs, in the order of the file, `node` among them
 --   keys        { key = value } of its config
---   weights     { wq = { weight, in_out, width, all, columns }, .., bq = numbers, .., q_norm = numbers, .. }; columns:
---               those of the matrix from 0, in the order that the kernel has them
+--   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
+--               columns: features of the matrix from 0, in the order that the kernel has them
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
 
 local graph_elements = require "model.graph_elements"

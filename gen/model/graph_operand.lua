@@ -6,7 +6,8 @@
 --     operand { side, rows = those that are computed here, past = { value =, rows = } of earlier runs or nil,
 --               base = the value whose elements it has, factor of these or nil where they are not the same,
 --               product = the projection or nil, norm behind it or nil,
---               cell(l, row, i) = list of { row, column, factor, bias, element = index in a row of the norm } }
+--               cell(l, row, i) = list of { row, column, factor, bias, element = index in a row of the norm },
+--               whose field constant is what is added behind all }
 --   An operand without a product is taken as it is.
 
 local products = require "model.graph_products"
@@ -46,12 +47,12 @@ local function product_of(find, base)
 end
 
 -- Where a term of a form comes from: { row, column, factor, bias, element }, or nil.
-local function cell_of(find, operand, term, constant)
+local function cell_of(find, operand, term)
   local elements, norm, product = find.elements, operand.norm, operand.product
-  local index, bias, element = term[2], constant, nil
+  local index, bias, element = term[2], 0, nil
   if norm then
     local form = elements:at(norm.x, index)
-    if constant ~= 0 or type(form) == "number" or #form ~= 1 or form[1][3] ~= 1 then return nil end
+    if type(form) == "number" or #form ~= 1 or form[1][3] ~= 1 then return nil end
     element, bias = index % norm.width, form.constant
     term, index = { form[1][1], form[1][2], term[3] }, form[1][2]
   end
@@ -77,9 +78,10 @@ function M.read(find, side)
   if not operand.product then return operand end
   function operand.cell(l, row, i)
     local form, cells = elements:at(side.value, side.at(l, row + side.rows - operand.rows, i)), {}
-    if type(form) == "number" then return nil end
+    if type(form) == "number" or operand.norm and form.constant ~= 0 then return nil end
+    cells.constant = form.constant
     for k, term in ipairs(form) do
-      local base = term[1] == operand.base and cell_of(find, operand, term, form.constant)
+      local base = term[1] == operand.base and cell_of(find, operand, term)
       if not base then return nil end
       cells[k] = base
     end

@@ -166,16 +166,16 @@ local function added(find, product, value)
   local shape, bias = find.elements.shapes[node.outputs[1]], {}
   local count = 1
   for _, size in ipairs(find.elements.shapes[other] or { 0 }) do count = count * size end
-  if not shape or count ~= product.all and count ~= 1 then return nil end
-  for i = 0, product.rows * product.all - 1, math.max(1, (product.rows - 1) * product.all) do
-    for column = 0, product.all - 1 do
+  if not shape or count ~= product.columns and count ~= 1 then return nil end
+  for i = 0, product.rows * product.columns - 1, math.max(1, (product.rows - 1) * product.columns) do
+    for column = 0, product.columns - 1 do
       local _, own = product.cell(i + column)
       local x = find.elements:operand(node, node.inputs[1] == value and 2 or 1, node.outputs[1], i + column)
       if type(x) ~= "number" or bias[own + 1] and bias[own + 1] ~= x then return nil end
       bias[own + 1] = x
     end
   end
-  return #bias == product.all and bias or nil, node.outputs[1]
+  return #bias == product.columns and bias or nil, node.outputs[1]
 end
 
 -- The first value from this one on whose rows are [batch][rows][width].
@@ -187,8 +187,8 @@ local function plain_output(find, value, product, heads, transposed)
     local good = true
     for b = 0, heads.batches - 1 do
       for _, row in ipairs(edges(rows)) do
-        for _, column in ipairs(edges(product.all)) do
-          local at, wanted = (b * rows + row) * product.all + column, transposed and row * heads.batches + b or
+        for _, column in ipairs(edges(product.columns)) do
+          local at, wanted = (b * rows + row) * product.columns + column, transposed and row * heads.batches + b or
             b * rows + row
           local index = value == own and at or context_index(elements, value, at, own)
           local from_row, from_column
@@ -216,7 +216,7 @@ local function read_output(find, layer, scores, heads, leads)
     local bias, behind
     if product.bias then
       bias = {}
-      for i = 0, product.all - 1 do
+      for i = 0, product.columns - 1 do
         local x = find.elements:at(product.bias, i % (find.elements.shapes[product.bias][1] or 1))
         bias[i + 1] = type(x) == "number" and x or 0
       end
@@ -331,9 +331,12 @@ end
 
 -- ---- all ----
 
+-- The columns of a projection as features of its matrix.
 local function matrix_of(product, columns)
-  return { weight = product.weight, in_out = product.in_out, width = product.width, all = product.all,
-           columns = columns }
+  local matrix, list = product.matrix, {}
+  for i = 1, columns and #columns or product.columns do list[i] = matrix.of(columns and columns[i] or i - 1) end
+  return { tensor = matrix.tensor, in_out = matrix.in_out, width = product.width, features = matrix.features,
+           columns = list }
 end
 
 function M.read(find, layer, scores, operands, heads, leads, weights, fail)
@@ -352,7 +355,7 @@ function M.read(find, layer, scores, operands, heads, leads, weights, fail)
   end
   if output then
     letters, own.wo = letters .. "o", matrix_of(output)
-    keys.y_width = output.all
+    keys.y_width = output.columns
   end
   own.q_norm, own.k_norm = weights.gains.q, weights.gains.k
   if weights.tables then own.rope_cos, own.rope_sin = weights.tables.cos, weights.tables.sin end

@@ -31,15 +31,11 @@ local function fail(layer, matrix, has, wanted)
 end
 
 local function matrix_part(layer, matrix, of, wanted)
-  local count = of.columns and #of.columns or of.all
+  local count = #of.columns
   if of.width ~= wanted[1] or count ~= wanted[2] then fail(layer, matrix, { of.width, count }, wanted) end
-  local part = { name = of.weight.name, features = of.all, width = of.width, in_out = of.in_out,
-                 turned = of.in_out ~= layer.in_out, blocks = 1, first = 0, count = of.all, step = of.all }
-  if of.columns then
-    part.firsts, part.count = runs(of.columns)
-    part.blocks = #part.firsts
-  end
-  return part
+  local firsts, each = runs(of.columns)
+  return { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width, in_out = of.in_out,
+           turned = of.in_out ~= layer.in_out, blocks = #firsts, firsts = firsts, count = each }
 end
 
 local function numbers_part(layer, matrix, numbers, wanted)
@@ -59,7 +55,7 @@ local function features_of(layer, cfg)
   for matrix, of in pairs(layer.found.weights) do
     local size = sizes[matrix]
     if size and size[1] * size[2] > 0 then -- otherwise another key has switched it off
-      all[matrix] = of.weight and matrix_part(layer, matrix, of, size) or numbers_part(layer, matrix, of, size)
+      all[matrix] = of.tensor and matrix_part(layer, matrix, of, size) or numbers_part(layer, matrix, of, size)
     end
   end
   for _, letter in ipairs { "q", "k", "v", "o" } do

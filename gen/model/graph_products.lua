@@ -5,11 +5,12 @@
 --       lead_a[l], lead_b[l], lead_out[l]    where matrix l lies, l from 1
 --       row_a, row_out, column_b, column_out, inner_a, inner_b    steps }
 --   by_constant(elements, node)    a product by a constant matrix, which is a projection:
---     { node, x, out, weight = tensor, in_out, scales, rows, width, all = columns, bias = value,
+--     { node, x, out, matrix, rows, width, columns, bias = value or nil,
 --       x_at(row, i), cell(i) -> row, column of an element of the output }
---   weight(elements, value)    the tensor behind what keeps it a matrix, and whether it is transposed
+--     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is }
 
 local graph_elements = require "model.graph_elements"
+local tensors = require "model.tensors"
 
 local M = {}
 
@@ -99,85 +100,82 @@ end
 
 local kinds = { MatMul = of_matmul, FusedMatMul = of_matmul, Einsum = of_einsum }
 
--- Whether a value is made of constants alone, as far as is seen at once.
-local function is_constant(elements, value) return M.weight(elements, value) ~= nil end
-
-function M.of(elements, node)
-  local read = kinds[node.op]
-  if not read or is_constant(elements, node.inputs[1]) or is_constant(elements, node.inputs[2]) then return nil end
-  return read(elements, node)
-end
 
 -- ---- one constant ----
 
 local HOPS = 8 -- of nodes before a constant
 
-function M.weight(elements, value)
-  local graph, turned = elements.graph, false
+-- The tensor that a value is, as it lies or in another order: tensor, function of an index in the value; or nil.
+local function tensor_of(elements, value)
+  local steps = {}
   for _ = 1, HOPS do
-    local tensor = graph.tensors[value or ""]
-    if tensor then return tensor, turned end
-    local node = graph.makers[value]
-    if not node then return nil end
-    local perm = node.attributes.perm
-    if node.op == "Transpose" and perm and #perm == 2 then
-      turned = turned ~= (perm[1] == 1)
-    elseif node.op == "Transpose" and not perm and #(elements.shapes[value] or {}) == 2 then
-      turned = not turned
-    elseif node.op ~= "Identity" and node.op ~= "Cast" then
+    local tensor, node = elements.graph.tensors[value or ""], elements.graph.makers[value]
+    if tensor then
+      return tensor, function(i)
+        for _, step in ipairs(steps) do i = step(i) end
+        return i
+      end
+    end
+    local source = node and elements:source(value)
+    if source then
+      steps[#steps + 1], value = source.at, source.from
+    elseif node and node.op == "Cast" then
+      value = node.inputs[1]
+    else
       return nil
     end
-    value = node.inputs[1]
   end
 end
 
-local function matrix(elements, value)
-  local tensor, turned = M.weight(elements, value)
-  if not tensor or #tensor.shape ~= 2 or tensor.shape[1] * tensor.shape[2] == 0 then return nil end
-  return tensor, turned
+-- A constant as a matrix with so many rows, each `row` behind the one before in the value, and columns.
+local function matrix_of(elements, value, rows, row, columns, column)
+  local tensor, at = tensor_of(elements, value)
+  if not tensor then return nil end
+  local count = tensors.count(tensor)
+  local function place(i, c) return at(i * row + c * column) end
+  local first = place(0, 0)
+  local step = rows > 1 and place(1, 0) - first or count
+  local in_out = step ~= 1 or rows == 1
+  local features = in_out and step or count // rows
+  if features < columns or features * rows ~= count then return nil end
+  local function of(c) return in_out and place(0, c) or place(0, c) // rows end
+  for _, c in ipairs { 0, columns // 2, columns - 1 } do
+    for _, i in ipairs { 0, rows // 2, rows - 1 } do
+      local wanted = in_out and i * features + of(c) or of(c) * rows + i
+      if place(i, c) ~= wanted or of(c) >= features then return nil end
+    end
+  end
+  return { tensor = tensor, in_out = in_out, features = features, of = of }
 end
 
 -- Of rows side by side in both values.
-local function plain(node, tensor, in_out, rows)
-  local width, all = tensor.shape[in_out and 1 or 2], tensor.shape[in_out and 2 or 1]
-  return { node = node, x = node.inputs[1], out = node.outputs[1], weight = tensor, in_out = in_out, width = width,
-           all = all, rows = rows, x_at = function(row, i) return row * width + i end,
-           cell = function(i) return i // all, i % all end }
-end
-
-local function rows_of(shape)
-  local rows = 1
-  for k = 1, #shape - 1 do rows = rows * shape[k] end
-  return rows
+local function plain(elements, node, turned)
+  local x, shape = elements.shapes[node.inputs[1]], elements.shapes[node.inputs[2]]
+  if not x or not shape or #x < 2 or #shape ~= 2 or shape[1] * shape[2] == 0 then return nil end
+  local width, columns, rows = shape[turned and 2 or 1], shape[turned and 1 or 2], 1
+  if x[#x] ~= width then return nil end
+  local matrix = matrix_of(elements, node.inputs[2], width, turned and 1 or columns, columns, turned and width or 1)
+  for k = 1, #x - 1 do rows = rows * x[k] end
+  return matrix and { node = node, x = node.inputs[1], out = node.outputs[1], matrix = matrix, width = width,
+    columns = columns, rows = rows, x_at = function(row, i) return row * width + i end,
+    cell = function(i) return i // columns, i % columns end }
 end
 
 local constant = {}
 
-function constant.MatMul(elements, node)
-  local tensor, turned = matrix(elements, node.inputs[2])
-  local x = elements.shapes[node.inputs[1]]
-  if not tensor or not x or #x < 2 or x[#x] ~= tensor.shape[turned and 2 or 1] then return nil end
-  return plain(node, tensor, not turned, rows_of(x))
-end
+function constant.MatMul(elements, node) return plain(elements, node, false) end
 
 function constant.FusedMatMul(elements, node)
   local t = node.attributes
-  if (t.alpha or 1) ~= 1 or (t.transA or 0) + (t.transB or 0) + (t.transBatchA or 0) + (t.transBatchB or 0) > 0 then
-    return nil
-  end
-  return constant.MatMul(elements, node)
+  if (t.alpha or 1) ~= 1 or (t.transA or 0) + (t.transBatchA or 0) + (t.transBatchB or 0) > 0 then return nil end
+  return plain(elements, node, (t.transB or 0) ~= 0)
 end
 
 function constant.Gemm(elements, node)
-  local tensor, turned = matrix(elements, node.inputs[2])
-  local x, t = elements.shapes[node.inputs[1]], node.attributes
-  if not tensor or not x or #x ~= 2 or (t.alpha or 1) ~= 1 or (t.beta or 1) ~= 1 or (t.transA or 0) ~= 0 then
-    return nil
-  end
-  local in_out = turned == ((t.transB or 0) ~= 0)
-  if x[2] ~= tensor.shape[in_out and 1 or 2] then return nil end
-  local made = plain(node, tensor, in_out, x[1])
-  made.bias = node.inputs[3] ~= "" and node.inputs[3] or nil
+  local t = node.attributes
+  if (t.alpha or 1) ~= 1 or (t.beta or 1) ~= 1 or (t.transA or 0) ~= 0 then return nil end
+  local made = plain(elements, node, (t.transB or 0) ~= 0)
+  if made then made.bias = node.inputs[3] ~= "" and node.inputs[3] or nil end
   return made
 end
 
@@ -190,19 +188,25 @@ end
 
 -- Of one place to itself: its rows are places, and its columns channels, which lie outside of them.
 function constant.Conv(elements, node)
-  local tensor, turned = M.weight(elements, node.inputs[2])
-  local x, t = elements.shapes[node.inputs[1]], node.attributes
-  if not tensor or turned or not x or #x < 3 or #tensor.shape ~= #x or x[2] ~= tensor.shape[2]
-      or not all_are({ table.unpack(tensor.shape, 3) }, 1) or (t.group or 1) ~= 1 or not all_are(t.strides, 1)
+  local x, shape, t = elements.shapes[node.inputs[1]], elements.shapes[node.inputs[2]], node.attributes
+  if not x or not shape or #x < 3 or #shape ~= #x or x[2] ~= shape[2] or shape[1] * shape[2] == 0
+      or not all_are({ table.unpack(shape, 3) }, 1) or (t.group or 1) ~= 1 or not all_are(t.strides, 1)
       or not all_are(t.pads, 0) then
     return nil
   end
-  local all, width, places = tensor.shape[1], x[2], 1
+  local columns, width, places = shape[1], x[2], 1
   for k = 3, #x do places = places * x[k] end
-  return { node = node, x = node.inputs[1], out = node.outputs[1], weight = tensor, in_out = false, width = width,
-           all = all, rows = x[1] * places, bias = node.inputs[3] ~= "" and node.inputs[3] or nil,
-           x_at = function(row, i) return (row // places * width + i) * places + row % places end,
-           cell = function(i) return i // (all * places) * places + i % places, i // places % all end }
+  local matrix = matrix_of(elements, node.inputs[2], width, 1, columns, width)
+  return matrix and { node = node, x = node.inputs[1], out = node.outputs[1], matrix = matrix, width = width,
+    columns = columns, rows = x[1] * places, bias = node.inputs[3] ~= "" and node.inputs[3] or nil,
+    x_at = function(row, i) return (row // places * width + i) * places + row % places end,
+    cell = function(i) return i // (columns * places) * places + i % places, i // places % columns end }
+end
+
+function M.of(elements, node)
+  local read = kinds[node.op]
+  if not read or tensor_of(elements, node.inputs[1]) or tensor_of(elements, node.inputs[2]) then return nil end
+  return read(elements, node)
 end
 
 function M.by_constant(elements, node)

@@ -1,11 +1,12 @@
 -- Rotary embedding that is written out: by the elements of rows before and behind it.
 --
---   read(cells, width, first, rows) -> turn
+--   read(cells, width, first, rows) -> turn; nil with a reason where it is no rotation
 --     cells(row, i)    the cells of gen/model/graph_operand.lua: one where a column is not turned, else two
 --     width, rows      of a head; first: the place of row 0
---     turn             { columns = cells by i as they were before, pairs = { { i, j }, .. }, magnitude,
---                        angle(k, place) of pair k }; nil with a reason where it is no rotation
---   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where they are no such
+--     turn             { columns = by i the cell before it, with `added` to it; pairs = { { i, j }, .. },
+--                        factor of what is not turned, or of the first pair where all is,
+--                        angle(k, place) -> angle, magnitude of pair k }
+--   frequencies(turn, first, rows) -> the angle of each pair from place to place; nil where there are no such
 --   order(turn, width) -> "half" or "interleaved" and the columns in the order that rope has them
 
 local M = {}
@@ -14,28 +15,22 @@ local NEAR = 1e-5
 
 local function near(x, y) return math.abs(x - y) <= NEAR * (1 + math.abs(x)) end
 
--- The two outputs that each pair of columns has, and the one of them that an output was before: for output i, column
--- k of its cells. Of a rotation of the first by the other one, y_i = c x_i - s x_j and y_j = c x_j + s x_i.
-local function own_of(a, b)
-  local function factor(cells, column)
-    for _, cell in ipairs(cells) do
-      if cell.column == column then return cell.factor end
-    end
-  end
-  local first, second = a[1].column, a[2].column
-  local function turns(x, y)
-    local xx, xy, yx, yy = factor(a, x), factor(a, y), factor(b, x), factor(b, y)
-    return xx and xy and yx and yy and near(xx, yy) and near(xy, -yx)
-  end
-  local plain, crossed = turns(first, second), turns(second, first)
-  if plain == crossed then return nil, plain end
-  return plain and first or second, true
-end
-
 local function with_column(cells, column)
   for k, cell in ipairs(cells) do
     if cell.column == column then return cell, cells[3 - k] end
   end
+end
+
+-- Of outputs y_a = c x - s y and y_b = c y + s x the column x; nil and whether it may still be a rotation.
+local function own_of(a, b)
+  local function turns(x, y)
+    local ax, ay, bx, by = with_column(a, x), with_column(a, y), with_column(b, x), with_column(b, y)
+    return ax and ay and bx and by and near(ax.factor, by.factor) and near(ay.factor, -bx.factor)
+  end
+  local first, second = a[1].column, a[2].column
+  local plain, crossed = turns(first, second), turns(second, first)
+  if plain == crossed then return nil, plain end
+  return plain and first or second, true
 end
 
 -- Outputs by the columns that they are made of.
@@ -47,7 +42,7 @@ local function pairs_of(cells, row, width)
     if #of == 2 then
       local low, high = of[1].column, of[2].column
       local key = math.min(low, high) .. " " .. math.max(low, high)
-      if by[key] then by[key][2] = i else
+      if by[key] then by[key][#by[key] + 1] = i else
         by[key] = { i }
         all[#all + 1] = by[key]
       end
@@ -59,31 +54,50 @@ local function pairs_of(cells, row, width)
   return all
 end
 
+-- The cells of a pair before they were turned, and what was added to them then.
+local function add_pair(turn, pair, cells, rows)
+  for row = 0, math.min(rows, 4) - 1 do
+    local a, b = cells(row, pair[1]), cells(row, pair[2])
+    local own, good = own_of(a, b)
+    if not good then return nil, "elements of a head are mixed by what is no rotation" end
+    if own then
+      local x, y = with_column(a, own)
+      local c, s = x.factor, -y.factor
+      local square = c * c + s * s
+      if square == 0 then return nil, "elements of a head are multiplied by 0" end
+      local function before(cell, added)
+        return { row = cell.row, column = cell.column, bias = cell.bias, element = cell.element, added = added }
+      end
+      turn.columns[pair[1]] = before(x, (c * a.constant + s * b.constant) / square)
+      turn.columns[pair[2]] = before(y, (c * b.constant - s * a.constant) / square)
+      turn.factor = turn.factor or math.sqrt(square)
+      return true
+    end
+  end
+  return nil, "a rotation of a head is not told from another one"
+end
+
 function M.read(cells, width, first, rows)
-  local turn = { columns = {} }
-  local reason
-  turn.pairs, reason = pairs_of(cells, 0, width)
-  if not turn.pairs then return nil, reason end
+  local turn, why = { columns = {} }, nil
+  turn.pairs, why = pairs_of(cells, 0, width)
+  if not turn.pairs then return nil, why end
   for i = 0, width - 1 do
     local of = cells(0, i)
-    if #of == 1 then turn.columns[i] = of[1] end
+    if #of == 1 then
+      local cell = of[1]
+      if turn.factor and turn.factor ~= cell.factor or cell.factor == 0 then return nil, "its columns are mixed" end
+      turn.factor = cell.factor
+      cell.added = of.constant / cell.factor
+      turn.columns[i] = cell
+    end
   end
   for _, pair in ipairs(turn.pairs) do
-    for row = 0, math.min(rows, 4) - 1 do
-      local a, b = cells(row, pair[1]), cells(row, pair[2])
-      local own, good = own_of(a, b)
-      if not good then return nil, "elements of a head are mixed by what is no rotation" end
-      if own then
-        turn.columns[pair[1]] = with_column(a, own)
-        _, turn.columns[pair[2]] = with_column(a, own)
-        break
-      end
-    end
-    if not turn.columns[pair[1]] then return nil, "a rotation of a head is not told from another one" end
+    local good, reason = add_pair(turn, pair, cells, rows)
+    if not good then return nil, reason end
   end
   function turn.angle(k, place)
-    local of = cells(place - first, turn.pairs[k][1])
-    local own, other = with_column(of, turn.columns[turn.pairs[k][1]].column)
+    local of, pair = cells(place - first, turn.pairs[k][1]), turn.pairs[k]
+    local own, other = with_column(of, turn.columns[pair[1]].column)
     return math.atan(-other.factor, own.factor), math.sqrt(own.factor ^ 2 + other.factor ^ 2)
   end
   return turn
@@ -94,33 +108,34 @@ local TURN = 2 * math.pi
 -- An angle between -pi and pi.
 local function wrapped(angle) return angle - TURN * math.floor(angle / TURN + 0.5) end
 
--- Angles grow by the same from place to place. The farther a place is, the more digits the step has.
+-- What tables of float32 may be off at a place.
+local function slack(place) return 1e-3 + 1e-5 * place end
+
+-- The angle of pair k from place to place. The farther a place is, the more digits it has of it.
+local function frequency(turn, k, first, last)
+  local step = wrapped(turn.angle(k, math.min(first + 1, last)) - turn.angle(k, first))
+  local far = 1
+  repeat
+    far = math.min(2 * far, last)
+    if far > first then
+      local angle, magnitude = turn.angle(k, far)
+      local off = wrapped(angle - step * far)
+      if math.abs(off) > slack(far) or not near(magnitude, turn.factor) then return nil end
+      step = step + off / far
+    end
+  until far == last
+  local angle, magnitude = turn.angle(k, first)
+  local good = math.abs(wrapped(angle - step * first)) <= slack(first) and near(magnitude, turn.factor)
+  return good and step or nil
+end
+
 function M.frequencies(turn, first, rows)
-  local all, last = {}, first + rows - 1
-  for k = 1, #turn.pairs do
-    local step = rows > 1 and wrapped(turn.angle(k, first + 1) - turn.angle(k, first)) or 0
-    local start = first == 0 and 0 or turn.angle(k, first) - step * first
-    if rows > 1 and math.abs(wrapped(start)) > 1e-3 + 1e-6 * first then return nil end
-    local far = 2
-    repeat
-      local place = math.min(far, last)
-      if place >= first and place > 0 then
-        local angle, magnitude = turn.angle(k, place)
-        local error = wrapped(angle - step * place)
-        if math.abs(error) > 1e-3 + 1e-5 * place or not near(magnitude, 1) and not turn.magnitude then
-          if math.abs(error) > 1e-3 + 1e-5 * place then return nil end
-        end
-        step = step + error / place
-      end
-      far = far * 2
-    until place == last
-    local _, magnitude = turn.angle(k, first)
-    if turn.magnitude and not near(magnitude, turn.magnitude) then return nil end
-    turn.magnitude = turn.magnitude or magnitude
-    if math.abs(wrapped(turn.angle(k, first) - step * first)) > 1e-3 + 1e-5 * first then return nil end
-    all[k] = step
+  local all = {}
+  for k = 1, rows > 1 and #turn.pairs or 0 do
+    all[k] = frequency(turn, k, first, first + rows - 1)
+    if not all[k] then return nil end
   end
-  return all
+  return rows > 1 and all or nil
 end
 
 -- Pairs (i, i + n) or (2 i, 2 i + 1) stay where they are; others are put into halves, for Q and K alike.
@@ -130,7 +145,7 @@ function M.order(turn, width)
     half = half and pair[1] == k - 1 and pair[2] == k - 1 + count
     beside = beside and pair[1] == 2 * k - 2 and pair[2] == 2 * k - 1
   end
-  local order, turned = {}, {}
+  local order, turned, at = {}, {}, 2 * count
   if half or beside then
     for i = 0, width - 1 do order[i] = i end
     return half and "half" or "interleaved", order
@@ -139,12 +154,8 @@ function M.order(turn, width)
     order[k - 1], order[k - 1 + count] = pair[1], pair[2]
     turned[pair[1]], turned[pair[2]] = true, true
   end
-  local at = 2 * count
   for i = 0, width - 1 do
-    if not turned[i] then
-      order[at] = i
-      at = at + 1
-    end
+    if not turned[i] then order[at], at = i, at + 1 end
   end
   return "half", order
 end

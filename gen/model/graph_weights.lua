@@ -60,8 +60,8 @@ end
 
 -- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
 local function read_columns(operand, heads, count, order)
-  local made = { product = operand.product, heads = count, columns = {}, elements = {} }
-  local width, factor, biased, bias = operand.side.width, nil, false, {}
+  local made = { product = operand.product, heads = count, columns = {}, elements = {}, factor = 1 }
+  local width, biased, bias = operand.side.width, false, {}
   for head = 0, count - 1 do
     local l = lead_of(heads, head, heads.count // count)
     local columns
@@ -71,23 +71,19 @@ local function read_columns(operand, heads, count, order)
       columns = turn.columns
     end
     for i = 0, width - 1 do
-      local cell
-      if columns then
-        cell = columns[order[i]]
-      else
+      local cell, at, added = columns and columns[order[i]], head * width + i + 1, nil
+      if not cell then
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
-        if not cell or factor and cell.factor ~= factor then return nil, "its columns are mixed" end
-        factor = cell.factor
+        if at == 1 and cell then made.factor = cell.factor end
+        if not cell or cell.factor ~= made.factor or made.factor == 0 then return nil, "its columns are mixed" end
+        added = cells.constant / made.factor -- a bias is added before what multiplies it
       end
-      local at = head * width + i + 1
-      made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias
-      biased = biased or cell.bias ~= 0
+      made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias + (added or cell.added)
+      biased = biased or bias[at] ~= 0
     end
   end
-  made.factor, made.bias = factor or 1, biased and bias or nil
-  -- A bias is added before what multiplies it.
-  for at = 1, made.bias and not operand.norm and #bias or 0 do bias[at] = bias[at] / made.factor end
+  made.bias = biased and bias or nil
   return made
 end
 
@@ -135,6 +131,7 @@ local function tables_of(turn, rows)
   for place = 0, rows - 1 do
     for k = 1, #turn.pairs do
       local angle, magnitude = turn.angle(k, place)
+      magnitude = magnitude / turn.factor
       cos[#cos + 1], sin[#sin + 1] = magnitude * math.cos(angle), magnitude * math.sin(angle)
     end
   end
@@ -157,11 +154,11 @@ local function read_rope(operands, made)
   local layout, order = graph_turns.order(turn, width)
   made.keys.rope, made.order = layout, order
   made.keys.rope_dims = 2 * #turn.pairs
+  made.factor = turn.factor * other.factor
   local steps = graph_turns.frequencies(turn, past, q.rows)
   local steps_k = steps and graph_turns.frequencies(other, past, k.rows)
-  local whole = 2 * #turn.pairs == width
-  if steps and steps_k and (whole or turn.magnitude == 1) then
-    made.factor, made.turns = turn.magnitude * other.magnitude, {}
+  if steps and steps_k then
+    made.turns = {}
     for n, step in ipairs(steps) do
       if math.abs(step - steps_k[n]) > 1e-6 + 1e-4 * math.abs(step) then
         return nil, "Q and K are turned by other angles"
@@ -174,7 +171,9 @@ local function read_rope(operands, made)
   if past > 0 or rows * #turn.pairs > MOST_TABLE then return nil, "angles do not grow by the same from row to row" end
   for n = 1, #turn.pairs do
     for _, row in ipairs { 0, math.min(PROBES, rows - 1), rows - 1 } do
-      if math.abs(turn.angle(n, row) - other.angle(n, row)) > 1e-4 then
+      local angle, magnitude = turn.angle(n, row)
+      local angle_k, magnitude_k = other.angle(n, row)
+      if math.abs(angle - angle_k) > 1e-4 or math.abs(magnitude / turn.factor - magnitude_k / other.factor) > 1e-4 then
         return nil, "Q and K are turned by other angles"
       end
     end

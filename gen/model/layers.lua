@@ -140,10 +140,8 @@ local function check_shape(model, part, type_size)
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
-  local shape = table.move(tensor.shape, 1, #tensor.shape, 1, {})
-  while #shape > 2 and shape[#shape] == 1 do shape[#shape] = nil end -- of a convolution
-  local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(shape) ==
-    tensors.shape_text(wanted)
+  local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(tensor.shape) ==
+    tensors.shape_text(wanted) or part.firsts and tensors.count(tensor) == part.features * part.width
   if not same then
     tensors.fail(tensor, "its shape is %s, and by the config it must be %s", tensors.shape_text(tensor.shape),
                  tensors.shape_text(wanted))
@@ -162,7 +160,7 @@ function M.weights(model, layer, cfg, type_size)
     check_shape(model, layer.factors, type_size)
   end
   for matrix, part in pairs(all) do
-    part.tensor = not part.numbers and model.tensors[part.name] or nil
+    part.tensor = part.tensor or not part.numbers and model.tensors[part.name] or nil
     if part.numbers then -- computed
     elseif part.tensor then
       check_shape(model, part, type_size)
