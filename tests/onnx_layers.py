@@ -1,6 +1,5 @@
 """Layers that `mhagen model` finds in an ONNX file, against ONNX Runtime: each gets the values of the graph that it
 reads, and must compute the one that it stands for."""
-import collections
 import json
 
 import numpy as np
@@ -41,30 +40,47 @@ def names_of(layer):
 
 
 def mask_of(masks, values, extents, dims):
-    """One mask of several, as the kernel takes it: with the axes that it has."""
+    """The masks of a layer as one, with the axes that the kernel's has."""
     total = None
     for mask in masks:
-        x = values[mask["value"]]
+        x = np.asarray(values[mask["value"]])
         if mask["kind"] == "bool":
-            seen = x.astype(bool) != mask.get("hidden", False)
-            x = seen if len(masks) == 1 else np.where(seen, 0, -np.inf)
+            x = x.astype(bool) != mask.get("hidden", False)
+            x = x if len(masks) == 1 else np.where(x, 0, -np.inf)
+        full = [extents[letter] if letter in mask["axes"] else 1 for letter in "bhqk"]
+        x = x.reshape(full) if x.size == np.prod(full) else np.broadcast_to(x, full)
         total = x if total is None else total + x
-    kind, total = ("u1" if total.dtype == bool else "f4"), np.asarray(total)
-    if total.ndim > 4 or total.ndim == 3 and total.shape[0] not in (1, extents["h"]):  # heads and sequences in one
-        total = np.broadcast_to(total, total.shape).reshape(-1, *total.shape[-3:]) if total.ndim > 4 else \
-            total.reshape(-1, extents["h"], *total.shape[-2:])
-    full = total.reshape((1,) * (4 - total.ndim) + total.shape)
     index = tuple(slice(None) if letter in dims else slice(0, 1) for letter in "bhqk")
     shape = [extents[letter] if letter in dims else 1 for letter in "bhqk"]
-    return np.ascontiguousarray(np.broadcast_to(full[index], shape).astype(kind))
+    kind = "u1" if total.dtype == bool else "f4"
+    return np.ascontiguousarray(np.broadcast_to(total[index], shape).astype(kind))
 
 
-def config_of(text, kernel):
-    """The keys of a kernel in the summary."""
+def config_of(text):
+    """The keys of the first kernel in a summary."""
     for line in text.splitlines():
         pairs = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if "h" in pairs and "isa" in pairs:
-            yield pairs
+            return pairs
+    raise AssertionError(text)
+
+
+def extents_of(layer, values, config):
+    """Sequences, heads, rows and keys of a layer."""
+    project, layout, inputs = config.get("project", "qkvo"), config.get("layout", "bshd"), layer["inputs"]
+    heads = int(config["h"])
+    extents = {"h": heads}
+    for letter, axis, count in [("q", "q", heads), ("k", "k", int(config.get("h_kv", heads)))]:
+        shape = values[inputs.get(letter, inputs["q"])].shape
+        if letter in project or letter == "k" and "k" not in inputs:
+            shape = shape if shape[-1] == int(config.get("k_width" if letter == "k" else "d_model", shape[-1])) else ()
+            extents["b"], extents[axis] = int(np.prod(shape[:-2])), shape[-2]
+        elif layout == "bhsd":
+            extents["b"], extents[axis] = int(np.prod(shape[:-2])) // count, shape[-2]
+        else:
+            wide = len(shape) == 3
+            extents["b"], extents[axis] = shape[0], shape[1] if wide else shape[-3]
+    return extents
 
 
 def compare(path, model, feeds, out, *keys, isa=None):
@@ -72,43 +88,34 @@ def compare(path, model, feeds, out, *keys, isa=None):
     isa = isa or drawn_isa(str(path))
     names = layers_of(path, out / "names", f"isa={isa}", "seq=8", *keys)
     values = values_of(model, {name for layer in names for name in names_of(layer)}, feeds)
-    groups, errors = collections.defaultdict(list), {}
-    for layer in names:
-        q, k = (np.asarray(values[layer["inputs"].get(key, layer["inputs"]["q"])]) for key in "qk")
-        groups[layer["kernel"], q.shape, k.shape].append(layer)
-    for number, ((_, q_shape, k_shape), group) in enumerate(groups.items()):
-        for name, error in compare_group(path, values, q_shape, k_shape, group, out / str(number), isa, keys):
-            errors[name] = error
+    errors, made = {}, {}
+    for number, layer in enumerate(names):
+        text = run(MHAGEN, "model", path, "-o", out / "names", f"isa={isa}", "seq=8", *keys, "--only", layer["layer"])
+        config = config_of(text)
+        extents = extents_of(layer, values, config)
+        sizes = [f"seq={extents['q']}"]
+        if layer.get("swapped"):
+            assert extents["b"] == 1 or extents["q"] == 1
+        else:
+            sizes += [f"batch={extents['b']}"]
+        cross = config.get("attention") == "cross" or "k" in layer["inputs"]
+        sizes += [f"seq_kv={extents['k']}"] * (cross and not any(key.startswith("seq_kv=") for key in keys))
+        only = [] if len(names) == sum(other["kernel"] == layer["kernel"] for other in names) else ["--only",
+                                                                                                layer["layer"]]
+        key = (*sizes, *only)
+        if key not in made:
+            made[key] = Imported(path, out / str(number), f"isa={isa}", *sizes, *keys, *only)
+        errors[layer["layer"]] = error_of(made[key], layer, values, config, extents)
     return errors
 
 
-def rows(shape, layout, projected, heads):
-    """Sequences and rows of an input."""
-    if projected or layout != "bhsd":
-        flat = shape if projected or len(shape) < 4 else shape[:-2] + (shape[-2] * shape[-1],)
-        return int(np.prod(flat[:-2])), flat[-2]
-    return int(np.prod(shape[:-2])) // heads, shape[-2]
-
-
-def compare_group(path, values, q_shape, k_shape, group, out, isa, keys):
-    seq_keys = ["seq=8"]
-    text = run(MHAGEN, "model", path, "-o", out / "first", f"isa={isa}", *seq_keys, *keys, "--only", group[0]["layer"])
-    config = next(config_of(text, None))
-    heads, h_kv = int(config["h"]), int(config.get("h_kv", config["h"]))
-    project = config.get("project", "qkvo")
-    layout = config.get("layout", "bshd")
-    batch, seq = rows(q_shape, layout, "q" in project, heads)
-    _, seq_kv = rows(k_shape, layout, "k" in project, h_kv)
-    sizes = [f"seq={seq}", f"batch={batch}"] + [f"seq_kv={seq_kv}"] * (seq_kv != seq)
-    imported = Imported(path, out / "layers", f"isa={isa}", *sizes, *keys)
-    for layer in group:
-        inputs, memory = layer["inputs"], Memory()
-        args = {key: memory.of(values[inputs[key]], "f4") for key in "qkv" if key in inputs}
-        if inputs["masks"] and "mask" in config:
-            extents = {"b": batch, "h": heads, "q": seq, "k": seq_kv}
-            mask = mask_of(inputs["masks"], values, extents, config.get("mask_dims", "qk"))
-            args["mask"] = memory.of(mask, mask.dtype)
-        expected = values[layer["output"]]
-        y = memory.of(np.full(expected.shape, np.nan), "f4")
-        imported.run(layer["layer"], y=y.ctypes.data, **{key: x.ctypes.data for key, x in args.items()})
-        yield layer["layer"], float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
+def error_of(imported, layer, values, config, extents):
+    inputs, memory = layer["inputs"], Memory()
+    args = {key: memory.of(values[inputs[key]], "f4") for key in "qkv" if key in inputs}
+    if inputs["masks"] and "mask" in config:
+        mask = mask_of(inputs["masks"], values, extents, config.get("mask_dims", "qk"))
+        args["mask"] = memory.of(mask, mask.dtype)
+    expected = values[layer["output"]]
+    y = memory.of(np.full(expected.shape, np.nan), "f4")
+    imported.run(layer["layer"], y=y.ctypes.data, **{key: x.ctypes.data for key, x in args.items()})
+    return float(np.linalg.norm(y - expected) / np.linalg.norm(expected))

@@ -16,6 +16,7 @@
 --   keys        { key = value } of its config
 --   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
 --               columns: features of the matrix from 0, in the order that the kernel has them
+--   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
 
 local graph_elements = require "model.graph_elements"
@@ -165,7 +166,7 @@ end
 function M.of(graph, given)
   local shapes = {}
   local elements = graph_elements.new(graph, shapes)
-  graph_shapes.of(graph, shapes, elements, graph_open.new(given))
+  elements.unknown = graph_shapes.of(graph, shapes, elements, graph_open.new(given))
   elements.given = graph_open.places(graph, shapes)
   local find = { graph = graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end

@@ -18,12 +18,15 @@ local floats = { F32 = true, F16 = true, F64 = true, BF16 = true }
 
 function M.new(given)
   local rows, named = math.min(largest(given.seq), 1 << 16), {}
+  local keys, first = given.seq_kv and math.min(largest(given.seq_kv), 1 << 16) or rows, nil
   local function pick(name, axis, label, rank, kind)
     local text = (name .. " " .. (label or "")):lower()
     if axis == 1 and rank > 1 then return BATCH end
     if text:find "past" or text:find "cache" then return PAST end
     if rank > 3 and axis > 2 then return IMAGE end
-    return floats[kind] and rank == 2 and SAMPLES or rows
+    if floats[kind] and rank == 2 then return SAMPLES end
+    first = first or label
+    return label == first and rows or keys
   end
   return function(name, axis, label, rank, kind)
     if not label then return pick(name, axis, label, rank, kind) end

@@ -36,24 +36,29 @@ end
 
 local function edges(count) return { 0, math.min(1, count - 1), count - 1 } end
 
--- The value whose rows [batch][rows][width] a projection has: its input, or one whose axes were moved.
+-- The value whose rows [batch][rows][width] a projection has: its input, or one whose axes were moved; rather one
+-- with these three axes. Without one its input with rows [rows][batch], and true.
 local function projected_input(find, operand, heads)
-  local product, list = operand.product, {}
+  local product, list, first, swapped = operand.product, {}, nil, true
   for l = 1, operand.side.leads do
     for _, row in ipairs(edges(operand.rows)) do
       local cells = operand.cell(l, row, 0)
       for _, i in ipairs(edges(product.width)) do
-        list[#list + 1] = { at = product.x_at(cells[1].row, i),
-                            wanted = (heads.batch[l] * operand.rows + row) * product.width + i }
+        local batch, at = heads.batch[l], product.x_at(cells[1].row, i)
+        list[#list + 1] = { at = at, wanted = (batch * operand.rows + row) * product.width + i }
+        swapped = swapped and at == (row * heads.batches + batch) * product.width + i
       end
     end
   end
-  local _, value = walked_back(find.elements, product.x, list, function(_, all)
+  local _, value = walked_back(find.elements, product.x, list, function(value, all)
     for _, entry in ipairs(all) do
       if entry.at ~= entry.wanted then return nil end
     end
-    return true
+    first = first or value
+    return #find.elements.shapes[value] == 3
   end)
+  value = value or first
+  if not value and swapped then return product.x, true end
   return value
 end
 
@@ -178,13 +183,14 @@ local function added(find, product, value)
   return #bias == product.columns and bias or nil, node.outputs[1]
 end
 
--- The first value from this one on whose rows are [batch][rows][width].
+-- The first value from this one on whose rows are [batch][rows][width], rather one with these axes. Without one this
+-- value if its rows are [rows][batch], and true.
 local function plain_output(find, value, product, heads, transposed)
   local graph, elements = find.graph, find.elements
   local rows = product.rows // heads.batches
-  local own = value
+  local own, first = value, nil
   for _ = 1, HOPS do
-    local good = true
+    local good = elements.shapes[value] ~= nil
     for b = 0, heads.batches - 1 do
       for _, row in ipairs(edges(rows)) do
         for _, column in ipairs(edges(product.columns)) do
@@ -197,14 +203,17 @@ local function plain_output(find, value, product, heads, transposed)
         end
       end
     end
-    if good then return value end
+    first = first or good and value
+    if good and #elements.shapes[value] == 3 then return value end
     local node = only_reader(graph, value)
     local out = node and node.outputs[1]
     local source = out and elements:source(out)
-    if not source or source.from ~= value then return nil end
+    if not source or source.from ~= value then break end
     elements.leaves[own] = true
     value = out
   end
+  if first then return first end
+  return transposed and own or nil, transposed
 end
 
 local function read_output(find, layer, scores, heads, leads)
@@ -223,9 +232,9 @@ local function read_output(find, layer, scores, heads, leads)
     else
       bias, behind = added(find, product, product.out)
     end
-    local y = plain_output(find, behind or product.out, product, heads, transposed)
+    local y, swapped = plain_output(find, behind or product.out, product, heads, transposed)
     if y then
-      layer.output, layer.weights.bo = y, bias
+      layer.output, layer.weights.bo, layer.swapped.y = y, bias, swapped
       return product
     end
   end
@@ -258,8 +267,8 @@ local function read_inputs(find, layer, scores, operands, heads, leads, projects
   local inputs, chosen = layer.inputs, nil
   for _, letter in ipairs { "q", "k", "v" } do
     if operands[letter].product then
-      inputs[letter] = projected_input(find, operands[letter], heads)
-        or fail("rows of the input of the projection of %s do not follow each other", letter:upper())
+      inputs[letter], layer.swapped[letter] = projected_input(find, operands[letter], heads)
+      local _ = inputs[letter] or fail("rows of the input of the projection of %s do not follow each other", letter:upper())
     end
   end
   for _, layout in ipairs { "bshd", "bhsd" } do
@@ -340,7 +349,7 @@ local function matrix_of(product, columns)
 end
 
 function M.read(find, layer, scores, operands, heads, leads, weights, fail)
-  layer.weights = {}
+  layer.weights, layer.swapped = {}, {}
   local keys, own = layer.keys, layer.weights
   local output = read_output(find, layer, scores, heads, leads)
   for key, value in pairs(weights.keys) do keys[key] = value end
@@ -360,6 +369,9 @@ function M.read(find, layer, scores, operands, heads, leads, weights, fail)
   own.q_norm, own.k_norm = weights.gains.q, weights.gains.k
   if weights.tables then own.rope_cos, own.rope_sin = weights.tables.cos, weights.tables.sin end
   layer.tables, layer.turns = weights.tables, weights.turns
+  if next(layer.swapped) and layer.given.batch and layer.given.batch ~= "1" then
+    fail("its rows lie as [rows][batch], and batch = %s", layer.given.batch)
+  end
   keys.project = letters ~= "" and letters or "none"
   if letters ~= "qkvo" then keys.layout = layout end
   local inputs = layer.inputs

@@ -73,6 +73,7 @@ local function values_of(layer)
   local found, nodes = layer.found, {}
   for i, node in ipairs(found.nodes) do nodes[i] = node.name end
   return { layer = layer.name, inputs = found.inputs, output = found.output, node = found.node.name, nodes = nodes,
+           swapped = next(found.swapped) and found.swapped or nil,
            kernel = layer.kernel.cfg.name }
 end
 

@@ -221,7 +221,11 @@ function M.of(elements, softmax, fail)
   local self = { elements = elements, graph = elements.graph, softmax = softmax, fail = fail, scale = 1, masks = {},
                  steps = {}, products = {} }
   if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
-  if not elements.shapes[softmax.inputs[1]] then fail("the axes of its input %s are not known", softmax.inputs[1]) end
+  local unknown = elements.unknown
+  if not elements.shapes[softmax.inputs[1]] then
+    fail("the axes of its input are not known%s", unknown and (", for node %s (%s) does not say its own"):format(
+      unknown.name, unknown.op) or "")
+  end
   local product = read_scores(self)
   local values, steps = read_values(self, softmax.outputs[1], {}, DEPTH)
   if not values then fail("no product with values reads it") end

@@ -1,7 +1,7 @@
 -- The axes of all values of an ONNX graph, where the extents that its inputs leave open have numbers. A value whose
 -- axes are not known has none: operators that are not in the rows below, and bodies, leave such.
 --
---   of(graph, shapes, elements, open)
+--   of(graph, shapes, elements, open) -> the first node whose output has no axes though its inputs have, or nil
 --     graph      of gen/model/onnx.lua
 --     shapes     { value = its axes }, which is filled
 --     elements   of gen/model/graph_elements.lua over these shapes: the numbers that shapes depend on
@@ -351,7 +351,15 @@ local function declared(graph, name, open)
   return shape
 end
 
+local function all_known(shapes, node)
+  for _, name in ipairs(node.inputs) do
+    if name ~= "" and not shapes[name] then return false end
+  end
+  return true
+end
+
 local function of(graph, shapes, elements, open)
+  local unknown
   local self = { shapes = shapes, elements = elements }
   for name, tensor in pairs(graph.tensors) do shapes[name] = tensor.shape end
   for _, name in ipairs(graph.inputs) do shapes[name] = declared(graph, name, open) end
@@ -365,7 +373,9 @@ local function of(graph, shapes, elements, open)
         shapes[name] = shape and is_shape(shape) and shape or nil
       end
     end
+    unknown = unknown or not shapes[node.outputs[1]] and all_known(shapes, node) and node or nil
   end
+  return unknown
 end
 
 return { of = of }
