@@ -178,7 +178,7 @@ typedef struct node {
   mhagen_ort_layer layer;
 } node;
 
-enum { Q, K, V, MASK, KV_LEN, INPUTS, AXES = 4 };
+enum { Q, K, V, MASK, KV_LEN, INPUTS, AXES = 6, MASK_AXES = 4 };
 
 static const char *const input_names[INPUTS] = {"q", "k", "v", "mask", "kv_len"};
 
@@ -200,9 +200,9 @@ typedef struct rows {
 /* The elements of a mask: steps in the tensor, 0 along axes of one for all. */
 typedef struct mask {
   const char *data;
-  int type, is_float;
+  int type, is_float, hides;
   size_t heads, queries; /* of a batch entry, as the kernel takes them */
-  int64_t steps[AXES];   /* b h q k */
+  int64_t steps[MASK_AXES]; /* b h q k */
   size_t copied;         /* as `padded` of rows */
 } mask;
 
@@ -304,42 +304,47 @@ static OrtStatus *read_input(run *r, int index) {
   return NULL;
 }
 
-/* Puts the axis of a batch of one before the others. */
-static void add_batch(tensor *of) {
-  if (of->axes == AXES) return;
-  memmove(of->dims + 1, of->dims, of->axes * sizeof *of->dims);
-  of->dims[0] = 1;
-  of->axes++;
+/* What an axis with this letter must be, or -1 for any; of batch and rows that is for others. */
+static int64_t size_for(char letter, const rows *of, size_t bytes, int heads) {
+  switch (letter) {
+    case 'h': return heads;
+    case 'd': return (int64_t)(of->width / bytes) / (of->heads > 1 ? 1 : heads);
+    case 'w': return (int64_t)(of->width / bytes);
+    case '1': return 1;
+    default: return -1;
+  }
 }
 
-/* Takes the rows of an input, whose batch must be that of the others; count: how many they are. */
-static OrtStatus *take_rows(run *r, int index, int letter, rows *out, int *count) {
-  tensor *const in = &r->in[index];
-  if (!r->node->layer.batched) add_batch(in);
-  const int by_head = is_by_head(r->node->layer.kernel, letter);
+/* Takes the rows of an input of so many heads, whose batch must be that of the others; count: how
+ * many rows they are. */
+static OrtStatus *take_rows(run *r, int index, int heads, rows *out, int *count) {
+  const tensor *const in = &r->in[index];
+  const char *const letters = r->node->layer.axes[index];
   const size_t bytes = element_bytes(r->node->layer.kernel);
   char text[TEXT], shape[TEXT / 2];
-  int64_t width = by_head ? 1 : (int64_t)bytes;
-  for (size_t i = 2; i < in->axes && !by_head; i++) width *= in->dims[i];
-  const int right = by_head ? in->axes == 4 && in->dims[1] == (int64_t)out->heads &&
-                                  in->dims[3] * (int64_t)bytes == (int64_t)out->width
-                            : in->axes >= 3 && width == (int64_t)out->width;
-  shape_of(in, shape, sizeof shape);
-  if (!right && by_head) {
-    return FAIL(r->node, "%s is [%s], and must be [batch, %d, rows, %d]", input_names[index], shape,
-                (int)out->heads, (int)(out->width / bytes));
+  int64_t batch = 1, seq = 1;
+  int right = letters && strlen(letters) == in->axes;
+  for (size_t i = 0; i < in->axes && right; i++) {
+    const int64_t size = in->dims[i], wanted = size_for(letters[i], out, bytes, heads);
+    right = size <= INT32_MAX && (wanted < 0 || size == wanted) &&
+            (letters[i] != 'g' || size % heads == 0);
+    if (letters[i] == 'b') batch *= size;
+    if (letters[i] == 'g') batch *= size / heads;
+    if (letters[i] == 's') seq = size;
+    right = right && batch <= INT32_MAX;
   }
   if (!right) {
-    return FAIL(r->node, "%s is [%s], and must be [batch, rows, %d]", input_names[index], shape,
-                (int)(out->width / bytes));
+    return FAIL(r->node, "%s is [%s], and its axes must be %s with h = %d, d = %d, w = %d",
+                input_names[index], shape_of(in, shape, sizeof shape), letters ? letters : "none",
+                heads, (int)size_for('d', out, bytes, heads), (int)size_for('w', out, bytes, heads));
   }
-  const int64_t number = in->dims[by_head ? 2 : 1];
-  if (number > INT32_MAX || in->dims[0] > INT32_MAX || (index != Q && in->dims[0] != r->batch)) {
-    return FAIL(r->node, "%s is [%s], and q has another batch", input_names[index], shape);
+  if (index != Q && batch != r->batch) {
+    return FAIL(r->node, "%s is [%s], and q has %d batch entries", input_names[index],
+                shape_of(in, shape, sizeof shape), r->batch);
   }
   out->data = (char *)(size_t)in->data;
-  r->batch = (int)in->dims[0];
-  *count = (int)number;
+  r->batch = (int)batch;
+  *count = (int)seq;
   return NULL;
 }
 
@@ -356,14 +361,14 @@ static OrtStatus *take_lengths(run *r) {
   const mhagen_kernel *const kernel = r->node->layer.kernel;
   const unsigned options = kernel->options;
   r->q = rows_for(kernel, MHAGEN_PROJECT_Q, kernel->d_model, kernel->h, kernel->dk);
-  TRY(take_rows(r, Q, MHAGEN_PROJECT_Q, &r->q, &r->seq));
+  TRY(take_rows(r, Q, kernel->h, &r->q, &r->seq));
   r->seq_kv = r->seq;
   if (options & MHAGEN_CROSS) {
     int values;
     r->k = rows_for(kernel, MHAGEN_PROJECT_K, kernel->k_width, kernel->h_kv, kernel->dk);
     r->v = rows_for(kernel, MHAGEN_PROJECT_V, kernel->v_width, kernel->h_kv, kernel->dv);
-    TRY(take_rows(r, K, MHAGEN_PROJECT_K, &r->k, &r->seq_kv));
-    TRY(take_rows(r, V, MHAGEN_PROJECT_V, &r->v, &values));
+    TRY(take_rows(r, K, kernel->h_kv, &r->k, &r->seq_kv));
+    TRY(take_rows(r, V, kernel->h_kv, &r->v, &values));
     char text[TEXT];
     if (values != r->seq_kv) return FAIL(r->node, "k has %d rows, and v %d", r->seq_kv, values);
   }
@@ -415,31 +420,45 @@ static OrtStatus *check_valid_keys(const run *r) {
 
 static const char axes_of_masks[] = "bhqk";
 
+/* The step of an axis that is not of size 1; whether it is one of the kernel's mask. */
+static int take_mask_axis(run *r, char letter, int64_t size, int64_t step, const int *extents) {
+  const char *const dims = r->kernel->mask_dims, *const found = strchr(axes_of_masks, letter);
+  int64_t *const steps = r->mask.steps;
+  if (letter == 'g') { /* batch and heads */
+    steps[0] = step * extents[1];
+    steps[1] = strchr(dims, 'h') ? step : 0;
+    return size == (int64_t)extents[0] * extents[1] && (steps[1] || extents[1] == 1);
+  }
+  if (!found || letter == '\0') return 0;
+  const int axis = (int)(found - axes_of_masks);
+  steps[axis] = step;
+  return size == extents[axis] && (axis == 0 || strchr(dims, letter));
+}
+
 static OrtStatus *take_mask(run *r) {
   const tensor *const in = &r->in[MASK];
   const mhagen_kernel *const one = r->kernel;
   mask *const m = &r->mask;
   char text[TEXT], shape[TEXT / 2];
-  const int extents[AXES] = {r->batch, one->h, r->seq, r->seq_kv};
+  const int extents[MASK_AXES] = {r->batch, one->h, r->seq, r->seq_kv};
   m->is_float = (one->options & MHAGEN_MASK_ADD) != 0;
   m->heads = strchr(one->mask_dims, 'h') ? (size_t)one->h : 1;
   m->queries = strchr(one->mask_dims, 'q') ? (size_t)one->seq : 1;
   m->data = in->data;
   m->type = in->type;
+  m->hides = r->node->layer.mask_hides;
   const int is_float = in->type == TYPE_FLOAT || in->type == TYPE_FLOAT16 ||
                        in->type == TYPE_BFLOAT16;
   const int is_flag = in->type == TYPE_BOOL || in->type == TYPE_UINT8 || in->type == TYPE_INT32 ||
                       in->type == TYPE_INT64;
-  const char *const own = r->node->layer.mask_axes;
-  const char *const letters = own ? own : axes_of_masks + (AXES - in->axes);
+  const char *const own = r->node->layer.axes[MASK];
+  const char *const letters = own ? own : axes_of_masks + (in->axes < MASK_AXES ? MASK_AXES - in->axes : 0);
   int right = (m->is_float ? is_float : is_flag) && strlen(letters) == in->axes;
   int64_t step = 1;
   for (size_t i = in->axes; i-- > 0 && right;) {
-    const int axis = (int)(strchr(axes_of_masks, letters[i]) - axes_of_masks);
-    const int is_there = axis == 0 || strchr(one->mask_dims, letters[i]);
-    if (in->dims[i] != 1 && !(is_there && in->dims[i] == extents[axis])) right = 0;
-    m->steps[axis] = in->dims[i] == 1 ? 0 : step;
-    step *= in->dims[i];
+    const int64_t size = in->dims[i];
+    if (size != 1) right = take_mask_axis(r, letters[i], size, step, extents);
+    step *= size;
   }
   if (right) return NULL;
   return FAIL(r->node, "mask has type %d and the shape [%s], and must be %s, with the axes %s; "
@@ -452,7 +471,7 @@ static OrtStatus *take_mask(run *r) {
 static int is_as_it_lies(const run *r) {
   const mask *const m = &r->mask;
   const int64_t keys = r->seq_kv, queries = m->queries > 1 ? r->seq : 1;
-  return (m->type == TYPE_FLOAT || m->type == TYPE_BOOL || m->type == TYPE_UINT8) &&
+  return (m->type == TYPE_FLOAT || m->type == TYPE_BOOL || m->type == TYPE_UINT8) && !m->hides &&
          r->seq_kv == r->kernel->seq_kv && (m->queries == 1 || r->seq == r->kernel->seq) &&
          (keys == 1 || m->steps[3] == 1) && (queries == 1 || m->steps[2] == keys) &&
          (m->heads == 1 || m->steps[1] == keys * queries);
@@ -490,7 +509,7 @@ static void copy_keys(const mask *m, int64_t from, int count, char *to) {
     } else {
       const size_t bytes = m->type == TYPE_INT64 ? 8 : m->type == TYPE_INT32 ? 4 : 1;
       static const char zeros[8];
-      to[i] = memcmp(m->data + (int64_t)bytes * from, zeros, bytes) != 0;
+      to[i] = (memcmp(m->data + (int64_t)bytes * from, zeros, bytes) != 0) != m->hides;
     }
   }
 }
@@ -664,20 +683,31 @@ static void lay_out(run *r) {
 
 /* ---- the functions of an operator ---- */
 
-/* The shape of y: that of q, but for its width. */
+/* The axes of y. Batch entries lie along as many axes as q has, or along one. */
+static size_t output_dims(const mhagen_ort_layer *layer, const tensor *q, int64_t batch, int64_t seq,
+                          int64_t *dims) {
+  const mhagen_kernel *const kernel = layer->kernel;
+  const rows y = rows_for(kernel, MHAGEN_PROJECT_O, kernel->y_width, kernel->h, kernel->dv);
+  const size_t axes = strlen(layer->y_axes);
+  const int alone = strchr(layer->y_axes, 'b') == strrchr(layer->y_axes, 'b');
+  for (size_t i = 0; i < axes; i++) {
+    const char letter = layer->y_axes[i];
+    dims[i] = letter == 's' ? seq : letter == 'f' ? batch * seq : letter == 'g' ? batch * kernel->h
+            : letter != 'b' ? size_for(letter, &y, element_bytes(kernel), kernel->h)
+            : alone ? batch : q->dims[i];
+  }
+  return axes;
+}
+
 static OrtStatus *make_output(run *r, OrtKernelContext *context) {
   const mhagen_kernel *const one = r->kernel;
-  const size_t bytes = element_bytes(one);
-  r->y = rows_for(one, MHAGEN_PROJECT_O, one->y_width, one->h, one->dv);
-  const int64_t width = (int64_t)(r->y.width / bytes);
-  const int64_t flat[] = {r->batch, r->seq, width}, by_head[] = {r->batch, one->h, r->seq, width};
-  const int heads = is_by_head(one, MHAGEN_PROJECT_O);
-  const size_t first = r->node->layer.batched ? 0 : 1;
+  int64_t dims[AXES];
   OrtValue *y;
   void *data;
-  TRY(r->node->api->KernelContext_GetOutput(context, 0, (heads ? by_head : flat) + first,
-                                            (heads ? 4 : 3) - first, &y));
+  const size_t axes = output_dims(&r->node->layer, &r->in[Q], r->batch, r->seq, dims);
+  TRY(r->node->api->KernelContext_GetOutput(context, 0, dims, axes, &y));
   TRY(r->node->api->GetTensorMutableData(y, &data));
+  r->y = rows_for(one, MHAGEN_PROJECT_O, one->y_width, one->h, one->dv);
   r->y.data = data;
   return NULL;
 }
@@ -768,37 +798,36 @@ static void destroy(void *kernel) {
 
 static const OrtApi *shared_api; /* for the functions that get none */
 
+/* The only axis with a letter, or AXES. */
+static size_t axis_of(const char *letters, char letter) {
+  const char *const found = strchr(letters, letter);
+  return found && !strchr(found + 1, letter) ? (size_t)(found - letters) : AXES;
+}
+
 /* What is known of the shape of y before a run, by which ONNX Runtime fuses what is behind it. */
 static OrtStatus *infer_with(const OrtApi *api, const OrtShape *q, const mhagen_ort_layer *layer,
                              OrtShape *out) {
-  const mhagen_kernel *const kernel = layer->kernel;
   tensor in;
-  const char *names[AXES];
-  TRY(read_shape(api, q, &in));
-  const size_t first = layer->batched ? 0 : 1;
-  if (in.axes + first < 3 || in.axes + first > AXES) return NULL;
-  TRY(api->GetSymbolicDimensions(q, names + first, in.axes));
-  if (first) add_batch(&in), names[0] = "";
-  const rows y = rows_for(kernel, MHAGEN_PROJECT_O, kernel->y_width, kernel->h, kernel->dv);
-  const int64_t width = (int64_t)(y.width / element_bytes(kernel));
-  const size_t seq = is_by_head(kernel, MHAGEN_PROJECT_Q) ? 2 : 1;
-  int64_t dims[AXES] = {in.dims[0], in.dims[seq], width};
-  const char *out_names[AXES] = {names[0], names[seq], "", ""};
-  size_t axes = 3;
-  if (is_by_head(kernel, MHAGEN_PROJECT_O)) {
-    dims[1] = kernel->h, dims[2] = in.dims[seq], dims[3] = width;
-    out_names[1] = "", out_names[2] = names[seq];
-    axes = 4;
-  }
+  int64_t dims[AXES];
+  const char *names[AXES], *out_names[AXES];
   char made[AXES][MOST_NAME + 20]; /* an axis without size and name must not look like one of size -1 */
+  TRY(read_shape(api, q, &in));
+  if (in.axes != strlen(layer->axes[Q])) return NULL;
+  TRY(api->GetSymbolicDimensions(q, names, in.axes));
+  const size_t axes = output_dims(layer, &in, -1, -1, dims);
   for (size_t i = 0; i < axes; i++) {
+    const char letter = layer->y_axes[i];
+    const size_t from = letter == 'b' || letter == 's' ? axis_of(layer->axes[Q], letter) : AXES;
+    out_names[i] = from < AXES && names[from] ? names[from] : "";
+    if (letter == 'b' || letter == 's') dims[i] = from < AXES ? in.dims[from] : -1;
+    if (letter == 'f' || letter == 'g') dims[i] = -1;
     if (dims[i] >= 0 || out_names[i][0] != '\0') continue;
     snprintf(made[i], sizeof made[i], "%s axis %d", layer->name, (int)i);
     out_names[i] = made[i];
   }
   TRY(api->SetTensorElementType(out, in.type));
-  TRY(api->SetDimensions(out, dims + first, axes - first));
-  return api->SetSymbolicDimensions(out, out_names + first, axes - first);
+  TRY(api->SetDimensions(out, dims, axes));
+  return api->SetSymbolicDimensions(out, out_names, axes);
 }
 
 static OrtStatus *infer(const OrtCustomOp *op, OrtShapeInferContext *context) {

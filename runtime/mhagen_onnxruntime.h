@@ -6,6 +6,10 @@
  * mhagen_onnxruntime.c makes a library of operators of the kernels of a model, for the option
  * register_custom_ops_library of a session. `mhagen model --onnxruntime` writes the three things
  * that are declared here, and the graph whose nodes ask for them.
+ *
+ * Letters of axes: b batch, of two the outer one first; s rows; h heads; d the width of a head; w
+ * that of all heads; g batch and heads in one; f batch and rows in one, of y alone; 1 none. Of a
+ * mask b, h, q, k, g and 1; an axis of a mask may have the size 1 for all.
  */
 #ifndef MHAGEN_ONNXRUNTIME_H
 #define MHAGEN_ONNXRUNTIME_H
@@ -16,9 +20,10 @@ typedef struct mhagen_ort_layer {
   const char *name;            /* as the attribute `layer` of its node */
   const mhagen_kernel *kernel; /* the one that this CPU runs */
   const void *packed;          /* the weights of the layer */
-  int batched;                 /* whether an axis of batch entries is before the others */
-  const char *mask_axes;       /* of the mask that the node gets: letters of "bhqk"; null: the last
-                                  of these, as many as it has */
+  const char *axes[4]; /* of q, k, v and the mask, a letter for each; null: not given, or for a mask
+                          the last of "bhqk", as many as it has */
+  const char *y_axes;
+  int mask_hides; /* whether a flag says that a key is not seen */
 } mhagen_ort_layer;
 
 /* Of which file the model was read, as the attribute `source` of each node. */

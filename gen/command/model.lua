@@ -72,7 +72,7 @@ end
 
 -- ---- the command ----
 
--- The layers whose names have the text.
+-- The layers whose names have the text, with their configs.
 local function layers_of(model, args, given)
   local found, left = model:layers(given)
   local all = {}
@@ -81,16 +81,18 @@ local function layers_of(model, args, given)
     if not args.only or layer.name:find(args.only, 1, true) then all[#all + 1] = layer end
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
-  return args.onnxruntime and onnxruntime.prepare(model, all, given) or all
+  if args.onnxruntime then onnxruntime.add_keys(model, all, given) end
+  for _, layer in ipairs(all) do layer.cfg = config_of(layer, args.config, given) end
+  return args.onnxruntime and onnxruntime.choose(model, all) or all
 end
 
--- The layers with their configs and the parts of their weights: kernels in the order in
+-- The layers with the parts of their weights: kernels in the order in
 -- which they come, each { cfg, layers }. Nothing is written yet, and no weights are read.
 local function plan(model, args)
   local given = given_keys(args.config)
   local kernels, all = {}, layers_of(model, args, given)
   for _, layer in ipairs(all) do
-    local cfg = config_of(layer, args.config, given)
+    local cfg = layer.cfg
     layer.weights = layers.weights(model, layer, cfg, host.type_size)
     local entry = kernels[cfg.name]
     if not entry then
@@ -101,7 +103,6 @@ local function plan(model, args)
     layer.kernel = entry
   end
   unread.refuse(model, all, args.ignore)
-  if args.onnxruntime then onnxruntime.check(model, all) end
   return kernels, all
 end
 

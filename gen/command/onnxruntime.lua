@@ -1,7 +1,7 @@
 -- `model --onnxruntime`: a library of operators and the graph that uses them, for ONNX Runtime.
 --
---   prepare(model, layers, given)       -> the layers that can be replaced, with keys for lengths and types; sets swap
---   check(model, layers)                refuses what an operator cannot do, by the configs of the layers
+--   add_keys(model, layers, given)      adds keys for what the graph says of lengths and types
+--   choose(model, layers)               -> those that can be replaced, by their cfg; sets model.swap
 --   sources(model, args, layers)        -> the files of the library beside the kernels
 --   marks(model, args)                  -> what else is written, for takes.refuse_foreign
 --   graph_files(model, args)            -> the graph and its data
@@ -10,9 +10,11 @@
 local host = require "host"
 local build = require "command.build"
 local errors = require "command.errors"
+local graph_layers = require "model.graph_layers"
 local kernel = require "command.kernel"
 local layers_of = require "model.layers"
 local model_text = require "model.text"
+local onnx_ends = require "model.onnx_ends"
 local onnx_graph = require "model.onnx_graph"
 local takes = require "command.takes"
 
@@ -43,107 +45,120 @@ end
 local io_types = { F16 = "f16", BF16 = "bf16" }
 
 -- The type of the rows: that of the weights, or of q.
-local function io_type(model, layer)
-  local value = model.graph.values[layer.args.q]
+local function io_type(model, layer, q)
+  local value = model.graph.values[q]
   local type_of = value and value.type
-  for _, made in pairs(layer.projections) do type_of = made.weight.type end
+  for _, made in pairs(layer.found and layer.found.weights or layer.projections) do
+    type_of = made.weight and made.weight.type or type_of
+  end
   return io_types[type_of]
 end
 
--- The rows of q or k as the file says them, or nil.
-local function rows_of(model, layer, letter)
-  local value = model.graph.values[layer.args[letter]]
-  local dims = value and value.dims
-  return dims and dims[#dims == 4 and layer.by_head and 3 or 2] or nil
+-- The rows of q and of k that all runs have, or nil. longer: the axes of values with longer inputs.
+local function rows_of(model, layer, longer)
+  local found = layer.found
+  if found then
+    local scores = longer[found.softmax.inputs[1]] or {}
+    local q, k = scores[#scores - 1], scores[#scores]
+    return q == found.extents.q and q, k == found.extents.k and k
+  end
+  local function rows(value)
+    local dims = value and (model.graph.values[value] or {}).dims
+    return dims and dims[#dims == 4 and layer.by_head and 3 or 2] or nil
+  end
+  return rows(layer.args.q), rows(layer.args.k or layer.args.q)
+end
+
+-- Adds a number of rows that is given only where runs have another.
+local function add_rows(layer, keys, given, key, rows, default)
+  if not rows or rows == default then return end
+  if not given[key] then keys[key] = rows
+  elseif given[key] ~= tostring(rows) then
+    error({ key = key, value = given[key], rule = ("layer %s has %d in all runs"):format(layer.name, rows) }, 0)
+  end
 end
 
 -- Adds what the graph says of types and lengths. Lengths that it does not say are those of a run, up to seq and seq_kv.
-local function add_keys(model, layer, given)
-  local keys = {}
-  local seq, seq_kv = rows_of(model, layer, "q"), rows_of(model, layer, "k")
-  if not layer.args.k then seq_kv = seq end
-  keys.io_dtype = io_type(model, layer)
-  if seq and not given.seq then keys.seq = seq end
-  if seq_kv and seq_kv ~= seq and not given.seq_kv then keys.seq_kv = seq_kv end
-  local known = seq and seq_kv and (given.seq or tostring(seq)) == tostring(seq)
-    and (given.seq_kv or tostring(seq_kv)) == tostring(seq_kv)
-  if not known then keys.q_len, keys.kv_len = true, true end
-  local words, there = layers_of.key_list(keys), {}
+local function add_layer_keys(model, layer, given, longer)
+  local keys, args = {}, layer.found and layer.found.inputs or layer.args
+  local seq, seq_kv = rows_of(model, layer, longer)
+  keys.io_dtype = io_type(model, layer, args.q)
+  add_rows(layer, keys, given, "seq", seq)
+  add_rows(layer, keys, given, "seq_kv", seq_kv, seq)
+  if not seq or not seq_kv then keys.q_len, keys.kv_len = true, true end
+  local there = {}
   for i, word in ipairs(layer.keys) do
     there[word:match("^[^=]*")] = true
     if word:find("^mask_dims=") then layer.keys[i] = word:gsub("=b", "=", 1) end -- an operator takes its entry's
   end
-  for _, word in ipairs(words) do
+  for _, word in ipairs(layers_of.key_list(keys)) do
     if not there[word:match("^[^=]*")] then table.insert(layer.keys, word) end
   end
 end
 
--- Names that two layers have get the name of their value.
-local function name_apart(layers)
-  local count = {}
-  for _, layer in ipairs(layers) do count[layer.name] = (count[layer.name] or 0) + 1 end
-  for _, layer in ipairs(layers) do
-    if count[layer.name] > 1 then layer.name = ("%s of %s"):format(layer.name, layer.args.y) end
-  end
-end
-
--- What stands between a layer and an operator, or nil.
-local function obstacle(layer)
-  for letter, made in pairs(layer.projections) do
-    if made.flat then return ("the rows of %s have no axis of their own"):format(letter) end
-  end
-end
-
-function M.prepare(model, layers, given)
+function M.add_keys(model, layers, given)
   if not model.graph then
     error({ message = ("%s: --onnxruntime is for ONNX files"):format(model.path) }, 0)
   end
-  name_apart(layers)
-  model.source = source_of(model)
-  local able, left = {}, {}
-  for _, layer in ipairs(layers) do
-    local why = obstacle(layer)
-    if why then left[#left + 1] = { layer = layer, why = why } else able[#able + 1] = layer end
-  end
-  model.swap = onnx_graph.replace(model.graph, able)
-  table.move(model.swap.left, 1, #model.swap.left, #left + 1, left)
-  model.swap.left = left
-  local stays, replaced = {}, {}
-  for _, entry in ipairs(left) do stays[entry.layer] = entry.why end
-  for _, layer in ipairs(able) do
-    if not stays[layer] then
-      replaced[#replaced + 1] = layer
-      add_keys(model, layer, given)
-    end
-  end
-  if #replaced == 0 then
-    error({ message = ("%s: no layer can be replaced; layer %s: %s"):format(
-      model.path, errors.show(left[1].layer.name), left[1].why) }, 0)
-  end
-  return replaced
+  local longer = graph_layers.longer(model.graph, given)
+  for _, layer in ipairs(layers) do add_layer_keys(model, layer, given, longer) end
 end
-
--- ---- configs ----
 
 -- Keys whose arguments no node has, and their values without.
 local off = { batch = 1, cache = "none", probs = false, scores = "none", kv_start = false }
 
 local operators = { f32 = "Attention", f16 = "AttentionF16", bf16 = "AttentionBF16" }
 
-function M.check(model, layers)
-  for _, layer in ipairs(layers) do
-    local cfg, given = layer.kernel.cfg, layer.args
-    for key, value in pairs(off) do
-      if cfg[key] ~= value then
-        error({ key = key, value = tostring(cfg[key]), rule = "no node of ONNX Runtime has it; leave it out" }, 0)
-      end
+local function check_config(layer, ends)
+  local cfg, args = layer.cfg, ends.args
+  for key, value in pairs(off) do
+    if cfg[key] ~= value then
+      error({ key = key, value = tostring(cfg[key]), rule = "no node of ONNX Runtime has it; leave it out" }, 0)
     end
-    if cfg.mask == "none" then given.mask = nil elseif not given.mask then
-      error({ key = "mask", value = cfg.mask, rule = ("layer %s has no mask in the graph"):format(layer.name) }, 0)
-    end
-    if not cfg.kv_len then given.kv_len = nil end
-    layer.op, layer.source = operators[cfg.io_dtype], model.source
   end
+  local function refuse(key, rule) error({ key = key, value = tostring(cfg[key]), rule = rule:format(layer.name) }, 0) end
+  if cfg.mask ~= "none" and not args.mask then refuse("mask", "layer %s has no mask in the graph") end
+  if cfg.mask == "none" and args.mask then refuse("mask", "layer %s has a mask; leave mask and kv_len out") end
+  if not cfg.kv_len and args.kv_len then refuse("kv_len", "layer %s has lengths in the graph; leave it out") end
+end
+
+-- ---- layers ----
+
+-- Names that two layers have get the name of their value.
+local function name_apart(layers)
+  local count = {}
+  for _, layer in ipairs(layers) do count[layer.name] = (count[layer.name] or 0) + 1 end
+  for _, layer in ipairs(layers) do
+    if count[layer.name] > 1 then layer.name = ("%s of %s"):format(layer.name, layer.node.outputs[1]) end
+  end
+end
+
+function M.choose(model, layers)
+  name_apart(layers)
+  model.source = source_of(model)
+  local able, left, stays, replaced = {}, {}, {}, {}
+  for _, layer in ipairs(layers) do
+    local ends, why = onnx_ends.of(layer)
+    if ends then
+      check_config(layer, ends)
+      layer.ends, layer.op, layer.source = ends, operators[layer.cfg.io_dtype], model.source
+      able[#able + 1] = layer
+    else
+      left[#left + 1] = { layer = layer, why = why }
+    end
+  end
+  model.swap = onnx_graph.replace(model.graph, able)
+  table.move(model.swap.left, 1, #model.swap.left, #left + 1, left)
+  model.swap.left = left
+  for _, entry in ipairs(left) do stays[entry.layer] = true end
+  for _, layer in ipairs(able) do
+    if not stays[layer] then replaced[#replaced + 1] = layer end
+  end
+  if #replaced == 0 then
+    error({ message = ("%s: no layer can be replaced; layer %s: %s"):format(
+      model.path, errors.show(left[1].layer.name), left[1].why) }, 0)
+  end
+  return replaced
 end
 
 -- ---- files ----

@@ -8,7 +8,7 @@
 -- A layer, which another node may stand for in the graph:
 --
 --   name        of its Softmax
---   inputs      { q =, k =, v = values; masks = { { value, kind, hidden, axes }, .. }; past_k, past_v }; k and v are
+--   inputs      { q =, k =, v = values; masks = { { value, kind, hidden, axes, node }, .. }; past_k, past_v }; k and v are
 --               nil in self-attention. Several masks are added up; `hidden`: a bool says what is not seen.
 --   output      the value that is Y
 --   node        the node that makes it
@@ -18,6 +18,9 @@
 --               columns: features of the matrix from 0, in the order that the kernel has them
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
+--   softmax     the node that is its heart
+--   shapes      { value = axes } of all values, with numbers for what is open
+--   extents     { b, h, q, k } of its scores in these
 
 local graph_elements = require "model.graph_elements"
 local graph_masks = require "model.graph_masks"
@@ -158,16 +161,27 @@ local function read(find, softmax, given)
   local heads = heads_of(find.elements, operands, scores.product, fail)
   local weights = graph_weights.of(find, operands, heads, fail)
   layer:read_keys(scores, operands, heads)
+  layer.softmax, layer.shapes = softmax, find.elements.shapes
+  layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }
   local factor = graph_output.read(find, layer, scores, operands, heads, leads, weights, fail)
   M.add_scale(layer.keys, scores.scale * weights.factor * factor)
   return layer
 end
 
-function M.of(graph, given)
+-- The axes of all values, and their elements.
+local function shapes_of(graph, given, longer)
   local shapes = {}
   local elements = graph_elements.new(graph, shapes)
-  elements.unknown = graph_shapes.of(graph, shapes, elements, graph_open.new(given))
+  elements.unknown = graph_shapes.of(graph, shapes, elements, graph_open.new(given, longer))
   elements.given = graph_open.places(graph, shapes)
+  return shapes, elements
+end
+
+-- The axes of all values in runs of other lengths than those that layers have been read with.
+function M.longer(graph, given) return (shapes_of(graph, given, true)) end
+
+function M.of(graph, given)
+  local shapes, elements = shapes_of(graph, given)
   local find = { graph = graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end
   elements:forget()

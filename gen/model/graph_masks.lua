@@ -4,7 +4,7 @@
 --     scores   of gen/model/graph_scores.lua
 --     heads    { batch = of lead l, head = of lead l, from 0 }
 --     keys     causal, causal_align, window_left, window_right
---     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk" }
+--     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk", node that adds it }
 
 local scores_of = require "model.graph_scores"
 
@@ -139,7 +139,8 @@ function M.read(find, scores, heads)
     local known = read_mask(find, mask, product, heads, index)
     if known.band then add_band(keys, known.band, product) end
     if known.left then
-      masks[#masks + 1] = { value = mask.value, kind = mask.kind, hidden = mask.hidden, axes = known.axes }
+      masks[#masks + 1] = { value = mask.value, kind = mask.kind, hidden = mask.hidden, axes = known.axes,
+                           node = mask.node }
     end
   end
   return keys, masks

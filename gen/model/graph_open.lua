@@ -1,6 +1,7 @@
 -- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and places of rows.
 --
---   new(given) -> function for gen/model/graph_shapes.lua; given: { key = text }, of which seq is the rows of inputs
+--   new(given, longer) -> function for gen/model/graph_shapes.lua; given: { key = text }, of which seq is the rows of inputs;
+--              longer: other numbers, by which extents are told that are always the same
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 
 local M = {}
@@ -16,15 +17,16 @@ end
 
 local floats = { F32 = true, F16 = true, F64 = true, BF16 = true }
 
-function M.new(given)
-  local rows, named = math.min(largest(given.seq), 1 << 16), {}
+function M.new(given, longer)
+  local rows, image, samples, past, named = math.min(largest(given.seq), 1 << 16), IMAGE, SAMPLES, PAST, {}
   local keys, first = given.seq_kv and math.min(largest(given.seq_kv), 1 << 16) or rows, nil
+  if longer then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
   local function pick(name, axis, label, rank, kind)
     local text = (name .. " " .. (label or "")):lower()
     if axis == 1 and rank > 1 then return BATCH end
-    if text:find "past" or text:find "cache" then return PAST end
-    if rank > 3 and axis > 2 then return IMAGE end
-    if floats[kind] and rank == 2 then return SAMPLES end
+    if text:find "past" or text:find "cache" then return past end
+    if rank > 3 and axis > 2 then return image end
+    if floats[kind] and rank == 2 then return samples end
     first = first or label
     return label == first and rows or keys
   end

@@ -68,11 +68,22 @@ local function features_of(layer, cfg)
   return all
 end
 
+-- The layer's inputs for JSON, without nodes.
+local function inputs_of(found)
+  local inputs = {}
+  for key, value in pairs(found.inputs) do inputs[key] = value end
+  inputs.masks = {}
+  for i, mask in ipairs(found.inputs.masks) do
+    inputs.masks[i] = { value = mask.value, kind = mask.kind, hidden = mask.hidden, axes = mask.axes }
+  end
+  return inputs
+end
+
 -- What a layer stands for in its graph, for JSON.
 local function values_of(layer)
   local found, nodes = layer.found, {}
   for i, node in ipairs(found.nodes) do nodes[i] = node.name end
-  return { layer = layer.name, inputs = found.inputs, output = found.output, node = found.node.name, nodes = nodes,
+  return { layer = layer.name, inputs = inputs_of(found), output = found.output, node = found.node.name, nodes = nodes,
            swapped = next(found.swapped) and found.swapped or nil,
            kernel = layer.kernel.cfg.name }
 end
@@ -80,7 +91,7 @@ end
 function M.layer(graph, found)
   local own = found.weights
   local first = own.wq or own.wk or own.wv or own.wo or { in_out = true }
-  return { name = found.name, graph = graph, found = found, in_out = first.in_out, keys = layers.key_list(found.keys),
+  return { name = found.name, graph = graph, found = found, node = found.softmax, in_out = first.in_out, keys = layers.key_list(found.keys),
            features = features_of, values = values_of, divide = found.turns and function() return found.turns end or nil }
 end
 

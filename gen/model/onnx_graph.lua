@@ -3,8 +3,7 @@
 --   replace(graph, layers)      which nodes and constants go; what stays is told
 --   pieces(swap)                what the new file is made of: texts, and places { at, bytes } of the old one
 --
--- graph: of model/onnx.lua. layer: { name, node, args = { q, k, v, mask, kv_len, y }: names of values }, for `pieces`
--- also op and source.
+-- graph: of model/onnx.lua. layer: { name, node, ends = of model/onnx_ends.lua }, for `pieces` also op and source.
 
 local cursor = require "model.cursor"
 local protobuf = require "model.protobuf"
@@ -46,7 +45,7 @@ end
 
 -- Why a layer can not be replaced, or nil.
 local function replace_layer(self, layer)
-  local y = layer.args.y
+  local y = layer.ends.args.y
   local maker = self.graph.makers[y]
   for i, output in ipairs(maker.outputs) do
     if output ~= "" and output ~= y and is_read(self, output) then
@@ -55,7 +54,7 @@ local function replace_layer(self, layer)
   end
   local inputs = {}
   for _, role in ipairs(M.INPUTS) do
-    local value = layer.args[role]
+    local value = layer.ends.args[role]
     if value and not self.ours[value] then
       self.ours[value], inputs[#inputs + 1] = true, value
     end
@@ -99,9 +98,9 @@ end
 
 local function node_text(layer)
   local fields, last = {}, 0
-  for i, role in ipairs(M.INPUTS) do if layer.args[role] then last = i end end
-  for i = 1, last do fields[i] = protobuf.bytes(NODE.input, layer.args[M.INPUTS[i]] or "") end
-  fields[#fields + 1] = protobuf.bytes(NODE.output, layer.args.y) .. protobuf.bytes(NODE.name, layer.name)
+  for i, role in ipairs(M.INPUTS) do if layer.ends.args[role] then last = i end end
+  for i = 1, last do fields[i] = protobuf.bytes(NODE.input, layer.ends.args[M.INPUTS[i]] or "") end
+  fields[#fields + 1] = protobuf.bytes(NODE.output, layer.ends.args.y) .. protobuf.bytes(NODE.name, layer.name)
     .. protobuf.bytes(NODE.op_type, layer.op)
   for _, attribute in ipairs { { "layer", layer.name }, { "source", layer.source } } do
     fields[#fields + 1] = protobuf.bytes(NODE.attribute, text_attribute(attribute[1], attribute[2]))

@@ -236,7 +236,7 @@ end
 
 -- The value that is the kernel's mask, and the letters of its axes.
 function Layer:take_mask(name, axes)
-  if self:input(name) then self.args.mask, self.args.mask_axes = self:input(name), axes or nil end
+  if self:input(name) then self.args.mask, self.mask_axes = self:input(name), axes or nil end
 end
 
 -- A mask that is added, or says what may be seen: its keys, by its axes. Axes without a size are whole.

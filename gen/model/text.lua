@@ -68,8 +68,11 @@ end
 function M.onnxruntime(name, source, layers)
   local inputs = {}
   for i, layer in ipairs(layers) do
-    local axes = layer.args.mask and layer.args.mask_axes
-    inputs[i] = ("  { %d, %s },"):format(layer.args.unbatched and 0 or 1, axes and literal(axes) or "NULL")
+    local ends, axes = layer.ends, {}
+    for k, name in ipairs { "q", "k", "v", "mask", "y" } do
+      axes[k] = ends.args[name] and ends.axes[name] and literal(ends.axes[name]) or "NULL"
+    end
+    inputs[i] = ("  { { %s }, %d },"):format(table.concat(axes, ", "), ends.mask_hidden and 1 or 0)
   end
   return { name = name .. "_onnxruntime.c", text = template.file("onnxruntime.c.in", {
     name = name, NAME = name:upper(), version = version, source = literal(source),

@@ -1,0 +1,166 @@
+-- The values of an ONNX graph that a node of ours reads and writes in the place of a layer, and what their axes are.
+--
+--   of(layer) -> ends, or nil and why there is no such node
+--     layer   of model/operators.lua
+--     ends    { args = { q, k, v, mask, kv_len, y }: names of values,
+--               axes = { q, k, v, mask, y }: a letter for each axis, mask_hidden }
+--
+-- Letters: b batch, also several of them; s rows; h heads; d a head's width; w the width of all heads; g batch and
+-- heads in one; f batch and rows in one; 1 none. Of a mask b, h, q, k, g and 1.
+
+local words = require "base.words"
+
+local M = {}
+
+-- ---- axes ----
+
+local function product(list, first, last)
+  local all = 1
+  for i = first, last do all = all * list[i] end
+  return all
+end
+
+-- The letters of axes before `last`, which have `count` batch entries or heads; one: the letter of all in one axis.
+local function leads(shape, last, count, one)
+  if product(shape, 1, last) ~= count then return nil end
+  if last == 1 and one then return one end
+  return ("b"):rep(last)
+end
+
+-- The letters of rows [batch][rows][heads][width].
+local function flat_axes(shape, extents, rows, heads, width)
+  local all, first, behind = heads * width, #shape, nil
+  while first > 1 and product(shape, first, #shape) < all do first = first - 1 end
+  if first == 0 or product(shape, first, #shape) ~= all then return nil end
+  local count = #shape - first + 1
+  if count == 1 then behind = "w" elseif count == 2 and shape[first] == heads then behind = "hd" else return nil end
+  if first == 2 and extents.b > 1 and shape[1] == extents.b * rows then return "f" .. behind end
+  local at = first - 1
+  while at > 1 and shape[at] == 1 and rows ~= 1 do
+    at, behind = at - 1, "1" .. behind
+  end
+  if at < 1 or shape[at] ~= rows then return nil end
+  local before = leads(shape, at - 1, extents.b)
+  return before and before .. "s" .. behind
+end
+
+-- Those of [batch][heads][rows][width].
+local function head_axes(shape, extents, rows, heads, width)
+  local n = #shape
+  if n < 3 or shape[n] ~= width or shape[n - 1] ~= rows then return nil end
+  local before = shape[n - 2] == heads and leads(shape, n - 3, extents.b)
+  if before then return before .. "hsd" end
+  return n == 3 and shape[1] == extents.b * heads and "gsd" or nil
+end
+
+-- Those of scores, from the shape of all of them; "x" for an axis that is a part of the heads.
+local function score_axes(shape, extents)
+  local n = #shape
+  if n < 2 or shape[n] ~= extents.k or shape[n - 1] ~= extents.q then return nil end
+  local first, letters = n - 1, "qk"
+  if first > 1 and shape[first - 1] == extents.h then
+    first, letters = first - 1, "hqk"
+  elseif first == 2 and shape[1] == extents.b * extents.h then
+    return "gqk"
+  else
+    while first > 1 and product(shape, first, n - 2) < extents.h do first, letters = first - 1, "x" .. letters end
+  end
+  if product(shape, first, n - 2) ~= extents.h then return nil end
+  local before = leads(shape, first - 1, extents.b)
+  return before and before .. letters
+end
+
+-- ---- a layer that is written out ----
+
+local same = { Reshape = true, Flatten = true, Squeeze = true, Unsqueeze = true, Identity = true }
+local HOPS = 8
+
+-- A value whose axes tell its batch and its rows: itself, or one that it is a Reshape of.
+local function told(found, graph, value, axes_of)
+  for _ = 1, HOPS do
+    local shape = found.shapes[value]
+    local axes = shape and axes_of(shape)
+    if axes and not axes:find "f" then return value, axes end
+    local node = graph.makers[value]
+    if not node or node.domain ~= "" or not same[node.op] then return nil end
+    value = node.inputs[1]
+  end
+end
+
+-- The sizes of an argument: rows, heads, width of a head; and whether heads lie before rows.
+local function sides_of(cfg, extents)
+  local function side(letter, rows, heads, width, all)
+    local projected = cfg.project:find(letter, 1, true)
+    if projected then heads, width = 1, all end
+    return { rows = rows, heads = heads, width = width, by_head = not projected and cfg.layout == "bhsd" }
+  end
+  return { q = side("q", extents.q, cfg.h, cfg.dk, cfg.d_model), k = side("k", extents.k, cfg.h_kv, cfg.dk, cfg.k_width),
+           v = side("v", extents.k, cfg.h_kv, cfg.dv, cfg.v_width), y = side("o", extents.q, cfg.h, cfg.dv, cfg.y_width) }
+end
+
+local function reader(extents, side)
+  return function(shape)
+    return (side.by_head and head_axes or flat_axes)(shape, extents, side.rows, side.heads, side.width)
+  end
+end
+
+local function mask_of(found, ends)
+  local masks = found.inputs.masks
+  if #masks == 0 then return true end
+  if #masks > 1 then return nil, ("it has %d masks"):format(#masks) end
+  local mask = masks[1]
+  local shape, scores = found.shapes[mask.value], found.shapes[mask.node.outputs[1]]
+  local letters = score_axes(scores, found.extents)
+  local why = ("the axes of mask %s are not those of scores"):format(words.short(mask.value))
+  if not letters or #shape > #letters then return nil, why end
+  local own = {}
+  for i, size in ipairs(shape) do
+    local letter = letters:sub(i - #shape - 1, i - #shape - 1)
+    if size == 1 and letter ~= "k" then own[i] = letter == "x" and "1" or letter else own[i] = letter end
+  end
+  local text = table.concat(own)
+  if text:find "x" or select(2, text:gsub("b", "")) > 1 then return nil, why end
+  ends.args.mask, ends.axes.mask, ends.mask_hidden = mask.value, text, mask.hidden or false
+  return true
+end
+
+local function of_written(layer)
+  local found, graph, extents = layer.found, layer.graph, layer.found.extents
+  local inputs, ends = found.inputs, { args = {}, axes = {} }
+  if inputs.past_k then return nil, "it has keys of earlier runs" end
+  local sides = sides_of(layer.cfg, extents)
+  for _, letter in ipairs { "q", "k", "v" } do
+    if inputs[letter] then
+      local value, axes = told(found, graph, inputs[letter], reader(extents, sides[letter]))
+      if not value then
+        return nil, ("the axes of %s, %s, do not tell its batch and its rows"):format(letter, words.short(inputs[letter]))
+      end
+      ends.args[letter], ends.axes[letter] = value, axes
+    end
+  end
+  ends.args.y, ends.axes.y = found.output, reader(extents, sides.y)(found.shapes[found.output] or {})
+  if not ends.axes.y then return nil, ("the axes of %s are others than rows have"):format(words.short(found.output)) end
+  local good, why = mask_of(found, ends)
+  if not good then return nil, why end
+  return ends
+end
+
+-- ---- an operator ----
+
+local function of_operator(layer)
+  for letter, made in pairs(layer.projections) do
+    if made.flat then return nil, ("the rows of %s have no axis of their own"):format(letter) end
+  end
+  local cfg, axes = layer.cfg, { mask = layer.mask_axes }
+  for letter, of in pairs { q = "q", k = "k", v = "v", y = "o" } do
+    axes[letter] = cfg.layout == "bhsd" and not cfg.project:find(of, 1, true) and "bhsd" or "bsw"
+  end
+  return { args = layer.args, axes = axes, mask_hidden = false }
+end
+
+function M.of(layer)
+  if layer.found then return of_written(layer) end
+  return of_operator(layer)
+end
+
+return M
