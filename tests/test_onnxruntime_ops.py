@@ -146,7 +146,7 @@ def test_threads(encoders):
 @pytest.mark.parametrize("change, message", [
     (dict(x=(1, SEQ + 1, WIDTH), seen=(1, SEQ + 1)), f"q has {SEQ + 1} rows, and the kernel takes at most {SEQ}; "
      f"generate it with seq={SEQ + 1}"),
-    (dict(x=(1, 4, WIDTH + 1), seen=(1, 4)), rf"q is \[1, 4, {WIDTH + 1}\], and must be \[batch, rows, {WIDTH}\]"),
+    (dict(x=(1, 4, WIDTH + 1), seen=(1, 4)), rf"q is \[1, 4, {WIDTH + 1}\], and its axes must be bsw with h = {HEADS}, d = {DK}, w = {WIDTH}"),
     (dict(x=(2, 4, WIDTH), seen=(2, 3)),
      r"mask has type 6 and the shape \[2, 3\], and must be of flags, with the axes bk"),
 ])
@@ -215,3 +215,150 @@ def test_warnings(encoders, tmp_path):
     _, out, _ = encoders
     for name in "model_onnxruntime.c", "mhagen_onnxruntime.c":
         run("cc", "-std=c99", *WARNINGS, "-O1", "-c", f"-I{out}", out / name, "-o", tmp_path / "x.o")
+
+
+# ---- other layers ----
+
+def test_written_out(tmp_path):
+    """Products and a Softmax between heads that are inputs: an added mask, a flag that hides, other keys, two batches
+    in one axis; lengths for which rows, masks and outputs are copied."""
+    graph, heads, dk, seq, seq_kv = Graph("written"), 3, 8, 12, 9
+    q, k, v = [graph.input(name, ["batch", heads, rows, dk])
+               for name, rows in [("q", "rows"), ("k", "keys"), ("v", "keys")]]
+    bias = graph.input("bias", ["batch", 1, "rows", "keys"])
+    hidden = graph.input("hidden", ["rows", "keys"], TensorProto.BOOL)
+    scores = graph.node("MatMul", q, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
+    added = graph.node("Add", graph.node("Mul", scores, graph.constant(np.float32(0.3))), bias)
+    first = graph.node("MatMul", graph.node("Softmax", added, axis=-1), v)
+    scores = graph.node("MatMul", first, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
+    where = graph.node("Where", hidden, graph.constant(np.float32(-1e9)), scores)
+    second = graph.node("MatMul", graph.node("Softmax", where, axis=-1), v)
+    flat = graph.node("Reshape", graph.node("Transpose", second, perm=[0, 2, 1, 3]), graph.constant([0, 0, heads * dk]))
+    path = graph.save(tmp_path / "g.onnx", first, graph.linear(flat, heads * dk, 10))
+    text = replace(path, tmp_path / "out", f"isa={drawn_isa('written')}", f"seq={seq}", f"seq_kv={seq_kv}")
+    assert "  stays" not in text
+    kinds = [node.op_type for node in onnx.load(tmp_path / "out/model.onnx").graph.node]
+    assert kinds.count("Attention") == 2 and not {"Softmax", "Where"} & set(kinds)
+    alone, with_ours = session(path), ours(tmp_path / "out")
+    for batch, rows, keys in [(1, seq, seq_kv), (2, seq, 5), (3, 7, seq_kv), (10, 1, 2)]:
+        given = {"q": graph.x(batch, heads, rows, dk), "k": graph.x(batch, heads, keys, dk),
+                 "v": graph.x(batch, heads, keys, dk), "bias": graph.x(batch, 1, rows, keys),
+                 "hidden": graph.x(rows, keys) > 1}
+        given["hidden"][:, 0] = False
+        for expected, got in zip(alone.run(None, given), with_ours.run(None, given), strict=True):
+            same(expected, got)
+
+
+def test_half(tmp_path):
+    """Rows of half precision, with weights of that type."""
+    graph = Graph("half")
+    cast = graph.node("Cast", graph.input("x", ["batch", 10, 32]), to=TensorProto.FLOAT16)
+    qkv = [graph.node("MatMul", cast, graph.constant(graph.x(32, 32).astype("f2") / np.float16(6))) for _ in "qkv"]
+    y = graph.node("MultiHeadAttention", *qkv, domain="com.microsoft", num_heads=2)
+    path = graph.save(tmp_path / "g.onnx", graph.node("Cast", y, to=TensorProto.FLOAT))
+    replace(path, tmp_path / "out", f"isa={drawn_isa('half')}", "seq=10", "dtype=f32")
+    assert "AttentionF16" in [node.op_type for node in onnx.load(tmp_path / "out/model.onnx").graph.node]
+    given = {"x": graph.x(2, 10, 32)}
+    expected, got = session(path).run(None, given)[0], ours(tmp_path / "out").run(None, given)[0]
+    assert np.linalg.norm(got - expected) <= 2e-3 * np.linalg.norm(expected)
+
+
+def test_torch(tmp_path):
+    """A module as PyTorch exports it, with batch and rows of the run."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.joint, self.out, self.norm = torch.nn.Linear(24, 72), torch.nn.Linear(24, 24), torch.nn.LayerNorm(24)
+
+        def forward(self, x, mask):
+            q, k, v = self.joint(x).unflatten(-1, (3, 3, 8)).permute(2, 0, 3, 1, 4)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask[:, None, None])
+            return self.norm(x + self.out(y.transpose(1, 2).flatten(2)))
+
+    path, axes = tmp_path / "g.onnx", {0: "batch", 1: "rows"}
+    module = Encoder().eval()
+    torch.onnx.export(module, (torch.zeros(2, 5, 24), torch.zeros(2, 5)), path, dynamo=False, opset_version=17,
+                      input_names=["x", "mask"], dynamic_axes={"x": axes, "mask": axes})
+    replace(path, tmp_path / "out", f"isa={drawn_isa('torch')}", "seq=4,16")
+    assert "Softmax" not in [node.op_type for node in onnx.load(tmp_path / "out/model.onnx").graph.node]
+    with_ours = ours(tmp_path / "out")
+    for batch, rows in [(1, 16), (2, 3), (4, 9)]:
+        x, mask = torch.randn(batch, rows, 24), torch.randn(batch, rows)
+        with torch.no_grad():
+            same(module(x, mask).numpy(), with_ours.run(None, {"x": x.numpy(), "mask": mask.numpy()})[0])
+
+
+# ---- what is written ----
+
+def small(graph, x):
+    """A layer without compiling it."""
+    qkv = [graph.linear(x, 8, 8) for _ in "qkv"]
+    return qkv, graph.node("MultiHeadAttention", *qkv, domain="com.microsoft", num_heads=2)
+
+
+def test_untouched(tmp_path):
+    """All else is as it was, byte for byte: other nodes and their order, data in other files, what nobody knows. What
+    the body of an If reads, or another node, stays."""
+    graph = Graph("untouched")
+    x = graph.input("x", [1, 4, 8])
+    qkv, y = small(graph, x)
+    body = helper.make_graph([helper.make_node("Identity", [qkv[1]], ["inside"])], "body", [], [
+        helper.make_tensor_value_info("inside", TensorProto.FLOAT, None)])
+    told = graph.node("If", graph.constant(np.array(True)), then_branch=body, else_branch=body)
+    dead = graph.node("Relu", x)  # which nobody reads: it was so before
+    path = graph.save(tmp_path / "g.onnx", graph.linear(y, 8, 8), told, graph.node("Neg", qkv[2]),
+                      save_as_external_data=True, location="g.data", size_threshold=100)
+    with open(path, "ab") as file:
+        file.write(b"\xa2\x06\x03abc")  # field 100
+    replace(path, tmp_path / "out", "isa=scalar", compiler="true")
+    old, new = [onnx.load(file, load_external_data=False) for file in (path, tmp_path / "out/model.onnx")]
+    gone = [node for node in old.graph.node if node not in new.graph.node]
+    kept = [node for node in old.graph.node if node in new.graph.node]
+    assert [node.op_type for node in gone] == ["MatMul", "Add", "MultiHeadAttention", "MatMul", "Add"]
+    assert kept == [node for node in new.graph.node if node.domain != "mhagen"] and len(kept) == len(new.graph.node) - 1
+    assert any(node.output[0] == dead for node in kept)
+    assert [node.op_type for node in new.graph.node if node.domain == "mhagen"] == ["Attention"]
+    used = {name for node in gone for name in node.input} - {name for node in kept for name in node.input}
+    assert list(new.graph.initializer) == [x for x in old.graph.initializer if x.name not in used]
+    assert (tmp_path / "out/g.data").read_bytes() == (tmp_path / "g.data").read_bytes()
+    assert b"\xa2\x06\x03abc" in (tmp_path / "out/model.onnx").read_bytes()
+    del new.metadata_props[:], new.opset_import[-1], old.graph.node[:], new.graph.node[:]
+    del old.graph.initializer[:], new.graph.initializer[:]
+    assert old.SerializeToString(deterministic=True) == new.SerializeToString(deterministic=True)
+
+
+WRONG = [
+    (["batch=2"], "batch = 2: no node of ONNX Runtime has it; leave it out"),
+    (["probs=true"], "probs = true: no node of ONNX Runtime has it"),
+    (["mask=add"], "mask = add: layer n6 has no mask in the graph"),
+    (["seq=5"], "seq = 5: layer n6 has 4 in all runs"),
+]
+
+
+@pytest.mark.parametrize("keys, message", WRONG)
+def test_refused_keys(keys, message, tmp_path):
+    graph = Graph("refused")
+    path = graph.save(tmp_path / "g.onnx", small(graph, graph.input("x", [1, 4, 8]))[1])
+    assert message in refused(tmp_path, "model", path, "--onnxruntime", "isa=scalar", *keys)
+
+
+def test_refused_files(tmp_path):
+    """A layer whose weights of attention are an output too, a graph of ours, a compiler that fails."""
+    graph = Graph("refused")
+    x = graph.input("x", ["batch", 3, 4, 8])
+    weights = graph.node("Softmax", graph.node("MatMul", x, graph.node("Transpose", x, perm=[0, 1, 3, 2])), axis=-1)
+    path = graph.save(tmp_path / "g.onnx", weights, graph.node("MatMul", weights, x))
+    assert "no layer can be replaced; layer n2: another node reads what it is made of" in refused(
+        tmp_path, "model", path, "--onnxruntime", "isa=scalar", "seq=4")
+    graph = Graph("again")
+    first = small(graph, graph.input("x", [1, 4, 8]))[1]
+    path = graph.save(tmp_path / "g.onnx", small(graph, first)[1])
+    replace(path, tmp_path / "out", "isa=scalar", "seq=4", "--only", "n6", compiler="true")
+    assert "node n6 is of mhagen already" in refused(
+        tmp_path, "model", tmp_path / "out/model.onnx", "--onnxruntime", "isa=scalar", "seq=4")
+    result = subprocess.run([MHAGEN, "model", path, "--onnxruntime", "isa=scalar", "seq=4", "-o", tmp_path / "failed"],
+                            capture_output=True, text=True, env={**os.environ, "CC": "false"})
+    assert result.returncode == 2 and re.fullmatch(
+        r"mhagen: \S+/libmodel.so: false ended with status 1: ; its sources are written\n", result.stderr)

@@ -8,6 +8,7 @@
 -- Letters: b batch, also several of them; s rows; h heads; d a head's width; w the width of all heads; g batch and
 -- heads in one; f batch and rows in one; 1 none. Of a mask b, h, q, k, g and 1.
 
+local kinds = require "options.kinds"
 local words = require "base.words"
 
 local M = {}
@@ -90,7 +91,7 @@ end
 -- The sizes of an argument: rows, heads, width of a head; and whether heads lie before rows.
 local function sides_of(cfg, extents)
   local function side(letter, rows, heads, width, all)
-    local projected = cfg.project:find(letter, 1, true)
+    local projected = kinds.letters_of(cfg.project):find(letter)
     if projected then heads, width = 1, all end
     return { rows = rows, heads = heads, width = width, by_head = not projected and cfg.layout == "bhsd" }
   end
@@ -153,7 +154,7 @@ local function of_operator(layer)
   end
   local cfg, axes = layer.cfg, { mask = layer.mask_axes }
   for letter, of in pairs { q = "q", k = "k", v = "v", y = "o" } do
-    axes[letter] = cfg.layout == "bhsd" and not cfg.project:find(of, 1, true) and "bhsd" or "bsw"
+    axes[letter] = cfg.layout == "bhsd" and not kinds.letters_of(cfg.project):find(of) and "bhsd" or "bsw"
   end
   return { args = layer.args, axes = axes, mask_hidden = false }
 end
