@@ -3,7 +3,8 @@
 --   of(layer) -> ends, or nil and why there is no such node
 --     layer   of model/operators.lua
 --     ends    { args = { q, k, v, mask, kv_len, y }: names of values,
---               axes = { q, k, v, mask, y }: a letter for each axis, mask_hidden }
+--               axes = { q, k, v, mask, y }: a letter for each axis, mask_hidden,
+--               sum: the values that are added up to the mask, where there are several }
 --
 -- Letters: b batch, also several of them; s rows; h heads; d a head's width; w the width of all heads; g batch and
 -- heads in one; f batch and rows in one; 1 none. Of a mask b, h, q, k, g and 1.
@@ -88,6 +89,18 @@ local function told(found, graph, value, axes_of)
   end
 end
 
+-- Y, or what Reshape makes of it, where that has an axis for the batch: its shape may come from what is replaced.
+local function output_of(found, graph, axes_of)
+  local value, axes = found.output, axes_of(found.shapes[found.output] or {})
+  local users = axes and axes:find "f" and not graph.outputs[value] and graph.users[value] or {}
+  local node = #users == 1 and users[1]
+  if node and node.domain == "" and same[node.op] and node.inputs[1] == value then
+    local behind = axes_of(found.shapes[node.outputs[1]] or {})
+    if behind and not behind:find "f" then return node.outputs[1], behind end
+  end
+  return value, axes
+end
+
 -- The sizes of an argument: rows, heads, width of a head; and whether heads lie before rows.
 local function sides_of(cfg, extents)
   local function side(letter, rows, heads, width, all)
@@ -105,24 +118,32 @@ local function reader(extents, side)
   end
 end
 
-local function mask_of(found, ends)
-  local masks = found.inputs.masks
-  if #masks == 0 then return true end
-  if #masks > 1 then return nil, ("it has %d masks"):format(#masks) end
-  local mask = masks[1]
+-- The letters of the axes of one mask, which are the last ones of the scores.
+local function mask_axes(found, mask)
   local shape, scores = found.shapes[mask.value], found.shapes[mask.node.outputs[1]]
-  local letters = score_axes(scores, found.extents)
-  local why = ("the axes of mask %s are not those of scores"):format(words.short(mask.value))
-  if not letters or #shape > #letters then return nil, why end
-  local own = {}
+  local letters = scores and score_axes(scores, found.extents)
+  if not shape or not letters or #shape > #letters then return nil end
+  local own = letters:sub(-#shape)
   for i, size in ipairs(shape) do
-    local letter = letters:sub(i - #shape - 1, i - #shape - 1)
-    if size == 1 and letter ~= "k" then own[i] = letter == "x" and "1" or letter else own[i] = letter end
+    if size ~= 1 and own:sub(i, i) == "x" then return nil end
   end
-  local text = table.concat(own)
-  if text:find "x" or select(2, text:gsub("b", "")) > 1 then return nil, why end
-  ends.args.mask, ends.axes.mask, ends.mask_hidden = mask.value, text, mask.hidden or false
-  return true
+  own = #shape > 0 and own:gsub("x", "1") or ""
+  return select(2, own:gsub("b", "")) < 2 and own or nil
+end
+
+-- Gives the ends the mask. Several that are added become one before the node.
+local function add_mask(found, ends)
+  local masks, longest, sum = found.inputs.masks, "", {}
+  for i, mask in ipairs(masks) do
+    local axes = mask_axes(found, mask)
+    if not axes then return ("the axes of mask %s are not those of scores"):format(words.short(mask.value)) end
+    if #masks > 1 and mask.kind ~= "add" then return ("it has %d masks, and not all are added"):format(#masks) end
+    if #axes > #longest then longest = axes end
+    sum[i] = mask.value
+  end
+  if #masks == 0 then return nil end
+  ends.args.mask, ends.axes.mask, ends.mask_hidden = sum[1], longest, masks[1].hidden or false
+  if #masks > 1 then ends.args.mask, ends.sum = "mhagen: " .. table.concat(sum, " + "), sum end
 end
 
 local function of_written(layer)
@@ -139,11 +160,10 @@ local function of_written(layer)
       ends.args[letter], ends.axes[letter] = value, axes
     end
   end
-  ends.args.y, ends.axes.y = found.output, reader(extents, sides.y)(found.shapes[found.output] or {})
+  ends.args.y, ends.axes.y = output_of(found, graph, reader(extents, sides.y))
   if not ends.axes.y then return nil, ("the axes of %s are others than rows have"):format(words.short(found.output)) end
-  local good, why = mask_of(found, ends)
-  if not good then return nil, why end
-  return ends
+  local why = add_mask(found, ends)
+  return not why and ends or nil, why
 end
 
 -- ---- an operator ----

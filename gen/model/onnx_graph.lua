@@ -53,12 +53,13 @@ local function replace_layer(self, layer)
     end
   end
   local inputs = {}
-  for _, role in ipairs(M.INPUTS) do
-    local value = layer.ends.args[role]
+  local function take(value)
     if value and not self.ours[value] then
       self.ours[value], inputs[#inputs + 1] = true, value
     end
   end
+  for _, role in ipairs(M.INPUTS) do take(layer.ends.args[role]) end
+  for _, value in ipairs(layer.ends.sum or {}) do take(value) end
   local gone = take_away(self, y)
   if self.gone[layer.node] then
     self.at[maker] = layer
@@ -109,6 +110,20 @@ local function node_text(layer)
   return protobuf.bytes(GRAPH.node, table.concat(fields))
 end
 
+-- Nodes that add up values; each sum is made once.
+local function sum_text(self, layer)
+  local ends, fields = layer.ends, {}
+  local value = ends.sum and not self.sums[ends.args.mask] and ends.sum[1]
+  self.sums[ends.args.mask or ""] = true
+  for i = 2, value and #ends.sum or 0 do
+    local sum = i == #ends.sum and ends.args.mask or ("%s to %d"):format(ends.args.mask, i)
+    fields[#fields + 1] = protobuf.bytes(GRAPH.node, protobuf.bytes(NODE.input, value)
+      .. protobuf.bytes(NODE.input, ends.sum[i]) .. protobuf.bytes(NODE.output, sum) .. protobuf.bytes(NODE.op_type, "Add"))
+    value = sum
+  end
+  return table.concat(fields)
+end
+
 local named = { [GRAPH.initializer] = { message = "TensorProto", [8] = { "name", "text" } },
                 [GRAPH.input] = { message = "ValueInfoProto", [1] = { "name", "text" } } }
 
@@ -123,6 +138,7 @@ end
 -- The pieces of the graph: texts, and places of the file.
 local function graph_pieces(self, at, place)
   local pieces, number = {}, 0
+  self.sums = {}
   protobuf.fields(within(at, place), "GraphProto", function(field, part)
     local node
     if field == GRAPH.node then
@@ -132,7 +148,7 @@ local function graph_pieces(self, at, place)
     local layer = node and self.at[node]
     local away = node and self.gone[node]
       or named[field] and has_gone(self, protobuf.read(within(at, part), named[field]).name or "")
-    if layer then pieces[#pieces + 1] = node_text(layer) elseif not away then pieces[#pieces + 1] = part end
+    if layer then pieces[#pieces + 1] = sum_text(self, layer) .. node_text(layer) elseif not away then pieces[#pieces + 1] = part end
   end)
   return pieces
 end
