@@ -290,7 +290,8 @@ def test_cache_of_libraries(tmp_path):
 def test_compiler_fails(tmp_path):
     """One line, and nothing is left in the cache."""
     failing = "\n".join([*LINES[:1], f"try: {LINES[1]}", "except Exception as e: print(type(e).__name__, e)"])
-    for compiler, rule in ("false", "RuntimeError mhagen: false: "), ("no-such", "FileNotFoundError mhagen: CC = no-such"):
+    for compiler, rule in (("false", "RuntimeError mhagen: false: "),
+                           ("no-such", "FileNotFoundError mhagen: CC = no-such")):
         assert python(failing, CC=compiler, XDG_CACHE_HOME=str(tmp_path)).startswith(rule)
         assert not [*(tmp_path / "mhagen").glob("*")]
 

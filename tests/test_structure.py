@@ -194,7 +194,7 @@ def test_mutations_are_of_this_source():
 
 
 def test_lines_of_sources():
-    paths = [path for folder in ("gen", "runtime", "templates", "tests", "scripts", "examples")
+    paths = [path for folder in ("gen", "python", "runtime", "templates", "tests", "scripts", "examples")
              for path in (ROOT / folder).rglob("*")
              if path.suffix in (".lua", ".c", ".h", ".in", ".css", ".js", ".py", ".sh")
              and path.parent.name != "golden"]

@@ -1,0 +1,162 @@
+"""Times whole models of PyTorch and transformers, with random weights, one way after the other in turn:
+
+    python3 bench/torch_models.py [--rounds 10] [--threads 1] [MODEL...]
+
+eager (scaled dot-product attention of PyTorch), torch.compile, ONNX Runtime, and mhagen.torch.replace. A row has the
+least time of each way in ms, on one thread of the CPU, which other work on the machine hardly changes, and that of
+eager over that of mhagen. It needs torch, transformers and, for its column, onnx and onnxruntime; what cannot be made
+is a dash, with the reason below.
+"""
+import argparse
+import contextlib
+import copy
+import io
+import pathlib
+import sys
+import time
+import warnings
+
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+import mhagen.torch
+
+warnings.simplefilter("ignore")
+
+
+def bert(layers, width, heads, rows):
+    from transformers import BertConfig, BertModel
+    config = BertConfig(hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+                        intermediate_size=4 * width)
+    ids = torch.randint(0, 30000, (1, rows))
+    return BertModel(config, add_pooling_layer=False), {"input_ids": ids}
+
+
+def vit():
+    from transformers import ViTConfig, ViTModel
+    config = ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536)
+    return ViTModel(config, add_pooling_layer=False), {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+
+def whisper():
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+    config = WhisperConfig(d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536)
+    return WhisperEncoder(config), {"input_features": torch.randn(1, 80, 3000)}
+
+
+def encoder():
+    layer = torch.nn.TransformerEncoderLayer(384, 12, 1536, activation="gelu", batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 6), {"src": torch.randn(1, 128, 384)}
+
+
+class Step(torch.nn.Module):
+    """A step of a decoder: one token behind 500 in a static cache of 512."""
+
+    def __init__(self):
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+        config = LlamaConfig(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+                             num_attention_heads=9, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True)
+        self.model = LlamaForCausalLM(config)
+        self.config, self.cache = config, StaticCache(config, max_cache_len=512)
+
+    def prepare(self):
+        self.model(input_ids=torch.randint(0, 49152, (1, 500)), past_key_values=self.cache, use_cache=True)
+
+    def forward(self, input_ids):
+        position = torch.tensor([[500]])
+        for layer in self.cache.layers:
+            if hasattr(layer, "cumulative_length"):
+                layer.cumulative_length.fill_(500)
+        return self.model(input_ids=input_ids, past_key_values=self.cache, position_ids=position, use_cache=True)[0]
+
+
+MODELS = {
+    "BERT-base, 128 tokens": lambda: bert(12, 768, 12, 128), "BERT-base, 512 tokens": lambda: bert(12, 768, 12, 512),
+    "MiniLM-L6, 128 tokens": lambda: bert(6, 384, 12, 128), "ViT-S/16": vit, "Whisper-tiny, encoder": whisper,
+    "nn.TransformerEncoder of MiniLM's shape": encoder,
+    "SmolLM2-135M, a step at 500 tokens": lambda: (Step(), {"input_ids": torch.tensor([[7]])})}
+
+
+def first(output):
+    return output if isinstance(output, torch.Tensor) else output[0]
+
+
+def onnxruntime_of(model, example, threads):
+    import onnxruntime
+    file = io.BytesIO()
+    torch.backends.mha.set_fastpath_enabled(False)  # which the exporter does not know
+    with contextlib.redirect_stdout(io.StringIO()):
+        torch.onnx.export(model, tuple(example.values()), file, input_names=list(example), dynamo=False)
+    torch.backends.mha.set_fastpath_enabled(True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    arrays = {name: tensor.numpy() for name, tensor in example.items()}
+    return lambda: torch.from_numpy(session.run(None, arrays)[0])
+
+
+def ways(model, example, threads):
+    """{name: a call that gives the result}, and what failed."""
+    made, failed = {"eager": lambda: first(model(**example))}, {}
+    swapped = mhagen.torch.replace(copy.deepcopy(model), example)
+    compiled = torch.compile(copy.deepcopy(model))
+    attempts = {"compile": lambda: lambda: first(compiled(**example)),
+                "ONNX Runtime": lambda: onnxruntime_of(copy.deepcopy(model), example, threads),
+                "mhagen": lambda: lambda: first(swapped(**example)),
+                "mhagen, compiled": lambda: (lambda again: lambda: first(again(**example)))(torch.compile(swapped))}
+    for name, make in attempts.items():
+        try:
+            call = make()
+            right, found = made["eager"](), call()
+            error = (found - right).norm() / right.norm()
+            assert error < 1e-3, f"the result differs by {error:.1e}"
+            made[name] = call
+        except Exception as reason:
+            failed[name] = f"{type(reason).__name__}: {str(reason).splitlines()[0][:150]}"
+    return made, failed
+
+
+def timed(calls, rounds, clock):
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            for _ in range(2):  # the first one has cold caches
+                start = clock()
+                call()
+                least[name] = min(least[name], clock() - start)
+    return least
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"the beginning of one of {', '.join(MODELS)}")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    columns = ["eager", "compile", "ONNX Runtime", "mhagen", "mhagen, compiled"]
+    print(f"| model, {options.threads} thread{'s' * (options.threads > 1)} |", *(f"{name} |" for name in columns),
+          "eager / mhagen |")
+    print("|---" * (len(columns) + 2) + "|")
+    for name, make in MODELS.items():
+        if options.models and not any(name.startswith(word) for word in options.models):
+            continue
+        torch.manual_seed(0)
+        model, example = make()
+        model.eval()
+        with torch.no_grad():
+            getattr(model, "prepare", lambda: None)()
+            calls, failed = ways(model, example, options.threads)
+            least = timed(calls, options.rounds,
+                          time.process_time if options.threads == 1 else time.perf_counter)
+        cells = [f"{least[way] * 1e3:.2f}" if way in least else "-" for way in columns]
+        ratio = f"{least['eager'] / least['mhagen']:.2f}" if "mhagen" in least else "-"
+        print(f"| {name} | {' | '.join(cells)} | {ratio} |", flush=True)
+        for way, reason in failed.items():
+            print(f"  {name}: {way}: {reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
