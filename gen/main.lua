@@ -15,7 +15,7 @@ local groups = {
   { title = "Models", require "command.model", require "command.pack" },
   { title = "Speed", require "command.bench", require "command.tune", require "command.sweep",
     require "command.sweep_step", require "command.sweep_shard", require "command.report" },
-  { title = "What there is", require "command.isas", require "command.schema" },
+  { title = "Lists", require "command.isas", require "command.schema" },
 }
 local command_of = {}
 for _, group in ipairs(groups) do

@@ -65,7 +65,7 @@ def test_help():
     assert_done(general)
     groups = dict(re.findall(r"^(\w.*):\n((?:   .*\n)+)", general.stdout.split("   --version ")[1], re.M))
     commands = re.findall(r"^   (\w+)  ", "".join(groups.values()), re.M)
-    assert list(groups) == ["Kernels", "Models", "Speed", "What there is"]
+    assert list(groups) == ["Kernels", "Models", "Speed", "Lists"]
     assert commands == SHOWN
     for command in commands:
         result = run(command, "--help")

@@ -91,7 +91,8 @@ INT = "must be an integer from"
     ("sink=1", "sink = 1: must be true or false"),
     ("scores=raw", "scores = raw: must be one of none, scaled, capped, masked"),
     ("qk_matmul_output=true", "qk_matmul_output = true: unknown key, did you mean scores?"),
-    ("causal_align=bottom_right", "causal_align = bottom_right: has no effect without causal or window_left or window_right"),
+    ("causal_align=bottom_right", "causal_align = bottom_right: has no effect without causal or window_left or "
+     "window_right"),
     ("mask=causal", "mask = causal: must be one of none, bool, add"),
     ("bf16=true", "is no key, but a value of dtype and attend_dtype"),
     ("bias=true", "bias = true: is no key: a bias is a pointer in mhagen_weights"),

@@ -225,7 +225,7 @@ def test_interrupt(after, cluster):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=20)
     assert process.returncode in (2, -signal.SIGINT)  # where a program runs, and where none does
-    assert err.endswith("mhagen: interrupted; the job goes on, and the same command waits for it again\n")
+    assert err.endswith("mhagen: interrupted; the job goes on, and the same command waits for it\n")
     assert len(cluster.done()) == 6 and len(cluster.jobs()) == 1 and cluster.ran() == ran_once()
 
 
@@ -329,7 +329,8 @@ def test_controller_that_is_gone(cluster):
 def test_job_that_never_starts(cluster):
     cluster.grid(grid())
     result = cluster.run("--quiet", PENDING="PartitionTimeLimit")
-    assert_refused(result, "Slurm job 1 waits for what does not come by itself, PartitionTimeLimit; `scancel 1`")
+    assert_refused(result, "Slurm job 1 waits for a reason that does not pass by itself, PartitionTimeLimit; "
+                   "`scancel 1`")
 
 
 def test_jobs_that_vanish(cluster):

@@ -712,9 +712,9 @@ def test_what_is_left_running_is_named(sweep):
         orphan = subprocess.Popen(["sleep", "321"], stdout=steps)
         result = sweep.run("--timeout", "1")
         who = rf"process .*\b{orphan.pid} \(sleep\).*"
-        assert result.returncode == 2 and re.search("waiting for what an earlier sweep has left running: " + who,
+        assert result.returncode == 2 and re.search("waiting for an earlier sweep: " + who,
                                                     result.stdout)
-        assert re.search(who + " is left of an earlier sweep and has run for more than 1 s", result.stderr)
+        assert re.search(who + " of an earlier sweep still runs after 1 s", result.stderr)
     orphan.kill()
     orphan.wait()
     assert len(sweep.done()) == 1
@@ -734,7 +734,7 @@ def test_broken_rows_are_made_again(step, sweep):
     for how, text in broken(whole).items():
         path.write_bytes(text)
         result = sweep.run()
-        assert result.returncode == 0 and "1 files were broken, and are made again" in result.stdout, how
+        assert result.returncode == 0 and "1 broken file made anew" in result.stdout, how
         again, = sweep.rows().values()
         assert again["status"] == "ok" and path.read_bytes().split(b"\n")[0] == whole.split(b"\n")[0], how
         assert list(again) == FIELDS and again["flops"] == row["flops"]

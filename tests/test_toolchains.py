@@ -130,7 +130,8 @@ def test_freestanding(isa, tmp_path):
     assert status == 0 and len(y) == 4 * 9 * 12 and any(y) and result("hosted") == (0, y)
     undefined = {name for file in ("kernel.o", "mhagen.o") for name in
                  re.findall(r" U (\w+)", run(f"{cross_prefix(isa)}nm", "-u", tmp_path / file))}
-    named = re.search(r"^The functions of libc that they call are (.*)\.$", (ROOT / "docs/integrate.md").read_text(), re.M)
+    page = (ROOT / "docs/integrate.md").read_text()
+    named = re.search(r"^The functions of libc that they call are (.*)\.$", page, re.M)
     others = re.compile("mhagen|_GLOBAL_OFFSET_TABLE_")  # our own, and the linker's
     assert {name for name in undefined if not others.search(name)} <= set(re.findall(r"`(\w+)`", named[1]))
 

@@ -71,7 +71,7 @@ return function(check)
       end
       if refused then
         refusals = refusals + 1
-        check(refused.key == key and (refused.rule:find "^has no effect with " or refused.rule:find "^must be "),
+        check(refused.key == key and (refused.rule:find "^has no effect with" or refused.rule:find "^must be "),
               ("%s %s: %s"):format(shape, key, refused.rule))
       end
       check(given or kinds > 1 or refused, ("%s: %s has no effect"):format(shape, key))

@@ -92,11 +92,11 @@ local function options(cmd)
     cmd:option("--" .. option, text):argname("<N>"):convert(takes.count("--" .. option))
   end
   cmd:flag("--json", "print the row of results as one JSON object")
-  cmd:flag("--phases", "also print how the time divides between the phases, on one thread")
+  cmd:flag("--phases", "also print the time of each phase, on one thread")
   number("threads", "threads, on as many cores (default: 1)")
-  number("samples", "number of timed samples (default: as many as a second has room for, 5 to 400)")
+  takes.samples(cmd)
   takes.timeout(cmd)
-  cmd:option("-o --output", "keep the program and its sources here"):argname("<DIR>")
+  cmd:option("-o --output", "save the program and its sources here"):argname("<DIR>")
   takes.force(cmd)
 end
 

@@ -81,7 +81,7 @@ end
 return {
   name = "check", run = run, options = options, check_in = check_in,
   summary = "Generate, compile, run against the reference in double.",
-  about = "It compiles with $CC (default: cc). Code for another architecture runs under QEMU, unless there is a\n" ..
-    "launcher: it runs the program on your target, for which $CC compiles.\n" ..
+  about = "It compiles with $CC (default: cc). Code for another architecture runs under QEMU. With --launcher it\n" ..
+    "runs on your target; then $CC must compile for that target.\n" ..
     "A kernel that cannot run here is skipped: check says so, and exits with status 0.",
 }

@@ -21,8 +21,8 @@ end
 
 local function options(cmd)
   takes.config(cmd)
-  cmd:flag("--why", "also print the reasons of all choices, what was rejected, and what that measured")
-  cmd:flag("--types", "also print what other number types cost")
+  cmd:flag("--why", "also print the reasons of all choices, and the rejected ones with their figures")
+  cmd:flag("--types", "also print the cost of other number types")
 end
 
 return {

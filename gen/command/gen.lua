@@ -36,15 +36,15 @@ end
 
 local function options(cmd)
   takes.config(cmd)
-  cmd:option("-o --output", "directory; made if it is missing"):argname("<DIR>"):overwrite(false)
-  cmd:flag("--single", "kernel and runtime as NAME.c and NAME.h alone, also of a bundle or a ladder")
+  cmd:option("-o --output", "output directory, created if missing"):argname("<DIR>"):overwrite(false)
+  cmd:flag("--single", "write kernel and runtime as one NAME.c and one NAME.h, also for a bundle or a ladder")
   takes.cxx(cmd)
   takes.force(cmd)
-  cmd:flag("--quiet", "say nothing but errors")
+  takes.quiet(cmd)
 end
 
 return {
   name = "gen", run = run, options = options,
-  summary = "Write the kernel: NAME.h, NAME.c, and the runtime beside them.",
+  summary = "Write the kernel (NAME.h, NAME.c) and the runtime.",
   about = "Example: mhagen gen h=12 d_model=384 dk=32 seq=128 isa=avx2 -o out",
 }

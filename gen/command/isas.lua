@@ -20,7 +20,7 @@ local function run(args)
     return 0
   end
   local lines = { ("%-11s %5s %9s  %-8s  %s"):format("isa", "lanes", "registers", "this CPU",
-                                                     "what it is") }
+                                                     "description") }
   for _, isa in ipairs(isas.list) do
     local why = build.obstacle(isa)
     local how = isa.title
@@ -37,12 +37,12 @@ end
 return {
   name = "isas", run = run,
   options = function(cmd)
-    cmd:flag("--widest", "print only the name of the widest that this CPU has")
-    cmd:option("--dtype", "the number type that the widest multiplies (default: f32)"):choices(types.names)
+    cmd:flag("--widest", "print only the name of this CPU's widest instruction set")
+    cmd:option("--dtype", "number type whose products --widest compares (default: f32)"):choices(types.names)
       :default "f32":show_default(false)
-    cmd:option("--cpu", "print only the value of the key cpu for this CPU, or for that of FILE, its /proc/cpuinfo")
+    cmd:option("--cpu", "print only the value of the key cpu, for this CPU or for the /proc/cpuinfo in FILE")
       :args("?"):argname("<FILE>")
   end,
   summary = "List the instruction sets, and whether this CPU has each.",
-  about = "Code for another architecture is checked with a cross compiler and QEMU, if they are installed.",
+  about = "`check` runs code for another architecture with a cross compiler and QEMU, if they are installed.",
 }

@@ -33,10 +33,10 @@ function M.lock(place, seconds, say)
     end
     local who, watched = holders(steps)
     if not watched and host.clock() - start > tonumber(seconds) then
-      error({ message = ("%s: %s is left of an earlier sweep and has run for more than %d s since; end it, "
+      error({ message = ("%s: %s of an earlier sweep still runs after %d s; end it, "
         .. "and start the sweep again"):format(place, who, seconds) }, 0)
     end
-    if said ~= who then say("waiting for what an earlier sweep has left running: %s", who) end
+    if said ~= who then say("waiting for an earlier sweep: %s", who) end
     said = who
     if must(host.run { "sleep", "0.1" }) ~= 0 then error({ message = "interrupted" }, 0) end
   end

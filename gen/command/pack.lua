@@ -120,15 +120,15 @@ local function run(args)
 end
 
 local function options(cmd)
-  cmd:argument("config", "one CONFIG.lua or none, key=value of the config, and NAME=FILE for each matrix")
+  cmd:argument("config", "at most one CONFIG.lua, key=value of the config, and NAME=FILE for each matrix")
     :args("*"):argname("<CONFIG.lua, key=value or NAME=FILE>")
-  cmd:option("-o --output", "the file of packed weights; of a bundle each ISA has one, with _ISA in its name")
+  cmd:option("-o --output", "file of packed weights; a bundle has one for each ISA, with _ISA in its name")
     :argname("<FILE>"):overwrite(false)
-  cmd:option("--layout", "how matrices lie: out_in is y = x W^T, as in torch.nn.Linear", "out_in")
+  cmd:option("--layout", "layout of matrices: out_in is y = x W^T, as in torch.nn.Linear", "out_in")
     :choices { "in_out", "out_in" }
   takes.embed(cmd)
   takes.force(cmd)
-  cmd:flag("--quiet", "say nothing but errors")
+  takes.quiet(cmd)
   takes.help_keys(cmd)
 end
 

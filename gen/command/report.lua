@@ -48,16 +48,16 @@ local function options(cmd)
     :argname("<DIR>")
   cmd:option("-o --output", "write the page there (default: DIR/report.html)"):argname("<FILE>")
   takes.force(cmd)
-  cmd:option("--filter", "show only rows that have one of these values in a column or config key")
+  cmd:option("--filter", "show only rows with one of these values in a column or config key")
     :argname("<KEY=VALUE,...>"):count("*")
   cmd:option("--sort", "column or config key to order the first table by", "shape")
     :argname("<KEY>")
-  cmd:flag("--reverse", "order it from the greatest value to the least")
+  cmd:flag("--reverse", "order this table from the greatest value to the least")
   cmd:option("--limit", "the most lines of a table on the terminal; 0 for all", "20"):argname("<N>")
     :convert(takes.number("--limit", "^%d+$", "an integer from 0"))
-  cmd:option("--compare", "also show how the times of a second sweep compare with DIR, config by config")
+  cmd:option("--compare", "also compare the times of a second sweep, config by config")
     :argname("<DIR2>")
-  cmd:option("--band", "count differences within this many percent as noise", "3")
+  cmd:option("--band", "treat differences within this percentage as noise", "3")
     :argname("<PERCENT>"):convert(takes.number("--band", "^%d+%.?%d*$", "a number from 0"))
   cmd:option("--fail-on", "exit with status 1 if a config is slower in DIR2, or fails only there")
     :choices { "regression" }
@@ -67,6 +67,6 @@ end
 
 return {
   name = "report", run = run, options = options,
-  summary = "Show the results of a sweep: tables here, and a page.",
+  summary = "Show the results of a sweep, as tables and as a page.",
   about = "It writes DIR/report.html, one file that a browser opens offline.",
 }

@@ -29,6 +29,6 @@ end
 
 return {
   name = "schema", run = run, options = options,
-  summary = "Print the config keys, and all that is known of each.",
-  about = "Its values and default, its part of a name, the pointers that it needs, what it excludes.",
+  summary = "Print the config keys with all their facts.",
+  about = "Values and default, part of a name, required pointers, excluded keys.",
 }

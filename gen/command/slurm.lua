@@ -43,7 +43,7 @@ local function telling(dir, action)
   local ok, problem = pcall(action)
   if ok then return end
   if type(problem) == "table" and problem.message == "interrupted" and M.noted(dir) then
-    problem.message = "interrupted; the job goes on, and the same command waits for it again"
+    problem.message = "interrupted; the job goes on, and the same command waits for it"
   end
   error(problem, 0)
 end
@@ -86,7 +86,7 @@ local function wait(dir, name, configs, say)
   local start, said = host.clock(), nil
   for tasks in tasks_of, name do
     if tasks.hopeless then
-      error({ message = ("Slurm job %s waits for what does not come by itself, %s; `scancel %s` ends it")
+      error({ message = ("Slurm job %s waits for a reason that does not pass by itself, %s; `scancel %s` ends it")
         :format(tasks.job, tasks.reason, tasks.job) }, 0)
     end
     local line = ("Slurm job %s: %d of %d configs have results; %d tasks run, %d wait%s"):format(
@@ -149,7 +149,7 @@ local function submit(at, left)
     { "--parsable", "--job-name=" .. name, "--array=1-" .. #parts, "--chdir=" .. at.dir,
       "--open-mode=append", "--output=shards/%A_%a.log", "--wrap=exec " .. task })))
   local number = ("\n" .. output):match("\n(%d+)%f[^%d]")
-  if not number then error({ message = "sbatch has told no job: " .. build.telling_line(output) }, 0) end
+  if not number then error({ message = "sbatch printed no job number: " .. build.telling_line(output) }, 0) end
   note(at.dir, name, number)
   at.say("submitted Slurm job %s: %d configs in %d shards", number, #left, #parts)
   return name, number, #parts

@@ -151,7 +151,7 @@ local function run(args)
   ninja.lock(args.output, settings.timeout, say)
   slurm.settle(args.output, configs, not args.slurm, say)
   local broken = row_files.mend(args.output, configs)
-  if broken > 0 then say("%d files were broken, and are made again", broken) end
+  if broken > 0 then say("%s made anew", words.counted(broken, "broken file")) end
   write_plan(args.output, configs, invalid, settings)
   local rows = row_files.all(args.output, configs)
   if args.retry then rows = forget_failures(args.output, rows) end
@@ -187,36 +187,36 @@ local function options(cmd)
   end
   cmd:argument("grid", "file with the axes: return { h = { 1, 2 }, d_model = 64, isa = \"avx2\", ... }")
     :argname("<GRID.lua>")
-  cmd:option("-o --output", "directory; the results of an earlier run in it are kept")
+  cmd:option("-o --output", "directory; earlier results in it stay")
     :argname("<DIR>"):count(1):overwrite(false)
   cmd:flag("--dry-run", "check the grid; write nothing")
   cmd:flag("--plan-only", "write DIR/build.ninja; run nothing")
   cmd:flag("--force", "replace another sweep in DIR, and files that mhagen has not made")
-  cmd:flag("--retry", "run failed configs again, in case the machine was the reason")
-  cmd:flag("--quiet", "say nothing but errors")
-  number("--limit", "the most configs of a grid", "10000")
+  cmd:flag("--retry", "run failed configs once more")
+  takes.quiet(cmd)
+  number("--limit", "most configs that a grid may have", "10000")
   takes.jobs(cmd)
   takes.timeout(cmd)
   number("--threads", "threads of the kernels (default: 1)")
-  number("--samples", "number of timed samples (default: as many as a second has room for, 5 to 400)")
+  takes.samples(cmd)
   takes.launcher(cmd)
   cmd:option("--launch", "also use the launcher for compilers"):choices { "compile" }
   cmd:option("--slurm", "measure on the nodes of a cluster, with these options of sbatch, such as " ..
     "'--partition=short --time=1:00:00'; '' for none"):argname("<OPTIONS>")
-  number("--shards", "number of tasks of the array job (default: the idle nodes, or all)")
+  number("--shards", "tasks of the array job (default: one for each idle node, or for each node)")
   cmd:option("--stage", "shell command that copies a program before it runs, " ..
     "such as 'scp {src} board:{dst}'"):argname("<CMD>")
   cmd:epilog([[
 A GRID.lua is one table. Each config key may be an axis: a list of values, or one value. `configs` is a
 list of tables, an axis of several keys. `where` chooses configs: it is a function of a config, or a list of
-patterns such as { isa = "avx2", seq = { 16, 32 } } of which one must match.
+patterns. A config must match one pattern, such as { isa = "avx2", seq = { 16, 32 } }.
 With --slurm the nodes share DIR, mhagen, Ninja and the compiler. Each task of the array job has a node
-for itself. If mhagen is killed, the same command finds the job that it has left running.
+to itself. If mhagen is killed, the job goes on, and the same command finds it.
 Exit status: 0 done, 1 a config failed, 2 the grid is wrong or the sweep could not go on.]])
 end
 
 return {
   name = "sweep", run = run, options = options,
-  summary = "Check and time every config of a grid; goes on where it was stopped.",
+  summary = "Check and time every config of a grid; continues a stopped sweep.",
   about = "Example: mhagen sweep examples/sweep.lua -o out. $CC is the compiler with its options (default: cc -O2).",
 }

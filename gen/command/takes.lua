@@ -19,22 +19,29 @@ function M.count(option)
 end
 
 function M.jobs(cmd)
-  cmd:option("--jobs", "number of steps at a time, of which one at most is timing (default: Ninja's)"):argname("<N>")
+  cmd:option("--jobs", "steps that run at a time, at most one of them timing (default: Ninja's)"):argname("<N>")
     :convert(M.count("--jobs"))
 end
 
-function M.embed(cmd)
-  cmd:flag("--embed", "also write NAME_packed.S and NAME_packed.h, with which packed weights are linked")
+function M.samples(cmd)
+  cmd:option("--samples", "number of timed samples (default: as many as fit a second, 5 to 400)"):argname("<N>")
+    :convert(M.count("--samples"))
 end
 
-function M.cxx(cmd) cmd:flag("--cxx", "also mhagen.hpp, kernels from C++17") end
+function M.quiet(cmd) cmd:flag("--quiet", "print only errors") end
+
+function M.embed(cmd)
+  cmd:flag("--embed", "also write NAME_packed.S and NAME_packed.h, which link the packed weights")
+end
+
+function M.cxx(cmd) cmd:flag("--cxx", "also write mhagen.hpp, the interface for C++17") end
 
 function M.force(cmd) cmd:flag("--force", "also replace files that mhagen has not made") end
 
 -- An option of cmd: the command of the shell in which {} stands for a program and its arguments.
 function M.launcher(cmd)
-  return cmd:option("--launcher", "shell command that runs a program, whose path replaces {} or follows, such as " ..
-    "'taskset -c 1' or 'ssh board {}'"):argname("<CMD>")
+  return cmd:option("--launcher", "shell command that runs a program; the program's path replaces {}, or follows: " ..
+    "'taskset -c 1', 'ssh board {}'"):argname("<CMD>")
     :convert(function(text) return text:find("{}", 1, true) and text or text .. " {}" end)
 end
 
@@ -89,7 +96,7 @@ function M.write_file(path, text, force, mark)
   M.write_files(dir, { { name = name, text = text, mark = mark } }, force)
 end
 
--- Help on the keys of a config: those that must be there, then `more`; and all of them with --help-keys.
+-- Help on the keys of a config: the required keys, then `more`; all keys with --help-keys.
 function M.help_keys(cmd, more)
   cmd:flag("--help-keys", "show all config keys and exit"):action(function()
     errors.must(host.print(show.help()))
@@ -100,7 +107,7 @@ end
 
 -- The config of a command.
 function M.config(cmd)
-  cmd:argument("config", "one CONFIG.lua or none, and any number of key=value, which win over it")
+  cmd:argument("config", "at most one CONFIG.lua, and any number of key=value, which win over it")
     :args("*"):argname("<CONFIG.lua or key=value>")
   M.help_keys(cmd, [[
 A CONFIG.lua is one table: return { h = 12, d_model = 384, dk = 32, seq = 128, isa = "avx2" }

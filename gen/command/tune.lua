@@ -311,7 +311,7 @@ local function base_of(cfg, given)
   local words, told = {}, {}
   for word in config.canonical(cfg):gmatch("%S+") do
     local key = word:match("^[^=]*")
-    if key == "tuned" then error({ key = key, value = cfg.tuned, rule = "is what tune makes" }, 0) end
+    if key == "tuned" then error({ key = key, value = cfg.tuned, rule = "is what tune writes; leave it out" }, 0) end
     told[key] = true
     if key ~= "name" then words[#words + 1] = word end
   end
@@ -454,18 +454,18 @@ local function options(cmd)
   cmd:option("--budget", "time for the whole search, such as 60s, 5m or 1h", "60s"):argname("<TIME>"):convert(seconds)
   cmd:option("-o --output", "tuning file; its other shapes stay (default: tuned/<cpu>_<numbers>.lua)"):argname("<FILE>")
     :overwrite(false)
-  cmd:option("--search", "how schedules are found; random is there for comparison", "model")
+  cmd:option("--search", "how schedules are chosen; random is for comparison", "model")
     :choices { "model", "random" }
   cmd:option("--trace", "append each improvement to FILE; `report` reads DIR/tune.jsonl"):argname("<FILE>")
   takes.force(cmd)
   takes.timeout(cmd)
-  cmd:flag("--quiet", "say nothing but errors")
+  takes.quiet(cmd)
 end
 
 return {
   name = "tune", run = run, options = options,
   summary = "Search the schedule for one shape on this machine.",
   about = "Example: mhagen tune h=12 d_model=384 dk=32 seq=128 isa=avx2 --budget 2m\n" ..
-    "It times schedules in turn with the default, those first that the cost model ranks first. A schedule\n" ..
-    "wins if it is faster by more than 1 % in 4 of 5 paired runs. A killed search goes on with the same command.",
+    "It times schedules in turn with the default, in the order of the cost model. A schedule wins if it is\n" ..
+    "faster by more than 1 % in 4 of 5 paired runs. The same command continues a killed search.",
 }

@@ -53,7 +53,7 @@ function M.help() return listing() .. "\n" end
 
 -- The keys that must be there, and the names of the others, for --help.
 function M.short_help()
-  local lines, others, planned = { "Required config keys:" }, {}, {}
+  local lines, others, planned = { "Config keys that are required:" }, {}, {}
   for _, row in ipairs(options.list) do
     local list = row.required and lines or row.planned and planned or others
     list[#list + 1] = row.required and key_lines(row) or row.key
