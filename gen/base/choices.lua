@@ -1,7 +1,13 @@
--- Choices with their reasons, and what was measured instead. A decision that is taken names its row: `add` puts it
--- on the list of a plan or a tape, and `explain --why` prints these lists and nothing else. Ratios of
--- lower medians in one run, A B A B, one Zen 4 core, AVX-512, gcc -O2, unless a row says otherwise: how
--- much slower or faster whole kernels are with the alternative.
+-- Choices with their reasons and the measured alternatives; `explain --why` prints them.
+--
+--   add(list, id)                 puts the row of this file with that id on the list of a plan or a tape
+--   take(list, row)               the same with a row that a stage has
+--   say(list, choice, reason)     the same for a choice without a measurement
+--   join(list, other)             adds the choices of another list, each once
+--   against(rows, ...)            reason of the first row { holds, reason } that holds, or nil
+--
+-- Figures of a row: how much slower or faster a whole kernel is with the alternative. They are ratios of lower
+-- medians in one run, A B A B, on one Zen 4 core, AVX-512, gcc -O2, unless a row says otherwise.
 
 local M = {}
 

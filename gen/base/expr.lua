@@ -1,5 +1,6 @@
 -- Integer expressions of loop variables and parameters: sums of coefficient * atom plus a constant.
--- Built by operators, folded while they are built; a Lua integer is a constant expression.
+--
+-- Operators build and fold them. A Lua integer is a constant expression.
 
 local M = {}
 local E = {}

@@ -1,5 +1,5 @@
--- A number that tells packed weights apart: 64 bits of the text that says how they are made, in hexadecimal. FNV-1a,
--- of Fowler, Noll and Vo.
+-- The fingerprint of packed weights: 64 bits of the text that says how they are made, in hexadecimal (FNV-1a, of
+-- Fowler, Noll and Vo).
 
 local BASIS, PRIME = 0xCBF29CE484222325, 0x100000001B3
 

@@ -1,6 +1,7 @@
--- JSON, in one line. dkjson writes objects in the order that is wanted. lua-cjson, which is C, reads, and
--- writes lists; how the host has set it up: a number without a fraction is an integer, null is nil, and
--- what is not JSON by the letter, or nested deeper than a row can be, is refused.
+-- JSON in one line. dkjson writes objects in a given order. lua-cjson, which is C, reads, and writes lists.
+--
+-- As the host sets lua-cjson up: a number without a fraction is an integer, and null is nil. It refuses invalid
+-- JSON, and nesting deeper than a row can have.
 
 local host = require "host"
 local dkjson = require "dkjson"

@@ -1,5 +1,10 @@
--- Templates: text with ${name}, nothing else; ${name[0]} and the like are the shell's. A name without a value
--- and a value without a use are errors, so a template and the code that fills it can not drift apart.
+-- Templates: text with ${name}, nothing else; ${name[0]} and the like are the shell's.
+--
+--   fill(text, values, where)   the text with its values; `where` names the template in errors
+--   file(name, values)          the same for templates/<name>
+--   ninja_path(path)            a path for a build line of Ninja
+--
+-- A name without a value is an error, and so is a value without a use.
 
 local host = require "host"
 

@@ -1,6 +1,12 @@
--- Errors are raised as tables: { key, value, rule } for a mistake in a config, { message } for any other
--- mistake of the user, { status } to end with that status; `more` is a list of further errors. An error
--- that is a text is a mistake in the generator, and gets its traceback.
+-- Errors of commands.
+--
+--   raised                    meaning
+--   { key, value, rule }      a mistake in a config
+--   { message }               any other mistake of the user
+--   { status }                end with that status
+--   a text                    a mistake in the generator, shown with its traceback
+--
+-- `more` is a list of further errors.
 
 local host = require "host"
 local words = require "base.words"

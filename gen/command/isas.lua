@@ -1,4 +1,4 @@
--- `isas`: the list of instruction sets, and what this CPU is.
+-- `isas`: the list of instruction sets, and the facts of this CPU.
 
 local host = require "host"
 local build = require "command.build"

@@ -1,4 +1,12 @@
 -- From a command line to its config, and to the files of its kernel.
+--
+--   load_config(arguments)          CONFIG.lua and key=value -> cfg, and which keys were given
+--   load_one(arguments, command)    the same for a command that takes one kernel
+--   files_of(cfg)                   files of the config and of the runtime, and the recorded kernels
+--   packers(cfg, recorded)          the kernels that pack: { { cfg, packing } }
+--   cxx()                           the file of the runtime for C++
+--   entries_of, read_records        tables of Lua files, and the records of a tuning file
+--   refuse_key, refuse_word         refuse a wrong argument
 
 local host = require "host"
 local bundle = require "kernel.bundle"

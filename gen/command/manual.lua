@@ -1,5 +1,4 @@
--- The manual page and the completions of shells, made of the parsers and of the rows of the options: what the
--- program can do is said there alone.
+-- The manual page and the completions of shells, made of the parsers and of the rows of the options.
 
 local options = require "options.init"
 local show = require "options.show"

@@ -1,4 +1,4 @@
--- What `native` stands for on this machine, by key: functions of the values of a config, which may lack keys.
+-- The value of `native` on this machine, by key: functions of the values of a config, which may lack keys.
 
 local host = require "host"
 local build = require "command.build"

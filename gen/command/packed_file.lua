@@ -1,4 +1,4 @@
--- A file of packed weights of a kernel; docs/format.md has its layout.
+-- A file of packed weights of a kernel, with the layout of docs/format.md.
 
 local host = require "host"
 local errors = require "command.errors"

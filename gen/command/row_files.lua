@@ -1,4 +1,4 @@
--- The row files of a sweep's steps, DIR/configs/ID/STEP.row, and what they are made of.
+-- The row files of a sweep's steps, DIR/configs/ID/STEP.row, and the settings that they depend on.
 
 local host = require "host"
 local build = require "command.build"

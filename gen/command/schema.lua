@@ -1,4 +1,4 @@
--- `schema`: the config keys; and what is made of them and of the options of commands.
+-- `schema`: the config keys, the manual page, and the completions of shells.
 
 local host = require "host"
 local errors = require "command.errors"

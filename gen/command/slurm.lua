@@ -1,11 +1,11 @@
--- Sweeps on a cluster: an array job whose tasks each run Ninja for a shard of the configs on a node.
+-- Sweeps on a cluster: an array job. Each task runs Ninja for a shard of the configs on a node.
 --
---   slurm.job           the name of the array job that may be at work here, and its number if it has one
+--   slurm.job           name of the array job that may be at work here, and its number if it has one
 --   shards/N/           build.ninja of the shard N, Ninja's log, the locks
---   shards/JOB_N.log    what the task has printed
+--   shards/JOB_N.log    the output of the task
 --
--- The rows in configs/ alone say what is done. So it does not matter how a job ends: when it has left the queue,
--- all configs without an up-to-date row are dealt out anew, to another job.
+-- Only the rows in configs/ record progress. So it does not matter how a job ends. When it has left the queue,
+-- another job gets all configs without an up-to-date row.
 
 local host = require "host"
 local build = require "command.build"

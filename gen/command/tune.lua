@@ -1,4 +1,4 @@
--- `tune`: searches the schedule of one shape by measuring, and keeps what is the fastest.
+-- `tune`: searches the schedule of one shape by measuring, and stores the fastest.
 
 local host = require "host"
 local bench = require "lab.bench"

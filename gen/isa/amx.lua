@@ -1,8 +1,8 @@
--- AMX: AVX-512 with tile registers, whose products are of pairs of bfloat16 and of signed bytes.
+-- AMX: AVX-512 with tile registers. Their products are of pairs of bfloat16 and of signed bytes.
 --
--- A tile has 16 rows of 16 words, whatever of it is used. C = A B + C takes 16 K steps: words of a row of A, rows of B.
--- gcc declares of the operand of ldtilecfg 8 bytes alone, so it is a constant; and compilers do not know that loads of
--- tiles read memory, and stores write it.
+-- A tile has 16 rows of 16 words. C = A B + C takes 16 K steps: words of a row of A, rows of B. The operand of
+-- ldtilecfg is a constant, since gcc declares only 8 of its bytes. Compilers do not know that tile loads and stores
+-- access memory.
 
 local avx512_bf16 = require "isa.avx512_bf16"
 local extend = require "isa.extend"

@@ -1,4 +1,4 @@
--- How a file switches instructions of Arm on by itself.
+-- Text with which a file enables instructions of Arm.
 
 local M = {}
 

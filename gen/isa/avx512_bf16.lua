@@ -1,7 +1,7 @@
 -- AVX-512 with BF16 and VNNI, as Zen 4 has both: sums of products of pairs of bfloat16, and of four bytes.
 --
--- That of bfloat16 takes numbers below 2^-126 as zeros, and rounds twice: behind the second product of a pair, and
--- behind the first one.
+-- The product of bfloat16 treats numbers below 2^-126 as zeros. It rounds twice: after the second product of a
+-- pair, and after the first one.
 
 local avx512 = require "isa.avx512"
 local extend = require "isa.extend"

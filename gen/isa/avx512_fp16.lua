@@ -1,6 +1,6 @@
--- AVX-512 with FP16 beside BF16 and VNNI, as Sapphire Rapids has them: products and sums of pairs of half precision.
+-- AVX-512 with FP16, BF16 and VNNI, as Sapphire Rapids has them: products and sums of pairs of half precision.
 --
--- Products of pairs of bfloat16 take twice the time of float32's there, so there is none.
+-- It has no product of pairs of bfloat16: on these cores that takes twice the time of float32's.
 
 local avx512 = require "isa.avx512"
 local avx512_bf16 = require "isa.avx512_bf16"

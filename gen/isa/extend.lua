@@ -1,6 +1,9 @@
--- An ISA with more instructions than another one: its attributes, those of the other one where it has none, and the
--- rows, products, helpers and attributes of widths of both, but for those that it has as false. asks: instead of the
--- other one's. It extends what that one extends.
+-- An ISA with more instructions than another: function(base, more).
+--
+--   of the result                                   comes from
+--   attributes                                      `more`, or `base` where `more` has none; `asks` is never merged
+--   rows, products, helpers, attributes of widths   both, except those that `more` sets to false
+--   extends                                         that of `base`, or its name
 
 local function copy(what)
   if type(what) ~= "table" then return what end

@@ -1,7 +1,9 @@
--- Powers of two as bfloat16, by integers. The high half of a float is 128 (e + 127) + 128 (m - 1) for m 2^e, which is
--- nearly 128 (log2 + 127): so a logarithm in fixed point is a number already, but for a part that is looked up (after
--- Schraudolph, A fast, compact approximation of the exponential function, 1999). It is kept at twice that, and halved
--- by an average that rounds.
+-- Powers of two as bfloat16, by integers (after Schraudolph, A fast, compact approximation of the exponential
+-- function, 1999).
+--
+-- For m 2^e the high half of a float is 128 (e + 127) + 128 (m - 1), nearly 128 (log2 + 127). So a logarithm in
+-- fixed point is the number, except for a part that is looked up. It has twice that size, and an average that
+-- rounds halves it.
 
 local M = {}
 

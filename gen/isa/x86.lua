@@ -1,4 +1,4 @@
--- What the x86 ISAs share: the header and how a file switches its instructions on by itself.
+-- The common part of the x86 ISAs: the header, and the text with which a file enables its instructions.
 
 local M = {}
 

@@ -1,6 +1,8 @@
--- A config -> its files, and what was recorded for each kernel. A config of one kernel has the two of
--- kernel/generate.lua; one of several has those of each, and two more with the functions of one kernel, which choose
--- between them: by the CPU in a bundle, by the lengths that a run is given in a ladder.
+-- A config -> its files, and the recorded kernels.
+--
+-- A config of one kernel has the two files of kernel/generate.lua. A bundle or a ladder has those of each member,
+-- and two more with the functions of one kernel. These choose a member by the CPU (bundle), or by the lengths of a
+-- run (ladder).
 
 local budget = require "plan.budget"
 local config = require "options.config"

@@ -1,4 +1,8 @@
--- A plan in words: the comment on top of a generated file, and what `explain` prints.
+-- A plan in words.
+--
+--   header(recorded)                     the comment on top of a generated file
+--   written(all, paths, bytes, compile)  the output of `gen`
+--   explain(recorded, more)              the output of `explain`; more: why, types
 
 local config = require "options.config"
 local floor = require "plan.floor"

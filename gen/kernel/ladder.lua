@@ -1,5 +1,10 @@
--- The configs of a ladder, kernels that differ in their lengths and read one buffer of packed weights. The keys of the
--- schedule that packed weights depend on (docs/format.md) are those that the plan of the longest one has.
+-- The members of a ladder: kernels of different lengths that read one buffer of packed weights.
+--
+--   members(cfg)     the configs of the members, or nil
+--   tree(cfg)        a config and all of its members
+--
+-- Packed weights depend on some schedule keys (docs/format.md). All members have these from the plan of the longest
+-- one.
 
 local config = require "options.config"
 local plan_of = require "plan.init"

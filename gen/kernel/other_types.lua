@@ -1,5 +1,4 @@
--- What number types cost: the plan of a config beside those of the same config with another value of one key that says
--- a type.
+-- The cost of number types: plans of a config with other values of the keys for types.
 
 local config = require "options.config"
 local options = require "options.init"

@@ -1,5 +1,4 @@
--- Benchmarks: the files of a benchmark besides those of the kernel, the meaning of its output, and a row of
--- results as text or JSON.
+-- Benchmarks: the files of a benchmark, the meaning of its output, and a row of results as text or JSON.
 
 local config = require "options.config"
 local cpu = require "machine.cpu"

@@ -1,6 +1,9 @@
--- The configs of a sweep's grid. This runs in the Lua state of the GRID.lua, because `where` is the user's
--- code; the user reads the errors that it raises. grid: the table of the file; axes: the names of its axes, in
--- order; limit: the most configs. Returns the configs that `where` accepts.
+-- The configs of a sweep's grid: those that `where` accepts.
+--
+--   grid, axes, limit     the table of the file, the names of its axes in order, and the most configs
+--
+-- It runs in the Lua state of the GRID.lua, since `where` is the user's code. The user reads the errors that it
+-- raises.
 
 local grid, axes, limit = ...
 

@@ -1,5 +1,5 @@
--- Measured configs as data: reads lines of JSON as checked rows with columns, filters and orders rows, and
--- compares two sweeps. The report shows them.
+-- Measured configs as data, for the report: reads lines of JSON as checked rows with columns, filters and orders
+-- rows, and compares two sweeps.
 
 local json = require "base.json"
 local config = require "options.config"

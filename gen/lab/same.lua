@@ -1,5 +1,6 @@
--- A text that is the same for two kernels if and only if their programs are: their files without the name and
--- the comments. If a kernel has the name of a variable, two equal kernels may be taken for different ones.
+-- A text that is equal for two kernels if and only if their programs are: their files without name and comments.
+--
+-- If a kernel has the name of a variable, two equal kernels may be taken for different ones.
 
 return function(name, files)
   local code = {}

@@ -1,4 +1,9 @@
--- Sweeps on a cluster: reads what Slurm's programs print, and deals configs out to the nodes.
+-- Sweeps on a cluster: reads the output of Slurm's programs, and divides configs between nodes.
+--
+--   partition(options)              the partitions of sbatch's options, or nil for the default
+--   count(text, asked, configs)     the number of shards
+--   deal(list, count)               about equal parts; neighbours in the grid share a node
+--   tasks(text)                     the state of the tasks of a job
 
 local M = {}
 

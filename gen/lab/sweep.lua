@@ -3,7 +3,7 @@
 --
 --   build.ninja      the edges: a step is `mhagen sweep-step FILE`, which makes FILE
 --   configs.txt      the configs, as key=value
---   settings.json    what else the results depend on: the compiler, the launcher, ...
+--   settings.json    the other facts that results depend on: the compiler, the launcher, ..
 --   invalid.txt      configs of the grid that are refused, and why
 --   common/ARCH/     the compiled files that all programs for an architecture share
 --   configs/ID/      options/config.lua, the C, the program, and after each step STEP.row

@@ -1,10 +1,9 @@
--- The search of `tune`: which schedules are tried, in which order, and which one wins. It measures nothing
--- itself: `lab` does, and this module decides from the figures what to ask next.
+-- The search of `tune`: which schedules are tried, in which order, and which one wins.
 --
--- A schedule is a set of changes to what the plan chooses. A generation of schedules is measured in
--- turn with the default; the better half is measured again with twice the samples, until few are
--- left (successive halving: Jamieson and Talwalkar, 2016). The next generation joins the changes that
--- have helped, and adds what the model ranks next.
+-- A schedule is a set of changes to the plan's choices. A generation of schedules is measured in turn with the
+-- default. The better half is measured with twice the samples, until few are left (successive halving: Jamieson and
+-- Talwalkar, 2016). The next generation combines changes that helped, and adds the next ones of the model. The
+-- module measures nothing itself: it asks `lab`, and decides by the figures.
 
 local config = require "options.config"
 local generate = require "kernel.generate"

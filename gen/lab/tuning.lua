@@ -1,5 +1,5 @@
--- Tuning files: a Lua table that people may read and edit. For each shape it has the schedule that was the
--- fastest, with its figures and the machine.
+-- Tuning files: a Lua table that people may read and edit. Each shape has its fastest schedule, figures and
+-- machine.
 
 local M = {}
 

@@ -1,5 +1,12 @@
--- Machines: the facts of a core that plans depend on. The key `cpu` names a row; `generic` is what suits all
--- cores that have an ISA. A row changes tiles and their order, hence speed and the last bits, and nothing else.
+-- Machines: the facts of a core that plans use. The key `cpu` names a row.
+--
+--   add(row)             adds a core
+--   of(text)             name of the row of the first known core in a /proc/cpuinfo, else generic
+--   numbers(text)        family, model and stepping in a /proc/cpuinfo: they separate CPUs with the same name
+--   facts(name, isa)     the facts for an ISA, `fmas` as a number; nil if the core lacks the ISA
+--
+-- `generic` suits all cores that have an ISA. A row changes only tiles and their order: the speed and the last
+-- bits.
 
 local M = {}
 

@@ -1,5 +1,6 @@
--- Number types: how numbers lie in memory, and what the operands of a product are rounded to. Sums (but for
--- those with sum_dtype = f16, way/f16sum.lua), softmax and all other arithmetic are float32.
+-- Number types: how numbers lie in memory, and to which type the operands of a product are rounded.
+--
+-- Softmax and all other arithmetic are float32. So are sums, except with sum_dtype = f16 (way/f16sum.lua).
 
 local M = {}
 

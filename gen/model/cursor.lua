@@ -1,5 +1,5 @@
--- A place in a file, which reading moves on. What a file says of its own parts is read through one: what would lie
--- outside is an error that names the file and the byte.
+-- A place in a file, which reading moves forward. A part outside the file is an error that names the file and the
+-- byte.
 
 local M = {}
 M.__index = M

@@ -1,7 +1,10 @@
--- The fields of a model's config, which may be wrong: each is asked for by its name and kind, and one that is
--- missing, or of another kind, is an error that names the file and the field. What is never asked for can be listed:
--- gen/model/unread.lua says which of that matters. A field that is missing has the value that `defaults` has for it, if
--- any; one that is null has none. `older` has the names that fields had before.
+-- The fields of a model's config: each is asked for by name and kind. A field that is missing or of another kind is
+-- an error that names the file and the field.
+--
+-- Fields that nobody asks for can be listed; gen/model/unread.lua knows which of them matter.
+--
+-- A missing field has its value in `defaults`, if there is one. A field that is null has no value. `older` has the
+-- names that fields had before.
 
 local words = require "base.words"
 

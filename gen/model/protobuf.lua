@@ -1,10 +1,17 @@
--- Messages of Protocol Buffers. A kind of message is a table: `message` is its name, and [number] a field,
--- { name, kind }, or with list = the most of them for one that may be there often. Fields that it does not have are
--- skipped.
+-- Messages of Protocol Buffers.
 --
--- Kinds are "int" (64 bits with a sign), "float", "text" (UTF-8), "place" ({ at, bytes } in the file, which are not
--- read), "ints" (a list, packed or not) and other messages. How deep messages lie in each other is up to these tables,
--- not to the file.
+--   message          its name
+--   [number]         a field, { name, kind }; with list = n there may be up to n of them
+--
+--   kind             value
+--   "int"            64 bits with a sign
+--   "float"
+--   "text"           UTF-8
+--   "place"          { at, bytes } in the file, which are not read
+--   "ints"           a list, packed or not
+--   a table          another message
+--
+-- Other fields are skipped. These tables limit the nesting of messages, the file cannot.
 
 local words = require "base.words"
 

@@ -1,6 +1,8 @@
--- How models change the angles of rope for texts that are longer than those they were first trained on, by
--- `rope_scaling` (or rope_parameters) of their configs: { factor =, divide = of (turns, places) to new turns }. Cosines
--- and sines are multiplied by the factor; turns[i] is the part of a turn of pair i - 1 from place to place.
+-- Changes of the angles of rope for texts longer than those of the training: `rope_scaling` or rope_parameters of a
+-- model's config.
+--
+--   factor     a factor of cosines and sines
+--   divide     (turns, places): new turns; turns[i] is the part of a turn of pair i - 1 from place to place
 
 local words = require "base.words"
 

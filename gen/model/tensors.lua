@@ -1,5 +1,9 @@
--- The tensors that a file says it has, as the readers of all formats return them:
--- { name, type = as the host's type_size knows it, or another, shape = { outermost, .. }, at = byte, path, file }.
+-- The tensors of a file, as the readers of all formats return them.
+--
+--   name, path, file     of the tensor, and of its file
+--   type                 a type of the host's type_size, or another
+--   shape                { outermost, .. }
+--   at                   the first byte
 
 local words = require "base.words"
 

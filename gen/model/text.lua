@@ -1,4 +1,4 @@
--- What stands beside the kernels of a model as C: the table of its layers, and packed weights that can be linked.
+-- C files of a model besides its kernels: the table of its layers, and packed weights to link.
 
 local template = require "base.template"
 local version = require "base.version"

@@ -1,10 +1,10 @@
--- What a model says of itself and nobody reads: fields whose names speak of attention, tensors beside the weights of
--- its layers. What is known to change nothing is below, and in the rows of gen/model/families.lua.
+-- Facts of a model that nobody reads: fields whose names are about attention, and tensors in the folders of its
+-- layers. Harmless ones are below, and in the rows of gen/model/families.lua.
 --
---   model                                what weights.open_model gives
---   all                                  its layers that are taken, with the parts of their weights
---   ignored                              names of fields and tensors that the user takes the layers without
---   M.refuse(model, all, ignored)        an error that names all of the rest
+--   model                                the result of weights.open_model
+--   all                                  the layers to write, with the parts of their weights
+--   ignored                              names of fields and tensors that the user ignores
+--   M.refuse(model, all, ignored)        an error that names all others
 
 local words = require "base.words"
 

@@ -1,4 +1,4 @@
--- Which word a misspelt one means.
+-- The known word that is closest to a misspelt one.
 
 -- Edit distance, where two neighbours in the wrong order are one mistake.
 local function distance(a, b)

@@ -1,5 +1,14 @@
--- A config: how the values of a CONFIG.lua and of key=value arguments become one checked, frozen table.
--- What the keys are and what they accept, the rows of the options say.
+-- A config: makes one checked, frozen table of a CONFIG.lua and key=value arguments. The rows of the options have
+-- the keys and their values.
+--
+--   load(entries, arguments, read_tuning, native)   the config, and which keys were given
+--   changed(cfg, more)                              the same config with other values for some keys
+--   members(cfg), is_ladder(cfg)                    configs of a bundle or ladder, or nil; whether it is a ladder
+--   refuse_several(cfg, command)                    refuses a bundle or a ladder
+--   canonical(cfg)                                  the arguments that make it, without defaults
+--   shape(values)                                   its entry in a tuning file: without name and schedule
+--   told(cfg, key)                                  the value of a key as text
+--   meant(word), check_key(key, others, value)      the key that a word means; refuses an unknown word
 
 local closest = require "options.closest"
 local kinds = require "options.kinds"

@@ -1,4 +1,4 @@
--- Which names a kernel may have: it is a C identifier, the prefix of others, and the name of a header.
+-- Which names a kernel may have: C identifiers that are free as a prefix and as the name of a header.
 
 local reserved = {} -- the keywords of C11, C17, C23 and C++17
 for word in ([[

@@ -1,5 +1,5 @@
--- The options, in order and by key, and what a config's options amount to: the header bits, the words of
--- its description, the pointers that it needs, what it must not combine.
+-- The options, in order and by key, and the effects of a config's options: header bits, words of its description,
+-- required pointers, rules between keys.
 
 local kinds = require "options.kinds"
 local rows = require "options.rows"

@@ -1,16 +1,15 @@
--- The kinds of values that an option may have. Each kind has
+-- The kinds of values that an option may have.
 --
---   fields       what a row of this kind must have besides its key, kind and doc
---   rule         (row): what a value must be, in words
---   accept       (row, value): the value in its own type; or nil, and the rule where that is not all of it
---   from_text    (row, text): what the text of a key=value argument stands for; a text that stands for
---                nothing is returned as it is, and then breaks the rule
+--   fields       fields that a row of this kind must have besides key, kind and doc
+--   rule         (row): the rule for a value, in words
+--   accept       (row, value): the value in its own type; or nil, and another rule if the rule is not precise enough
+--   from_text    (row, text): the value of a key=value argument; other texts are returned, and break the rule
 --   values       (row): the values, for a table of the keys
---   to_text      (value): the value as text, where that is not what Lua writes
---   in_name      (row, value): how a name writes the value, behind the row's prefix
---   parse        (row, text): the value that a text in a name begins with, and the rest of the text; or nil
---   several      (value): the values that it asks several kernels for, or nil
---   number       (row, value): the value as a number, for mhagen_kernel; where it is none itself
+--   to_text      (value): the value as text, if Lua writes another
+--   in_name      (row, value): the value in a name, after the row's prefix
+--   parse        (row, text): the value at the beginning of a text of a name, and the rest of the text; or nil
+--   several      (value): the values of several kernels that it asks for, or nil
+--   number       (row, value): the value as a number, for mhagen_kernel, if it is not a number itself
 
 local closest = require "options.closest"
 local identifier = require "options.identifier"

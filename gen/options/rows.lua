@@ -1,40 +1,51 @@
--- The options of a kernel, one row each: all that is particular to an option, but for what it does, is in
--- its row. gen/options/init.lua reads the rows.
+-- The options of a kernel: a row has all facts of an option, except its effect. gen/options/init.lua reads the rows.
 --
---   key, kind   the kinds are in kinds.lua, with the fields that belong to them: min and max, choices, letters,
---               machines, groups
---   doc         what it is, in a table of the keys
---   default     or same_as, the key whose value it takes; or required, with an example; or computed,
---               which tells from what. Without any of them a missing key stays nil; formula tells what that means.
---   implied     (values): what a missing key stands for instead where other keys say so, or nil
---   also        what Hugging Face, PyTorch and others call just this: a message says so
---   akin        what others call something like it, for suggestions
---   called      what others call its choices, by choice
---   native      where its value may be `native` on the command line, what this machine has: the command that prints it
+--   key, kind   kinds.lua has the kinds and their fields: min and max, choices, letters, machines, groups
+--   doc         text of the option in a table of the keys
+--   default     the value of a missing key. Instead: same_as, a key with that value; required, with an example;
+--               computed, which says from what. Without any of them it is nil, and formula is its text.
+--   implied     (values): the value of a missing key that follows from other keys, or nil
+--   also        names of the same option in Hugging Face, PyTorch and others, for messages
+--   akin        names of similar options, for suggestions
+--   called      names of its choices in other tools, by choice
+--   native      the command that prints this machine's value, which `native` stands for on the command line
 --   divides     a key that must be a multiple of it
---   step        of what an integer must be a multiple
---   even        true where it must be even; within: a key that it may not exceed
---   excludes    what it cannot be combined with unless it has its default, or one of the values `unless`: { key,
---               is =, lacks =, unless =, of =, but =, why = }. is: a value of that key; lacks: one that has none of
---               these letters; without both any value but that key's default; of: the value of this key, which may
---               be its default, that it is about; but: { key, value } with which it can
---   least       { key =, with = { key, value } }: with that value, the key whose value it must not be below
---   beside      keys of which one must be on, or it would have no effect
---   name        what stands in a kernel's name before its value
---   word        what the description of a kernel says of it; %s is the value
---   bit         of mhagen_kernel.options where the option is on; or { value = bit } for some values
---   number      true where mhagen_kernel has the value under the same name, as a number or a text; or what stands
---               before a choice in the name of its constant
---   args        the pointers of mhagen_args that a run then needs: { pointer =, most =, aligned =, input =, of =,
---               but = }. most: it is to an int for each batch entry, from 0 to the value of this key, less that of
---               `less`; aligned: to MHAGEN_ALIGN; input: it is to a matrix that the formula names; of: the value of
---               the key with which it is needed; but: { key, value } with which it is not
---   weights     the pointers of mhagen_weights that packing then needs
---   fill        the pointers of mhagen_args that filling the cache then needs
---   idle        (plan): why the plan could not do what the option asks, or nil
---   draw        how tests/fuzz.py draws it: with this chance, from..to, or one of a list (another choice than
---               the default), or mostly small and sometimes large. tiny: the value of a tiny shape; twice,
---               with: keys to double and to set, so that the option has an effect
+--   step        its value must be a multiple of this
+--   even        true: it must be even
+--   within      a key that it must not exceed
+--   excludes    list of combinations that are refused, see below
+--   least       { key =, with = { key, value } }: with that value it must not be below the key
+--   beside      keys of which one must be on; else it has no effect, and is refused
+--   name        the text before its value in a kernel's name
+--   word        its text in the description of a kernel; %s is the value
+--   bit         its bit of mhagen_kernel.options; or { value = bit } for some values
+--   number      true: mhagen_kernel has the value under the same name; a text: the prefix of the constant of a choice
+--   args        pointers of mhagen_args that a run then needs, see below
+--   weights     pointers of mhagen_weights that packing then needs
+--   fill        pointers of mhagen_args that filling the cache then needs
+--   idle        (plan): why the option has no effect in this plan, or nil
+--   draw        how tests/fuzz.py draws it, see below
+--
+-- excludes: the option must have its default, or one of the values `unless`, with
+--   key             any value of this key but its default
+--   key, is         this value of the key
+--   key, lacks      a value of the key without any of these letters
+--   of              ... only for this value of the option, which may be its default
+--   but             ... not with { key, value }
+--   why             end of the message
+--
+-- args:
+--   pointer         its name
+--   most, less      it points to an int for each batch entry, from 0 to the key `most`, minus the key `less`
+--   aligned         to MHAGEN_ALIGN
+--   input           it points to a matrix of the formula
+--   of, but         only with this value of the option; not with { key, value }
+--
+-- draw:
+--   chance          of another value than the default
+--   from, to        a range; of: a list; small, large: mostly up to the first, sometimes up to the second
+--   tiny            the value of a tiny shape
+--   twice, with     keys to double and to set, so that the option has an effect
 
 local cpu = require "machine.cpu"
 local isas = require "isa.init"

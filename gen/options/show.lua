@@ -1,4 +1,9 @@
--- The options for people and for tools: the tables of --help and of docs/config.md, and the output of `schema`.
+-- The options for people and for tools.
+--
+--   help(), short_help()     for --help-keys and --help
+--   text(), json()           for `schema`
+--   markdown()               the tables of docs/config.md
+--   default_note(row)        "required", "default: ..", or nil
 
 local json = require "base.json"
 local options = require "options.init"

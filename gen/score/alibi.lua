@@ -1,10 +1,10 @@
 -- alibi: s += slope * (key - place of the query), a slope for each head (Press, Smith and Lewis, Train Short, Test
 -- Long, 2022).
 --
--- What is added to all scores of a query does not matter, so distances are to the last key that the query sees. They
--- are exact, and the product is small where weights are large: its rounding reaches them hardly. Beside a sink it
--- does matter, and distances are to the place of the query. The slopes are positive as a rule, so that scores rise
--- with the key, and `rise` makes up for a first tile that is far behind.
+-- A number that all scores of a query share does not change the weights. So distances are to the last key that the
+-- query sees: they are exact, and small where weights are large, so that the product's rounding hardly matters. A
+-- sink makes the shared number matter: with it distances are to the place of the query. Slopes are mostly positive,
+-- and scores rise with the key; `rise` corrects a first tile whose scores are far below the last.
 
 local types = require "machine.types"
 

@@ -1,29 +1,36 @@
--- What happens to a score between the product and exp2: a list of rows, in the order of the formula.
+-- The steps of a score between the product and exp2: a list of rows, in the order of the formula. Scores are in base
+-- 2: log2(e) times those of the formula.
 --
--- A row has a `key` of the config, or a function on(cfg), that switches it on, and of these what it needs:
+-- A row has a `key` of the config, or a function on(cfg), that switches it on, and some of these:
 --
---   reads    what it reads at run time: { name, kind, from = what C calls it } each. An "int" is one of a batch
---            entry, from `least` to most(cfg), moves: with it all places move; of a pointer, "in", an entry has
---            floats(cfg), or as many of `type`. void: C has a pointer to void. block(cfg, head, query): how many lie
---            before those of a head and a query.
---   packed   what it reads of a head's packed weights: { name, matrix = which row of h numbers in mhagen_weights,
---            doc, scale, default = of h to what a null pointer stands for }
---   first, last   of s to the first and the last key that a query sees: sums of s.place, of s.<int> and of
---            integers. None may fall where one of these rises; with the query they stay or rise by one.
---   bias     of (t, w, name, at) to what is added to a score: sums start there, but behind a change
---   hides    of (t, w, name, at) to the mask of the lanes that do not see the key
---   change   of (t, w, name, at, score) to another score: sums start at zero then, for -m comes after it
---   rise     of (t, w, name, at) to what a bias is expected to grow from the key at.key to the last one, 0 or more:
---            m is so much above the maximum of the first tile. Sums may come out too small then, and are made again.
---   shown    the least value of `scores` that has this row, if not "masked"
---   extra    of (t, w, name, reads) to a score that no key has, and whose weight is added to the sum of a row that
---            sees a key; m is not below it
+--   reads          list of values that it reads at run time, see below
+--   packed         its numbers in a head's packed weights: { name, matrix = row of h numbers in mhagen_weights, doc,
+--                  scale, default = (h): the values for a null pointer }
+--   first, last    (s): the first and the last key that a query sees: sums of s.place, s.<int> and integers. They never
+--                  fall where one of these rises. From one query to the next they rise by at most one.
+--   bias           (t, w, name, at): a number that is added to a score. Sums start there, unless a change comes first.
+--   hides          (t, w, name, at): the mask of the lanes that do not see the key
+--   change         (t, w, name, at, score): another score. Then sums start at zero, since -m comes after the change.
+--   rise           (t, w, name, at): expected growth of the bias from the key at.key to the last one, 0 or more. It is
+--                  added to the first tile's maximum, m. If sums are too small then, they are computed anew.
+--   shown          the least value of `scores` that includes this row, if not "masked"
+--   extra          (t, w, name, reads): the score of no key. Its weight is added to the sum of a row that sees a key,
+--                  and m is not below it.
 --
--- `at` is the place of a vector of scores: at.index(t, w, name), the vector of the numbers of its keys; where its lanes
--- are keys at.first, the number of the first one; where they are queries at.key, their key as an expression, at.c, the
--- number of the vector, at.lane, its first lane, of at.width in the group; at.cfg, what the rows read by name, and for
--- a row with a rise at.final, the vector of the last keys that are seen, and at.origin, the same, but beside an extra
--- score or before a change the places of the queries. Scores are in base 2: log2(e) times those of the formula.
+--   reads          name, kind, from = its name in C
+--   kind "int"     one for each batch entry, from `least` to most(cfg); moves: all places move with it
+--   kind "in"      a pointer: an entry has floats(cfg) numbers, of `type` if given; void: C has a pointer to void;
+--                  block(cfg, head, query): how many lie before those of a head and a query
+--
+-- `at` is the place of a vector of scores:
+--
+--   index(t, w, name)        the vector of the numbers of its keys
+--   first                    with keys in the lanes: the number of the first one
+--   key, c, lane, width      with queries in the lanes: their key, an expression; the number of the vector in the
+--                            group; its first lane; the lanes of the group
+--   cfg, <name>              the config; the values that rows read
+--   final, origin            of a row with a rise: the vector of the last keys that are seen; the same, or with an extra
+--                            score or before a change the places of the queries
 
 local expr = require "base.expr"
 local mask = require "score.mask"

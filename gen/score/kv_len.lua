@@ -1,4 +1,4 @@
--- kv_len: a batch entry has so many valid keys, none at the least.
+-- kv_len: the number of valid keys of a batch entry, 0 or more.
 
 return {
   key = "kv_len", shown = "scaled",

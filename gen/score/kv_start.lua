@@ -1,4 +1,4 @@
--- kv_start: the first valid key of a batch entry; what stands before it is padding.
+-- kv_start: the first valid key of a batch entry; padding stands before it.
 
 return {
   key = "kv_start", shown = "scaled",

@@ -1,6 +1,7 @@
--- mask: what an array says of each key, for all queries or for each batch entry, head and query. A key is not seen
--- where a truth is 0 or a number that is added to scores is -inf. emit/mask.lua makes biases of either, in base 2:
--- [key][lanes of a group] where the array has queries and these are lanes, else [key].
+-- mask: an array hides keys, or adds numbers to scores, for all queries or for each batch entry, head and query.
+--
+-- A key is hidden by a 0 (bool) or by -inf (add). emit/mask.lua makes biases of either in base 2: [key][lanes of a
+-- group] where the array has queries and these are lanes, else [key].
 
 local types = require "machine.types"
 

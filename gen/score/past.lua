@@ -1,5 +1,5 @@
--- The places of queries among the keys, and with a cache the keys that there are: those of the rows before, and as many
--- as this run adds.
+-- The places of queries among the keys. With a cache the keys are those of earlier rows and those that this run
+-- adds.
 
 local M = {}
 

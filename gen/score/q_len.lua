@@ -1,5 +1,6 @@
--- q_len: so many rows of a batch entry are asked for. It bounds no keys itself; what is recorded for rows reads it.
--- An entry without rows is left out altogether.
+-- q_len: the number of rows of a batch entry that a run computes.
+--
+-- It limits no keys itself; the functions that are recorded for rows read it. An entry without rows is skipped.
 
 return {
   key = "q_len", shown = "scaled",

@@ -1,8 +1,10 @@
 -- softcap: s = cap * tanh(s / cap), as in Gemma 2.
 --
--- With y = s / cap and z = y^2 it is s + s * z * P(z) for small |y|, where nothing may cancel, and else
--- cap - 2 * cap / (1 + exp(2 |y|)) with the sign of s. Both have the error of a few roundings; NaN stays NaN, and
--- an infinite score becomes the cap.
+--   y = s / cap, z = y^2     result                                      because
+--   small |y|                s + s * z * P(z)                            nothing cancels
+--   other |y|                cap - 2 * cap / (1 + exp(2 |y|)), signed
+--
+-- Both err by a few roundings. NaN stays NaN, and an infinite score becomes the cap.
 
 local exp = require "tape.exp"
 local types = require "machine.types"

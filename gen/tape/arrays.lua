@@ -1,9 +1,10 @@
--- Names for the values of a function whose repeated statements are loops: of tape/roll.lua's items it makes nodes
--- again.
+-- Names for the values of a function after its repeated statements became loops: makes nodes of tape/roll.lua's
+-- items.
 --
--- A value that is made and used in the same round of its loops stays a value, and its name loses the coordinates that
--- move. Where another round uses it, or a statement outside, it is an element of an array: the coordinates that move
--- somewhere are its indices, the others stay in the name. acc_r3_c1 becomes acc_c1[r], or acc[r][c].
+--   a value is used                        it becomes                     its name
+--   only in the round that makes it        a value                        loses the coordinates that move
+--   in another round, or outside           an element of an array         gets indices, the coordinates that move:
+--                                                                         acc_r3_c1 is acc_c1[r], or acc[r][c]
 
 local expr = require "base.expr"
 local words_of = require "tape.init".words_of

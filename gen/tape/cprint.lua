@@ -1,5 +1,12 @@
--- Prints a tape as C text: one statement per op, but one for the same constant of several values; two spaces, at most
--- 100 columns where it can.
+-- Prints a tape as C text: one statement per op, two spaces, at most 100 columns where it can.
+--
+--   functions(tape)                    the text of all functions
+--   float(x), double(x)                a literal that reads back as the same number
+--   wrap(line, indent)                 a long statement, broken at commas or spaces
+--   list(items, indent)                the items of an initializer, on lines of their own
+--   comment(text, indent)              /* ... */ over several lines
+--
+-- Values with the same constant share a statement.
 
 local expr = require "base.expr"
 local isas = require "isa.init"

@@ -1,11 +1,19 @@
--- exp2 of a vector, in one of two ways. By a polynomial: r = x - round(x) in [-1/2, 1/2], degree 6 for
--- 2^r, and the exponent by scale2. Where the ISA looks up 2^(k/16) in a register: n = x rounded to
--- sixteenths, r = x - n in [-1/32, 1/32], 2^n by the table and the exponent, and degree 3 for 2^r (Tang,
--- Table-driven implementation of the exponential function, 1989).
--- Error at most 1 ulp for x in [-100, 127]; below -100 an exact zero, so that products with ordinary numbers are no
--- subnormal ones; above 127 something of at least 2^126, from 2^22 on also -inf, which makes NaN of a context; NaN
--- stays NaN. Of a finite x of at most 2^22 in size no exception comes but for roundings (of narrow vectors of an ISA
--- with a table also that of an overflow).
+-- exp2 of a vector, in one of two ways.
+--
+--   ISA                               r                                  2^x
+--   without a look-up                 x - round(x), in [-1/2, 1/2]       2^r of degree 6, the exponent by scale2
+--   looks up 2^(k/16) in a register   x - n, in [-1/32, 1/32];           2^r of degree 3, 2^n by table and exponent
+--                                     n is x rounded to sixteenths       (Tang, Table-driven implementation of the
+--                                                                        exponential function, 1989)
+--
+--   x                 result
+--   [-100, 127]       error at most 1 ulp
+--   below -100        exactly zero, so that products with ordinary numbers are not subnormal
+--   above 127         at least 2^126; from 2^22 on also -inf, which makes NaN of a context
+--   NaN               NaN
+--
+-- A finite x of at most 2^22 in size raises no exception but those of roundings. Narrow vectors of an ISA with a
+-- table may also raise that of an overflow.
 
 local choices = require "base.choices"
 

@@ -1,5 +1,9 @@
--- The names of values in the text of a kernel. Whole words speak for themselves; what begins with fewer than
--- three letters has its row here, and so has `acc`.
+-- The names of values in the text of a kernel.
+--
+--   of(functions)             rows { name, meaning } for the names that these functions use
+--   unexplained(functions)    a short name without a row, or nil
+--
+-- Whole words need no row. Names that begin with fewer than three letters have one here, and so has `acc`.
 
 local M = {}
 
