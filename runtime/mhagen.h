@@ -119,8 +119,8 @@ typedef enum mhagen_layout {
 } mhagen_layout;
 
 /* The weights of one attention layer, float32. A null bias means zeros. Head i owns the output
- * features i*dk .. i*dk+dk-1 of wq and the rows i*dv .. of wo, head g of keys and values the
- * features g*dk .. of wk and g*dv .. of wv. What a kernel does not project with may be null. */
+ * features i*dk .. i*dk+dk-1 of wq and the rows i*dv .. of wo. Head g of keys and values owns the
+ * features g*dk .. of wk and g*dv .. of wv. A matrix of no projection of the kernel may be null. */
 typedef struct mhagen_weights {
   const float *wq, *wk, *wv, *wo; /* [d_model][h*dk], [k_width][h_kv*dk], [v_width][h_kv*dv],
                                      [h*dv][y_width] */
@@ -136,8 +136,8 @@ typedef struct mhagen_weights {
 } mhagen_weights;
 
 /* The arguments of one run. Arrays are dense, row-major float32, aligned as float. With
- * MHAGEN_IO_DTYPE q, k, v and y are of bfloat16 or half precision, as mhagen_kernel.io_dtype says:
- * their pointers are those to uint16_t, aligned as uint16_t, by way of void:
+ * MHAGEN_IO_DTYPE q, k, v and y have the type of mhagen_kernel.io_dtype, bfloat16 or half
+ * precision. Their arrays are uint16_t, aligned as uint16_t. Convert such a pointer through void:
  * args.q = (const void *)x. */
 typedef struct mhagen_args {
   const float *q, *k, *v; /* [batch][seq][d_model], [batch][seq_kv][k_width],
@@ -320,18 +320,20 @@ typedef struct mhagen_kernel {
   const char *sum_dtype; /* of sums of the projections' products: "f16"; null is float32 or int32 */
 } mhagen_kernel;
 
-/* A bundle is several kernels for different CPUs, which have the functions of one. Its sizes are
- * enough for any of them; folds and sum_dtype are those of its last member. Packed weights and
- * caches belong to the member that made them. A ladder is the same for several lengths, the
- * shortest first; its members share both.
+/* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough
+ * for any member; folds and sum_dtype are those of the last member. Packed weights and caches
+ * belong to the member that made them. A ladder has kernels for several lengths, the shortest first. Its
+ * members share packed weights and caches.
  *
- * mhagen_kernel_of: the member that a bundle's functions call here: the best that CPU and operating
- * system can run when it is first asked, always the same; the last one if none can. Of any other
- * kernel it is that itself.
- * mhagen_kernel_for: the member with this isa, as "avx2", for tests and comparisons, which call its
- * functions in place of the bundle's; null if there is none.
- * mhagen_kernel_at: the kernel that a run with these arguments calls in the end; of a ladder that
- * is the first member whose lengths are enough, and the last one if none has enough. */
+ * mhagen_kernel_of: the member that the functions of a bundle call on this CPU. It is the best one
+ * that CPU and operating system can run at the first call, and the last one if none can run. It is
+ * always the same. Any other kernel is returned itself.
+ *
+ * mhagen_kernel_for: the member with this isa, such as "avx2", or null. Tests and comparisons call
+ * its functions instead of the bundle's.
+ *
+ * mhagen_kernel_at: the kernel that a run with these arguments calls in the end. In a ladder it is
+ * the first member whose lengths are enough, and the last one if none has enough. */
 MHAGEN_API const mhagen_kernel *mhagen_kernel_of(const mhagen_kernel *kernel);
 MHAGEN_API const mhagen_kernel *mhagen_kernel_for(const mhagen_kernel *kernel, const char *isa);
 MHAGEN_API const mhagen_kernel *mhagen_kernel_at(const mhagen_kernel *kernel,
@@ -372,13 +374,13 @@ typedef struct mhagen_packed_head {
 #define MHAGEN_PACKED_VERSION 2 /* 1: layers did not begin with the fingerprint */
 
 /* The head of a file for a kernel, without layers. mhagen_packed_add then adds each layer's packed
- * weights to the count and the checksum; the head is complete behind the last one. */
+ * weights to the count and the checksum. The head is complete after the last one. */
 MHAGEN_API mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel);
 MHAGEN_API void mhagen_packed_add(mhagen_packed_head *head, const void *packed);
 
-/* Whether the `size` bytes of a file, aligned to MHAGEN_ALIGN, are packed weights of the kernel:
- * by the head and the size alone, or with the checksum, which reads all of them. Errors:
- * MHAGEN_ERR_NULL, MHAGEN_ERR_ALIGN, MHAGEN_ERR_PACKED. */
+/* Whether the `size` bytes of a file, aligned to MHAGEN_ALIGN, are packed weights of the kernel.
+ * The first function reads only the head and the size. The second one also checks the checksum, of
+ * all bytes. Errors: MHAGEN_ERR_NULL, MHAGEN_ERR_ALIGN, MHAGEN_ERR_PACKED. */
 MHAGEN_API mhagen_status mhagen_packed_check_head(const mhagen_kernel *kernel, const void *bytes,
                                                   size_t size);
 MHAGEN_API mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes,
@@ -406,8 +408,8 @@ typedef struct mhagen_pool mhagen_pool;
 
 /* Creates a pool of `threads` threads, one of which is the caller of mhagen_run_parallel; it
  * allocates. Returns null if threads is outside 1..MHAGEN_MAX_THREADS, if memory or threads are
- * short, if the runtime has no pool, or if the rounding mode, which threads take over, is not to
- * nearest. A process made by fork() has none of the workers: there
+ * short, or if the runtime has no pool. It also returns null if rounding is not to nearest, since
+ * threads inherit the mode. A process made by fork() has none of the workers: there
  * mhagen_run_parallel runs everything on the caller, and mhagen_pool_destroy only frees memory. */
 MHAGEN_API mhagen_pool *mhagen_pool_create(int threads);
 
@@ -549,10 +551,10 @@ typedef enum mhagen_cpu {
 } mhagen_cpu;
 
 /* Whether CPU and operating system offer it (AVX2 includes FMA; AVX-512 is F, DQ, BW, VL). The
- * first question for AMX asks Linux for the tiles; other systems have none for a process. Linux
- * refuses them as long as a thread has a stack for signals (sigaltstack) without room for tiles: a
- * refusal is asked again, until a bundle has chosen another member. Once it has granted them it
- * refuses such stacks: sigaltstack with less than sysconf(_SC_MINSIGSTKSZ) fails with ENOMEM. */
+ * first call for AMX asks Linux for the tiles; other systems grant none to a process. Linux refuses
+ * them while a thread has a stack for signals (sigaltstack) without room for tiles. After a refusal
+ * each call asks anew, until a bundle has chosen another member. After the grant Linux refuses such
+ * stacks: sigaltstack with less than sysconf(_SC_MINSIGSTKSZ) fails with ENOMEM. */
 MHAGEN_API int mhagen_cpu_has(mhagen_cpu isa);
 
 #ifdef __cplusplus

@@ -112,6 +112,37 @@ def test_statuses():
     assert re.findall(r"^\| `(\w+)`", table, re.M) == wanted
 
 
+MOST_WORDS = 25
+
+
+def sentences(text):
+    """Those of a page's prose, of its lists and of the cells of its tables."""
+    text = re.sub(r"^    .*$", "", prose(text), flags=re.M)
+    cells = [part for row in re.findall(r"^ *\|(.*)\|$", text, re.M) for cell in re.split(r"(?<!\\)\|", row)
+             for part in cell.split("; ")]
+    text = re.sub(r"^ *\|.*\|$", "", text, flags=re.M)
+    for part in [*re.split(r"\n\s*\n|\n *(?=[-*] |\d+\. |#)", text), *cells]:
+        part = re.sub(r"\]\([^)]*\)", "]", " ".join(part.split()))
+        yield from re.split(r"(?<=[.?!:])\**\)? (?=[A-Z`(\[*])", part)
+
+
+def too_long(text):
+    """Sentences of more than 25 words; code is one word."""
+    return [sentence for sentence in sentences(text)
+            if len(re.findall(r"[^\s]*\w[^\s]*", re.sub(r"`[^`]*`", "code", sentence))) > MOST_WORDS]
+
+
+def test_sentences_are_short():
+    """They are read once."""
+    long = {page: found for page, text in PAGES.items() if (found := too_long(text))}
+    assert not long
+
+
+def test_long_sentences_are_found():
+    words = " ".join(["word"] * 13)
+    assert too_long(f"- {words} {words}.") and not too_long(f"{words}. A {words}.\n\n| {words}; {words} |")
+
+
 def anchors(page):
     """What GitHub calls the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", prose(PAGES[page]), re.M)

@@ -1,34 +1,49 @@
 -- The contract between the emitters and the ISAs: every primitive, its signature, its meaning.
 --
--- Signature letters: f vector of float32, m mask, i vector of int32, c condition (C int),
--- a address of floats or words, y of bytes, b of signed ones, u of bfloat16, h of half precision, e a float or word in
--- memory, n integer literal, s float literal, x integer expression (converted to float), t a tile register by its name.
--- Left of the arrow stands the result.
+-- Signature: letters of the operands, and left of the arrow that of the result.
 --
--- `ref` is the meaning per lane, valid both as Lua and as C: lane i of the result from lane values a, b, c (the
--- operands in order) or from another lane, A(j), B(j); M(j) is float j at the address, Y(j) byte j, S(j), U(j) and
--- H(j) a number of a small type there, n and s the literals, e the float in memory, x the integer. F(x), BF16(x) and
--- F16(x) round to a type, to even, pick(c, x, y) selects, BITS(x) and FLOAT(x) pass between a float and its bits. A
--- NaN is as good as any other.
--- WORD(x) is the word of 32 bits that lies in a float, BYTE(a, n) and NIBBLE(a, n) are parts of one, signed, from the
--- lowest on, UBYTE(a, n) is one without a sign. SHORT(a, n) is a signed half, SHORTS(x, y) the word of two, the first
--- in the low bits, each the nearest integer.
--- LOW(x) and HIGH(x) are the halves of a word, as floats, PAIR(x, y) is the word of both, and FLUSHED(x) is x, or
--- zero if that is below 2^-126; so are LOW(x) and HIGH(x). POWER(x) are the bits of 2^(x/256 - 127) as bfloat16.
--- ODD(x, y) is x + y rounded to odd, which is, if neither neighbour is exact, the one with an odd last bit, and
--- flushed. LOW_F16(x) and HIGH_F16(x) are the halves of a word as
--- numbers of half precision, PAIR_F16(x, y) is the word of both. QUAD(w, x, y, z) is the word of four bytes, the first
--- in the low bits, each the nearest integer; N(j) is number j of all operands, one behind the other, word the word in
--- memory.
--- Where needed there are also: `alt`, another result that is as good; `unfused`, one that is where the
--- ISA does not say fused; `domain`, a condition, also so written, that says for which operands there is
--- a meaning at all; `full`, which operand is of the full width at any width; `halves`, that memory has half as many
--- words as there are lanes; `hint`, that it changes nothing; `counted`, that a loop may count n. `port`: what it takes
--- of a core, which else is "load" where it reads memory, "store" where it has no result, "vector" for all others;
--- `vectors`, how many.
--- A tile has 16 rows of 16 words. Its ops have a meaning for word i of all, row by row; A(j) and B(j) are words of the
--- first and second tile that is read, D(j) of the one that is written. `fold` are values from 0 on, which a step n of
--- each k from 0 to 15 replaces. tiles_on and tiles_off stand around all others, and between calls there are no tiles.
+--   f, i, m        vector of float32; vector of int32; mask
+--   c              condition (C int)
+--   a, y, b, u, h  address of floats or words; of bytes; of signed bytes; of bfloat16; of half precision
+--   e              a float or word in memory
+--   n, s, x        integer literal; float literal; integer expression, converted to float
+--   t              a tile register by its name
+--
+-- `ref` is the meaning of lane i of the result, valid both as Lua and as C. A NaN is as good as any other.
+--
+--   a, b, c                  lane i of the operands in order; A(j), B(j): another lane
+--   M(j), Y(j), S(j)         at the address: float j; byte j; signed byte j
+--   U(j), H(j)               at the address: number j of bfloat16; of half precision
+--   n, s, e, x               the literals, the float in memory, the integer
+--   word, N(j)               the word in memory; number j of all operands in turn
+--   F(x), BF16(x), F16(x)    x rounded to a type, ties to even
+--   pick(c, x, y)            x if c, else y
+--   BITS(x), FLOAT(x)        the bits of a float; the float of bits
+--   WORD(x)                  the 32-bit word that lies in a float
+--   BYTE, NIBBLE (a, n)      signed part n of a word, from the lowest on; UBYTE(a, n): unsigned; SHORT(a, n): a half
+--   SHORTS(x, y)             the word of two nearest integers, the first in the low bits
+--   QUAD(w, x, y, z)         the word of four bytes likewise
+--   LOW(x), HIGH(x)          the halves of a word as floats; PAIR(x, y): the word of both
+--   LOW_F16(x), HIGH_F16(x)  the halves of a word as half precision; PAIR_F16(x, y): the word of both
+--   FLUSHED(x)               x, or zero if x is below 2^-126; LOW and HIGH are flushed too
+--   POWER(x)                 the bits of 2^(x/256 - 127) as bfloat16
+--   ODD(x, y)                x + y rounded to odd, and flushed: if inexact, the neighbour with an odd last bit
+--
+-- Other fields:
+--
+--   alt            another correct result
+--   unfused        a result that is correct where the ISA is not fused
+--   domain         a condition, written like ref: operands outside it have no meaning
+--   full           the operand that is of the full width at any width
+--   halves         memory has half as many words as there are lanes
+--   hint           it changes nothing
+--   counted        a loop may count n
+--   port           the port of a core: default "load" if it reads memory, "store" without a result, else "vector"
+--   vectors        how many vectors it takes
+--
+-- A tile has 16 rows of 16 words. The meaning of its ops is for word i of all, row by row. A(j) and B(j) are words of
+-- the first and second tile that is read, D(j) of the tile that is written. `fold` are values from 0 on; a step n of
+-- each k from 0 to 15 replaces them. tiles_on and tiles_off stand around all others. Between calls there are no tiles.
 
 local list = {}
 local function op(def)

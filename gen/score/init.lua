@@ -29,8 +29,8 @@
 --   key, c, lane, width      with queries in the lanes: their key, an expression; the number of the vector in the
 --                            group; its first lane; the lanes of the group
 --   cfg, <name>              the config; the values that rows read
---   final, origin            of a row with a rise: the vector of the last keys that are seen; the same, or with an extra
---                            score or before a change the places of the queries
+--   final, origin            of a row with a rise: the vector of the last keys that are seen; the same, or with an
+--                            extra score or before a change the places of the queries
 
 local expr = require "base.expr"
 local mask = require "score.mask"
