@@ -5,6 +5,7 @@ local head = require "emit.head"
 local score = require "score.init"
 local softmax = require "emit.softmax"
 local stat = require "emit.stats".at
+local statistics = require "emit.stats"
 
 local M = {}
 
@@ -46,7 +47,7 @@ local function head_again(K, group, ptrs, span)
     p.reads = p
     head.raise(K, group, p, one)
     t:block(function()
-      head.each_stat(K, group, p.stats, function(w, name, load, put)
+      statistics.each(K, group, p.stats, function(w, name, load, put)
         local most = t:op("set", w, "most_" .. name, softmax.accepted)
         local good = t:op("lt", w, "good_" .. name, sum_of(K, w, name, load), most)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
@@ -134,7 +135,7 @@ function M.check(K, group, ptrs, span)
       end
       if softmax.is_late(K.plan.attend_product) then
         K.t:block(function()
-          head.each_stat(K, group, ptrs.stats, function(w, name, _, put)
+          statistics.each(K, group, ptrs.stats, function(w, name, _, put)
             put("late", K.t:op("zero", w, "late_" .. name))
           end)
         end)

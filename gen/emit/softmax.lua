@@ -14,15 +14,14 @@ local choices = require "base.choices"
 local epilogue = require "emit.epilogue"
 local exp = require "tape.exp"
 local gemm = require "emit.gemm"
-local powers = require "isa.powers"
 local stat = require "emit.stats".at
-local tiles = require "schedule.tiles"
 local types = require "machine.types"
 local ways = require "way.init"
+local weights = require "emit.weights"
 
 local M = {}
 
--- Sums and finite tests below this are accepted: with 65536 keys those of weights below M.lifts are.
+-- Sums and finite tests below this are accepted: with 65536 keys those of weights below M.calm are.
 M.accepted = 2.0 ^ 120
 local LEAST = 2.0 ^ -32
 
@@ -107,9 +106,6 @@ function M.ends(t, scores, group, stats, c, name)
   return ends
 end
 
--- Behind a mask no score less m is below this, whose weight is zero too: of -inf exceptions would come.
-local FAR = -1000.0
-
 -- Puts -inf, or this where m is subtracted already, where the key of row r, a C expression from `key` on, is hidden.
 -- Returns also what the maximum of a first tile starts at: -inf, but for a lane that sees no key the lowest float, so
 -- that its weights are zero.
@@ -118,7 +114,7 @@ local function hide(t, tile, acc)
   for r = 0, tile.rows - 1 do out[r] = {} end
   for c, v in ipairs(tile.group.vecs) do
     local ends = tile.edge and M.ends(t, tile.scores, tile.group, tile.stats, c, "c" .. c - 1) or {}
-    local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), tile.far and FAR or -math.huge)
+    local hidden_score = t:op("set", v.w, ("hidden_c%d"):format(c - 1), tile.far and weights.FAR or -math.huge)
     for r = 0, tile.rows - 1 do
       out[r][c] = acc[r][c]
       for _, hidden in ipairs(M.hidden(t, tile, r, c, ends, ("r%d_c%d"):format(r, c - 1))) do
@@ -132,19 +128,6 @@ local function hide(t, tile, acc)
     end
   end
   return out, least
-end
-
--- One value of list[1] .. list[n] by an op of two: in pairs, so that no chain is long. Of their names the first number
--- is how many it is made of, the second counts.
-local function reduce(t, w, op, list, prefix)
-  local step = 1
-  while step < #list do
-    for i = 1, #list - step, 2 * step do
-      list[i] = t:op(op, w, ("%s%d_%d"):format(prefix, step * 2, i // (2 * step)), list[i], list[i + step])
-    end
-    step = step * 2
-  end
-  return list[1]
 end
 
 -- What sums start at that would start at zero: products of small queries and keys are subnormal numbers, sums of this
@@ -181,7 +164,7 @@ local function start(t, tile, from_m)
     terms[#terms + 1] = from_m and early("negmax_" .. name, t.op) or nil
     if #terms == 1 then terms[2] = t:op("zero", w, "zero_" .. name) end
     local last = table.remove(terms)
-    return t:start("add", w, name, reduce(t, w, "add", terms, "biases_" .. name .. "_"), last)
+    return t:start("add", w, name, weights.reduce(t, w, "add", terms, "biases_" .. name .. "_"), last)
   end
 end
 
@@ -224,19 +207,6 @@ function M.with_extras(t, w, name, of, m)
   return m
 end
 
--- Whether a maximum is so small that roundings of scores are below an integer.
-local function is_small(t, w, name, m)
-  local size = t:op("max", w, "size_" .. name, m, t:op("sub", w, "minus_" .. name, t:op("zero", w, "none_" .. name), m))
-  return t:op("lt", w, "small_" .. name, size, t:op("set", w, "large_" .. name, 2.0 ^ 22))
-end
-
--- A maximum, to an integer: weights are rounded as their shares would be then, whatever the maximum is. Returns also
--- whether it is small.
-function M.whole(t, w, name, m)
-  local small = is_small(t, w, name, m)
-  return t:op("sel", w, "whole_" .. name, small, t:op("round", w, "near_" .. name, m), m), small
-end
-
 -- The step that takes the old m of each vector, if there is `old`, and raises it by these scores where the pass asks
 -- for a new one; else that is from least[c] on, if it is there, with what rows of gen/score add. out[c]: m; small[c]:
 -- whether a new one is small, where that is asked.
@@ -257,7 +227,7 @@ local function maximum(t, tile, old, least, out, small)
     end,
     finish = tile.pass.new_m and function(c, v)
       local w, name = v.w, "c" .. c - 1
-      local m = reduce(t, w, "max", list, ("max_%s_"):format(name))
+      local m = weights.reduce(t, w, "max", list, ("max_%s_"):format(name))
       for i, row in ipairs(not old and scores.rises or {}) do
         local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
         m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
@@ -267,7 +237,7 @@ local function maximum(t, tile, old, least, out, small)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
       end
       if not old then m = M.with_extras(t, w, name, tile, m) end
-      if tile.product.b.round then m, small[c] = M.whole(t, w, "top_" .. name, m) end
+      if tile.product.b.round then m, small[c] = weights.whole(t, w, "top_" .. name, m) end
       t:op("store", w, nil, negmax_at(c), t:op("sub", w, "minus_m_" .. name, zero, m))
       out[c] = m
     end,
@@ -292,14 +262,14 @@ local function lift(t, tile, acc, m)
     end,
     finish = function(c, v)
       local w, name = v.w, "c" .. c - 1
-      local top = reduce(t, w, "max", list, ("top_%s_"):format(name))
+      local top = weights.reduce(t, w, "max", list, ("top_%s_"):format(name))
       if m[c] then
         top = t:op("sub", w, "above_" .. name, top, m[c])
       elseif tile.late then
         top = t:op("add", w, "above_" .. name, top, late_of(t, tile, c, v, "top_late"))
       end
       local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(product)))
-      if product.b.round then top = M.whole(t, w, "top_" .. name, top) end
+      if product.b.round then top = weights.whole(t, w, "top_" .. name, top) end
       if not product.b.most then
         top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN))
       end
@@ -325,131 +295,6 @@ local function less(t, tile, m)
       local w, c = at.v.w, at.c
       if late[c] then value = t:op("add", w, (m[c] and "late_" or "x_") .. at.name, value, late[c]) end
       return m[c] and t:op("sub", w, "x_" .. at.name, value, m[c]) or value
-    end,
-  }
-end
-
--- Sums of weights go to so many chains in turn; of this tile first, for one chain of all would round too often.
-local CHAINS = 4
-
-local function hides_keys(tile) return tile.edge or #tile.scores.hides > 0 end
-
--- Makes weights; the first one of a chain is its first sum, and called so, but where it is tested.
-local function weight(t, tile)
-  local round, far = tile.product.b.round, hides_keys(tile) and not tile.far
-  return { apply = function(value, at)
-    local name = (at.r < CHAINS and not tile.test and "sum_" or "p_") .. at.name
-    if far then value = M.not_far(t, at.v.w, at.name, value) end
-    local p = exp.exp2(t, round and "exact_" .. at.name or name, value)
-    return round and tile.product.group == 1 and round(t, at.v.w, name, p) or p
-  end }
-end
-
--- A score less m, but for those that are far below; NaN stays NaN.
-function M.not_far(t, w, name, x) return t:op("max", w, "near_" .. name, t:op("set", w, "far_" .. name, FAR), x) end
-
--- Where the sum of the chains goes.
-local function put_sum(t, tile, c, v, chains)
-  local name, at = ("c%d"):format(c - 1), stat(tile.group, tile.stats, "sum", c)
-  local sum = reduce(t, v.w, "add", chains, ("sum_%s_"):format(name))
-  if tile.pass.adds then sum = t:op("add", v.w, "sum_" .. name, t:op("load", v.w, "old_sum_" .. name, at), sum) end
-  t:op("store", v.w, nil, at, sum)
-end
-
--- Adds weights; acc: the scores, of which an infinite one makes the sum NaN where that is asked for.
-local function add(t, tile, acc)
-  local chains
-  return {
-    start = function() chains = {} end,
-    apply = function(value, at)
-      local w, chain = at.v.w, at.r % CHAINS + 1
-      if tile.test then
-        local zero = t:op("zero", w, "zero_" .. at.name)
-        local name = (chains[chain] and "tested_" or "sum_") .. at.name
-        value = t:op("fma", w, name, acc[at.r][at.c], zero, value) -- 0 * inf is NaN
-      end
-      chains[chain] = chains[chain] and t:op("add", w, "sum_" .. at.name, chains[chain], value) or value
-      return value
-    end,
-    finish = function(c, v) put_sum(t, tile, c, v, chains) end,
-  }
-end
-
-local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
-
--- Pairs of weights as powers of what (score - m) scale + offset is; m[c] and small[c]: of each vector, as far as they
--- are known. What is added to scaled scores is infinite where m is so large that its product with the scale loses
--- digits: weights are infinite then, and the safe path subtracts m before.
-local function make_powers(t, tile, m, small)
-  local of, any, known = {}, tile.pass.any, tile.pass.adds and not tile.pass.lifts
-  local floor = hides_keys(tile) and powers.scale * FAR
-  local function start(c, v)
-    local w, name = v.w, "c" .. c - 1
-    local at = stat(tile.group, tile.stats, "start", c)
-    of[c] = { scale = t:op("set", w, "scale_" .. name, powers.scale),
-              floor = floor and t:op("set", w, "floor_" .. name, floor) }
-    if known then of[c].start = t:op("load", w, "start_" .. name, at) end
-    if known and not any then return end
-    local own = m[c] or t:op("sub", w, "m_" .. name, t:op("zero", w, "zero_" .. name),
-      t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
-    of[c].m, of[c].small = own, small[c] or is_small(t, w, name, own)
-    of[c].offset = t:op("set", w, "offset_" .. name, powers.offset)
-    if known then return end
-    local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
-    of[c].start = t:op("sel", w, "start_" .. name, of[c].small,
-      t:op("fma", w, "from_" .. name, own, minus, of[c].offset), t:op("set", w, "infinite_" .. name, math.huge))
-    t:op("store", w, nil, at, of[c].start)
-  end
-  local function pair(at, name, scores)
-    local w, c = at.v.w, of[at.c]
-    local function each(word, list, build)
-      local out = {}
-      for _, half in ipairs { "low", "high" } do
-        local score = list[half]
-        out[half] = score and build(("%s_%s_%s"):format(word, half, name), score, half)
-      end
-      return out
-    end
-    local x = each(any and "near" or "x", scores, function(dst, score)
-      return t:op("fma", w, dst, score, c.scale, c.start)
-    end)
-    if any then
-      local less = each("less", scores, function(dst, score) return t:op("sub", w, dst, score, c.m) end)
-      local far = each("far", less, function(dst, score) return t:op("fma", w, dst, score, c.scale, c.offset) end)
-      x = each("x", far, function(dst, score, half) return t:op("sel", w, dst, c.small, x[half], score) end)
-    end
-    x.high = x.high or t:op("set", w, "none_" .. name, powers.scale * FAR)
-    if floor then x = each("seen", x, function(dst, score) return t:op("max", w, dst, c.floor, score) end) end
-    return t:op(tile.product.powers, w, "pair_" .. name, x.low, x.high)
-  end
-  return { start = start, pair = pair }
-end
-
--- Stores the weights of each two rows in pairs, zeros behind them as far as tiles reach, and adds them as they are
--- rounded. make: start and pair, of what makes them of scores, if there is such.
-local function store_and_add_pairs(t, tile, target, make)
-  local product, chains = tile.product, nil
-  local pair_up = epilogue.pairs_of_rows(t, product, make and make.pair)
-  local function place(row, c) return epilogue.place(target, tile.group.lanes, { r = row, c = c }) end
-  return {
-    start = function(c, v)
-      chains = {}
-      if make then make.start(c, v) end
-    end,
-    apply = function(value, at)
-      local pair, row, name = pair_up(at, value, at.r + 1 == tile.rows)
-      if not pair then return value end
-      local w, chain = at.v.w, row % CHAINS + 1
-      t:op("store", w, nil, place(row, at.c), pair)
-      local sum = chains[chain] or t:op("zero", w, "start_" .. name)
-      chains[chain] = t:op(product.op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
-      return value
-    end,
-    finish = function(c, v)
-      for row = tiles.words(product, tile.rows), tiles.padded(product, 1) - 1 do
-        t:op("store", v.w, nil, place(row, c), t:op("zero", v.w, ("none%d_c%d"):format(row, c - 1)))
-      end
-      put_sum(t, tile, c, v, chains)
     end,
   }
 end
@@ -495,13 +340,13 @@ function M.tile(t, tile)
   if by_powers then
     choices.add(t.why, "powers")
     local beside = tile.next and ways.of(tile.product).buffered.beside(t, tile.next, tile.sums, tile.rows)
-    return epilogue.run(tile, acc, { store_and_add_pairs(t, tile, target, make_powers(t, tile, m, small)) }, beside)
+    return epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
   end
-  local steps = { less(t, tile, m), weight(t, tile) }
+  local steps = { less(t, tile, m), weights.weight(t, tile) }
   if tile.product.group > 1 then
-    steps[3] = store_and_add_pairs(t, tile, target)
+    steps[3] = weights.pairs(t, tile, target)
   else
-    steps[3], steps[4] = epilogue.store(t, target), add(t, tile, acc)
+    steps[3], steps[4] = epilogue.store(t, target), weights.add(t, tile, acc)
   end
   epilogue.run(tile, acc, steps)
 end

@@ -17,4 +17,16 @@ end
 -- The statistic `row` of vector c of a group.
 function M.at(group, stats, row, c) return stats:at(M.rows[row] * group.width + (c - 1) * group.lanes) end
 
+-- build(w, name, load, put) for each vector of the group: load(row) and put(row, value) are of its statistics.
+function M.each(K, group, stats, build)
+  local t = K.t
+  for c, v in ipairs(group.vecs) do
+    local function load(row, as)
+      return t:op("load", v.w, ("%s_c%d"):format(as or row, c - 1), M.at(group, stats, row, c))
+    end
+    local function put(row, value) t:op("store", v.w, nil, M.at(group, stats, row, c), value) end
+    build(v.w, "c" .. c - 1, load, put)
+  end
+end
+
 return M

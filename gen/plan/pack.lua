@@ -11,7 +11,6 @@
 local graph = require "graph.init"
 local kinds = require "stage.init"
 local score = require "score.init"
-local tiles = require "schedule.tiles"
 local turn_of = require "graph.turn"
 local types = require "machine.types"
 local ways = require "way.init"

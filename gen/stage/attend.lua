@@ -42,7 +42,7 @@ local function put_lanes(own)
   local K, t, group, scores = own.K, own.K.t, own.group, own.K.plan.scores
   if not (scores.masked or scores.places) then return end
   t:block(function()
-    head.each_stat(K, group, own.stats, function(w, name, _, put)
+    statistics.each(K, group, own.stats, function(w, name, _, put)
       if scores.places then
         local first = own.seen.place + (tonumber(name:sub(2)) * group.lanes)
         put("place", t:op("add", w, "place_" .. name, t:op("index", w, "from_" .. name, first),
@@ -67,7 +67,7 @@ local function show(own, ptrs, to)
   local function ends_of(some)
     if not some.bounded then return end
     K.t:block(function()
-      head.each_stat(K, group, own.stats, function(_, name, _, put) put_ends(own, some, name, put) end)
+      statistics.each(K, group, own.stats, function(_, name, _, put) put_ends(own, some, name, put) end)
     end)
   end
   ends_of(scores.shown)
@@ -126,7 +126,7 @@ local function one_head(own, i, kv)
   if value_context then ptrs.o = own:scratch "c" end
   if own.biases then
     t:block(function()
-      head.each_stat(K, group, own.stats, function(w, name, _, put)
+      statistics.each(K, group, own.stats, function(w, name, _, put)
         put("seen", t:op("set", w, "seen_" .. name, 1.0))
       end)
     end)

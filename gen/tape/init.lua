@@ -19,51 +19,13 @@
 local expr = require "base.expr"
 local ops = require "isa.ops"
 local derived = require "isa.derived"
-local types = require "machine.types"
+local pointer = require "tape.pointer"
 local words = require "base.words"
 
-local M = {}
+local M = { pointer = pointer }
 local NOTHING = {}
 local Tape = {}
 Tape.__index = Tape
-
-local Pointer = {}
-Pointer.__index = Pointer
-
--- A pointer to numbers of a type, float32 if none is said: `base` is a C name, `off` an expression in numbers.
-function M.pointer(base, off, type)
-  return setmetatable({ base = base, off = off or 0, type = type or types.f32 }, Pointer)
-end
-
-function Pointer:at(off)
-  local moved = M.pointer(self.base, self.off + off, self.type)
-  moved.start, moved.sections = self.start, self.sections
-  return moved
-end
-
--- The same pointer, to numbers of another type that are as long.
-function Pointer:as(type)
-  local other = self:at(0)
-  other.type = type
-  return other
-end
-
--- The same pointer, to a buffer that is cut into sections { name, first, .. } from there on, in their order.
-function Pointer:cut(sections)
-  local cut = M.pointer(self.base, self.off, self.type)
-  cut.start, cut.sections = self.off, sections
-  return cut
-end
-
--- By the name of the section that it points into, if there is one.
-function Pointer:named()
-  if not self.sections then return self end
-  local off, found = self.off - self.start, nil
-  for _, section in ipairs(self.sections) do
-    if section.first <= expr.constant(off) then found = section end
-  end
-  return M.pointer(found.name, off - found.first, self.type)
-end
 
 -- before: a tape that is printed before this one; its functions are known. why: the choices that were taken while
 -- recording. Equal steps of a tile are written once where `rolled` is set afterwards, and the compiler repeats them.

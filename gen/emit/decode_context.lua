@@ -1,0 +1,186 @@
+-- The context of a decode step: the weights of a query times the values of a cache, for the heads that share these.
+--
+--   of_heads(K, step, ptrs)         the context of all heads
+--   without_hidden(K, step, ptrs)   the same again where it is not finite, without values that a mask hides
+--   each_vector, put, inverse_of    its vectors, their place, and 1 over a sum of weights
+--   lowest, hidden                  whether a mask hides a key
+
+local epilogue = require "emit.epilogue"
+local expr = require "base.expr"
+local fetch = require "emit.fetch"
+local gemm = require "emit.gemm"
+local mask = require "emit.mask"
+local product_of = require "emit.product"
+local softmax = require "emit.softmax"
+local types = require "machine.types"
+local widening = require "emit.widening"
+
+local M = {}
+
+function M.lowest(t, w) return t:op("set", w, "lowest", types.LOWEST) end
+
+-- Whether a mask hides the key that a bias is of.
+function M.hidden(t, w, bias) return t:op("lt", w, "hidden", t:op("dup", w, "bias", bias), M.lowest(t, w)) end
+
+-- Some rows of O += P V, over a literal number of keys or a run-time `count` of them; of: the tensor that V is of,
+-- where it is no operand as it lies; next: rows that are fetched meanwhile.
+local function context_tile(K, step, tile)
+  local t, block, run = K.t, tile.block, tile.run
+  local literal = expr.is_const(tile.keys)
+  local params = { { "p", "in", tile.p }, { "v", "in", tile.v }, { "o", "out", tile.o } }
+  if not literal then params[#params + 1] = { "keys", "int", tile.keys } end
+  if tile.scales then params[#params + 1] = { "scales", "in", tile.scales } end
+  if tile.next then params[#params + 1] = { "next", "in", tile.next } end
+  K:part(("step_context_%dx%d%s"):format(run.size, block.used, literal and "_k" .. tile.keys or "") .. tile.name,
+    ("%d row%s of the context of %d columns, added to what is there."):format(run.size, run.size > 1 and "s" or "",
+      block.used), params, function(p)
+    local unroll, chains = 1, 1
+    if literal then unroll, chains = K:summing(K.plan.attend_product, run.size, #block.vecs, tile.keys) end
+    local inner = {
+      product = K.plan.attend_product, rows = run.size, vecs = block.vecs,
+      steps = literal and tile.keys, blocks = p.keys,
+      unroll = unroll, chains = chains, a = { p = p.p, row = step.p_row, step = 1 },
+      b = { p = p.v, step = tile.row, beside = {} }, init = gemm.from_zero(t),
+    }
+    if p.scales then inner.b.beside[1] = { p = p.scales, step = 1 } end
+    if p.next then table.insert(inner.b.beside, { p = p.next, step = tile.row }) end
+    if tile.of then
+      function inner.b.value(v, name, at, k)
+        return widening.value(K, tile.of, v, name, at, p.scales and p.scales:at(k))
+      end
+    end
+    if p.next then
+      local bytes = tile.of.type.stored.bytes
+      function inner.b.fetch(k) fetch(K.t, bytes, block.used, p.next:at(k * tile.row), "prefetch") end
+    end
+    local target = { p = p.o, row = step.product.ld }
+    epilogue.run(inner, gemm.tile(t, inner), { epilogue.add(t, target), epilogue.store(t, target) })
+  end)
+end
+
+-- Rows of values, with zeros in those that a mask hides, which may be NaN; mask: from the first of these keys on.
+local function seen_values(K, ptrs)
+  local params = { { "v", "in", ptrs.v }, { "mask", "in", ptrs.mask }, { "seen", "out", ptrs.seen },
+                   { "keys", "int", ptrs.keys } }
+  if ptrs.scales then params[#params + 1] = { "scales", "in", ptrs.scales } end
+  K:part("step_values", "Values, but zeros in the place of those that a mask hides.", params, function(p)
+    local t, w, values = K.t, K.plan.isa.full, K.plan.attend.values
+    K:each("key", p.keys, function(i)
+      t:block(function()
+        local out = M.hidden(t, w, p.mask:at(i))
+        K:vectors("i", K.plan.attend.breadth, function(at, used)
+          t:block(function()
+            local value = widening.value(K, values, { w = w, used = used }, "value", p.v:at(i * values.row + at),
+              p.scales and p.scales:at(i))
+            local seen = t:op("zero_if", w, "seen_value", out, value)
+            t:op("store", w, nil, p.seen:at(i * ptrs.row + at), seen)
+          end)
+        end)
+      end)
+    end)
+  end, "cold")
+end
+
+-- The weights of keys from `from` on times their values, for all heads; next: the key from which on values are fetched.
+local function context_block(K, step, ptrs, from, keys, next)
+  local values = K.plan.attend.values
+  local tile = { v = ptrs.v:at(from * values.row), row = values.row, scales = ptrs.scales and ptrs.scales:at(from),
+                 of = values.type and values, next = next and ptrs.v:at(next * values.row), name = "" }
+  if ptrs.mask then
+    seen_values(K, { v = tile.v, seen = ptrs.seen, mask = ptrs.mask:at(from), keys = keys, scales = tile.scales,
+                     row = step.seen_row })
+    tile = { v = ptrs.seen, row = step.seen_row, name = values.type and "_seen" or "" }
+  end
+  for _, run in ipairs(step.product.runs[1]) do
+    K:each("tile", run.count, function(i)
+      local row = i * run.size + run.at
+      product_of.each_panel(K, step.product, function(block, j)
+        local column = j * block.width + block.at
+        context_tile(K, step, setmetatable({
+          run = run, block = block, keys = keys, p = ptrs.p:at(row * step.p_row + from),
+          v = tile.v:at(column), next = tile.next and tile.next:at(column),
+          o = ptrs.o:at(row * step.product.ld + column),
+        }, { __index = tile }))
+      end)
+    end)
+  end
+end
+
+-- build(row, at, used, w) for the vectors of the context of all heads, or of head `only`; at: their first column.
+function M.each_vector(K, build, only)
+  local w = K.plan.isa.full
+  local function columns(h)
+    K:vectors("i", K.plan.attend.breadth, function(at, used)
+      K.t:block(function() build(h, at, used, w) end)
+    end)
+  end
+  if only then return columns(only) end
+  K:each("head", K.plan.attend.share, columns)
+end
+
+-- A vector of the context goes to its place in p, which is of words where the output multiplies pairs.
+function M.put(K, p, at, value, used)
+  local context, t = K.plan.attend.context, K.t
+  if not context.pairs then return t:write(value.w, p:at(at), value, used) end
+  t:op(K.plan.product.store_pairs, value.w, nil, p:at(expr.share(at, K.plan.product.group)), value)
+end
+
+-- 1 over the sum of weights at `sums`, or zero where a mask hides all keys.
+function M.inverse_of(K, w, sums)
+  return softmax.inverse(K.t, w, "sum", K.t:op("load", w, "sum", sums), #K.plan.scores.hides > 0 and K.plan)
+end
+
+-- The context of all heads. ptrs.test: a vector that is not zero where a result is not finite. ptrs.mask: of head
+-- number ptrs.only, or of all heads, whose hidden values are left out.
+function M.of_heads(K, step, ptrs)
+  local t = K.t
+  local params = { { "v", "in", ptrs.v }, { "p", "in", ptrs.p }, { "sums", "in", ptrs.sums }, { "o", "out", ptrs.o },
+                   { "out", "out", ptrs.out.p }, { "first", "int", ptrs.first }, { "stop", "int", ptrs.stop } }
+  if ptrs.v_scales then params[#params + 1] = { "scales", "in", ptrs.v_scales } end
+  for _, name in ipairs { "seen", "test" } do
+    if ptrs[name] then params[#params + 1] = { name, "out", ptrs[name] } end
+  end
+  if ptrs.mask then params[#params + 1] = { "mask", "in", ptrs.mask } end
+  if ptrs.only then params[#params + 1] = { "only", "int", ptrs.only } end
+  local name, doc, kind = "step_context", "The context of a query, of the heads that share values.", nil
+  if ptrs.mask then
+    name, doc, kind = "step_context_seen", "The same without values that a mask hides.", "cold"
+  end
+  K:part(name, doc, params, function(p)
+    M.each_vector(K, function(h, at, _, w)
+      t:op("store", w, nil, p.o:at(h * step.product.ld + at), t:op("zero", w, "zero"))
+    end)
+    local blocks = K.plan.cfg.seq_kv >= step.block and t:int("blocks", expr.div(p.stop - p.first, step.block)) or 0
+    K:each("block", blocks, function(b)
+      local next = step.ahead
+        and t:int("next", p.first + expr.min(b + step.ahead.blocks, blocks - 1) * step.block)
+      context_block(K, step, p, p.first + b * step.block, step.block, next)
+    end)
+    local from = t:int("from", p.first + blocks * step.block)
+    t:when(from, p.stop, function() context_block(K, step, p, from, t:int("keys", p.stop - from)) end)
+    local test = p.test and t:start("zero", K.plan.isa.full, "tested")
+    M.each_vector(K, function(h, at, used, w)
+      local inverse = M.inverse_of(K, w, p.sums:at(h * w.lanes))
+      local value = t:op("load", w, "context", p.o:at(h * step.product.ld + at))
+      local final = t:op("mul", w, "o_final", value, inverse)
+      M.put(K, p.out:at(h * ptrs.out.head), at, final, used)
+      if test then t:update(test, "fma", final, t:op("zero", w, "zero"), test) end -- 0 * inf is NaN
+    end, p.only)
+    if test then t:op("store", K.plan.isa.full, nil, p.test, test) end
+  end, kind)
+end
+
+-- The context again where it is not finite, without values that a mask hides.
+function M.without_hidden(K, step, ptrs)
+  local t, w = K.t, K.plan.isa.full
+  local finite = t:op("lt", w, "finite", t:op("load", w, "tested", ptrs.test), t:op("set", w, "one", 1.0))
+  local function again(own) M.of_heads(K, step, setmetatable(own, { __index = ptrs })) end
+  t:unless({ t:op("all", w, "good", finite) }, function()
+    if not mask.by_head(K.plan) then return again { mask = ptrs.reads.mask, test = false } end
+    K:each("head", K.plan.attend.share, function(h)
+      again { mask = ptrs.reads.mask:at(h * mask.row_count(K.plan)), only = h, test = false }
+    end)
+  end)
+end
+
+return M
