@@ -322,8 +322,8 @@ typedef struct mhagen_kernel {
 
 /* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough
  * for any member; folds and sum_dtype are those of the last member. Packed weights and caches
- * belong to the member that made them. A ladder has kernels for several lengths, the shortest first. Its
- * members share packed weights and caches.
+ * belong to the member that made them. A ladder has kernels for several lengths, the shortest
+ * first. Its members share packed weights and caches.
  *
  * mhagen_kernel_of: the member that the functions of a bundle call on this CPU. It is the best one
  * that CPU and operating system can run at the first call, and the last one if none can run. It is

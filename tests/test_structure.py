@@ -152,6 +152,30 @@ def test_plans_and_configs_are_values():
     assert len(others) > 100 and not hits(written, others) and hits(written, [GEN / "plan/init.lua"])
 
 
+def too_long(path, folder=GEN):
+    """The functions of a Lua file with more than 60 lines or 6 parameters, and the file itself with more than 400."""
+    lines, found = path.read_text().splitlines(), []
+    for first, line in enumerate(lines):
+        head = re.search(r"^(?! *--).*\bfunction\b[^()]*\(([^()]*)\)", line)
+        if not head:
+            continue
+        count = 0
+        if not re.search(r"\bend\b", line[head.end():]):  # its end has no more indentation than its first line
+            indent = len(line) - len(line.lstrip())
+            count = next(n for n, other in enumerate(lines[first + 1:], 2) if re.match(rf" {{0,{indent}}}end\b", other))
+        if count > 60 or head[1].count(",") > 5:
+            found.append(f"{path.relative_to(folder)}:{first + 1}")
+    return found + [str(path.relative_to(folder))] * (len(lines) > 400)
+
+
+def test_functions_and_files_are_short(tmp_path):
+    others = [path for path in GEN.rglob("*.lua") if path != GEN / "model/operators.lua"]
+    assert len(others) > 150 and not [found for path in others for found in too_long(path)]
+    assert len(too_long(GEN / "model/operators.lua")) <= 1  # a file of rows
+    (tmp_path / "long.lua").write_text("function f(a, b, c, d, e, f, g)" + "\n" * 60 + "end\n" + "\n" * 400)
+    assert too_long(tmp_path / "long.lua", tmp_path) == ["long.lua:1", "long.lua"]
+
+
 def test_strassen_is_a_stage():
     """Its option, its part of a name, and the file of its stage."""
     told = {str(path.relative_to(GEN)) for path in GEN.rglob("*.lua") if "strassen" in path.read_text().lower()}

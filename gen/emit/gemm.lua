@@ -62,15 +62,17 @@ local function quants(t, tile)
   end
 end
 
--- n K steps from k0 on; `base` is the number of the step at the pointers. Step i of them, or the i-th that are taken at
--- once, adds to sums[i % #sums + 1]. tagged: their values have tags even if it is one step.
-local function steps(t, tile, sums, k0, n, base, tagged)
-  local way = way_of(tile).steps(t, tile, { count = n, base = base })
+-- Some K steps that follow each other: part = { from, count, base, tagged }, base being the number of the step at the
+-- pointers. Step i of them, or the i-th that are taken at once, adds to sums[i % #sums + 1]. tagged: their values have
+-- tags even if it is one step.
+local function steps(t, tile, sums, part)
+  local n = part.count
+  local way = way_of(tile).steps(t, tile, part)
   local quant, beside = tile.product.quant, ways.beside(tile.product)
   local read = way.read or (quant and quant.op and quants or numbers)(t, tile)
   for i = 0, n - 1, beside do
-    local k = k0 + i
-    local step = { i = i, k = k, tag = (n > 1 or tagged) and "_k" .. (expr.is_const(k) and k or i) or "" }
+    local k = part.from + i
+    local step = { i = i, k = k, tag = (n > 1 or part.tagged) and "_k" .. (expr.is_const(k) and k or i) or "" }
     way.begin(step)
     if n > 1 and expr.is_const(k) then t:note("k = " .. expr.text(k)) end
     local b, acc = read(step), sums[i // beside % #sums + 1]
@@ -83,14 +85,16 @@ local function block(t, tile, sums, n, base, starting)
   if tile.b.fetch_block and n > 0 then tile.b.fetch_block(n) end
   local group = t.rolled and together(t, tile) or n
   local first = starting and math.min(group, n) or 0
-  if starting then steps(t, tile, sums, 0, first, base, true) end
+  if starting then steps(t, tile, sums, { from = 0, count = first, base = base, tagged = true }) end
   local rounds, done = group > 0 and (n - first) // group or 0, first
   if rounds > 1 then
     choices.add(t.why, "rolled")
-    t:unrolled("i", rounds, function(i) steps(t, tile, sums, i * group + first, group, base) end)
+    t:unrolled("i", rounds, function(i)
+      steps(t, tile, sums, { from = i * group + first, count = group, base = base })
+    end)
     done = first + rounds * group
   end
-  steps(t, tile, sums, done, n - done, base)
+  steps(t, tile, sums, { from = done, count = n - done, base = base })
 end
 
 -- Adds the chains of each sum, those of a pair first: the result is in the first.

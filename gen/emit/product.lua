@@ -144,11 +144,13 @@ local function whole_tile(K, tile)
   end)
 end
 
--- What a tile with vectors over columns is, those of a panel; b is the operand of its chunk.
-local function of_columns(label, rows, block, mode, steps, a, b, bias, c)
-  return { name = ("%s_%dx%d"):format(label, rows, block.used),
+-- What a tile with vectors over columns is, those of a panel. tile: label, mode, steps, a, b, the operand of its chunk,
+-- bias and c.
+local function of_columns(rows, block, tile)
+  return { name = ("%s_%dx%d"):format(tile.label, rows, block.used),
            text = ("A tile of %d rows and %d columns"):format(rows, block.used), rows = rows, vecs = block.vecs,
-           mode = mode, steps = steps, a = a, b = b, bias = bias, start = gemm.from_columns, c = c }
+           mode = tile.mode, steps = tile.steps, a = tile.a, b = tile.b, bias = tile.bias, start = gemm.from_columns,
+           c = tile.c }
 end
 
 function M.column_tile(K, ...) whole_tile(K, of_columns(...)) end
@@ -224,7 +226,8 @@ end
 -- whole_tile has them; alone: there are no other tiles of so many rows.
 function M.each_tile(K, product, block, rows, count, of)
   local function tile(i, mode, k0, steps)
-    return of_columns(of.label, rows, block, mode, steps, of.a(i, k0), of.b(i, k0), of.bias, of.c(i))
+    return of_columns(rows, block, { label = of.label, mode = mode, steps = steps, a = of.a(i, k0), b = of.b(i, k0),
+                                     bias = of.bias, c = of.c(i) })
   end
   local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
   if not ways.of(product.multiply).buffered or K.full or one then
@@ -256,21 +259,21 @@ function M.each_panel(K, product, build)
   end
 end
 
--- C[rows][width] = A B + bias for one group of queries: weights A, packed in tiles as high as those of
--- the product, times B[steps][width].
-function M.rows(K, label, product, group, weights, b, bias, c)
+-- C[rows][width] = A B + bias for one group of queries: of = { label, weights, b, bias, c }, where weights are A, packed
+-- in tiles as high as those of the product, and b is B[steps][width].
+function M.rows(K, product, group, of)
   for _, run in ipairs(product.runs) do
     K:each("tile", run.count, function(i)
       local row = i * run.size + run.at
       K:chunks(product.chunks, function(mode, k0, steps)
         whole_tile(K, {
-          name = ("%s_%dx%s"):format(label, run.size, group.name),
+          name = ("%s_%dx%s"):format(of.label, run.size, group.name),
           text = ("%d rows for a group of queries"):format(run.size),
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
-          a = { p = weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
-          b = { p = b:at(k0 * group.width), step = group.width, product = K.plan.applying.product },
-          bias = bias and bias:at(row), start = gemm.from_row,
-          c = { p = c:at(row * group.width), row = group.width },
+          a = { p = of.weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
+          b = { p = of.b:at(k0 * group.width), step = group.width, product = K.plan.applying.product },
+          bias = of.bias and of.bias:at(row), start = gemm.from_row,
+          c = { p = of.c:at(row * group.width), row = group.width },
         })
       end)
     end)

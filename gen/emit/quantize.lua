@@ -97,67 +97,85 @@ function M.rows(K, x)
     end)
 end
 
+-- Vector c of a group in the function that quantizes it: own = { w, name, group, lane, p, x }.
+local function read(K, own, word, row, i)
+  local at = own.p.x:at((row * 4 + i) * own.group.width + own.lane)
+  return K.t:op("load", own.w, ("%s%d%s"):format(word, i, own.name), at)
+end
+
+-- The largest magnitude of each lane.
+local function largest(K, own)
+  local t, w, name, list = K.t, own.w, own.name, {}
+  for i = 0, 3 do list[i] = t:start("zero", w, ("largest%d%s"):format(i, name)) end
+  local function look(row, rows)
+    t:block(function()
+      for i = 0, rows - 1 do t:update(list[i], "larger_size", read(K, own, "value", row, i), list[i]) end
+    end)
+  end
+  K:each("word", own.x.rows // 4, function(row) look(row, 4) end)
+  if own.x.rows % 4 > 0 then look(own.x.rows // 4, own.x.rows % 4) end
+  local low = t:op("larger_size", w, "low" .. name, list[0], list[1])
+  local high = t:op("larger_size", w, "high" .. name, list[2], list[3])
+  return t:op("larger_size", w, "most" .. name, low, high)
+end
+
+-- A word of four rows, or one of its two parts; of: a suffix for the names of its values.
+local function word_of(K, own, row, rows, of, part)
+  local t, w, product, name, values = K.t, own.w, K.plan.product, own.name, {}
+  for i = part or 0, 3, 4 // product.group do
+    local number = ("%s%d%s"):format(of, i, name)
+    local value = i < rows and read(K, own, "value" .. of, row, i) or t:op("zero", w, "none" .. number)
+    values[#values + 1] = t:op("mul", w, "scaled" .. number, value, own.inverse)
+  end
+  local integers = ("integers%s%s%s"):format(part or "", of, name)
+  return as_read(K, w, of .. name, t:op(product.lane_words, w, integers, table.unpack(values)))
+end
+
+-- Words of rows one below the other.
+local function store_words(K, own)
+  local parts = 4 // K.plan.product.group -- words of four rows
+  local function words(row, rows)
+    K.t:block(function()
+      for part = 0, parts - 1 do
+        K.t:op("store_words", own.w, nil, own.p.words:at((row * parts + part) * own.group.width + own.lane),
+          word_of(K, own, row, rows, "", parts > 1 and part))
+      end
+    end)
+  end
+  K:each("word", own.x.rows // 4, function(row) words(row, 4) end)
+  if own.x.rows % 4 > 0 then words(own.x.rows // 4, own.x.rows % 4) end
+end
+
+-- Two words side by side.
+local function store_pairs(K, own)
+  local t, w = K.t, own.w
+  local function two(row, rows)
+    t:block(function()
+      local first = t:op("as_f", w, "first" .. own.name, word_of(K, own, row * 2, rows, ""))
+      local second = t:op("as_f", w, "second" .. own.name, word_of(K, own, row * 2 + 1, rows - 4, "_next"))
+      local low, high = transpose.side_by_side(t, w, own.name, first, second)
+      local to = own.p.words:at(row * (2 * own.group.width) + 2 * own.lane)
+      t:op("store", w, nil, to, low)
+      t:op("store", w, nil, to:at(w.lanes), high)
+    end)
+  end
+  K:each("word", own.x.rows // 8, function(row) two(row, 8) end)
+  if own.x.rows % 8 > 0 then two(own.x.rows // 8, own.x.rows % 8) end
+end
+
 -- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width].
 function M.lanes(K, group, x)
-  local t, product, whole, rest = K.t, K.plan.product, x.rows // 4, x.rows % 4
-  local parts = 4 // product.group -- words of four rows
+  local t, store = K.t, ways.beside(K.plan.product) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
     ("%d rows for a group of queries in int8."):format(x.rows),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)
       for c, v in ipairs(group.vecs) do
-        local w, name, lane = v.w, "_c" .. c - 1, (c - 1) * group.lanes
-        local function read(word, row, i)
-          return t:op("load", w, ("%s%d%s"):format(word, i, name), p.x:at((row * 4 + i) * group.width + lane))
-        end
+        local own = { w = v.w, name = "_c" .. c - 1, group = group, lane = (c - 1) * group.lanes, p = p, x = x }
         t:block(function()
-          local list = {}
-          for i = 0, 3 do list[i] = t:start("zero", w, ("largest%d%s"):format(i, name)) end
-          local function look(row, rows)
-            t:block(function()
-              for i = 0, rows - 1 do t:update(list[i], "larger_size", read("value", row, i), list[i]) end
-            end)
-          end
-          K:each("word", whole, function(row) look(row, 4) end)
-          if rest > 0 then look(whole, rest) end
-          local low = t:op("larger_size", w, "low" .. name, list[0], list[1])
-          local high = t:op("larger_size", w, "high" .. name, list[2], list[3])
-          local scale, inverse = scales(t, w, name, t:op("larger_size", w, "most" .. name, low, high))
-          t:op("store", w, nil, p.scales:at(lane), scale)
-          local function integers(row, rows, of, part)
-            local values = {}
-            for i = part or 0, 3, parts do
-              local number = ("%s%d%s"):format(of, i, name)
-              local value = i < rows and read("value" .. of, row, i) or t:op("zero", w, "none" .. number)
-              values[#values + 1] = t:op("mul", w, "scaled" .. number, value, inverse)
-            end
-            local own = ("integers%s%s%s"):format(part or "", of, name)
-            return as_read(K, w, of .. name, t:op(product.lane_words, w, own, table.unpack(values)))
-          end
-          if ways.beside(product) == 1 then
-            local function words(row, rows)
-              t:block(function()
-                for part = 0, parts - 1 do
-                  t:op("store_words", w, nil, p.words:at((row * parts + part) * group.width + lane),
-                    integers(row, rows, "", parts > 1 and part))
-                end
-              end)
-            end
-            K:each("word", whole, function(row) words(row, 4) end)
-            if rest > 0 then words(whole, rest) end
-            return
-          end
-          local function two(row, rows) -- words, side by side
-            t:block(function()
-              local first = t:op("as_f", w, "first" .. name, integers(row * 2, rows, ""))
-              local second = t:op("as_f", w, "second" .. name, integers(row * 2 + 1, rows - 4, "_next"))
-              local low, high = transpose.side_by_side(t, w, name, first, second)
-              local to = p.words:at(row * (2 * group.width) + 2 * lane)
-              t:op("store", w, nil, to, low)
-              t:op("store", w, nil, to:at(w.lanes), high)
-            end)
-          end
-          K:each("word", x.rows // 8, function(row) two(row, 8) end)
-          if x.rows % 8 > 0 then two(x.rows // 8, x.rows % 8) end
+          local scale
+          scale, own.inverse = scales(t, v.w, own.name, largest(K, own))
+          t:op("store", v.w, nil, p.scales:at(own.lane), scale)
+          store(K, own)
         end)
       end
     end)

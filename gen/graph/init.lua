@@ -158,25 +158,26 @@ local function scale_of(cfg)
   return cfg.scale and types.LOG2E * cfg.scale or types.LOG2E / math.sqrt(cfg.dk)
 end
 
+-- The projection of Q, K or V, by its letter.
+local function projection(cfg, name, letter, rows, width)
+  local heads = letter == "q" and cfg.h or cfg.h_kv
+  local source = input(cfg.attention == "cross" and letter or "q", M.row(cfg, letter))
+  return M.product {
+    name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
+    c = { name = name, at = "workspace", head = width },
+    weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
+    bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
+  }
+end
+
 -- The scale of scores goes into Wq and bq, or into the queries where these are inputs. Where weights are rounded,
 -- they are so as they are given, and the scale is `late`: that of what scores are made of.
 function M.of(cfg, scores)
   local h = cfg.h
-  local cross = cfg.attention == "cross"
-  local function projection(name, letter, rows, width)
-    local heads = letter == "q" and h or cfg.h_kv
-    local source = input(cross and letter or "q", M.row(cfg, letter))
-    return M.product {
-      name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
-      c = { name = name, at = "workspace", head = width },
-      weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
-      bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
-    }
-  end
   local scale, keeps = scale_of(cfg), {}
-  local queries = projection("queries", "q", cfg.seq, cfg.dk)
-  local keys = projection("keys", "k", options.key_rows(cfg), cfg.dk)
-  local values = projection("values", "v", options.key_rows(cfg), cfg.dv)
+  local queries = projection(cfg, "queries", "q", cfg.seq, cfg.dk)
+  local keys = projection(cfg, "keys", "k", options.key_rows(cfg), cfg.dk)
+  local values = projection(cfg, "values", "v", options.key_rows(cfg), cfg.dv)
   if cfg.cache ~= "none" then
     for _, stage in ipairs { keys, values } do
       stage.c = cached(cfg, stage)

@@ -53,16 +53,8 @@ local kinds = require "options.kinds"
 local types = require "machine.types"
 local ways = require "way.init"
 
--- What any ISA allows; what the one of a config allows, the plan knows.
-local isa_names, machines, most_rows, most_vectors = {}, {}, 0, 0
-for i, isa in ipairs(isas.list) do
-  isa_names[i], machines[isa.name] = isa.name, isa.arch
-  for _, product in pairs(isa.products) do
-    for _, rows in pairs(product.rows) do
-      most_rows, most_vectors = math.max(most_rows, rows[1]), math.max(most_vectors, #rows)
-    end
-  end
-end
+local isa_names, machines = {}, {}
+for i, isa in ipairs(isas.list) do isa_names[i], machines[isa.name] = isa.name, isa.arch end
 
 -- The kinds of weights that are packed as quants.
 local quants = {}
@@ -391,47 +383,7 @@ M.options = {
     doc = "tuning file of `tune`, with the schedule of this shape; keys that are given win over it" },
 }
 
--- The schedule. What is not given is the plan's choice.
-M.schedule = {
-  { key = "query_vectors", kind = "integer", min = 1, max = most_vectors,
-    doc = "vectors of queries in one group", draw = { from = 1, to = 4 } },
-  { key = "key_rows", kind = "integer", min = 1, max = most_rows,
-    doc = "keys in a score tile", draw = { from = 1, to = 16 } },
-  { key = "context_rows", kind = "integer", min = 1, max = most_rows,
-    doc = "value columns in a context tile", draw = { from = 1, to = 16 } },
-  { key = "q_lanes", kind = "choice", choices = { "queries", "columns" },
-    doc = "lanes of a vector in the query projection",
-    draw = { chance = 0.5, of = { "queries", "columns" } } },
-  { key = "qkv", kind = "choice", choices = { "separate", "joint" },
-    doc = "separate products for projections of the same rows, or one joint product",
-    draw = { chance = 0.3, of = { "separate", "joint" } } },
-  { key = "q_rows", kind = "integer", min = 1, max = most_rows,
-    doc = "rows of a register tile of the query projection", draw = { from = 1, to = 16 } },
-  { key = "kv_rows", kind = "integer", min = 1, max = most_rows,
-    doc = "rows of a register tile of the key and value projections", draw = { from = 1, to = 16 } },
-  { key = "kv_vectors", kind = "integer", min = 1, max = most_vectors,
-    doc = "width of a register tile of the key and value projections, in vectors", draw = { from = 1, to = 4 } },
-  { key = "out_rows", kind = "integer", min = 1, max = most_rows,
-    doc = "rows of a register tile of the output projection", draw = { from = 1, to = 16 } },
-  { key = "out_vectors", kind = "integer", min = 1, max = most_vectors,
-    doc = "width of a register tile of the output projection, in vectors", draw = { from = 1, to = 4 } },
-  { key = "out_block", kind = "integer", min = 1, max = 65536,
-    doc = "queries per block of the output projection", draw = { from = 1, to = 64 } },
-  { key = "key_block", kind = "integer", min = 1, max = 4096,
-    doc = "keys per softmax block", draw = { from = 1, to = 64 } },
-  { key = "k_block", kind = "integer", min = 16, max = 4096,
-    doc = "longest accumulation chain", draw = { from = 16, to = 64 } },
-  { key = "k_unroll", kind = "integer", min = 1, max = 64,
-    doc = "K steps per loop iteration; tiles of few sums may have others", draw = { from = 1, to = 8 } },
-  { key = "head_block", kind = "integer", min = 1, max = 64, divides = "h", multiple = { "h", "h_kv" },
-    doc = "heads projected together; divides h, a multiple of h / h_kv", draw = { from = 1, to = 8 } },
-  { key = "fetch", kind = "choice", choices = { "none", "panels", "shares", "ahead" },
-    doc = "weights that a tile of rows prefetches; panels: the whole next panel, to the nearest cache; shares: its " ..
-      "share of it, to the second-level cache; ahead: its own, 2 KB ahead",
-    draw = { chance = 0.1, of = { "none", "panels", "shares", "ahead" } } },
-  { key = "code_limit", kind = "integer", min = 1000, max = 10000000, default = 60000, schedule = false,
-    doc = "most statements of the kernel's functions" },
-}
+M.schedule = require "options.schedule"
 
 -- What a ladder must have, several lengths in seq or seq_kv, whose kernels read and write the buffers of the longest
 -- one: key, must, why; row, the key with the lengths; differs, a key that they change; beside, as above; unless, a key
@@ -450,20 +402,6 @@ M.ladder = {
     unless = { "cache", "append" }, why = "since the place of a row depends on the lengths" },
 }
 
--- Words of other tools for what is no key here, and what is to be said of them.
-M.elsewhere = {
-  { "is no key: it counts the row itself, so window_left is sliding_window - 1", "sliding_window" },
-  { "is no key: scaled angles are tables, rope_cos and rope_sin in mhagen_weights",
-    "rope_scaling", "rope_type", "rope_parameters" },
-  { "is no key, but a value of dtype and attend_dtype", "f16", "fp16", "float16", "half", "bf16", "bfloat16" },
-  { "is no key, but a value of dtype and weight_dtype", "int8", "quantization" },
-  { "is no key, but a value of weight_dtype", "int4" },
-  { "is not supported: a kernel does not train", "dropout", "attn_dropout", "attention_dropout" },
-  { "is no key: a bias is a pointer in mhagen_weights, which may be null",
-    "bias", "qkv_bias", "use_bias", "attention_bias", "add_bias_kv" },
-  { "is no key: any kernel runs on a pool of threads", "threads", "num_threads", "n_threads" },
-  { "is no key: a kernel is one attention block",
-    "layers", "num_layers", "n_layer", "num_hidden_layers", "intermediate_size", "vocab_size" },
-}
+M.elsewhere = require "options.elsewhere"
 
 return M

@@ -89,7 +89,7 @@ function M.plan(plan, group, attend)
   local cost
   group.key_rows = 1
   step.product, cost = tiles.columns(plan.attending, { rows = "context_rows", vectors = "query_vectors" },
-    { { rows = attend.share, count = 1 } }, attend.breadth, step.block, "rows")
+    { { rows = attend.share, count = 1 } }, attend.breadth, { steps = step.block, order = "rows" })
   step.seen_row = attend.values.type and tiles.round_up(attend.breadth, lanes) or attend.values.row
   step.p_row = tiles.round_up(cfg.seq_kv + M.VECTORS * lanes, lanes)
   local scores = tiles.ceil_div(attend.depth, lanes) * lanes + 3 * (lanes - 1)

@@ -98,10 +98,17 @@ function M.behind(plan)
   return output and output.product.floats or 0
 end
 
--- What the i-th of `count` tiles fetches beside a panel of a block, of the weights w of a product.
-function M.beside(kind, product, block, w, panel, behind, crosses, i, count)
-  local next, width = M.next(kind, product, block, panel, behind, crosses)
-  return M.part(kind, product, w:at(next), width, i, count)
+-- How the weights of a product are fetched, for `beside`; nil if they are not.
+function M.of(plan, product)
+  local behind = M.behind(plan)
+  return plan.fetch and { kind = plan.fetch, product = product, behind = behind,
+                          crosses = M.crosses(plan, product, behind), count = tiles.count(product) } or nil
+end
+
+-- What the i-th of a product's tiles fetches beside a panel of a block, of the weights w. own: as `of` has it.
+function M.beside(own, block, w, panel, i)
+  local next, width = M.next(own.kind, own.product, block, panel, own.behind, own.crosses)
+  return M.part(own.kind, own.product, w:at(next), width, i, own.count)
 end
 
 return M

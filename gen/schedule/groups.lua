@@ -32,14 +32,15 @@ local function plan_attention(plan, group, attend)
   local even = target.product.group > 1
   local fixed = ways.of(target.product).key_rows(plan.isa)
   local key_rows = fixed
-    or tiles.choose_rows(target, "key_rows", keys, n, "rows", score_cost, even)
+    or tiles.choose_rows(target, "key_rows", keys, tiles.most_rows(target, n, "rows"), score_cost, even)
   if not cfg.key_rows and not fixed and n == 1 and keys > ONE_TILE and keys <= key_rows then
     key_rows = SHARED
     choices.add(group.why, "shared_keys")
   end
   local in_pairs = attend.context.pairs
   local context_cost = tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.product, keys), in_pairs)
-  local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, n, "columns", context_cost, in_pairs)
+  local most = tiles.most_rows(target, n, "columns")
+  local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most, context_cost, in_pairs)
   group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
   group.key_rows = math.min(key_rows, keys)
   return score_cost(key_rows) + context_cost(context_rows)
@@ -59,7 +60,8 @@ local function plan_group(plan, group, list, hb)
       local steps = tiles.words(plan.product, stage.steps)
       local target = plan.applying
       local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
-      local height = tiles.choose_rows(target, "q_rows", rows, #group.vecs, "columns", cost_of)
+      local most = tiles.most_rows(target, #group.vecs, "columns")
+      local height = tiles.choose_rows(target, "q_rows", rows, most, cost_of)
       group.products[stage.name] = {
         runs = tiles.balanced(rows, height), rows = rows, steps = steps, chunks = tiles.k_chunks(target, steps) }
       local first = group.at == 0 and tiles.first_cost(target, cfg.seq, rows, rows, group.vecs, steps) or 0

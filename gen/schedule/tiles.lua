@@ -261,7 +261,7 @@ end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
-local function most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
+function M.most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
 
 -- The most rows that a tile of a product has whose A is contiguous from step to step, whatever the schedule.
 function M.highest(product) return math.max(table.unpack(product.rows.rows)) end
@@ -270,7 +270,7 @@ function M.highest(product) return math.max(table.unpack(product.rows.rows)) end
 -- keys: { schedule key, order of A } each.
 local function fits(target, vectors, keys)
   for _, key in ipairs(keys) do
-    if most_rows(target, vectors, key[2]) < (target.cfg[key[1]] or 1) then return false end
+    if M.most_rows(target, vectors, key[2]) < (target.cfg[key[1]] or 1) then return false end
   end
   return true
 end
@@ -285,7 +285,7 @@ function M.vector_counts(target, vectors_key, keys)
   end
   if counts[1] then return counts end
   for _, key in ipairs(keys) do
-    local most = most_rows(target, from, key[2])
+    local most = M.most_rows(target, from, key[2])
     if cfg[key[1]] and cfg[key[1]] > most then
       M.refuse(key[1], cfg[key[1]], ("%s keeps at most %d rows of %d vectors in its %d registers"):format(
         isa.name, most, from, isa.registers))
@@ -295,12 +295,12 @@ function M.vector_counts(target, vectors_key, keys)
     isa.name, isa.registers))
 end
 
--- Rows of a tile: the schedule key if it is set, else the cheapest; even: an even number of them.
-function M.choose_rows(target, key, n, vectors, a_order, cost, even)
+-- Rows of a tile, of which there are n in all: the schedule key if it is set, else the cheapest, at most `most`; even:
+-- an even number of them.
+function M.choose_rows(target, key, n, most, cost, even)
   if target.cfg[key] then return target.cfg[key] end
   choices.add(target.why, "model")
   choices.add(target.why, "one_size")
-  local most = most_rows(target, vectors, a_order)
   local best, best_cost
   local step = even and 2 or 1
   for rows = math.max(step, most // 3 // step * step), most, step do
@@ -338,8 +338,10 @@ end
 -- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply =
 -- the target's product, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
 -- block and of `depth` rows: panels = their number, floats = their size, and where a block's begin, first and panel.
--- keys: the schedule's for rows and vectors. rounded: results are stored rounded, and no chunk is added to them then.
-function M.columns(target, keys, sets, columns, steps, a_order, rounded)
+-- keys: the schedule's for rows and vectors. sum: its steps, the order of A ("rows", "columns"), and rounded, whether
+-- results are stored rounded: no chunk is added to them then.
+function M.columns(target, keys, sets, columns, sum)
+  local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
     local product = { blocks = M.vector_blocks(isa, columns, vectors, false, ways.spread(target.product)), runs = {} }
@@ -357,7 +359,8 @@ function M.columns(target, keys, sets, columns, steps, a_order, rounded)
         end
         return sum
       end
-      local tile_rows = M.choose_rows(target, keys.rows, set.rows, #product.blocks[1].vecs, a_order, cost, set.even)
+      local most = M.most_rows(target, #product.blocks[1].vecs, a_order)
+      local tile_rows = M.choose_rows(target, keys.rows, set.rows, most, cost, set.even)
       product.runs[i] = runs_of(set, tile_rows)
       product_cost = product_cost + set.count * cost(tile_rows)
     end
@@ -365,7 +368,7 @@ function M.columns(target, keys, sets, columns, steps, a_order, rounded)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
-  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, rounded), M.depth(target.product, steps)
+  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, sum.rounded), M.depth(target.product, steps)
   best.multiply = target.product
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do

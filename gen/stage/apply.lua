@@ -30,8 +30,9 @@ function M.record(K, stage, at)
   local function packed(letter, size)
     return plan.memory:from(at.packed, letter .. stage.letter):at(at.head * size)
   end
-  K:of(stage.name, product_of.rows, stage.name, product, at.group, packed("w", product.rows * product.steps), at.b,
-    stage.bias and packed("b", product.rows) or nil, at.c)
+  K:of(stage.name, product_of.rows, product, at.group, {
+    label = stage.name, weights = packed("w", product.rows * product.steps), b = at.b,
+    bias = stage.bias and packed("b", product.rows) or nil, c = at.c })
 end
 
 function M.statements(count, plan, stage)

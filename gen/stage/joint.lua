@@ -69,7 +69,7 @@ end
 function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(plan.weights, project.keys, { { rows = stage.rows, count = 1 } }, stage.columns,
-    stage.steps, "rows")
+    { steps = stage.steps, order = "rows" })
   stage.c.row = stage.product.ld
   for _, other in ipairs(plan.stages) do
     if other.joint == stage then other.c.row = stage.product.ld end
@@ -110,14 +110,16 @@ end
 
 -- A tile of rows with all panels.
 local function record(K, stage, size, p)
-  local product, a, c, kind = stage.product, stage.a, stage.c, K.plan.fetch
+  local product, a, c = stage.product, stage.a, stage.c
+  local own = K.plan.fetch == "ahead" and fetch.of(K.plan, product)
   product_of.each_panel(K, product, function(block, j, panel)
     local column = j * block.width + block.at
-    local next = kind == "ahead" and fetch.beside(kind, product, block, p.w, panel, fetch.behind(K.plan))
+    local next = own and fetch.beside(own, block, p.w, panel, 0)
     K:chunks(product.chunks, function(mode, k0, steps)
-      product_of.column_tile(K, stage.name, size, block, mode, steps, { p = p.x:at(k0), row = a.row, step = 1 },
-        product_of.operand(product, block, p.w:at(panel), k0, next), p.bias and p.bias:at(column),
-        { p = p.out:at(column), row = c.row })
+      product_of.column_tile(K, size, block, {
+        label = stage.name, mode = mode, steps = steps, a = { p = p.x:at(k0), row = a.row, step = 1 },
+        b = product_of.operand(product, block, p.w:at(panel), k0, next), bias = p.bias and p.bias:at(column),
+        c = { p = p.out:at(column), row = c.row } })
     end)
   end)
 end

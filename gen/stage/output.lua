@@ -50,8 +50,8 @@ function M.plan(plan, stage)
   for i, group in ipairs(plan.groups) do
     sets[i] = { rows = group.used, count = group.count, even = ways.beside(plan.product) > 1 }
   end
-  stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols, tiles.words(plan.product, stage.steps),
-    "columns", plan.arrays.round)
+  stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols,
+    { steps = tiles.words(plan.product, stage.steps), order = "columns", rounded = plan.arrays.round })
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end
@@ -98,89 +98,109 @@ end
 -- Whether the scales of a context in int8 lie query by query, not group by group.
 local function scaled_rows(stage) return stage.a.scaled == "rows" end
 
--- A panel of Y, all rows of a block of groups, from the context of all heads. pieces: { group, kind, count of equal
--- groups, o, y } each. Where rows are asked for, asked = so many from the first one of the piece on; the tile with the
--- last one goes by way of the tail if it has more. next: what is fetched meanwhile.
-local function record(K, stage, pieces, block, panel, next, bias)
-  local t, plan, product = K.t, K.plan, stage.product
-  local d, names, queries, total = stage.cols, {}, 0, 0
-  local params = { { "panel", "in", panel }, { "bias", "in", bias } }
-  if next then params[3] = { "next", "in", next } end
-  for i, piece in ipairs(pieces) do
+-- The function of a panel as text and parameters: its name, doc and params. own as `record` has it.
+local function signature(own)
+  local names, queries, params = {}, 0, { { "panel", "in", own.panel }, { "bias", "in", own.bias } }
+  if own.next then params[3] = { "next", "in", own.next } end
+  for i, piece in ipairs(own.pieces) do
     names[i] = piece.count .. "x" .. piece.group.name
     queries = queries + piece.count * piece.group.used
-    total = total + piece.count * tiles.count(product, piece.kind)
     params[#params + 1] = { "o" .. i, "in", piece.o }
     if piece.scales then params[#params + 1] = { "scales" .. i, "in", piece.scales } end
     params[#params + 1] = { "y" .. i, "out", piece.y }
     if piece.asked then params[#params + 1] = { "asked" .. i, "int", piece.asked } end
   end
-  if pieces.tail then params[#params + 1] = { "tail", "out", pieces.tail } end
-  K:part(("output_%s_%d"):format(table.concat(names, "_"), block.used),
-    ("%d columns of Y for %d queries, from the context of all heads."):format(block.used, queries),
-    params, function(p)
+  if own.pieces.tail then params[#params + 1] = { "tail", "out", own.pieces.tail } end
+  return ("output_%s_%d"):format(table.concat(names, "_"), own.block.used),
+    ("%d columns of Y for %d queries, from the context of all heads."):format(own.block.used, queries), params
+end
+
+-- `count` tiles of a piece from `number` of all on, of which the i-th is at(i): the number of its group and its first
+-- row there, and where it goes.
+local function tiles_of(own, i, run, number, count, at)
+  local K, stage, block, p, plan = own.K, own.stage, own.block, own.p, own.K.plan
+  local product, piece = stage.product, own.pieces[i]
+  local group, in_rows = piece.group, stage.a.at == "rows"
+  local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
+    or { row = ways.beside(plan.product), step = group.width }
+  local function next(n)
+    return p.next and fetch.part(plan.fetch, product, p.next, block.width, number + n, own.total)
+  end
+  local _, _, first = at(0)
+  product_of.each_tile(K, product, block, run.size, count, {
+    label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name,
+    alone = true, bias = p.bias,
+    a = function(n, k0)
+      local g, row = at(n)
+      local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
+      local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
+      return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
+               passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
+               scales = scales and scales:at(row) }
+    end,
+    b = function(n, k0) return product_of.operand(product, block, p.panel, k0, next(n)) end,
+    c = function(n)
+      local _, _, to = at(n)
+      return { p = to, row = stage.cols, exact = true }
+    end,
+  })
+end
+
+-- A tile of so many rows at y, of which `left` are asked for: one with fewer goes by way of the tail.
+local function asked_tile(own, size, y, left, tile)
+  if not left then return tile(y) end
+  own.K.t:when(size - 1, left, function() tile(y) end, size > 1 and function()
+    own.K.t:when(0, left, function()
+      tile(own.p.tail)
+      copy(own.K, own.stage, own.block, size, { from = own.p.tail, to = y, rows = left })
+    end)
+  end)
+end
+
+-- The rows of piece i, which has `before` tiles before its own.
+local function piece_of(own, i, before)
+  local K, d, product, piece = own.K, own.stage.cols, own.stage.product, own.pieces[i]
+  local group, runs = piece.group, product.runs[piece.kind]
+  local function y_of(g, row) return own.p["y" .. i]:at(g * (group.used * d)):at(row * d) end
+  if ways.of(product.multiply).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
+    local function at(g) return g, runs[1].at, y_of(g, runs[1].at) end
+    return tiles_of(own, i, runs[1], before, piece.count, at)
+  end
+  K:each("g", piece.count, function(g)
+    local number = g * tiles.count(product, piece.kind) + before
+    for _, run in ipairs(runs) do
+      K:each("tile", run.count, function(j)
+        local row = j * run.size + run.at
+        local function tile(to) tiles_of(own, i, run, number + j, 1, function() return g, row, to end) end
+        local left = piece.asked and own.p["asked" .. i] - g * group.used - row
+        asked_tile(own, run.size, y_of(g, row), left, tile)
+      end)
+      number = number + run.count
+    end
+  end)
+end
+
+-- A panel of Y, all rows of a block of groups, from the context of all heads. own: K, stage, block, panel, bias; next,
+-- what is fetched meanwhile; pieces: { group, kind, count of equal groups, o, y } each. Where rows are asked for, asked
+-- = so many from the first one of the piece on; the tile with the last one goes by way of the tail if it has more.
+local function record(own)
+  local name, doc, params = signature(own)
+  local product = own.stage.product
+  own.total = 0
+  for _, piece in ipairs(own.pieces) do own.total = own.total + piece.count * tiles.count(product, piece.kind) end
+  own.K:part(name, doc, params, function(p)
+    own.p = p
     local before = 0 -- tiles of other pieces
-    for i, piece in ipairs(pieces) do
-      local group, in_rows = piece.group, stage.a.at == "rows"
-      local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
-        or { row = ways.beside(plan.product), step = group.width }
-      -- `count` tiles from `number` of all on, of which the i-th is at(i): the number of its group and its first
-      -- row there, and where it goes.
-      local function tiles_of(run, number, count, at)
-        local function next(n)
-          return p.next and fetch.part(plan.fetch, product, p.next, block.width, number + n, total)
-        end
-        local _, _, first = at(0)
-        product_of.each_tile(K, product, block, run.size, count, {
-          label = "output_" .. (first.type ~= p["y" .. i].type and "tail_" or "") .. group.name,
-          alone = true, bias = p.bias,
-          a = function(n, k0)
-            local g, row = at(n)
-            local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
-            local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
-            return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
-                     passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
-                     scales = scales and scales:at(row) }
-          end,
-          b = function(n, k0) return product_of.operand(product, block, p.panel, k0, next(n)) end,
-          c = function(n)
-            local _, _, to = at(n)
-            return { p = to, row = d, exact = true }
-          end,
-        })
-      end
-      local function y_of(g, row) return p["y" .. i]:at(g * (group.used * d)):at(row * d) end
-      local runs = product.runs[piece.kind]
-      if ways.of(product.multiply).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
-        tiles_of(runs[1], before, piece.count, function(g) return g, runs[1].at, y_of(g, runs[1].at) end)
-      else
-        K:each("g", piece.count, function(g)
-          local number = g * tiles.count(product, piece.kind) + before
-          for _, run in ipairs(runs) do
-            K:each("tile", run.count, function(j)
-              local row = j * run.size + run.at
-              local function tile(to) tiles_of(run, number + j, 1, function() return g, row, to end) end
-              local y = y_of(g, row)
-              if not piece.asked then return tile(y) end
-              local left = p["asked" .. i] - g * group.used - row
-              t:when(run.size - 1, left, function() tile(y) end, run.size > 1 and function()
-                t:when(0, left, function()
-                  tile(p.tail)
-                  copy(K, stage, block, run.size, { from = p.tail, to = y, rows = left })
-                end)
-              end)
-            end)
-            number = number + run.count
-          end
-        end)
-      end
+    for i, piece in ipairs(own.pieces) do
+      piece_of(own, i, before)
       before = before + piece.count * tiles.count(product, piece.kind)
     end
   end)
 end
 
 -- The panel of columns j of a block of equal panels, for the i-th of a block of equal output blocks.
-function M.emit(K, place, stage, out_block, i, block, j)
+function M.emit(K, place, stage, ...)
+  local out_block, i, block, j = ...
   local plan, d = K.plan, stage.cols
   choices.add(K.t.why, "output_order")
   local column = j * block.width + block.at
@@ -200,7 +220,8 @@ function M.emit(K, place, stage, out_block, i, block, j)
         or plan.memory:of_group(place, stage.a.scales, group, first)),
     }
   end
-  record(K, stage, pieces, block, wo:at(panel), next, plan.memory:at(place, "bo"):at(column))
+  record { K = K, stage = stage, pieces = pieces, block = block, panel = wo:at(panel), next = next or nil,
+           bias = plan.memory:at(place, "bo"):at(column) }
 end
 
 -- ---- in words, and packed ----

@@ -30,8 +30,8 @@ function M.plan(plan, stage)
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
     { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.beside(plan.product) > 1,
         twice = ways.of(plan.product).twice } },
-    graph.in_block(plan, stage) * stage.cols, tiles.words(plan.product, stage.steps), "rows",
-    stage.c.held or stage.c.pairs and not stage.c.in_place)
+    graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(plan.product, stage.steps), order = "rows",
+      rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
 end
@@ -155,13 +155,11 @@ end
 -- weights that lie behind those of a panel. p.number: that of the first tile, if it is not the first of all.
 local function record_tiles(K, stage, p, runs)
   local product, a, c, step = stage.product, stage.a, stage.c, stage.a.step or 1
-  local kind, behind = not product.parts and K.plan.fetch, fetch.behind(K.plan)
-  local crosses = kind and fetch.crosses(K.plan, product, behind)
-  local total, before = tiles.count(product), {}
+  local fetched, before = not product.parts and fetch.of(K.plan, product), {}
   local number = p.number or 0
   for _, run in ipairs(runs) do before[run], number = number, number + run.count end
   local function next_of(block, panel, i)
-    return kind and fetch.beside(kind, product, block, p.w, panel, behind, crosses, i, total)
+    return fetched and fetch.beside(fetched, block, p.w, panel, i)
   end
   local function tiles_of(run, from, count, block, j, panel)
     local column = j * block.width + block.at
@@ -184,7 +182,7 @@ local function record_tiles(K, stage, p, runs)
     })
   end
   local pass = not a.block and not fetch.stay(K.plan, product) -- and so cross to no other product
-  local panels_first = pass or kind and not crosses
+  local panels_first = pass or fetched and not fetched.crosses
   if pass then
     choices.add(K.t.why, "panels_pass")
   elseif not panels_first then

@@ -87,7 +87,7 @@ function M.plan(plan, stage)
   local row_blocks, sets = tiles.balanced(stage.rows // 2, ROWS), {}
   for i, run in ipairs(row_blocks) do sets[i] = { rows = run.size, count = run.count } end
   local columns, steps = graph.in_block(plan, stage) * stage.cols, stage.steps // 2
-  local product, cost = tiles.columns(plan, project.keys, sets, columns // 2, steps, "rows")
+  local product, cost = tiles.columns(plan, project.keys, sets, columns // 2, { steps = steps, order = "rows" })
   product.parts, product.row_blocks, product.ld = #products, row_blocks, columns
   stage.product, stage.c.row = product, columns
   local rows, vectors = stage.rows // 2, columns // 2 // plan.isa.lanes
@@ -106,12 +106,12 @@ end
 
 -- ---- the work ----
 
--- C of some rows from the seven products of its quadrants, m[7][rows][block.width].
-local function join(K, stage, rows, block, m, bias, out)
+-- C of some rows from the seven products of its quadrants: m[7][rows][block.width], bias and out of `to`.
+local function join(K, stage, rows, block, to)
   local t, lanes, product = K.t, K.plan.isa.lanes, stage.product
   local half, below = product.ld // 2, stage.rows // 2 * product.ld
-  local params = { { "m", "in", m }, { "out", "out", out } }
-  if bias then params[#params + 1] = { "bias", "in", bias } end
+  local params = { { "m", "in", to.m }, { "out", "out", to.out } }
+  if to.bias then params[#params + 1] = { "bias", "in", to.bias } end
   K:part(("%s_joined_%dx%d"):format(stage.name, rows, block.used),
     ("%d rows and %d columns of each quadrant from the seven products."):format(rows, block.used), params, function(p)
     K:each("row", rows, function(r)
@@ -142,20 +142,20 @@ local function join(K, stage, rows, block, m, bias, out)
   end)
 end
 
--- One product of quadrants for a block of rows of kind `kind`: c = a b.
-local function record_part(K, stage, kind, block, a, b, c)
+-- One product of quadrants for a block of rows of kind `kind`: c = a b, which are those of `of`.
+local function record_part(K, stage, kind, block, of)
   local product, d = stage.product, stage.steps
   local rows = product.row_blocks[kind].size
   K:part(("%s_quadrant_%dx%d"):format(stage.name, rows, block.used),
     ("%d rows and %d columns of a product of quadrants."):format(rows, block.used),
-    { { "a", "in", a }, { "b", "in", b }, { "c", "out", c } }, function(q)
+    { { "a", "in", of.a }, { "b", "in", of.b }, { "c", "out", of.c } }, function(q)
     for _, run in ipairs(product.runs[kind]) do
       K:each("tile", run.count, function(n)
         local row = n * run.size + run.at
         K:chunks(product.chunks, function(mode, k0, steps)
-          product_of.column_tile(K, stage.name, run.size, block, mode, steps,
-            { p = q.a:at(row * d + k0), row = d, step = 1 }, product_of.operand(product, block, q.b, k0), nil,
-            { p = q.c:at(row * block.width), row = block.width })
+          product_of.column_tile(K, run.size, block, {
+            label = stage.name, mode = mode, steps = steps, a = { p = q.a:at(row * d + k0), row = d, step = 1 },
+            b = product_of.operand(product, block, q.b, k0), c = { p = q.c:at(row * block.width), row = block.width } })
         end)
       end)
     end
@@ -172,11 +172,12 @@ local function record(K, stage, p)
       product_of.each_panel(K, product, function(block, j, panel)
         for i, one in ipairs(products) do
           local a = quadrant(one.sums and p.s or p.x, one.at)
-          record_part(K, stage, kind, block, a:at(first * d), p.w:at(panel + (i - 1) * product.floats),
-            p.m:at((i - 1) * (rows.size * block.width)))
+          record_part(K, stage, kind, block, { a = a:at(first * d), b = p.w:at(panel + (i - 1) * product.floats),
+                                               c = p.m:at((i - 1) * (rows.size * block.width)) })
         end
         local column = j * block.width + block.at
-        join(K, stage, rows.size, block, p.m, p.bias and p.bias:at(column), p.out:at(first * product.ld + column))
+        join(K, stage, rows.size, block, { m = p.m, bias = p.bias and p.bias:at(column),
+                                           out = p.out:at(first * product.ld + column) })
       end)
     end)
   end

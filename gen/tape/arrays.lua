@@ -267,14 +267,9 @@ local function says_the_loop(item)
   return item.node.kind == "note" and field and not expr.is_const(field)
 end
 
--- fn: a function; items: of its body; values: by object, { pattern, letters, at, body }; with: as tape/roll.lua has it.
-return function(fn, items, values, with)
-  local scopes = enter(fn, items)
-  local root, take = scopes[fn.body], taker()
-  local refs, touching = references(fn, items, root, values, with)
-  local arrays = find_arrays(refs, touching, scopes)
-
-  take_others(fn, items, root, take)
+-- Names of values: those that are alone by their own, then arrays, then what else is made; what is read takes the name of
+-- what makes it.
+local function take_values(refs, arrays, touching, take)
   for _, ref in ipairs(refs) do
     if ref.makes and not ref.stored and #ref.elements == 1 then
       ref.name = take(ref.scope, { ref.of.name }, true)
@@ -298,15 +293,26 @@ return function(fn, items, values, with)
       end
     end
   end
+end
 
-  -- Expressions with the names of variables.
-  local function settled(e, loops)
-    for _, loop in ipairs(loops) do
-      local coefficient = expr.coefficient(e, loop.var)
-      if coefficient ~= 0 then e = e + (expr.var(loop.name) - expr.var(loop.var)) * coefficient end
-    end
-    return e
+-- Expressions with the names of variables.
+local function settled(e, loops)
+  for _, loop in ipairs(loops) do
+    local coefficient = expr.coefficient(e, loop.var)
+    if coefficient ~= 0 then e = e + (expr.var(loop.name) - expr.var(loop.var)) * coefficient end
   end
+  return e
+end
+
+-- fn: a function; items: of its body; values: by object, { pattern, letters, at, body }; with: as tape/roll.lua has it.
+return function(fn, items, values, with)
+  local scopes = enter(fn, items)
+  local root, take = scopes[fn.body], taker()
+  local refs, touching = references(fn, items, root, values, with)
+  local arrays = find_arrays(refs, touching, scopes)
+
+  take_others(fn, items, root, take)
+  take_values(refs, arrays, touching, take)
 
   local function nodes_of(list, scope)
     local out = {}

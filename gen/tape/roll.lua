@@ -264,6 +264,30 @@ end
 
 -- ---- items ----
 
+-- What is said of the parts of a node: say(what) of what has to be equal, field(e, letter) of what may move.
+local function visitor(values, say, field)
+  return {
+    literal = function(x) say(type(x) == "string" and x or ("%a"):format(x)) end,
+    int = field,
+    pointer = function(p)
+      say(p.base)
+      field(p.off)
+    end,
+    value = function(v)
+      local value = values[v]
+      say(value and value.pattern .. value.depth or v.name)
+      say(v.kind .. v.w.lanes)
+      for i, x in ipairs(value and value.at or NOTHING) do field(x, value.letters[i]) end
+    end,
+    text = function(text)
+      say((text:gsub("%d+", function(digits)
+        field(math.tointeger(digits))
+        return "#"
+      end)))
+    end,
+  }
+end
+
 -- The items of the bodies of a function. Short rounds come first, for the rounds of longer ones are made of their
 -- loops. To begin with, an item is a statement: node, fields, letters (of fields that are coordinates), constants (of
 -- all fields), shape, size, lines, height (of the loops in it), items (of its body), otherwise (those of the
@@ -280,26 +304,7 @@ local function items_of(fn, values)
       item.fields[#item.fields + 1], item.letters[#item.fields + 1] = e, letter or false
       say(expr.is_const(e) and "" or expr.text(e - expr.constant(e)))
     end
-    local on = {
-      literal = function(x) say(type(x) == "string" and x or ("%a"):format(x)) end,
-      int = field,
-      pointer = function(p)
-        say(p.base)
-        field(p.off)
-      end,
-      value = function(v)
-        local value = values[v]
-        say(value and value.pattern .. value.depth or v.name)
-        say(v.kind .. v.w.lanes)
-        for i, x in ipairs(value and value.at or NOTHING) do field(x, value.letters[i]) end
-      end,
-      text = function(text)
-        say((text:gsub("%d+", function(digits)
-          field(math.tointeger(digits))
-          return "#"
-        end)))
-      end,
-    }
+    local on = visitor(values, say, field)
     if node.kind == "op" then
       say(node.op.name)
       item.lines = lines_of_op(node)
