@@ -11,7 +11,7 @@ import pytest
 import covering
 import fuzz
 from test_config import arguments, assert_refused
-from tools import CHECKER, ISAS, MHAGEN, REFERENCE, ROOT, SEED, check, run, schema
+from tools import CHECKER, ISAS, MHAGEN, REFERENCE, ROOT, SEED, check, in_turn, run, schema
 
 HEADER = (ROOT / "runtime/mhagen.h").read_text()
 TOY = ROOT / "build/mhagen-toy"
@@ -107,17 +107,17 @@ def test_options_are_asked_for_in_few_places():
 
 def test_draws_keep_the_rules():
     """What is drawn is accepted, but for a schedule; and everything is drawn."""
-    rng, drawn = fuzz.random.Random(7), set()
+    rng, rows, drawn = fuzz.random.Random(7), schema(), set()
     for i in range(400):
-        config = fuzz.random_config(rng, schema())
+        config = fuzz.random_config(rng, rows)
         drawn |= set(config)
         if i < 12:
             result = subprocess.run([MHAGEN, "explain", *fuzz.text(config).split(), "isa=scalar"], capture_output=True,
                                     text=True)
             key = re.match(r"mhagen: config: (\w+) = ", result.stderr)
-            refused = key and next(row for row in schema() if row["key"] == key[1])["schedule"]
+            refused = key and next(row for row in rows if row["key"] == key[1])["schedule"]
             assert result.returncode == 0 or refused, (config, result.stderr)
-    assert {row["key"] for row in schema()} - drawn == {"isa", "name", "tuned", "code_limit"}
+    assert {row["key"] for row in rows} - drawn == {"isa", "name", "tuned", "code_limit"}
 
 
 # ---- the toy ----
@@ -146,8 +146,8 @@ def test_toy_option_is_everywhere(tmp_path):
             for config in ("tagged=true kv_len=true", "labelled=true")]
     assert_refused(toys[0], "config: tagged = true: must be false with kv_len, which has its lengths there")
     assert_refused(toys[1], "labelled = true: unknown key: it is tagged here")
-    drawn = [fuzz.random_config(fuzz.random.Random(i), schema(TOY)) for i in range(40)]
-    assert any("tagged" in config for config in drawn)
+    rows = schema(TOY)
+    assert any("tagged" in fuzz.random_config(fuzz.random.Random(i), rows) for i in range(40))
 
 
 def test_pairs():
@@ -194,10 +194,11 @@ def test_checker_sees_wrong_tables(needs_of, wrong, told, tmp_path):
 def test_a_name_is_of_one_function(isa, tmp_path):
     """Who defines a function again gets the one of that name. The toys' generator records it again, and says so where
     it is another one."""
-    rng = random.Random(f"{SEED} {isa}")
-    drawn = [fuzz.text(fuzz.random_config(rng, schema())) for _ in range(12)]
+    rng, rows = random.Random(f"{SEED} {isa}"), schema()
+    drawn = [fuzz.text(fuzz.random_config(rng, rows)) for _ in range(6)]  # check_grid has more
     lengths = [f"h=1 d_model=128 dk=20 attention=cross seq={seq} seq_kv={keys} dtype={dtype}"
-               for seq, keys in ((22, 20), (44, 22), (16, 48)) for dtype in ("f32", "bf16", "int8")]
+               for seq, keys in ((22, 20), (44, 22), (16, 48))
+               for dtype in in_turn(("f32", "bf16", "int8"), "a name", isa, seq)]
     for config in drawn + lengths:
         command = [ROOT / "build/mhagen-toy-scores", "gen", "--quiet", *config.split(), f"isa={isa}", "-o", tmp_path]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -270,11 +270,11 @@ def test_limit(axes, limit, message, sweep):
 
 @pytest.mark.slow
 def test_large_grid(sweep):
-    axis = ", ".join(map(str, range(1, 101)))
+    axis = ", ".join(map(str, range(1, 71)))
     sweep.grid(grid(seq=f"{{ {axis} }}", dk=f"{{ {axis} }}", where="function(c) return c.h > 0 end"))
     start = cpu_time()
-    assert len(listed(sweep)) == 10000
-    assert cpu_time() - start < 30  # 5 to 10 seconds; a step of quadratic cost would be minutes
+    assert len(listed(sweep)) == 4900
+    assert cpu_time() - start < 15  # 3 to 5 seconds; a step of quadratic cost would be half a minute
 
 
 # ---- running ----
@@ -402,13 +402,14 @@ def test_what_a_program_may_say(sweep):
     """The fields that gen/lab/results.lua says are from it, in their type; all others are mhagen's."""
     sweep.grid(grid(seq="3"))
     rows = sweep.done()
-    for says in ("command rm -rf /", "name x", "config {}", "version 7", "flops 1", "compiler x", "flags 3",
-                 "same_as x", "text_bytes 9", "message x", "threads many", "colour 1"):
-        shutil.rmtree(sweep.out)
-        again = sweep.done(SAYS=says)
-        for key in "name", "command", "config", "version", "flops", "compiler", "flags", "same_as", "text_bytes", \
-                   "message", "threads":
-            assert again[BASE][key] == rows[BASE][key], says
+    lies = ("command rm -rf /", "name x", "config {}", "version 7", "flops 1", "compiler x", "flags 3", "same_as x",
+            "text_bytes 9", "message x", "threads many", "colour 1")
+    shutil.rmtree(sweep.out)
+    again = sweep.done(SAYS="\n".join(lies))
+    for lie in lies[:-1]:
+        key = lie.split()[0]
+        assert again[BASE][key] == rows[BASE][key], lie
+    assert again[BASE].keys() == rows[BASE].keys()
     shutil.rmtree(sweep.out)
     assert sweep.done(SAYS="system \x1b[31m7")[BASE]["system"] == "an OS"  # the first that it says
     for says, said in ("fma_speedup inf", None), ("fma_speedup 1.5", 1.5), ("fma_speedup nan", None):

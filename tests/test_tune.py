@@ -38,7 +38,7 @@ esac
 """
 # The ratio of a schedule: the product of those of its keys in $RATIOS, "k_unroll=2 0.9, ...", and what
 # $PAIRED says of the paired runs. Each figure is a line of the log.
-PROGRAM = r"""#!/usr/bin/env python3
+PROGRAM = r"""#!/usr/bin/env -S python3 -I -S
 import os, re, sys, time
 words = sys.argv[1:]
 if words == ["--terse"]:  # the check of the winner
@@ -437,7 +437,7 @@ def test_no_axis_of_a_sweep(tmp_path):
 def test_real(tune):
     """With a compiler and real times: a schedule that was checked, or the default."""
     need("cc")
-    done = tune(SHAPE, "--budget 40s", CC="cc")
+    done = tune(SHAPE, "--budget 20s", CC="cc")
     assert done.returncode == 0, done.stderr
     file = next((tune.here / "tuned").glob("*.lua"))
     record = dict(re.findall(r"^    (\w+) = \"?(.*?)\"?,$", file.read_text(), re.M))
