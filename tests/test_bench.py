@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from test_config import arguments, assert_refused
-from tools import EMULATED, MHAGEN, REFERENCE, ROOT, SUITE, emulation, generate, need, quick_cc, run
+from tools import EMULATED, MHAGEN, REFERENCE, ROOT, SUITE, emulation, generate, in_turn, need, quick_cc, run
 
 FIELDS = re.findall(r'^  \{ "(\w+)",', (ROOT / "gen/lab/results.lua").read_text(), re.M)
 SHAPE = "h=2 d_model=40 dk=16 seq=35"
@@ -127,7 +127,7 @@ def test_phases(tmp_path):
 
 @pytest.mark.parametrize("shape", [
     "h=4 d_model=32 dk=8 seq=16 q_lanes=queries isa=native", "h=2 d_model=256 dk=64 seq=200 isa=native dtype=bf16"])
-@pytest.mark.parametrize("cpu", ["generic", "sapphirerapids", "zen4"])
+@pytest.mark.parametrize("cpu", in_turn(["generic", "sapphirerapids", "zen4"], "floors"))
 def test_no_floor_is_above_the_time(shape, cpu, tmp_path):
     """It is that of the core that runs, whatever the plan goes by; phases too short for a profile have none."""
     core = run(MHAGEN, "isas", "--cpu").strip()

