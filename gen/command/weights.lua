@@ -240,6 +240,7 @@ function M.floats(part)
     local good, why = memory:read(piece, part.tensor.file)
     if not good then error({ message = ("%s: %s"):format(part.tensor.path, why) }, 0) end
   end
+  if part.scales then memory:scale(part.scales, part.zeros, part.inner) end
   return part.change and changed(memory, part) or memory
 end
 

@@ -168,6 +168,14 @@ static void read_iq4_xs(const unsigned char *from, float *to, size_t blocks) {
   }
 }
 
+static void read_i8(const unsigned char *from, float *to, size_t blocks) {
+  for (size_t i = 0; i < blocks; ++i) to[i] = (float)from[i] - (from[i] < 128 ? 0.0f : 256.0f);
+}
+
+static void read_u8(const unsigned char *from, float *to, size_t blocks) {
+  for (size_t i = 0; i < blocks; ++i) to[i] = (float)from[i];
+}
+
 static const Type types[] = {
     {"F64", 1, 8, read_f64},           {"F32", 1, 4, read_f32},           {"F16", 1, 2, read_f16},
     {"BF16", 1, 2, read_bf16},         {"Q8_0", 32, 34, read_q8_0},       {"Q4_0", 32, 18, read_q4_0},
@@ -177,10 +185,16 @@ static const Type types[] = {
     {"IQ4_XS", SUPER, 136, read_iq4_xs},
 };
 
-const Type *find_type(const char *name) {
-  for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
-    if (strcmp(types[i].name, name) == 0) return &types[i];
+static const Type integers[] = {{"I8", 1, 1, read_i8}, {"U8", 1, 1, read_u8}};
+
+static const Type *find(const Type *list, size_t count, const char *name) {
+  for (size_t i = 0; i < count; ++i) {
+    if (strcmp(list[i].name, name) == 0) return &list[i];
   }
   return NULL;
 }
+
+const Type *find_type(const char *name) { return find(types, sizeof types / sizeof *types, name); }
+
+const Type *find_integers(const char *name) { return find(integers, sizeof integers / sizeof *integers, name); }
 

@@ -202,9 +202,11 @@ static int file_crc32(lua_State *L) {
 
 /* ---- numbers ---- */
 
-/* type_size(name) -> elements and bytes of a block, or nil for a type that is not read */
+/* type_size(name, integers) -> elements and bytes of a block, or nil for a type that is not read; of the types of
+ * integers where that is true */
 static int host_type_size(lua_State *L) {
-  const Type *type = find_type(luaL_checkstring(L, 1));
+  const char *name = luaL_checkstring(L, 1);
+  const Type *type = lua_toboolean(L, 2) ? find_integers(name) : find_type(name);
   if (type == NULL) return 0;
   lua_pushinteger(L, type->elements);
   lua_pushinteger(L, type->bytes);
@@ -238,6 +240,7 @@ static int memory_read(lua_State *L) {
   const File *file = check_file(L, 3);
   lua_getfield(L, 2, "type");
   Part part = {.type = find_type(luaL_checkstring(L, -1))};
+  if (part.type == NULL) part.type = find_integers(luaL_checkstring(L, -1));
   if (part.type == NULL) return luaL_error(L, "unknown type");
   const int64_t at = field(L, "at", 0, -1);
   part.rows = field(L, "rows", 1, -1);
@@ -295,6 +298,28 @@ static int memory_set(lua_State *L) {
   return 0;
 }
 
+/* memory:scale(scales, zeros, inner): float i becomes (x - zeros[k]) * scales[k], k = i / inner modulo their number */
+static int memory_scale(lua_State *L) {
+  const Memory *memory = luaL_checkudata(L, 1, MEMORY);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  const size_t count = (size_t)lua_rawlen(L, 2), inner = (size_t)luaL_checkinteger(L, 4);
+  luaL_argcheck(L, count > 0 && count == (size_t)lua_rawlen(L, 3), 3, "as many as scales");
+  luaL_argcheck(L, luaL_checkinteger(L, 4) > 0, 4, "out of range");
+  double *by = push_memory(L, 2 * count * sizeof *by)->at;
+  for (size_t k = 0; k < count; ++k) {
+    lua_rawgeti(L, 2, (lua_Integer)k + 1), lua_rawgeti(L, 3, (lua_Integer)k + 1);
+    by[2 * k] = luaL_checknumber(L, -2), by[2 * k + 1] = luaL_checknumber(L, -1);
+    lua_pop(L, 2);
+  }
+  for (size_t i = 0; i < memory->bytes / sizeof(float); ++i) {
+    float *x = (float *)memory->at + i;
+    const size_t k = i / inner % count;
+    *x = (float)(((double)*x - by[2 * k + 1]) * by[2 * k]);
+  }
+  return 0;
+}
+
 /* ---- for Lua ---- */
 
 static void new_type(lua_State *L, const char *name, const luaL_Reg *methods) {
@@ -307,8 +332,8 @@ static void new_type(lua_State *L, const char *name, const luaL_Reg *methods) {
 
 void add_tensors(lua_State *L) {
   static const luaL_Reg of_memory[] = {{"read", memory_read}, {"set", memory_set}, {"floats", memory_floats},
-                                       {"free", memory_free}, {"__gc", memory_free}, {"__len", memory_size},
-                                       {NULL, NULL}};
+                                       {"scale", memory_scale}, {"free", memory_free}, {"__gc", memory_free},
+                                       {"__len", memory_size}, {NULL, NULL}};
   static const luaL_Reg of_file[] = {{"bytes", file_bytes}, {"crc32", file_crc32}, {"size", file_size},
                                      {"close", file_close}, {"__gc", file_close}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"open_file", host_open_file}, {"floats", host_floats},

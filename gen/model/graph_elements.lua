@@ -272,20 +272,32 @@ function others.Trilu(self, node, value, i)
   return above <= 0 and self:at(node.inputs[1], i) or 0
 end
 
+-- Of a DequantizeLinear: the number of its scale as a function of an index in its output; nil if it is not known.
+function Elements:scale_index(node)
+  local shape, scales = self.shapes[node.outputs[1]], self.shapes[node.inputs[2]]
+  if not shape or not scales or (node.attributes.block_size or 0) ~= 0 or #scales > 1 then return nil end
+  if #scales == 0 or scales[1] == 1 then return function() return 0 end end
+  local axis = axis_of(node, 1, #shape)
+  if not axis or scales[1] ~= shape[axis] then return nil end
+  local step, size = steps_of(shape)[axis], shape[axis]
+  return function(i) return i // step % size end
+end
+
+-- A scale and its zero, or nil.
+function Elements:scale_at(node, k)
+  local scale, zero = self:at(node.inputs[2], k), node.inputs[3] and node.inputs[3] ~= "" and
+    self:at(node.inputs[3], k) or 0
+  if type(scale) ~= "number" or type(zero) ~= "number" then return nil end
+  return scale, zero
+end
+
 -- A number of a constant that is quantized.
-function others.DequantizeLinear(self, node, value, i)
-  local shape = self.shapes[value]
-  local scales = self.shapes[node.inputs[2]]
-  local at = 0
-  if scales and #scales == 1 and scales[1] > 1 then
-    local axis = axis_of(node, 1, #shape)
-    if not axis or scales[1] ~= shape[axis] then return nil end
-    at = i // steps_of(shape)[axis] % shape[axis]
-  end
-  local x, scale = self:at(node.inputs[1], i), self:at(node.inputs[2], at)
-  local zero = node.inputs[3] and node.inputs[3] ~= "" and self:at(node.inputs[3], at) or 0
-  if type(x) ~= "number" or type(scale) ~= "number" or type(zero) ~= "number" then return nil end
-  return (x - zero) * scale
+function others.DequantizeLinear(self, node, _, i)
+  local index = self:scale_index(node)
+  local x = index and self:at(node.inputs[1], i)
+  if type(x) ~= "number" then return nil end
+  local scale, zero = self:scale_at(node, index(i))
+  return scale and (x - zero) * scale
 end
 
 -- Sums of products of numbers, such as those of places and frequencies.

@@ -15,7 +15,8 @@
 --   nodes       those that nothing else needs, in the order of the file, `node` among them
 --   keys        { key = value } of its config
 --   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
---               columns: features of the matrix from 0, in the order that the kernel has them
+--               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
+--               scales and zeros, a number of each for a column, or with by_row for a row
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
 --   softmax     the node that is its heart

@@ -344,8 +344,16 @@ end
 local function matrix_of(product, columns)
   local matrix, list = product.matrix, {}
   for i = 1, columns and #columns or product.columns do list[i] = matrix.of(columns and columns[i] or i - 1) end
-  return { tensor = matrix.tensor, in_out = matrix.in_out, width = product.width, features = matrix.features,
-           columns = list }
+  local made = { tensor = matrix.tensor, in_out = matrix.in_out, width = product.width, features = matrix.features,
+                 columns = list, by_row = matrix.by_row }
+  if matrix.scale then
+    made.scales, made.zeros = {}, {}
+    for k = 1, matrix.by_row and product.width or #list do
+      local row, column = matrix.by_row and k - 1 or 0, columns and columns[k] or k - 1
+      made.scales[k], made.zeros[k] = matrix.scale(row, matrix.by_row and 0 or column)
+    end
+  end
+  return made
 end
 
 function M.read(find, layer, scores, operands, heads, leads, weights, fail)

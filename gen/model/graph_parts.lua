@@ -35,7 +35,9 @@ local function matrix_part(layer, matrix, of, wanted)
   if of.width ~= wanted[1] or count ~= wanted[2] then fail(layer, matrix, { of.width, count }, wanted) end
   local firsts, each = runs(of.columns)
   return { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width, in_out = of.in_out,
-           turned = of.in_out ~= layer.in_out, blocks = #firsts, firsts = firsts, count = each }
+           turned = of.in_out ~= layer.in_out, blocks = #firsts, firsts = firsts, count = each,
+           scales = of.scales, zeros = of.zeros,
+           inner = layer.in_out == (of.by_row or false) and (of.by_row and count or of.width) or 1 }
 end
 
 local function numbers_part(layer, matrix, numbers, wanted)

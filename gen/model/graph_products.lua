@@ -7,7 +7,8 @@
 --   by_constant(elements, node)    a product by a constant matrix, which is a projection:
 --     { node, x, out, matrix, rows, width, columns, bias = value or nil,
 --       x_at(row, i), cell(i) -> row, column of an element of the output }
---     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is }
+--     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is,
+--                scale(row, column) -> scale, zero of integers, or nil; by_row: whether these differ by row }
 
 local graph_elements = require "model.graph_elements"
 local tensors = require "model.tensors"
@@ -105,22 +106,28 @@ local kinds = { MatMul = of_matmul, FusedMatMul = of_matmul, Einsum = of_einsum 
 
 local HOPS = 8 -- of nodes before a constant
 
--- The tensor that a value is, as it lies or in another order: tensor, function of an index in the value; or nil.
+local function composed(steps)
+  steps = table.move(steps, 1, #steps, 1, {})
+  return function(i)
+    for _, step in ipairs(steps) do i = step(i) end
+    return i
+  end
+end
+
+-- The tensor that a value is, as it lies or in another order: tensor, function of an index in the value; of integers
+-- also the node that makes numbers of them, and the function of an index in its output; or nil.
 local function tensor_of(elements, value)
-  local steps = {}
+  local steps, node_of_scales, before = {}, nil, nil
   for _ = 1, HOPS do
     local tensor, node = elements.graph.tensors[value or ""], elements.graph.makers[value]
-    if tensor then
-      return tensor, function(i)
-        for _, step in ipairs(steps) do i = step(i) end
-        return i
-      end
-    end
+    if tensor then return tensor, composed(steps), node_of_scales, before end
     local source = node and elements:source(value)
     if source then
       steps[#steps + 1], value = source.at, source.from
     elseif node and node.op == "Cast" then
       value = node.inputs[1]
+    elseif node and node.op == "DequantizeLinear" and not node_of_scales then
+      node_of_scales, before, value = node, composed(steps), node.inputs[1]
     else
       return nil
     end
@@ -129,7 +136,7 @@ end
 
 -- A constant as a matrix with so many rows, each `row` behind the one before in the value, and columns.
 local function matrix_of(elements, value, rows, row, columns, column)
-  local tensor, at = tensor_of(elements, value)
+  local tensor, at, node, before = tensor_of(elements, value)
   if not tensor then return nil end
   local count = tensors.count(tensor)
   local function place(i, c) return at(i * row + c * column) end
@@ -145,7 +152,17 @@ local function matrix_of(elements, value, rows, row, columns, column)
       if place(i, c) ~= wanted or of(c) >= features then return nil end
     end
   end
-  return { tensor = tensor, in_out = in_out, features = features, of = of }
+  local made = { tensor = tensor, in_out = in_out, features = features, of = of }
+  if node then
+    local index = elements:scale_index(node)
+    if not index or tensor.bytes ~= count then return nil end
+    local function of_scale(i, c) return index(before(i * row + c * column)) end
+    made.by_row = rows > 1 and of_scale(1, 0) ~= of_scale(0, 0)
+    if made.by_row and columns > 1 and of_scale(0, 1) ~= of_scale(0, 0) then return nil end
+    made.scale = function(i, c) return elements:scale_at(node, of_scale(i, c)) end
+    if not made.scale(0, 0) then return nil end
+  end
+  return made
 end
 
 -- Of rows side by side in both values.

@@ -56,9 +56,10 @@ end
 
 -- The cells of a pair before they were turned, and what was added to them then.
 local function add_pair(turn, pair, cells, rows)
-  for row = 0, math.min(rows, 4) - 1 do
+  for row = rows - 1, math.max(0, rows - 4), -1 do
     local a, b = cells(row, pair[1]), cells(row, pair[2])
-    local own, good = own_of(a, b)
+    local own, good
+    if #a == 2 and #b == 2 then own, good = own_of(a, b) end
     if not good then return nil, "elements of a head are mixed by what is no rotation" end
     if own then
       local x, y = with_column(a, own)
@@ -79,10 +80,10 @@ end
 
 function M.read(cells, width, first, rows)
   local turn, why = { columns = {} }, nil
-  turn.pairs, why = pairs_of(cells, 0, width)
+  turn.pairs, why = pairs_of(cells, rows - 1, width) -- the first rows may not be turned at all
   if not turn.pairs then return nil, why end
   for i = 0, width - 1 do
-    local of = cells(0, i)
+    local of = cells(rows - 1, i)
     if #of == 1 then
       local cell = of[1]
       if turn.factor and turn.factor ~= cell.factor or cell.factor == 0 then return nil, "its columns are mixed" end
@@ -98,6 +99,7 @@ function M.read(cells, width, first, rows)
   function turn.angle(k, place)
     local of, pair = cells(place - first, turn.pairs[k][1]), turn.pairs[k]
     local own, other = with_column(of, turn.columns[pair[1]].column)
+    if not other then return 0, own.factor end
     return math.atan(-other.factor, own.factor), math.sqrt(own.factor ^ 2 + other.factor ^ 2)
   end
   return turn

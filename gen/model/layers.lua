@@ -135,7 +135,7 @@ end
 -- The shape that a tensor must have; a vector may have more axes.
 local function check_shape(model, part, type_size)
   local tensor = part.tensor
-  if not type_size(tensor.type) then
+  if not type_size(tensor.type, part.scales ~= nil) then
     tensors.fail(tensor, "numbers of type %s are not read%s", words.short(tensor.type), quantized(model))
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
@@ -178,7 +178,7 @@ end
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
   assert(tensors.count(tensor) == part.features * (part.width or 1), "a part of a tensor of another size")
-  local elements, bytes = type_size(tensor.type)
+  local elements, bytes = type_size(tensor.type, part.scales ~= nil)
   local rows = part.width and not part.in_out
   local row = rows and part.width or part.features
   local count, width = part.blocks * part.count, part.width or 1
