@@ -151,6 +151,15 @@ function Layer:read_keys(scores, operands, heads)
   self.inputs.masks = masks
 end
 
+-- The shortest decimal that is the same float32: constants of a graph are such.
+local function short(x)
+  for digits = 1, 9 do
+    local near = tonumber(("%%.%dg"):format(digits):format(x))
+    if string.pack("<f", near) == string.pack("<f", x) then return near end
+  end
+  return x
+end
+
 local function read(find, softmax, given)
   local layer = setmetatable({ name = softmax.name, find = find, given = given, keys = {}, inputs = {} }, Layer)
   local function fail(...) layer:fail(...) end
@@ -160,12 +169,16 @@ local function read(find, softmax, given)
   for letter, side in pairs(sides) do operands[letter] = graph_operand.read(find, side) end
   layer:check_past(operands)
   local heads = heads_of(find.elements, operands, scores.product, fail)
-  local weights = graph_weights.of(find, operands, heads, fail)
+  local weights = graph_weights.of(find, operands, heads)
   layer:read_keys(scores, operands, heads)
   layer.softmax, layer.shapes = softmax, find.elements.shapes
   layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }
-  local factor = graph_output.read(find, layer, scores, operands, heads, leads, weights, fail)
+  local factor = graph_output.read { find = find, layer = layer, scores = scores, operands = operands, heads = heads,
+    leads = leads, weights = weights, fail = fail }
   M.add_scale(layer.keys, scores.scale * weights.factor * factor)
+  for key, value in pairs(layer.keys) do
+    if math.type(value) == "float" then layer.keys[key] = short(value) end
+  end
   return layer
 end
 

@@ -1,7 +1,8 @@
 -- What a layer of attention in an ONNX graph reads and writes: its inputs, the projection of its output, and the
 -- nodes that nothing else needs.
 --
---   read(find, layer, scores, operands, heads, leads, weights, fail)
+--   read(work)
+--     work: { find, layer, scores, operands, heads, leads, weights, fail }, as gen/model/graph_layers.lua has them
 --     gives the layer of gen/model/graph_layers.lua its inputs, output, node, nodes, weights and turns, and the keys
 --     project, layout, attention, d_model, y_width, k_width and v_width; returns by what the scores are multiplied
 --     between inputs that are not projected and the product
@@ -136,7 +137,8 @@ local function context_index(elements, value, i, context)
 end
 
 -- Whether a projection reads the context head by head; and whether its rows are [rows][batch].
-local function output_rows(find, scores, heads, leads, product)
+local function output_rows(work, product)
+  local scores, heads, leads = work.scores, work.heads, work.leads
   local v, width = scores.values, scores.values.columns
   if product.width ~= heads.count * width then return false end
   local taken = {}
@@ -154,7 +156,7 @@ local function output_rows(find, scores, heads, leads, product)
     for _, entry in ipairs(taken) do
       local batch, row = entry.row // v.rows, entry.row % v.rows
       local at = rows_first and row * heads.batches + batch or entry.row
-      if good and context_index(find.elements, product.x, product.x_at(at, entry.column), v.out) ~= entry.wanted then
+      if good and context_index(work.find.elements, product.x, product.x_at(at, entry.column), v.out) ~= entry.wanted then
         good = false
       end
     end
@@ -216,11 +218,12 @@ local function plain_output(find, value, product, heads, transposed)
   return transposed and own or nil, transposed
 end
 
-local function read_output(find, layer, scores, heads, leads)
+local function read_output(work)
+  local find, layer, scores, heads = work.find, work.layer, work.scores, work.heads
   local context = scores.values.out
   local list, product = followed(find.elements, context)
   local good, transposed = false, false
-  if product then good, transposed = output_rows(find, scores, heads, leads, product) end
+  if product then good, transposed = output_rows(work, product) end
   if good then
     local bias, behind
     if product.bias then
@@ -242,9 +245,9 @@ local function read_output(find, layer, scores, heads, leads)
 end
 
 -- A context that is not projected, in a layout: the first value that lies so.
-local function output_as(find, layer, scores, heads, leads, layout)
-  local v = scores.values
-  for _, value in ipairs(layer.contexts) do
+local function output_as(work, layout)
+  local v, heads, leads = work.scores.values, work.heads, work.leads
+  for _, value in ipairs(work.layer.contexts) do
     local good = true
     for l = 1, v.leads do
       for _, row in ipairs(edges(v.rows)) do
@@ -252,7 +255,7 @@ local function output_as(find, layer, scores, heads, leads, layout)
           local at = places[layout]({ batch = heads.batch[l], head = heads.head[l], row = row, i = i }, v.rows,
             heads.count, v.columns)
           local index = at
-          if value ~= v.out then index = context_index(find.elements, value, at, v.out) end
+          if value ~= v.out then index = context_index(work.find.elements, value, at, v.out) end
           good = good and index == v.lead_out[leads[l]] + row * v.row_out + i * v.column_out
         end
       end
@@ -263,38 +266,44 @@ end
 
 -- ---- what is not projected ----
 
-local function read_inputs(find, layer, scores, operands, heads, leads, projects_o, fail)
-  local inputs, chosen = layer.inputs, nil
+-- Q, K, V and the context, as far as they are not projected, in a layout: { layout, values, heads by letter, scale, y };
+-- nil if one of them does not lie so.
+local function unprojected(work, layout, projects_o)
+  local made = { layout = layout, values = {}, heads = {}, scale = 1 }
+  made.y = projects_o or output_as(work, layout)
+  if not made.y then return nil end
   for _, letter in ipairs { "q", "k", "v" } do
-    if operands[letter].product then
-      inputs[letter], layer.swapped[letter] = projected_input(find, operands[letter], heads)
-      local _ = inputs[letter] or fail("rows of the input of the projection of %s do not follow each other", letter:upper())
+    if not work.operands[letter].product then
+      local value, count, factor = input_as(work.find, work.operands[letter], work.heads, layout)
+      if not value or letter == "v" and factor ~= 1 then return nil end
+      made.values[letter], made.heads[letter] = value, count
+      if letter ~= "v" then made.scale = made.scale * factor end
     end
   end
-  for _, layout in ipairs { "bshd", "bhsd" } do
-    local all, counts, scale = {}, {}, 1
-    local good = projects_o or output_as(find, layer, scores, heads, leads, layout)
-    for _, letter in ipairs { "q", "k", "v" } do
-      if good and not operands[letter].product then
-        local factor
-        all[letter], counts[letter], factor = input_as(find, operands[letter], heads, layout)
-        if letter ~= "v" then scale = scale * (factor or 1)
-        elseif factor and factor ~= 1 then all[letter] = nil end
-        good = all[letter] and good
+  return made
+end
+
+local function read_inputs(work, projects_o)
+  local layer, inputs, fail = work.layer, work.layer.inputs, work.fail
+  for _, letter in ipairs { "q", "k", "v" } do
+    if work.operands[letter].product then
+      inputs[letter], layer.swapped[letter] = projected_input(work.find, work.operands[letter], work.heads)
+      if not inputs[letter] then
+        fail("rows of the input of the projection of %s do not follow each other", letter:upper())
       end
     end
-    if good and not chosen then chosen = { layout, all, counts, scale, good } end
   end
-  if not chosen then fail("Q, K, V and the context that are not projected lie in other orders of their axes") end
-  for letter, value in pairs(chosen[2]) do inputs[letter] = value end
-  local h_kv = layer.keys.h_kv or chosen[3].k or chosen[3].v
+  local chosen = unprojected(work, "bshd", projects_o) or unprojected(work, "bhsd", projects_o)
+  if not chosen then fail("Q, K, V and the context that are not projected lie in different orders of their axes") end
+  for letter, value in pairs(chosen.values) do inputs[letter] = value end
+  local h_kv = layer.keys.h_kv or chosen.heads.k or chosen.heads.v
   for _, letter in ipairs { "k", "v" } do
-    if chosen[3][letter] and chosen[3][letter] ~= h_kv then fail("K and V have different numbers of heads") end
+    if chosen.heads[letter] and chosen.heads[letter] ~= h_kv then fail("K and V have different numbers of heads") end
   end
+  if chosen.heads.q and chosen.heads.q ~= work.heads.count then fail("heads share queries") end
   layer.keys.h_kv = h_kv
-  if chosen[3].q and chosen[3].q ~= heads.count then fail("heads share queries") end
-  if not projects_o then layer.output = chosen[5] end
-  return chosen[1], chosen[4]
+  if not projects_o then layer.output = chosen.y end
+  return chosen.layout, chosen.scale
 end
 
 -- ---- nodes ----
@@ -356,42 +365,47 @@ local function matrix_of(product, columns)
   return made
 end
 
-function M.read(find, layer, scores, operands, heads, leads, weights, fail)
-  layer.weights, layer.swapped = {}, {}
-  local keys, own = layer.keys, layer.weights
-  local output = read_output(find, layer, scores, heads, leads)
-  for key, value in pairs(weights.keys) do keys[key] = value end
-  local layout, scale = read_inputs(find, layer, scores, operands, heads, leads, output ~= nil, fail)
-  local letters = ""
+-- The keys of what is projected, and of the widths.
+local function add_keys(work, output, layout)
+  local layer, made, inputs = work.layer, work.weights, work.layer.inputs
+  local keys, own, letters = layer.keys, layer.weights, ""
   for _, letter in ipairs { "q", "k", "v" } do
-    local made = weights[letter]
-    if made then
+    if made[letter] then
       letters = letters .. letter
-      own["w" .. letter], own["b" .. letter] = matrix_of(made.product, made.columns), made.bias
+      own["w" .. letter], own["b" .. letter] = matrix_of(made[letter].product, made[letter].columns), made[letter].bias
     end
   end
   if output then
     letters, own.wo = letters .. "o", matrix_of(output)
     keys.y_width = output.columns
   end
-  own.q_norm, own.k_norm = weights.gains.q, weights.gains.k
-  if weights.tables then own.rope_cos, own.rope_sin = weights.tables.cos, weights.tables.sin end
-  layer.tables, layer.turns = weights.tables, weights.turns
-  if next(layer.swapped) and layer.given.batch and layer.given.batch ~= "1" then
-    fail("its rows lie as [rows][batch], and batch = %s", layer.given.batch)
-  end
   keys.project = letters ~= "" and letters or "none"
   if letters ~= "qkvo" then keys.layout = layout end
-  local inputs = layer.inputs
-  if #letters > 2 and letters:find "qkv" and inputs.q == inputs.k and inputs.q == inputs.v then
+  if letters:find "qkv" and inputs.q == inputs.k and inputs.q == inputs.v then
     inputs.k, inputs.v = nil, nil
   else
     keys.attention = "cross"
-    keys.k_width, keys.v_width = weights.k and weights.k.product.width, weights.v and weights.v.product.width
+    keys.k_width, keys.v_width = made.k and made.k.product.width, made.v and made.v.product.width
   end
-  keys.d_model = weights.q and weights.q.product.width or nil
-  layer.node = find.graph.makers[layer.output]
-  layer.nodes = in_order(find.graph, own_nodes(find.graph, layer))
+  keys.d_model = made.q and made.q.product.width or nil
+end
+
+function M.read(work)
+  local layer, made = work.layer, work.weights
+  layer.weights, layer.swapped = {}, {}
+  local output = read_output(work)
+  for key, value in pairs(made.keys) do layer.keys[key] = value end
+  local layout, scale = read_inputs(work, output ~= nil)
+  add_keys(work, output, layout)
+  local own = layer.weights
+  own.q_norm, own.k_norm = made.gains.q, made.gains.k
+  if made.tables then own.rope_cos, own.rope_sin = made.tables.cos, made.tables.sin end
+  layer.tables, layer.turns = made.tables, made.turns
+  if next(layer.swapped) and layer.given.batch and layer.given.batch ~= "1" then
+    work.fail("its rows lie as [rows][batch], and batch = %s", layer.given.batch)
+  end
+  layer.node = work.find.graph.makers[layer.output]
+  layer.nodes = in_order(work.find.graph, own_nodes(work.find.graph, layer))
   return scale
 end
 

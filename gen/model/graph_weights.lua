@@ -1,6 +1,6 @@
 -- Which columns of which matrices Q, K and V of a layer are, with biases, gains of norms and the angles of rope.
 --
---   of(find, operands, heads, fail) -> {
+--   of(find, operands, heads) -> {
 --     factor                   of the scores, by which Q and K are multiplied
 --     q, k, v = { product, columns, bias = numbers or nil, heads } or nil, where it is no projection
 --     keys                     h_kv, rope, rope_dims, qk_norm, norm_span, norm_eps
@@ -185,7 +185,7 @@ end
 -- ---- all ----
 
 -- Q and K are taken as they are, for what lies between them and their projections is not known.
-local function as_they_are(find, operands, made, why)
+local function as_they_are(operands, made, why)
   for _, letter in ipairs { "q", "k" } do
     operands[letter].product, operands[letter].norm, made[letter] = nil, nil, nil
   end
@@ -194,7 +194,7 @@ local function as_they_are(find, operands, made, why)
 end
 
 -- Whether norms and rope of Q and K are such as a kernel has.
-local function read_between(find, operands, made)
+local function read_between(operands, made)
   local q, k = operands.q, operands.k
   local turned_q, turned_k = q.product and is_turned(q), k.product and is_turned(k)
   if not (turned_q or turned_k or q.norm or k.norm) then return true end
@@ -214,8 +214,8 @@ end
 
 function M.of(find, operands, heads)
   local made = { keys = {}, gains = {}, factor = 1 }
-  local good, why = read_between(find, operands, made)
-  if not good then as_they_are(find, operands, made, why) end
+  local good, why = read_between(operands, made)
+  if not good then as_they_are(operands, made, why) end
   for _, letter in ipairs { "q", "k", "v" } do
     local operand = operands[letter]
     local count = operand.product and rows_agree(operand, heads) and grouped(operand, heads)
@@ -229,7 +229,7 @@ function M.of(find, operands, heads)
     spans[letter], made.gains[letter] = read_gains(find, operands[letter], made[letter], operands[letter].side.width)
   end
   if between and (lost "q" or lost "k" or operands.q.norm and (not spans.q or spans.q ~= spans.k)) then
-    as_they_are(find, operands, made, "what lies between Q, K and their projections is not known")
+    as_they_are(operands, made, "what lies between Q, K and their projections is not known")
   end
   made.keys.norm_span = spans.q == "all" and made.q and "all" or nil
   for _, letter in ipairs { "q", "k", "v" } do

@@ -1,0 +1,523 @@
+"""`mhagen model` of ONNX files whose attention is written as products and a Softmax, as exporters write it: the layers
+that are found against what ONNX Runtime computes of the same graph; and what is no layer, with the reason."""
+import random
+import warnings
+
+import pytest
+
+from test_import import Imported, refused
+from tools import MHAGEN, SEED, installed, run, seed_of
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+np = pytest.importorskip("numpy", reason="NumPy is not installed")
+
+from onnx import TensorProto, helper, numpy_helper
+
+from onnx_layers import compare, layers_of
+from test_import_onnx import BATCH, Drawing
+
+NEAR = 1e-5  # relative, against float32 of ONNX Runtime
+LOW = float(np.finfo("f4").min)
+
+
+class Written(Drawing):
+    """A graph with attention in its single products."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.h, self.outputs = 2 * self.h_kv, []
+
+    def ints(self, *values):
+        return self.constant(np.array(values, "i8"))
+
+    def floats(self, *values):
+        return self.constant(np.array(values if len(values) > 1 else values[0], "f4"))
+
+    def linear(self, x, columns, bias=True):
+        w = self.constant(self.x(self.width, columns))
+        y = self.node("MatMul", x, w)
+        return self.node("Add", self.constant(self.x(columns)), y) if bias else y
+
+    def heads(self, x, h, perm=(0, 2, 1, 3)):
+        return self.node("Transpose", self.node("Reshape", x, self.ints(0, -1, h, self.dk)), perm=perm)
+
+    def softmax(self, scores, axis=-1):
+        return self.node("Softmax", scores, axis=axis)
+
+    def attend(self, q, kt, v, scale=True):
+        scores = self.node("MatMul", q, kt)
+        if scale:
+            scores = self.node("Mul", scores, self.floats(self.dk**-0.5))
+        return self.node("MatMul", self.softmax(scores), v)
+
+    def rows(self, context, h=None):
+        y = self.node("Transpose", context, perm=[0, 2, 1, 3])
+        return self.node("Reshape", y, self.ints(0, -1, (h or self.h) * self.dk))
+
+    def finish(self, context):
+        y = self.node("MatMul", self.rows(context), self.constant(self.x(self.h * self.dk, 8)))
+        return self.node("Add", y, self.constant(self.x(8)))
+
+    def qkv(self, x, h_kv=None):
+        h_kv = h_kv or self.h
+        return [self.linear(x, heads * self.dk) for heads in (self.h, h_kv, h_kv)]
+
+    def source(self):
+        return self.input("x", self.x(BATCH, self.seq, self.width))
+
+
+def plain(g):
+    """PyTorch's: scaled on both sides; the transposes of K in one."""
+    x = g.source()
+    q, k, v = g.qkv(x)
+    root = g.floats(g.dk**-0.25)
+    q = g.node("Mul", g.heads(q, g.h), root)
+    kt = g.node("Mul", g.heads(k, g.h, (0, 2, 3, 1)), root)
+    return g.finish(g.attend(q, kt, g.heads(v, g.h), scale=False)), "h={h} d_model=12 dk={dk}"
+
+
+def joint(order):
+    """Q, K and V as columns of one matrix, in an order of their axes."""
+    def build(g):
+        sizes = {"3": 3, "h": g.h, "d": g.dk}
+        made = g.node("Reshape", g.linear(g.source(), 3 * g.h * g.dk), g.ints(0, -1, *[sizes[c] for c in order]))
+        perm = [2 + order.index("3"), 0, 2 + order.index("h"), 1, 2 + order.index("d")]
+        made = g.node("Transpose", made, perm=perm)
+        parts = []
+        for i in range(3):
+            if g.coin():
+                part = g.node("Slice", made, g.ints(i), g.ints(i + 1), g.ints(0), g.ints(1))
+                parts.append(g.node("Squeeze", part, g.ints(0)))
+            else:
+                parts.append(g.node("Gather", made, g.constant(np.array(i)), axis=0))
+        q, k, v = parts
+        kt = g.node("Transpose", k, perm=[0, 1, 3, 2])
+        return g.finish(g.attend(q, kt, v)), "h={h} d_model=12 dk={dk}"
+    build.__name__ = f"joint_{order}"
+    return build
+
+
+def split_of_shapes(g):
+    """The bounds of slices are computed from shapes; the heads too."""
+    made = g.linear(g.source(), 3 * g.h * g.dk)
+    size = g.node("Gather", g.node("Shape", made), g.ints(-1))
+    third = g.node("Div", size, g.ints(3))
+    bounds = [g.ints(0), third, g.node("Mul", third, g.ints(2)), size]
+    parts = [g.node("Slice", made, bounds[i], bounds[i + 1], g.ints(-1)) for i in range(3)]
+    dk = g.node("Div", third, g.ints(g.h))
+    shape = g.node("Concat", g.ints(0, -1), g.ints(g.h), dk, axis=0)
+    q, k, v = [g.node("Transpose", g.node("Reshape", part, shape), perm=[0, 2, 1, 3]) for part in parts]
+    kt = g.node("Transpose", k, perm=[0, 1, 3, 2])
+    return g.finish(g.attend(q, kt, v)), "h={h} d_model=12 dk={dk}"
+
+
+def gemm(g):
+    """Rows of all sequences below each other, and heads and sequences in one axis."""
+    flat = g.node("Reshape", g.source(), g.ints(-1, g.width))
+    parts = []
+    for _ in range(3):
+        y = g.node("Gemm", flat, g.constant(g.x(g.h * g.dk, g.width)), g.constant(g.x(g.h * g.dk)), transB=1)
+        y = g.heads(g.node("Reshape", y, g.ints(BATCH, g.seq, g.h * g.dk)), g.h)
+        parts.append(g.node("Reshape", y, g.ints(-1, g.seq, g.dk)))
+    q, k, v = parts
+    context = g.attend(g.node("Div", q, g.floats(g.dk**0.5)), g.node("Transpose", k, perm=[0, 2, 1]), v, scale=False)
+    context = g.node("Reshape", context, g.ints(BATCH, g.h, g.seq, g.dk))
+    y = g.node("Gemm", g.node("Reshape", g.rows(context), g.ints(-1, g.h * g.dk)),
+               g.constant(g.x(g.h * g.dk, 8)), g.constant(g.x(8)))
+    return g.node("Reshape", y, g.ints(BATCH, g.seq, 8)), "h={h} d_model=12 dk={dk}"
+
+
+def channels(g):
+    """Convolutions of width 1 behind a transpose."""
+    x = g.node("Transpose", g.source(), perm=[0, 2, 1])
+    parts = []
+    for _ in range(3):
+        y = g.node("Conv", x, g.constant(g.x(g.h * g.dk, g.width, 1)), g.constant(g.x(g.h * g.dk)))
+        parts.append(g.node("Reshape", y, g.ints(0, g.h, g.dk, -1)))
+    q, k, v = parts
+    q, v = [g.node("Transpose", part, perm=[0, 1, 3, 2]) for part in (q, v)]
+    return g.finish(g.attend(q, k, v)), "h={h} d_model=12 dk={dk}"
+
+
+def einsum(g):
+    """Keras's: heads as an axis of Einsum, and a bias for each head."""
+    q, k, v = [g.node("Add", g.node("Reshape", g.linear(g.source() if i == 0 else "x", g.h * g.dk, False),
+                                    g.ints(0, 0, g.h, g.dk)), g.constant(g.x(g.h, g.dk))) for i in range(3)]
+    scores = g.node("Einsum", g.node("Mul", q, g.floats(g.dk**-0.5)), k, equation="bqhd,bkhd->bhqk")
+    y = g.node("Einsum", g.softmax(scores, 3), v, equation="bhqk,bkhd->bqhd")
+    y = g.node("MatMul", g.node("Reshape", y, g.ints(0, 0, g.h * g.dk)), g.constant(g.x(g.h * g.dk, 8)))
+    return y, "h={h} d_model=12 dk={dk}"
+
+
+def shared(g):
+    """Heads share keys and values, by Expand."""
+    x = g.source()
+    q, k, v = g.qkv(x, g.h_kv)
+    parts = []
+    for part in k, v:
+        part = g.node("Unsqueeze", g.heads(part, g.h_kv), g.ints(2))
+        part = g.node("Expand", part, g.ints(BATCH, g.h_kv, 2, g.seq, g.dk))
+        parts.append(g.node("Reshape", part, g.ints(BATCH, g.h, g.seq, g.dk)))
+    kt = g.node("Transpose", parts[0], perm=[0, 1, 3, 2])
+    return g.finish(g.attend(g.heads(q, g.h), kt, parts[1])), "h={h} h_kv={h_kv} d_model=12 dk={dk}"
+
+
+def one_key(g):
+    """One head of keys and values, broadcast by the products."""
+    q, k, v = g.qkv(g.source(), 1)
+    return (g.finish(g.attend(g.heads(q, g.h), g.heads(k, 1, (0, 2, 3, 1)), g.heads(v, 1))),
+            "h={h} h_kv=1 d_model=12 dk={dk}")
+
+
+def normed(g, x):
+    square = g.node("ReduceMean", g.node("Pow", x, g.floats(2.0)), axes=[-1])
+    x = g.node("Mul", x, g.node("Reciprocal", g.node("Sqrt", g.node("Add", square, g.floats(1e-5)))))
+    return g.node("Mul", g.constant(g.x(g.dk) + 1), x)
+
+
+def rotated(interleaved):
+    def build(g):
+        """Norms of queries and keys, then rope by positions; a bias before."""
+        angle = np.arange(g.seq)[:, None] * 100.0 ** -(np.arange(g.dk // 2) / (g.dk // 2))
+        angle = np.repeat(angle, 2, 1) if interleaved else np.tile(angle, 2)
+        cos, sin = [g.constant(f(angle).astype("f4")) for f in (np.cos, np.sin)]
+
+        def turned(x):
+            half = g.dk // 2
+            if interleaved:
+                odd = g.node("Neg", g.node("Slice", x, g.ints(1), g.ints(2**62), g.ints(-1), g.ints(2)))
+                even = g.node("Slice", x, g.ints(0), g.ints(2**62), g.ints(-1), g.ints(2))
+                pair = [g.node("Unsqueeze", part, g.ints(-1)) for part in (odd, even)]
+                other = g.node("Reshape", g.node("Concat", *pair, axis=-1), g.node("Shape", x))
+            else:
+                first, second = [g.node("Slice", x, g.ints(a), g.ints(b), g.ints(3))
+                                 for a, b in ((0, half), (half, 2**62))]
+                other = g.node("Concat", g.node("Neg", second), first, axis=-1)
+            return g.node("Add", g.node("Mul", x, cos), g.node("Mul", other, sin))
+        q, k, v = g.qkv(g.source())
+        q, k = [g.heads(x, g.h) for x in (q, k)]
+        if not interleaved:
+            q, k = normed(g, q), normed(g, k)
+        kt = g.node("Transpose", turned(k), perm=[0, 1, 3, 2])
+        norm = "" if interleaved else "qk_norm=rms norm_eps=1e-05 "
+        return (g.finish(g.attend(turned(q), kt, g.heads(v, g.h))),
+                f"h={{h}} d_model=12 dk={{dk}} {norm}rope={'interleaved' if interleaved else 'half'}")
+    build.__name__ = "interleaved" if interleaved else "halves"
+    return build
+
+
+def masked(g):
+    """A causal mask of constants by Where, a softcap, and a mask of inputs that is added."""
+    q, k, v = g.qkv(g.source())
+    scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, g.floats(4.0))), g.floats(4.0))
+    seen = g.constant(np.tril(np.ones((1, 1, 9, 9), bool)))
+    seen = g.node("Slice", seen, g.ints(0, 0), g.ints(g.seq, g.seq), g.ints(2, 3))
+    scores = g.node("Where", seen, scores, g.floats(LOW))
+    pad = (np.arange(g.seq) < g.numbers.integers(1, g.seq + 1, (BATCH, 1, 1, 1))).astype("f4")
+    off = g.node("Mul", g.node("Sub", g.floats(1.0), g.input("pad", pad)), g.floats(-1e9))
+    y = g.node("MatMul", g.softmax(g.node("Add", scores, off)), g.heads(v, g.h))
+    return g.finish(y), "h={h} d_model=12 dk={dk} causal=true mask=add mask_dims=bk scale=1 softcap=4"
+
+
+def windows(g):
+    """A band of constants, computed from positions; and weights that are cleared where they are no numbers."""
+    q, k, v = g.qkv(g.source())
+    scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    place = g.node("Range", g.constant(np.array(0)), g.constant(np.array(g.seq)), g.constant(np.array(1)))
+    far = g.node("Sub", g.node("Unsqueeze", place, g.ints(1)), g.node("Unsqueeze", place, g.ints(0)))
+    seen = g.node("LessOrEqual", g.node("Abs", far), g.constant(np.array(1)))
+    mask = g.node("Where", seen, g.floats(0.0), g.floats(-np.inf))
+    p = g.softmax(g.node("Add", mask, scores))
+    p = g.node("Where", g.node("IsNaN", p), g.floats(0.0), p)
+    keys = "window_left=1 window_right=1 scale=1" if g.seq > 2 else "scale=1"
+    return g.finish(g.node("MatMul", p, g.heads(v, g.h))), "h={h} d_model=12 dk={dk} " + keys
+
+
+def unseen(g):
+    """A mask of bools says what is not seen, by batch entry and head, and another one is added."""
+    q, k, v = g.qkv(g.source())
+    hidden = g.numbers.integers(0, 2, (BATCH, g.h, 1, g.seq)).astype(bool)
+    hidden[..., 0] = False
+    scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    scores = g.node("Add", scores, g.constant(g.x(1, 1, g.seq, g.seq)))
+    scores = g.node("Where", g.input("hidden", hidden), g.floats(LOW), scores)
+    y = g.node("MatMul", g.softmax(scores), g.heads(v, g.h))
+    return g.finish(y), "h={h} d_model=12 dk={dk} mask=add mask_dims=bhqk scale=1"
+
+
+def quantized(by_row):
+    def build(g):
+        """Weights of integers behind DequantizeLinear, and activations that are quantized on the way."""
+        x = g.source()
+        parts = []
+        for _ in range(3):
+            w = g.numbers.integers(-127, 128, (g.h * g.dk, g.width)).astype("i1")
+            count = g.width if by_row else g.h * g.dk
+            scale = g.constant((g.numbers.random(count) / 200 + 0.01).astype("f4"))
+            name = f"w{len(g.constants)}"
+            g.constants.append(numpy_helper.from_array(w, name))
+            w = g.node("DequantizeLinear", name, scale, axis=1 if by_row else 0)
+            parts.append(g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])))
+        q, k, v = parts
+        return (g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))),
+                "h={h} d_model=12 dk={dk}")
+    build.__name__ = f"quantized_{'rows' if by_row else 'columns'}"
+    return build
+
+
+def between(g):
+    """Something that is not known between a projection and the scores: Q is an input, and the output stays outside
+    where another node reads the context."""
+    q, k, v = g.qkv(g.source())
+    q = g.node("Sigmoid", g.heads(q, g.h))
+    context = g.attend(q, g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))
+    g.outputs.append(context)
+    return g.finish(context), "h={h} dk={dk} k_width=12 v_width=12 project=kv layout=bhsd"
+
+
+BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, einsum, shared, one_key,
+            rotated(True), rotated(False), masked, windows, unseen, quantized(False), quantized(True), between]
+
+
+def model_of(g, y, opset=17):
+    model = g.model(y, opset)
+    for name in g.outputs:
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    return model
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_written(build, tmp_path):
+    """Each is one layer with these keys, and computes the same."""
+    g = Written(f"{SEED} {build.__name__}")
+    y, keys = build(g)
+    model = model_of(g, y)
+    onnx.save(model, tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", f"seq={max(g.seq, 3)}", "-o", tmp_path / "text")
+    found = [line.strip() for line in text.splitlines() if " isa=scalar" in line]
+    wanted = keys.format(h=g.h, dk=g.dk, h_kv=g.h_kv).split()
+    assert len(found) == 1 and "1 layer, 1 kernel" in text
+    assert {word for word in found[0].split() if not word.startswith(("seq", "isa"))} >= set(wanted), (found, wanted)
+    errors = compare(tmp_path / "m.onnx", model, g.inputs, tmp_path)
+    print(f"\n{found[0]}: {max(errors.values()):.1e}", end="")
+    assert len(errors) == 1 and max(errors.values()) <= NEAR, text
+
+
+# ---- caches ----
+
+
+def decoder(rows=None):
+    """A graph of one layer with keys of earlier runs and rope by positions that are an input."""
+    g = Written(f"{SEED} decoder")
+    x, h, dk = "x", g.h, g.dk
+    q, k, v = [g.heads(part, heads) for part, heads in zip(g.qkv(x, g.h_kv), (h, g.h_kv, g.h_kv))]
+    frequencies = g.constant((100.0 ** -(np.arange(dk // 2) / (dk // 2))).reshape(1, 1, -1).astype("f4"))
+    places = g.node("Unsqueeze", g.node("Cast", "position_ids", to=TensorProto.FLOAT), g.ints(-1))
+    angle = g.node("MatMul", places, frequencies)
+    angle = g.node("Unsqueeze", g.node("Concat", angle, angle, axis=-1), g.ints(1))
+    cos, sin = g.node("Cos", angle), g.node("Sin", angle)
+
+    def turned(x):
+        first, second = g.node("Split", x, g.ints(dk // 2, dk // 2), outputs=2, axis=-1)
+        other = g.node("Concat", g.node("Neg", second), first, axis=-1)
+        return g.node("Add", g.node("Mul", x, cos), g.node("Mul", other, sin))
+    k = g.node("Concat", "past_key", turned(k), axis=2)
+    v = g.node("Concat", "past_value", v, axis=2)
+    g.outputs += [k, v]
+    seen = g.node("LessOrEqual", g.node("Unsqueeze", g.node("Range", *[g.node("Squeeze", part) for part in (
+        g.ints(0), g.node("Gather", g.node("Shape", k), g.ints(2)), g.ints(1))]), g.ints(0)),
+        g.node("Unsqueeze", g.node("Gather", "position_ids", g.constant(np.array(0))), g.ints(-1)))
+    k, v = [g.node("Reshape", g.node("Tile", g.node("Unsqueeze", part, g.ints(2)), g.ints(1, 1, h // g.h_kv, 1, 1)),
+                   g.ints(0, h, -1, dk)) for part in (k, v)]
+    scores = g.node("MatMul", turned(q), g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = g.node("Where", seen, g.node("Mul", scores, g.floats(dk**-0.5)), g.floats(LOW))
+    y = g.finish(g.node("MatMul", g.softmax(scores), v))
+    model = model_of(g, y)
+    of = helper.make_tensor_value_info
+    past = [1, g.h_kv, "past", dk]
+    model.graph.input.extend([of("x", 1, [1, "rows", g.width]), of("position_ids", TensorProto.INT64, [1, "rows"]),
+                              of("past_key", 1, past), of("past_value", 1, past)])
+    return g, model, y
+
+
+def test_decoder(tmp_path):
+    """Keys of earlier runs become a cache, if the command line has one; two runs of some rows against ONNX Runtime's,
+    whose rows know their places. Without rows of their own K and V are inputs."""
+    import onnxruntime
+
+    from test_onnx import Memory
+    g, model, y = decoder()
+    path, rows = tmp_path / "m.onnx", 3
+    onnx.save(model, path)
+    said = refused(tmp_path, "model", path, "isa=scalar", "seq=3")
+    assert "past_key has keys of earlier runs: give cache=append and seq_kv" in said
+    text = run(MHAGEN, "model", path, "isa=scalar", "seq=3", "cache=none", "-o", tmp_path / "none", "--force")
+    assert " project=o" in text
+    imported = Imported(path, tmp_path / "out", "isa=scalar", f"seq={rows}", "seq_kv=8", "cache=append")
+    assert "causal=true" in imported.text and "rope=half" in imported.text and "project" not in imported.text
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    past = [np.zeros((1, g.h_kv, 0, g.dk), "f4")] * 2
+    memory, (name,) = Memory(), imported.layers
+    cache = memory.of(np.full(imported.row(0).kernel.contents.cache_bytes // 4 + 16, np.nan))
+    for run_number in range(2):
+        x, at = g.x(1, rows, g.width), run_number * rows
+        expected, *past = session.run(None, {"x": x, "position_ids": np.arange(at, at + rows)[None],
+                                             "past_key": past[0], "past_value": past[1]})
+        got, counts = memory.of(np.full_like(expected, np.nan)), memory.of(np.array([at]), "i4")
+        imported.run(name, q=memory.of(x).ctypes.data, y=got.ctypes.data, cache=cache.ctypes.data,
+                     past=counts.ctypes.data)
+        assert np.linalg.norm(got - expected) <= NEAR * np.linalg.norm(expected)
+
+
+# ---- what is no layer ----
+
+
+def by_place(g):
+    """Scores that depend on two products."""
+    q, k, v = g.qkv(g.source())
+    q, kt = g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))
+    scores = g.node("Add", g.node("MatMul", q, kt), g.node("MatMul", g.node("Sigmoid", q), g.node("Tanh", kt)))
+    return g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
+
+
+def other_axis(g):
+    q, k, v = g.qkv(g.source())
+    scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    return g.finish(g.node("MatMul", g.softmax(scores, 2), g.heads(v, g.h)))
+
+
+def by_head(g):
+    q, k, v = g.qkv(g.source())
+    scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    scores = g.node("Mul", scores, g.constant(g.x(g.h, 1, 1)))
+    return g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
+
+
+def classes(g):
+    return g.softmax(g.linear(g.source(), 5))
+
+
+LEFT = [(by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
+        (by_head, "which is no number"), (classes, "no product")]
+
+
+def test_what_is_no_layer(tmp_path):
+    """Each is said with the node and why; beside a layer the layer is imported."""
+    for build, why in LEFT:
+        g = Written(f"{SEED} {build.__name__}")
+        y = build(g)
+        g.nodes[[node.op_type for node in g.nodes].index("Softmax")].name = "it"
+        onnx.save(model_of(g, y), tmp_path / "m.onnx")
+        said = refused(tmp_path, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3")
+        assert "node it: " in said and why in said, (build.__name__, said)
+    g = Written(f"{SEED} both")
+    y, _ = plain(g)
+    rest = g.node("Softmax", y)
+    g.outputs.append(y)
+    onnx.save(model_of(g, rest), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
+    assert "1 layer, 1 kernel" in text and f"  no layer: Softmax of {rest}: " in text
+
+
+def test_nodes(tmp_path):
+    """--values says what stands for a layer: the nodes that nothing else needs, and the values at its ends. The
+    projection that another node reads stays."""
+    g = Written(f"{SEED} nodes")
+    y, _ = plain(g)
+    q = next(node.output[0] for node in g.nodes if node.op_type == "Add")
+    g.outputs.append(q)
+    model = model_of(g, y)
+    onnx.save(model, tmp_path / "m.onnx")
+    (layer,) = layers_of(tmp_path / "m.onnx", tmp_path / "out", "isa=scalar", "seq=3")
+    assert layer["inputs"] == {"q": "x", "masks": []} and layer["output"] == y
+    named = {node.name or f"{node.op_type} of {node.output[0]}": node for node in model.graph.node}
+    own = [named[name] for name in layer["nodes"]]
+    kept = [node for node in model.graph.node if node not in own and node.op_type != "Constant"]
+    assert {node.op_type for node in kept} == {"MatMul", "Add"} and kept[-1].output[0] == q and len(kept) == 2
+    assert layer["node"] == layer["nodes"][-1] and "Softmax" in {node.op_type for node in own}
+
+
+# ---- what others write ----
+
+SMALL = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48)
+TEXT = SMALL | dict(vocab_size=40)
+DECODER = TEXT | dict(num_key_value_heads=2, use_cache=False)
+VISION = SMALL | dict(image_size=32, patch_size=8)
+
+# Of transformers: the model, its config, what goes in, and keys that its layers have besides h, d_model and dk.
+MODELS = {
+    "Bert": (TEXT, "text", "mask=add"),
+    "DistilBert": (dict(dim=32, n_heads=4, n_layers=2, hidden_dim=48, vocab_size=40), "text", "mask=add"),
+    "ViT": (VISION, "image", ""),
+    "Dinov2": ({key: value for key, value in VISION.items() if key != "intermediate_size"}, "image", ""),
+    "CLIPVision": (VISION, "image", ""),
+    "SiglipVision": (VISION, "image", ""),
+    "Swin": (dict(image_size=32, patch_size=2, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4), "image",
+             "mask=add"),
+    "GPT2": (dict(n_embd=32, n_head=4, n_layer=2, vocab_size=40, n_positions=32, use_cache=False), "text",
+             "causal=true"),
+    "T5Encoder": (dict(d_model=32, d_kv=8, num_heads=4, num_layers=2, d_ff=48, vocab_size=40), "text",
+                  "mask=add mask_dims=bhqk scale=1"),
+    "Wav2Vec2": (SMALL | dict(conv_dim=(16, 16), conv_kernel=(4, 4), conv_stride=(2, 2), num_feat_extract_layers=2,
+                              num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2), "sound", ""),
+    "Llama": (DECODER, "text", "causal=true rope=half h_kv=2"),
+    "Qwen3": (DECODER | dict(head_dim=16), "text", "causal=true rope=half qk_norm=rms"),
+    "Gemma2": (DECODER | dict(head_dim=16, sliding_window=4, query_pre_attn_scalar=16), "text", "softcap=50"),
+    "GPTNeoX": (TEXT | dict(use_cache=False, rotary_pct=0.5), "text", "causal=true rope=half rope_dims=4"),
+    "Phi": (TEXT | dict(use_cache=False), "text", "causal=true rope=half rope_dims=4"),
+    "GPTJ": (dict(n_embd=32, n_head=4, n_layer=2, rotary_dim=4, vocab_size=40, n_positions=32, use_cache=False), "text",
+             "rope=interleaved rope_dims=4"),
+}
+CHOSEN = sorted(random.Random(SEED).sample(sorted(MODELS), 4)) if SEED != "all" else sorted(MODELS)
+
+
+def exported(name, path, config, kind):
+    """A model of random weights that PyTorch has exported; returns its inputs."""
+    import torch
+    import transformers
+    torch.manual_seed(seed_of(name))
+    config = getattr(transformers, name.replace("Encoder", "") + "Config")(**config)
+    config._attn_implementation = "eager" if name in ("Gemma2",) else random.Random(SEED + name).choice(
+        ["eager", "sdpa"]) if name != "T5Encoder" else "eager"
+    model = getattr(transformers, name + "Model")(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    inputs = {"text": lambda: {"input_ids": torch.randint(3, 40, (2, 7)),
+                               "attention_mask": torch.ones(2, 7, dtype=torch.long)},
+              "image": lambda: {"pixel_values": torch.randn(2, 3, 32, 32)},
+              "sound": lambda: {"input_values": torch.randn(2, 80)}}[kind]()
+
+    class First(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given):
+            return self.model(**dict(zip(inputs, given)))[0]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the exporter that needs no other package is the older one
+        torch.onnx.export(First(), tuple(inputs.values()), str(path), input_names=list(inputs), dynamo=False,
+                          dynamic_axes={key: dict(enumerate(["batch", "rows"][:x.ndim - 2 * (x.ndim == 4)]))
+                                        for key, x in inputs.items() if x.ndim < 4 or True}, opset_version=17)
+    return {key: x.numpy() for key, x in inputs.items()}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_export_of_transformers(name, tmp_path):
+    """All layers of a model are found, with all projections, and compute the same."""
+    if not installed("torch", "transformers"):
+        pytest.skip("PyTorch or transformers is not installed")
+    config, kind, keys = MODELS[name]
+    path = tmp_path / "m.onnx"
+    feeds = exported(name, path, config, kind)
+    model = onnx.load(path)
+    feeds = {value.name: feeds[value.name] for value in model.graph.input}
+    text = run(MHAGEN, "model", path, "isa=scalar", "seq=8", "-o", tmp_path / "text")
+    softmaxes = sum(node.op_type == "Softmax" for node in model.graph.node)
+    assert f", {softmaxes} layers, " in text and "no layer" not in text and "project=" not in text, text
+    assert all(f" {key}" in text for key in keys.split()), text
+    errors = compare(path, model, feeds, tmp_path)
+    print(f"\n{name}: {max(errors.values()):.1e}", end="")
+    assert len(errors) == softmaxes and max(errors.values()) <= NEAR
