@@ -13,9 +13,10 @@
  *   attributes  layer        its name in the table of mhagen_onnxruntime.h
  *               source       mhagen_ort_source: a graph and a library of different models are told
  *
- * The batch is any, the lengths are those of the kernel, or up to these with q_len and kv_len. Batch
- * entries run one by one, their tasks on the threads of the session; many entries run at a time. So
- * several runs may call one operator at once; each asks the session's allocator for its workspaces.
+ * Any batch is allowed. Lengths are those of the kernel, or with q_len and kv_len up to these. Tasks
+ * run on the threads of the session: those of one batch entry after the other, or whole entries at a
+ * time where there are many or small ones. Several runs may call an operator at once, for each asks
+ * the session's allocator for its workspaces.
  */
 #include "mhagen_onnxruntime.h"
 
@@ -79,7 +80,7 @@ struct OrtApi {
   OrtStatus *(ORT_CALL *CustomOpDomain_Add)(OrtCustomOpDomain *domain, const OrtCustomOp *op);
   OrtStatus *(ORT_CALL *AddCustomOpDomain)(OrtSessionOptions *options, OrtCustomOpDomain *domain);
   unused gap29[22];
-  OrtStatus *(ORT_CALL *GetTensorMutableData)(OrtValue *value, void **out);
+  OrtStatus *(ORT_CALL *GetTensorMutableData)(const OrtValue *value, void **out); /* not const there */
   unused gap52[5];
   OrtStatus *(ORT_CALL *CreateTensorTypeAndShapeInfo)(OrtShape **out);
   OrtStatus *(ORT_CALL *SetTensorElementType)(OrtShape *shape, int type);
@@ -192,7 +193,8 @@ typedef struct tensor {
 /* The rows of q, k, v or y. A kernel takes heads * rows * width numbers of a batch entry, where
  * heads are not the outer axis 1 * rows * (heads * width). */
 typedef struct rows {
-  char *data;
+  const char *in; /* of an input */
+  char *out;      /* of y */
   size_t heads, width; /* in bytes */
   size_t padded;       /* where a copy begins in a workspace; 0: there is none */
 } rows;
@@ -299,7 +301,7 @@ static OrtStatus *read_input(run *r, int index) {
     return FAIL(r->node, "%s has %d axes", input_names[index], (int)in->axes);
   }
   void *data;
-  TRY(api->GetTensorMutableData((OrtValue *)(size_t)value, &data));
+  TRY(api->GetTensorMutableData(value, &data));
   in->data = data;
   return NULL;
 }
@@ -342,7 +344,7 @@ static OrtStatus *take_rows(run *r, int index, int heads, rows *out, int *count)
     return FAIL(r->node, "%s is [%s], and q has %d batch entries", input_names[index],
                 shape_of(in, shape, sizeof shape), r->batch);
   }
-  out->data = (char *)(size_t)in->data;
+  out->in = in->data;
   r->batch = (int)batch;
   *count = (int)seq;
   return NULL;
@@ -538,7 +540,7 @@ static const void *mask_of(const run *r, int entry, char *workspace) {
 static const void *rows_in(const run *r, const rows *of, int entry, int count, int room,
                            char *workspace) {
   const size_t first = (size_t)entry * of->heads * (size_t)count;
-  const char *const from = of->data + first * of->width;
+  const char *const from = of->in + first * of->width;
   const int fits = (int64_t)(r->batch - entry) * count >= room;
   if (!of->padded || (of->heads == 1 && fits)) return from;
   char *const to = workspace + of->padded;
@@ -554,7 +556,7 @@ static void rows_out(const run *r, int entry, const char *workspace) {
   const rows *const of = &r->y;
   const size_t bytes = (size_t)r->seq * of->width;
   for (size_t h = 0; h < of->heads && of->padded; h++) {
-    memcpy(of->data + ((size_t)entry * of->heads + h) * bytes,
+    memcpy(of->out + ((size_t)entry * of->heads + h) * bytes,
            workspace + of->padded + h * (size_t)r->kernel->seq * of->width, bytes);
   }
 }
@@ -568,7 +570,7 @@ typedef struct entry {
 static void prepare(const run *r, int index, char *workspace, entry *e) {
   const mhagen_kernel *const one = r->kernel;
   const size_t y = (size_t)index * r->y.heads * (size_t)r->seq * r->y.width;
-  char *const to = r->y.padded ? workspace + r->y.padded : r->y.data + y;
+  char *const to = r->y.padded ? workspace + r->y.padded : r->y.out + y;
   *e = (entry){.q_len = r->seq, .kv_len = valid_keys(r, index)};
   e->args = (mhagen_args){
       .q = rows_in(r, &r->q, index, r->seq, one->seq, workspace),
@@ -708,7 +710,7 @@ static OrtStatus *make_output(run *r, OrtKernelContext *context) {
   TRY(r->node->api->KernelContext_GetOutput(context, 0, dims, axes, &y));
   TRY(r->node->api->GetTensorMutableData(y, &data));
   r->y = rows_for(one, MHAGEN_PROJECT_O, one->y_width, one->h, one->dv);
-  r->y.data = data;
+  r->y.out = data;
   return NULL;
 }
 

@@ -220,8 +220,8 @@ def test_warnings(encoders, tmp_path):
 # ---- other layers ----
 
 def test_written_out(tmp_path):
-    """Products and a Softmax between heads that are inputs: an added mask, a flag that hides, other keys, two batches
-    in one axis; lengths for which rows, masks and outputs are copied."""
+    """Products and a Softmax between heads that are inputs: an added mask, a flag that hides, two masks; lengths for
+    which rows, masks and outputs are copied."""
     graph, heads, dk, seq, seq_kv = Graph("written"), 3, 8, 12, 9
     q, k, v = [graph.input(name, ["batch", heads, rows, dk])
                for name, rows in [("q", "rows"), ("k", "keys"), ("v", "keys")]]
@@ -234,15 +234,20 @@ def test_written_out(tmp_path):
     where = graph.node("Where", hidden, graph.constant(np.float32(-1e9)), scores)
     second = graph.node("MatMul", graph.node("Softmax", where, axis=-1), v)
     flat = graph.node("Reshape", graph.node("Transpose", second, perm=[0, 2, 1, 3]), graph.constant([0, 0, heads * dk]))
-    path = graph.save(tmp_path / "g.onnx", first, graph.linear(flat, heads * dk, 10))
+    scores = graph.node("MatMul", first, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
+    place = graph.input("place", [1, heads, "rows", "keys"])
+    both = graph.node("Add", graph.node("Add", scores, place), bias)
+    third = graph.node("MatMul", graph.node("Softmax", both, axis=-1), v)
+    path = graph.save(tmp_path / "g.onnx", first, graph.linear(flat, heads * dk, 10), third)
     text = replace(path, tmp_path / "out", f"isa={drawn_isa('written')}", f"seq={seq}", f"seq_kv={seq_kv}")
     assert "  stays" not in text
     kinds = [node.op_type for node in onnx.load(tmp_path / "out/model.onnx").graph.node]
-    assert kinds.count("Attention") == 2 and not {"Softmax", "Where"} & set(kinds)
+    assert kinds.count("Attention") == 3 and not {"Softmax", "Where"} & set(kinds)
     alone, with_ours = session(path), ours(tmp_path / "out")
     for batch, rows, keys in [(1, seq, seq_kv), (2, seq, 5), (3, 7, seq_kv), (10, 1, 2)]:
         given = {"q": graph.x(batch, heads, rows, dk), "k": graph.x(batch, heads, keys, dk),
                  "v": graph.x(batch, heads, keys, dk), "bias": graph.x(batch, 1, rows, keys),
+                 "place": graph.x(1, heads, rows, keys),
                  "hidden": graph.x(rows, keys) > 1}
         given["hidden"][:, 0] = False
         for expected, got in zip(alone.run(None, given), with_ours.run(None, given), strict=True):
@@ -342,6 +347,24 @@ def test_refused_keys(keys, message, tmp_path):
     graph = Graph("refused")
     path = graph.save(tmp_path / "g.onnx", small(graph, graph.input("x", [1, 4, 8]))[1])
     assert message in refused(tmp_path, "model", path, "--onnxruntime", "isa=scalar", *keys)
+
+
+def test_refused_size(tmp_path):
+    """Packed weights that no library holds are refused before they are packed."""
+    graph, width = Graph("large"), 4096
+    x = graph.input("x", [1, 8, width])
+    for _ in range(9):
+        qkv = [graph.node("MatMul", x, "w") for _ in "qkv"]
+        x = graph.node("MatMul", graph.node("MultiHeadAttention", *qkv, domain="com.microsoft", num_heads=32), "w")
+    large = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[width, width],
+                             data_location=TensorProto.EXTERNAL)
+    large.external_data.add(key="location", value="g.data")
+    graph.constants.append(large)
+    path = graph.save(tmp_path / "g.onnx", x)
+    with open(tmp_path / "g.data", "wb") as file:
+        file.truncate(4 * width ** 2)
+    assert re.search(r"2,4\d\d,\d+,\d+ bytes of packed weights are more than a library can have", refused(
+        tmp_path, "model", path, "--onnxruntime", "isa=scalar", "seq=8"))
 
 
 def test_refused_files(tmp_path):

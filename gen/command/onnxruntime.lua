@@ -2,6 +2,7 @@
 --
 --   add_keys(model, layers, given)      adds keys for what the graph says of lengths and types
 --   choose(model, layers)               -> those that can be replaced, by their cfg; sets model.swap
+--   check_size(packers)                 refuses more than a library can have
 --   sources(model, args, layers)        -> the files of the library beside the kernels
 --   marks(model, args)                  -> what else is written, for takes.refuse_foreign
 --   graph_files(model, args)            -> the graph and its data
@@ -17,6 +18,7 @@ local model_text = require "model.text"
 local onnx_ends = require "model.onnx_ends"
 local onnx_graph = require "model.onnx_graph"
 local takes = require "command.takes"
+local text_words = require "base.words"
 
 local must = errors.must
 
@@ -26,7 +28,7 @@ local M = {}
 
 local function crc(file, path) return must(file:crc32(0, file:size()), path) end
 
--- Which file the model is: sums and sizes of it and of those of its data.
+-- Which file the model is, by sums and sizes of it and of those of its data.
 local function source_of(model)
   local names = {}
   for name in pairs(model.others) do names[#names + 1] = name end
@@ -37,7 +39,7 @@ local function source_of(model)
     local file = model.others[name]
     sums[#sums + 1] = ("%08x-%d"):format(crc(file, name), file:size())
   end
-  return table.concat(sums, " ")
+  return host.hash(table.concat(sums, " "))
 end
 
 -- ---- keys ----
@@ -224,6 +226,17 @@ function M.graph_files(model, args)
     files[#files + 1] = stream_of(args, data, { { file = file, at = 0, bytes = file:size() } })
   end
   return files
+end
+
+local MOST = 1 << 31 -- bytes that code reaches in a library, less than what it has besides
+local BESIDES = 1 << 26
+
+function M.check_size(packers)
+  local bytes = 0
+  for _, packer in ipairs(packers) do bytes = bytes + packer.packing.bytes * packer.layers end
+  if bytes <= MOST - BESIDES then return end
+  error({ message = ("--onnxruntime: %s bytes of packed weights are more than a library can have; weight_dtype=int8 or " ..
+    "dtype=bf16 makes them fewer, --only takes some of the layers"):format(text_words.number(bytes)) }, 0)
 end
 
 local SECONDS = 3600
