@@ -1,6 +1,7 @@
 """`mhagen model --onnxruntime`: graphs as ONNX Runtime runs them, against the same graphs with our nodes in them."""
 import concurrent.futures
 import ctypes
+import mmap
 import os
 import re
 import subprocess
@@ -141,6 +142,29 @@ def test_threads(encoders):
         for used in one, two:
             got = pool.map(lambda i: (i, used.run(None, given[i])[0].tobytes()), [*range(len(given))] * 4)
             assert all(bits == expected[i] for i, bits in got)
+
+
+def at_the_end(x):
+    """The array in memory behind which no byte can be read."""
+    page = mmap.PAGESIZE
+    pages = -(-x.nbytes // page)
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(first + pages * page), page, 0) == 0  # PROT_NONE
+    there = np.frombuffer(memory, x.dtype, x.size, pages * page - x.nbytes).reshape(x.shape)
+    there[...] = x
+    return there
+
+
+def test_memory(encoders):
+    """Nothing is read behind an input, also where the kernel reads whole tiles of rows."""
+    _, out, _ = encoders
+    with_ours = ours(out)
+    for batch, rows in [(1, 5), (1, 33), (3, 40), (9, 1)]:
+        given = drawn(batch, rows)
+        expected = with_ours.run(None, given)[0]
+        got = with_ours.run(None, {name: at_the_end(x) for name, x in given.items()})[0]
+        assert got.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("change, message", [
