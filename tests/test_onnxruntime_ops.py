@@ -170,7 +170,8 @@ def test_memory(encoders):
 @pytest.mark.parametrize("change, message", [
     (dict(x=(1, SEQ + 1, WIDTH), seen=(1, SEQ + 1)), f"q has {SEQ + 1} rows, and the kernel takes at most {SEQ}; "
      f"generate it with seq={SEQ + 1}"),
-    (dict(x=(1, 4, WIDTH + 1), seen=(1, 4)), rf"q is \[1, 4, {WIDTH + 1}\], and its axes must be bsw with h = {HEADS}, d = {DK}, w = {WIDTH}"),
+    (dict(x=(1, 4, WIDTH + 1), seen=(1, 4)),
+     rf"q is \[1, 4, {WIDTH + 1}\], and its axes must be bsw with h = {HEADS}, d = {DK}, w = {WIDTH}"),
     (dict(x=(2, 4, WIDTH), seen=(2, 3)),
      r"mask has type 6 and the shape \[2, 3\], and must be of flags, with the axes bk"),
 ])

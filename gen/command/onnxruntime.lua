@@ -18,7 +18,7 @@ local model_text = require "model.text"
 local onnx_ends = require "model.onnx_ends"
 local onnx_graph = require "model.onnx_graph"
 local takes = require "command.takes"
-local text_words = require "base.words"
+local words = require "base.words"
 
 local must = errors.must
 
@@ -45,15 +45,22 @@ end
 -- ---- keys ----
 
 local io_types = { F16 = "f16", BF16 = "bf16" }
+local cast_types = { [10] = "F16", [16] = "BF16" } -- numbers of TensorProto.DataType
 
--- The type of the rows: that of the weights, or of q.
-local function io_type(model, layer, q)
-  local value = model.graph.values[q]
-  local type_of = value and value.type
-  for _, made in pairs(layer.found and layer.found.weights or layer.projections) do
-    type_of = made.weight and made.weight.type or type_of
+local HOPS = 256
+
+-- The value that the type of a value is by: an input of the node that makes it.
+local by_input = { Where = 2, DequantizeLinear = 2 }
+
+-- io_dtype by a value: the file says its type, or that of one that it is made of. Of float32 it is nil.
+local function io_type(graph, value)
+  for _ = 1, HOPS do
+    local told, node = graph.values[value] or graph.tensors[value], graph.makers[value]
+    if told and told.type then return io_types[told.type] end
+    if not node then return nil end
+    if node.op == "Cast" and node.domain == "" then return io_types[cast_types[node.attributes.to]] end
+    value = node.inputs[by_input[node.op] or 1]
   end
-  return io_types[type_of]
 end
 
 -- The rows of q and of k that all runs have, or nil. longer: the axes of values with longer inputs.
@@ -84,7 +91,7 @@ end
 local function add_layer_keys(model, layer, given, longer)
   local keys, args = {}, layer.found and layer.found.inputs or layer.args
   local seq, seq_kv = rows_of(model, layer, longer)
-  keys.io_dtype = io_type(model, layer, args.q)
+  keys.io_dtype = io_type(model.graph, args.q)
   add_rows(layer, keys, given, "seq", seq)
   add_rows(layer, keys, given, "seq_kv", seq_kv, seq)
   if not seq or not seq_kv then keys.q_len, keys.kv_len = true, true end
@@ -118,7 +125,9 @@ local function check_config(layer, ends)
       error({ key = key, value = tostring(cfg[key]), rule = "no node of ONNX Runtime has it; leave it out" }, 0)
     end
   end
-  local function refuse(key, rule) error({ key = key, value = tostring(cfg[key]), rule = rule:format(layer.name) }, 0) end
+  local function refuse(key, rule)
+    error({ key = key, value = tostring(cfg[key]), rule = rule:format(layer.name) }, 0)
+  end
   if cfg.mask ~= "none" and not args.mask then refuse("mask", "layer %s has no mask in the graph") end
   if cfg.mask == "none" and args.mask then refuse("mask", "layer %s has a mask; leave mask and kv_len out") end
   if not cfg.kv_len and args.kv_len then refuse("kv_len", "layer %s has lengths in the graph; leave it out") end
@@ -235,23 +244,23 @@ function M.check_size(packers)
   local bytes = 0
   for _, packer in ipairs(packers) do bytes = bytes + packer.packing.bytes * packer.layers end
   if bytes <= MOST - BESIDES then return end
-  error({ message = ("--onnxruntime: %s bytes of packed weights are more than a library can have; weight_dtype=int8 or " ..
-    "dtype=bf16 makes them fewer, --only takes some of the layers"):format(text_words.number(bytes)) }, 0)
+  error({ message = ("--onnxruntime: %s bytes of packed weights are more than a library can have; dtype=bf16 or " ..
+    "weight_dtype=int8 makes them fewer, --only takes some of the layers"):format(words.number(bytes)) }, 0)
 end
 
 local SECONDS = 3600
 
 function M.compile(args, files, cfg)
   local emulated, library = build.emulated(cfg), ("%s/%s"):format(args.output, library_of(args))
-  local words = build.joined(build.compiler(emulated and emulated.cc or host.cc),
+  local command = build.joined(build.compiler(emulated and emulated.cc or host.cc),
     { "-shared", "-fPIC", "-fvisibility=hidden", "-DMHAGEN_API=", "-I", args.output, "-o", library },
     build.sources(args.output, files, function() return true end), { "-pthread" })
-  local status, output, why = build.run(words, SECONDS, true)
+  local status, output, why = build.run(command, SECONDS, true)
   must(status, output)
   if why then
     error({ message = ("%s: %s: %s; its sources are written"):format(library, why, build.telling_line(output)) }, 0)
   end
-  return build.command_line(words)
+  return build.command_line(command)
 end
 
 return M

@@ -8,8 +8,9 @@
 -- A layer, which another node may stand for in the graph:
 --
 --   name        of its Softmax
---   inputs      { q =, k =, v = values; masks = { { value, kind, hidden, axes, node }, .. }; past_k, past_v }; k and v are
---               nil in self-attention. Several masks are added up; `hidden`: a bool says what is not seen.
+--   inputs      { q =, k =, v = values; masks = { { value, kind, hidden, axes, node }, .. }; past_k, past_v }
+--               k and v are nil in self-attention. Several masks are added up, each by its node; `hidden`: a bool
+--               says what is not seen.
 --   output      the value that is Y
 --   node        the node that makes it
 --   nodes       those that nothing else needs, in the order of the file, `node` among them

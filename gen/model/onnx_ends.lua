@@ -108,8 +108,10 @@ local function sides_of(cfg, extents)
     if projected then heads, width = 1, all end
     return { rows = rows, heads = heads, width = width, by_head = not projected and cfg.layout == "bhsd" }
   end
-  return { q = side("q", extents.q, cfg.h, cfg.dk, cfg.d_model), k = side("k", extents.k, cfg.h_kv, cfg.dk, cfg.k_width),
-           v = side("v", extents.k, cfg.h_kv, cfg.dv, cfg.v_width), y = side("o", extents.q, cfg.h, cfg.dv, cfg.y_width) }
+  return {
+    q = side("q", extents.q, cfg.h, cfg.dk, cfg.d_model), k = side("k", extents.k, cfg.h_kv, cfg.dk, cfg.k_width),
+    v = side("v", extents.k, cfg.h_kv, cfg.dv, cfg.v_width), y = side("o", extents.q, cfg.h, cfg.dv, cfg.y_width),
+  }
 end
 
 local function reader(extents, side)
@@ -151,17 +153,18 @@ local function of_written(layer)
   local inputs, ends = found.inputs, { args = {}, axes = {} }
   if inputs.past_k then return nil, "it has keys of earlier runs" end
   local sides = sides_of(layer.cfg, extents)
+  local function untold(letter, value)
+    return nil, ("the axes of %s, %s, do not tell batch and rows apart"):format(letter, words.short(value))
+  end
   for _, letter in ipairs { "q", "k", "v" } do
-    if inputs[letter] then
-      local value, axes = told(found, graph, inputs[letter], reader(extents, sides[letter]))
-      if not value then
-        return nil, ("the axes of %s, %s, do not tell its batch and its rows"):format(letter, words.short(inputs[letter]))
-      end
-      ends.args[letter], ends.axes[letter] = value, axes
+    local input = inputs[letter]
+    if input then
+      ends.args[letter], ends.axes[letter] = told(found, graph, input, reader(extents, sides[letter]))
+      if not ends.args[letter] then return untold(letter, input) end
     end
   end
   ends.args.y, ends.axes.y = output_of(found, graph, reader(extents, sides.y))
-  if not ends.axes.y then return nil, ("the axes of %s are others than rows have"):format(words.short(found.output)) end
+  if not ends.axes.y then return untold("y", found.output) end
   local why = add_mask(found, ends)
   return not why and ends or nil, why
 end

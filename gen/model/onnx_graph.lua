@@ -117,8 +117,9 @@ local function sum_text(self, layer)
   self.sums[ends.args.mask or ""] = true
   for i = 2, value and #ends.sum or 0 do
     local sum = i == #ends.sum and ends.args.mask or ("%s to %d"):format(ends.args.mask, i)
-    fields[#fields + 1] = protobuf.bytes(GRAPH.node, protobuf.bytes(NODE.input, value)
-      .. protobuf.bytes(NODE.input, ends.sum[i]) .. protobuf.bytes(NODE.output, sum) .. protobuf.bytes(NODE.op_type, "Add"))
+    local node = { protobuf.bytes(NODE.input, value), protobuf.bytes(NODE.input, ends.sum[i]),
+                   protobuf.bytes(NODE.output, sum), protobuf.bytes(NODE.op_type, "Add") }
+    fields[#fields + 1] = protobuf.bytes(GRAPH.node, table.concat(node))
     value = sum
   end
   return table.concat(fields)
@@ -148,7 +149,11 @@ local function graph_pieces(self, at, place)
     local layer = node and self.at[node]
     local away = node and self.gone[node]
       or named[field] and has_gone(self, protobuf.read(within(at, part), named[field]).name or "")
-    if layer then pieces[#pieces + 1] = sum_text(self, layer) .. node_text(layer) elseif not away then pieces[#pieces + 1] = part end
+    if layer then
+      pieces[#pieces + 1] = sum_text(self, layer) .. node_text(layer)
+    elseif not away then
+      pieces[#pieces + 1] = part
+    end
   end)
   return pieces
 end
