@@ -1,6 +1,6 @@
 """Times whole models of PyTorch and transformers, with random weights, one way after the other in turn:
 
-    python3 bench/torch_models.py [--rounds 10] [--threads 1] [MODEL...]
+    python3 bench/torch_models.py [--rounds 10] [--threads 1] [--ways eager,mhagen] [MODEL...]
 
 eager (scaled dot-product attention of PyTorch), torch.compile, ONNX Runtime, and mhagen.torch.replace. A row has the
 least time of each way in ms, on one thread of the CPU, which other work on the machine hardly changes, and that of
@@ -97,7 +97,7 @@ def onnxruntime_of(model, example, threads):
     return lambda: torch.from_numpy(session.run(None, arrays)[0])
 
 
-def ways(model, example, threads):
+def ways(model, example, threads, wanted):
     """{name: a call that gives the result}, and what failed."""
     made, failed = {"eager": lambda: first(model(**example))}, {}
     swapped = mhagen.torch.replace(copy.deepcopy(model), example)
@@ -105,8 +105,10 @@ def ways(model, example, threads):
     attempts = {"compile": lambda: lambda: first(compiled(**example)),
                 "ONNX Runtime": lambda: onnxruntime_of(copy.deepcopy(model), example, threads),
                 "mhagen": lambda: lambda: first(swapped(**example)),
-                "mhagen, compiled": lambda: (lambda again: lambda: first(again(**example)))(torch.compile(swapped))}
+                "mhagen compiled": lambda: (lambda again: lambda: first(again(**example)))(torch.compile(swapped))}
     for name, make in attempts.items():
+        if name not in wanted:
+            continue
         try:
             call = make()
             right, found = made["eager"](), call()
@@ -134,9 +136,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"the beginning of one of {', '.join(MODELS)}")
+    parser.add_argument("--ways", default="eager,compile,ONNX Runtime,mhagen,mhagen compiled")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    columns = ["eager", "compile", "ONNX Runtime", "mhagen", "mhagen, compiled"]
+    columns = options.ways.split(",")
     print(f"| model, {options.threads} thread{'s' * (options.threads > 1)} |", *(f"{name} |" for name in columns),
           "eager / mhagen |")
     print("|---" * (len(columns) + 2) + "|")
@@ -148,7 +151,7 @@ def main():
         model.eval()
         with torch.no_grad():
             getattr(model, "prepare", lambda: None)()
-            calls, failed = ways(model, example, options.threads)
+            calls, failed = ways(model, example, options.threads, columns)
             least = timed(calls, options.rounds,
                           time.process_time if options.threads == 1 else time.perf_counter)
         cells = [f"{least[way] * 1e3:.2f}" if way in least else "-" for way in columns]

@@ -27,10 +27,11 @@ def program() -> str:
     """$MHAGEN, the program of this installation, or the one in PATH."""
     schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")}
     folders = [*(sysconfig.get_path("scripts", scheme) for scheme in schemes), HERE.parent / "bin"]
-    found = [os.environ.get("MHAGEN"), *(shutil.which("mhagen", path=folder) for folder in folders),
+    found = [os.environ.get("MHAGEN"), *(shutil.which("mhagen", path=str(folder)) for folder in folders),
              shutil.which("mhagen")]
-    for path in filter(None, found):
-        return path
+    for path in found:
+        if path:
+            return path
     raise FileNotFoundError("mhagen: no program mhagen beside Python, in $MHAGEN or PATH: pip install mhagen")
 
 
@@ -114,8 +115,8 @@ def library(given: tuple[str, ...]) -> pathlib.Path:
         made = pathlib.Path(new, "kernel")
         ask("gen", *given, "-o", str(made), "--quiet")
         command, _ = compiler()
-        sources = [str(source) for source in sorted(made.glob("*.c"))]
-        result = run([command[0], *FLAGS, *command[1:], f"-I{made}", *sources, str(HERE / "layout.c"), "-o", str(made / path.name)])
+        sources = map(str, [*sorted(made.glob("*.c")), HERE / "layout.c"])
+        result = run([command[0], *FLAGS, *command[1:], f"-I{made}", *sources, "-o", str(made / path.name)])
         if result.returncode:
             raise RuntimeError(f"mhagen: {shlex.join(command)}: {result.stderr.strip() or 'failed'}")
         with open(made / path.name, "rb") as file:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,7 @@ READ = ("q", "k", "v", "mask", "cache", *LENGTHS)
 MADE = ("y", "packed", "workspace", "probs", "scores")
 
 
-def refuse(name: str, value: object, rule: str) -> None:
+def refuse(name: str, value: object, rule: str) -> NoReturn:
     raise ValueError(f"mhagen: {name}: {value}: {rule}")
 
 
@@ -176,6 +176,7 @@ class Attention:
             "q": ("Q", data.h, data.dk, data.d_model), "k": ("K", data.h_kv, data.dk, data.k_width),
             "v": ("V", data.h_kv, data.dv, data.v_width), "y": ("O", data.h, data.dv, data.y_width)}[name]
         rows = data.seq if name in "qy" or kernel.has("CACHE_APPEND") else data.seq_kv
+        shapes: list[tuple[int, ...]]
         if kernel.projects(projection):
             shapes = [(data.batch, rows, whole)]
         elif kernel.has("BHSD"):
@@ -210,12 +211,10 @@ class Attention:
                 refuse(name, value, f"must be an integer, or {self.kernel.data.batch} of them")
             return np.full(self.kernel.data.batch, whole, np.int32)
         if name == "mask":
-            dtype = np.bool_ if self.kernel.has("MASK_BOOL") else np.float32
-            mask = np.asarray(value, dtype)
-            if mask.ndim != len(self._mask_shape()) or any(n not in (1, m) for n, m in zip(mask.shape,
-                                                                                         self._mask_shape())):
-                refuse(name, f"shape {mask.shape}", f"must be {self._mask_shape()}")
-            return np.ascontiguousarray(np.broadcast_to(mask, self._mask_shape()))
+            mask, shape = np.asarray(value, np.bool_ if self.kernel.has("MASK_BOOL") else np.float32), self._mask_shape()
+            if mask.ndim != len(shape) or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
+                refuse(name, f"shape {mask.shape}", f"must be {shape}, or 1 in the place of any of these")
+            return np.ascontiguousarray(np.broadcast_to(mask, shape))
         if name == "cache":
             return self._own(name, value, np.dtype(np.uint8), (self.kernel.data.batch * self.kernel.data.cache_bytes,))
         array = IO[_native.text(self.kernel.data.io_dtype)][1](name, value)

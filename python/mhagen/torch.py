@@ -24,8 +24,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from . import _build, _native
 from ._layer import Attention
 
-TYPES = {torch.float32: {}, torch.bfloat16: {"io_dtype": "bf16", "attend_dtype": "bf16"},
-         torch.float16: {"io_dtype": "f16", "attend_dtype": "f16"}}  # keys of the tensors' types
+TYPES: dict[torch.dtype, dict[str, str]] = {
+    torch.float32: {}, torch.bfloat16: {"io_dtype": "bf16", "attend_dtype": "bf16"},
+    torch.float16: {"io_dtype": "f16", "attend_dtype": "f16"}}  # keys of the tensors' types
 
 
 # ---- kernels by shape ----
@@ -37,12 +38,11 @@ def layer_of(keys: str, more: tuple[tuple[str, Any], ...]) -> Attention:
     return Attention(_native.load(_build.words(config)))
 
 
-def mask_keys(mask: Tensor | None, shape: tuple[int, ...]) -> dict[str, str]:
-    """The keys of a mask [b or 1][h or 1][q or 1][k], of the shape [b][h][q][k]."""
+def mask_keys(mask: Tensor | None) -> dict[str, str]:
+    """The keys of a mask [b or 1][h or 1][q or 1][k]."""
     if mask is None:
         return {}
-    dims = "".join(letter for letter, size, whole in zip("bhqk", mask.shape, shape)
-                   if letter == "k" or size > 1 or size == whole > 1)
+    dims = "".join(letter for letter, size in zip("bhqk", mask.shape) if letter == "k" or size > 1)
     return {"mask": "bool" if mask.dtype == torch.bool else "add", "mask_dims": dims}
 
 
@@ -68,24 +68,26 @@ def mask_bytes(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
 _packed: dict[tuple[Any, ...], tuple[list[StorageWeakRef], np.ndarray]] = {}
 
 
-def identity(tensor: Tensor | None) -> tuple[int, ...]:
+def identity(tensor: Tensor | None) -> tuple[Any, ...]:
     """What tells the numbers of a tensor from others, as long as a weak reference keeps its storage's place."""
     if tensor is None:
         return ()
     version = 0 if tensor.is_inference() else tensor._version
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), version
+    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), *tensor.shape, *tensor.stride(), tensor.dtype,
+            version)
 
 
 def packed_of(layer: Attention, weights: list[Tensor | None], names: Any) -> np.ndarray:
     """The weights as the layer's kernel reads them; names(weights) has them by name. Kernels that pack alike share."""
     key = (layer.kernel.data.fingerprint, layer.kernel.data.packed_bytes, *map(identity, weights))
     if key not in _packed:
-        for old in [old for old, (kept, _) in _packed.items() if any(storage.expired() for storage in kept)]:
-            del _packed[old]
+        for old, (kept, _) in list(_packed.items()):
+            if any(storage.expired() for storage in kept):
+                _packed.pop(old, None)
         arrays = {name: tensor.detach().float().numpy() for name, tensor in names(weights).items()
                   if tensor is not None}
         kept = [StorageWeakRef(tensor.untyped_storage()) for tensor in weights if tensor is not None]
-        _packed[key] = kept, layer.packed_of(out_in=True, **arrays)
+        _packed[key] = kept, layer.packed_of(out_in=True, **arrays)  # of another thread at the same time: the same
     return _packed[key][1]
 
 
@@ -118,7 +120,7 @@ def layer_op(q: Tensor, k: Tensor | None, v: Tensor | None, mask: Tensor | None,
         tensors |= {"k": k.contiguous(), "v": v.contiguous()}
     if mask is not None:
         mask = tensors["mask"] = mask_bytes(mask, (batch, h, rows, columns))
-    more |= mask_keys(mask, (batch, h, rows, columns))
+    more |= mask_keys(mask)
     layer = layer_of(keys, tuple(more.items()))
     y = torch.empty(batch, rows, width, dtype=q.dtype)
     weights_of_heads = torch.empty((batch, h, rows, columns) if probs else 0)
@@ -158,7 +160,7 @@ def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor |
         if mask.dtype == torch.bool and columns > rows:  # a cache that is not full
             lengths, mask = seen(mask, batch)
             more["kv_len"] = True
-    more |= mask_keys(mask, (batch, h, rows, columns))
+    more |= mask_keys(mask)
     if mask is not None:
         tensors["mask"] = mask
     layer = layer_of(keys, tuple(more.items()))
@@ -176,10 +178,10 @@ def _(q, k, v, mask, sink, causal, scale, softcap, keys):
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
 
 
-def seen(mask: Tensor, batch: int) -> tuple[np.ndarray, Tensor | None]:
+def seen(mask: Tensor, batch: int) -> tuple[np.ndarray[Any, Any], Tensor | None]:
     """How many keys of each batch entry are behind the last one that any row sees; and the mask, where it hides some of
     these."""
-    array = mask.numpy()
+    array: np.ndarray[Any, Any] = np.asarray(mask)
     by_key = array.any(axis=(1, 2))
     lengths = array.shape[3] - by_key[:, ::-1].argmax(axis=1)
     lengths[~by_key.any(axis=1)] = 0
@@ -190,12 +192,14 @@ def seen(mask: Tensor, batch: int) -> tuple[np.ndarray, Tensor | None]:
 # ---- when a kernel is taken ----
 
 MOST_SHAPES = 16  # of a layer: each takes seconds of the compiler's time
+FEW_QUERIES = 4  # lanes are queries: Zen 5, one query, 9 heads of 64, 512 keys: 86 us, those of PyTorch 52 us
 
 
 def unprojected(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a layer for attention by itself, which has no weights."""
     kept = {key: value for key, value in keys.items() if not re.fullmatch(r"\w*weight_dtype|(sum_)?dtype|group", key)}
     return {"attend_dtype": keys["dtype"], **kept} if keys.get("dtype") in ("bf16", "f16") else kept
+
 
 class Settings:
     """How the attention of a model is computed; what its layers have seen, and why they were left to PyTorch."""
@@ -230,6 +234,8 @@ class Settings:
             return "it is in training: call eval()"
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
             return "gradients are wanted: call it under torch.no_grad()"
+        if torch.is_autocast_enabled("cpu"):
+            return "autocast is on: dtype=\"bf16\" of replace has the types of a kernel"
         if any(tensor.device.type != "cpu" or tensor.is_nested for tensor in given):
             return "its tensors are not dense ones of the CPU"
         if given[0].dtype not in TYPES or any(tensor.dtype != given[0].dtype for tensor in given):
@@ -242,12 +248,14 @@ class Settings:
     def reason_of_shape(self, name: str, inputs: Sequence[Tensor]) -> str | None:
         if inputs[0].dim() == 4 and inputs[0].shape[0] != inputs[1].shape[0]:
             return "queries have another number of batch entries than keys"
+        if inputs[0].dim() == 4 and inputs[0].shape[2] <= min(FEW_QUERIES, inputs[1].shape[2] - 1):
+            return "a step of a decoder, whose cache a kernel without projections reads more slowly"
         shape, shapes = tuple(tuple(tensor.shape) for tensor in inputs), self.shapes.setdefault(name, set())
         if shape not in shapes and not torch.compiler.is_compiling():
             if self.others == "torch" and not self.learning:
                 return f"shape {shape} was not seen, and others = torch"
             if len(shapes) == MOST_SHAPES:
-                return f"shape {shape} is one more than {MOST_SHAPES}: a cache that grows, or lengths that are not padded"
+                return f"shape {shape} is one more than {MOST_SHAPES}: a cache grows, or rows are not padded"
             shapes.add(shape)
         return None
 
@@ -258,6 +266,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     """Stands in the place of a torch.nn.MultiheadAttention, and shares its parameters and buffers."""
 
     _qkv_same_embed_dim = False  # encoder layers then call forward, in the place of a kernel of their own
+    _settings: Settings
+    _original: nn.MultiheadAttention
+    _name: str
 
     def __init__(self, original: nn.MultiheadAttention, name: str, settings: Settings):
         nn.Module.__init__(self)
@@ -346,24 +357,17 @@ def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tens
                       **kwargs: Any) -> tuple[Tensor, None]:
     """What transformers' AttentionInterface calls `mhagen`; the masks are those of its `sdpa`."""
     settings, name = getattr(module, "_mhagen", (DEFAULTS, type(module).__name__))
-    rows, columns = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    growing = bool(is_causal) and rows == 1 < columns and attention_mask is None
-    if growing and not torch.compiler.is_compiling():
-        settings.tell(name, GROWING)
-    if growing or not settings.takes(name, [query, key, value], module.training or dropout > 0):
+    if not settings.takes(name, [query, key, value], module.training or dropout > 0):
         return by_pytorch(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout,
                           is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, **kwargs)
     mask = attention_mask
     if position_bias is not None:
         mask = position_bias if mask is None else position_bias + added(mask)
-    causal = bool(is_causal) and rows > 1 and attention_mask is None
+    causal = bool(is_causal) and query.shape[2] > 1 and attention_mask is None
     return torch.ops.mhagen.sdpa(query, key, value, mask, s_aux, causal, scaling, softcap,
                                  settings.attention_keys), None
-
-
-GROWING = "its cache grows in each step: generate(..., cache_implementation=\"static\") keeps one shape"
 
 
 def by_pytorch(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
@@ -416,8 +420,9 @@ def replace(model: nn.Module, example: Any = None, *, others: str = "generate", 
         if transformers and isinstance(module, transformers.PreTrainedModel):
             take_model(name, module, settings)
     if not settings.names:
+        found = "; ".join(f"{name or 'it'}: {reason}" for name, reason in settings.left.items())
         raise ValueError(f"mhagen: {type(model).__name__}: has no nn.MultiheadAttention, and no attention of "
-                         f"transformers' AttentionInterface that a kernel can replace: {settings.left or 'none at all'}")
+                         f"transformers' AttentionInterface, that a kernel can replace: {found or 'none at all'}")
     model.__dict__["_mhagen_settings"] = settings
     if example is not None:
         learn(model, example, settings)
