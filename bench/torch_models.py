@@ -83,12 +83,22 @@ def first(output):
     return output if isinstance(output, torch.Tensor) else output[0]
 
 
+class ByPosition(torch.nn.Module):
+    def __init__(self, model, names):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *tensors):
+        return first(self.model(**dict(zip(self.names, tensors))))
+
+
 def onnxruntime_of(model, example, threads):
     import onnxruntime
     file = io.BytesIO()
     torch.backends.mha.set_fastpath_enabled(False)  # which the exporter does not know
     with contextlib.redirect_stdout(io.StringIO()):
-        torch.onnx.export(model, tuple(example.values()), file, input_names=list(example), dynamo=False)
+        torch.onnx.export(ByPosition(model, list(example)), tuple(example.values()), file, input_names=list(example),
+                          dynamo=False)
     torch.backends.mha.set_fastpath_enabled(True)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

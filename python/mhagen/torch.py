@@ -181,7 +181,7 @@ def _(q, k, v, mask, sink, causal, scale, softcap, keys):
 def seen(mask: Tensor, batch: int) -> tuple[np.ndarray[Any, Any], Tensor | None]:
     """How many keys of each batch entry are behind the last one that any row sees; and the mask, where it hides some of
     these."""
-    array: np.ndarray[Any, Any] = np.asarray(mask)
+    array: Any = mask.numpy()
     by_key = array.any(axis=(1, 2))
     lengths = array.shape[3] - by_key[:, ::-1].argmax(axis=1)
     lengths[~by_key.any(axis=1)] = 0
