@@ -582,7 +582,7 @@ enum { TRIED = 12 };
 typedef struct fits { int32_t products[TRIED][COLUMNS], squares[TRIED][COLUMNS]; } fits;
 
 /* Where a step of a panel is written. */
-typedef struct place {
+typedef struct step_place {
   double scale;          /* of the fill */
   float *words;          /* the row of words with its numbers, */
   ptrdiff_t apart;       /* from one column to the next one; */
@@ -593,14 +593,14 @@ typedef struct place {
   int begins, last;      /* whether no step before it, or behind it, shares its scale */
   ptrdiff_t together;    /* columns whose numbers of a step lie together, or 0 */
   fits *fits;            /* of the columns that are written */
-} place;
+} step_place;
 
-static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
+static step_place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fill, int bits,
                       float *panel, ptrdiff_t step) {
   const ptrdiff_t deep = bits < 32 && packing->deep > 1 ? packing->deep : 1, in_word = 32 / bits;
   const ptrdiff_t row = step / in_word, behind = row % deep; /* words side by side */
   const ptrdiff_t words = ((fill->steps + in_word - 1) / in_word + deep - 1) / deep * deep;
-  place to = {fill->scale, panel + (row - behind) * fill->width + behind, deep,
+  step_place to = {fill->scale, panel + (row - behind) * fill->width + behind, deep,
               (int)(step % in_word) * bits, NULL, NULL, 0.0, 0.0, 0, 0, 0, packing->apart,
               NULL};
   if (bits > 8) return to;
@@ -618,9 +618,9 @@ static place place_of(const mhagen_packing *packing, const mhagen_pack_fill *fil
 }
 
 /* Writes the numbers of columns first..end - 1, from the sums of the terms. */
-typedef void (*write_columns)(place to, ptrdiff_t first, ptrdiff_t end, const double *sums);
+typedef void (*write_columns)(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums);
 
-static void write_floats(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_floats(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) to.words[c] = (float)(to.scale * *sums++);
 }
 
@@ -632,13 +632,13 @@ static void add_bits(float *at, uint32_t bits) {
   memcpy(at, &word, sizeof word);
 }
 
-static void write_bf16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_bf16(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
     add_bits(to.words + c * to.apart, to_bf16(to.scale * *sums++) << to.shift);
   }
 }
 
-static void write_f16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_f16(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   const ptrdiff_t n = to.together;
   for (ptrdiff_t c = first; c < end; ++c) {
     const uint32_t bits = to_f16(to.scale * *sums++);
@@ -651,20 +651,20 @@ static void write_f16(place to, ptrdiff_t first, ptrdiff_t end, const double *su
   }
 }
 
-static void write_rounded_bf16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_rounded_bf16(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
     to.words[c] = of_bf16(to_bf16((float)(to.scale * *sums++)));
   }
 }
 
-static void write_rounded_f16(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_rounded_f16(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
     to.words[c] = of_f16(to_f16((float)(to.scale * *sums++)));
   }
 }
 
 /* The largest scale that a number of a group asks for; NaN stays. */
-static void write_scales(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_scales(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
     float *const at = to.scales + c;
     const float largest = *at < 0.0f ? -*at : *at, scale = (float)(*sums++ / to.least);
@@ -676,7 +676,7 @@ static void write_scales(place to, ptrdiff_t first, ptrdiff_t end, const double 
 /* Tries scales of nibbles: 8/7 of the one that is there, which is the largest number over -8, then
  * 8/7.25, .., 8/9.75. The best one's integers have the scale of least squares. Sums are of
  * integers, with numbers in 1024ths of the scale that is there: no machine rounds otherwise. */
-static void write_fits(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_fits(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   int32_t numbers[COLUMNS];
   if (to.begins) memset(to.fits, 0, sizeof *to.fits);
   for (ptrdiff_t c = first; c < end; ++c) {
@@ -717,7 +717,7 @@ static int to_integer(double x) {
 }
 
 /* The scales are there; each becomes that of products behind the last step of its group. */
-static void write_quants(place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
+static void write_quants(step_place to, ptrdiff_t first, ptrdiff_t end, const double *sums) {
   for (ptrdiff_t c = first; c < end; ++c) {
     float *const at = to.scales + c;
     const int finite = *at >= -FLT_MAX && *at <= FLT_MAX;
@@ -758,7 +758,7 @@ static void write_panel(const mhagen_packing *packing, const mhagen_pack_fill *f
         }
       }
       for (ptrdiff_t k = 0; k < steps; ++k) {
-        place to = place_of(packing, fill, bits, panel, k0 + k);
+        step_place to = place_of(packing, fill, bits, panel, k0 + k);
         to.fits = &tried;
         write(to, c0, c0 + columns, sums[k]);
       }

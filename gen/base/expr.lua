@@ -6,7 +6,7 @@ local M = {}
 local E = {}
 E.__index = E
 
--- An atom is a variable, or an operation that is not a sum: div and mod (of non-negative numbers), min, max.
+-- An atom is a variable, or an operation `op` that is not a sum: div and mod (of non-negative numbers), min, max.
 -- Its range { least, most }, where that is known, folds what is always the same.
 local function make(const, terms)
   if #terms == 0 then return const end
@@ -152,7 +152,7 @@ function M.div(x, n)
   end
   local text = "(" .. paren(x) .. " / " .. n .. ")"
   return from_atom {
-    key = text, text = text, of = { x }, range = least and { least // n, most // n },
+    key = text, text = text, of = { x, n }, op = "div", range = least and { least // n, most // n },
     eval = function(env) return M.eval(x, env) // n end,
   }
 end
@@ -179,7 +179,7 @@ function M.mod(x, n)
   if least and least // n == most // n then return x - least // n * n end
   local text = "(" .. paren(x) .. " % " .. n .. ")"
   return from_atom {
-    key = text, text = text, of = { x }, range = { 0, n - 1 },
+    key = text, text = text, of = { x, n }, op = "mod", range = { 0, n - 1 },
     eval = function(env) return M.eval(x, env) % n end,
   }
 end
@@ -198,7 +198,7 @@ local function extreme(sign, fold)
     local a, b = M.compared(x), M.compared(y)
     local text = ("(%s %s %s ? %s : %s)"):format(a, sign, b, a, b)
     return from_atom {
-      key = text, text = text, of = { x, y }, range = range_of(fold, x, y),
+      key = text, text = text, of = { x, y }, op = sign == "<" and "min" or "max", range = range_of(fold, x, y),
       eval = function(env) return fold(M.eval(x, env), M.eval(y, env)) end,
     }
   end

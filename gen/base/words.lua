@@ -85,4 +85,11 @@ function M.short(value)
   return #text <= 64 and text or text:sub(1, 61) .. "..."
 end
 
+-- The words of a text by their numbers, from 0 on, as an enum of C has them.
+function M.numbered(text)
+  local number, count = {}, 0
+  for word in text:gmatch("%S+") do number[word], count = count, count + 1 end
+  return number
+end
+
 return M

@@ -17,7 +17,7 @@ end
 local function run(args)
   if not args.output then refuse_no_output(args) end
   local cfg = kernel.load_config(args.config)
-  local files, all = kernel.files_of(cfg, args.single)
+  local files, all = kernel.files_of(cfg, args)
   if args.cxx then files[#files + 1] = kernel.cxx() end
   takes.write_files(args.output, files, args.force)
   if args.quiet then return 0 end
@@ -37,6 +37,8 @@ end
 local function options(cmd)
   takes.config(cmd)
   cmd:option("-o --output", "output directory, created if missing"):argname("<DIR>"):overwrite(false)
+  cmd:flag("--selftest", "write also NAME_known_answer, by which a product's start compares result bits with the " ..
+    "generator's")
   cmd:flag("--single", "write kernel and runtime as one NAME.c and one NAME.h, also for a bundle or a ladder")
   takes.cxx(cmd)
   takes.force(cmd)

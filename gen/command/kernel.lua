@@ -12,6 +12,7 @@ local host = require "host"
 local bundle = require "kernel.bundle"
 local config = require "options.config"
 local errors = require "command.errors"
+local known_answer = require "command.known_answer"
 local native = require "command.native"
 local options = require "options.init"
 local pack = require "plan.pack"
@@ -99,12 +100,23 @@ end
 -- A file of the runtime.
 function M.of_runtime(name) return { name = name, text = host.embedded("runtime/" .. name) } end
 
--- The files of a config and of the runtime, and what was recorded for each kernel. in_one: one source and one header.
-function M.files_of(cfg, in_one)
-  local files, recorded = bundle(cfg)
+-- The files with the options that make them in the commands of their heads.
+local function told(files, how)
+  local words = (how.selftest and " --selftest" or "") .. (how.single and " --single" or "")
+  for _, file in ipairs(files) do file.text = file.text:gsub("( mhagen gen [^\n]*)", "%1" .. words, 1) end
+  return files
+end
+
+-- The files of a config and of the runtime, and what was recorded for each kernel. how: nil, or whether they are one
+-- source and one header, `single`, and whether kernels have a known answer, `selftest`.
+function M.files_of(cfg, how)
+  how = how or {}
+  local files, recorded = bundle(cfg, how.selftest and known_answer or nil)
   local header, source = M.of_runtime "mhagen.h", M.of_runtime "mhagen.c"
-  if in_one then return single(cfg.name, files, { header = header.text, source = source.text }), recorded end
-  return table.move({ header, source }, 1, 2, #files + 1, files), recorded
+  if how.single then
+    return told(single(cfg.name, files, { header = header.text, source = source.text }), how), recorded
+  end
+  return table.move({ header, source }, 1, 2, #files + 1, told(files, how)), recorded
 end
 
 -- The file of the runtime for C++.

@@ -13,7 +13,8 @@
  *   configs.c    states for configs           printing.c   what a terminal may have
  *   tensors.c    tensors of models            json.c       JSON
  *   decoders.c   their numbers as floats      packing.c    weights by the runtime's list
- *   program.c    the table `host`             main.c       the exit status
+ *   program.c    the table `host`             evaluate.c   tapes without a compiler
+ *   main.c       the exit status
  */
 #ifndef HOST_H
 #define HOST_H

@@ -1,4 +1,4 @@
-/* tensors.h: memory of the generator. The comments in tensors.c and packing.c say what each function does. */
+/* tensors.h: memory of the generator. tensors.c, packing.c and evaluate.c say what each function does. */
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -20,5 +20,6 @@ Memory *push_memory(lua_State *L, size_t bytes);
 /* Each adds its functions to the table on top. */
 void add_tensors(lua_State *L);
 void add_packing(lua_State *L);
+void add_evaluate(lua_State *L);
 
 #endif

@@ -7,6 +7,7 @@
 local budget = require "plan.budget"
 local config = require "options.config"
 local generate = require "kernel.generate"
+local known_answer = require "kernel.known_answer"
 local ladder = require "kernel.ladder"
 local template = require "base.template"
 
@@ -21,6 +22,7 @@ local function plan_for(all)
   end
   for _, recorded in ipairs(all) do
     plan.stack = math.max(plan.stack, budget.stack(recorded.plan))
+    if recorded.answer_bytes then plan.answer_bytes = math.max(plan.answer_bytes or 0, recorded.answer_bytes) end
     if recorded.fingerprint ~= last.fingerprint then plan.fingerprint = nil end
   end
   return setmetatable(plan, { __index = last.plan })
@@ -49,22 +51,27 @@ local function choosing_files(cfg, members, all)
   local names = { name = cfg.name, last = members[#members].name }
   local fill = plan.filling[1] and template.file("bundle_fill.c.in", { name = cfg.name,
                                                                        needs = generate.needs(plan, "fill") }) or ""
-  local header, facts = generate.outside(cfg, plan, plan.stack)
+  local declared, defined = "", ""
+  if plan.answer_bytes then
+    declared, defined = known_answer.choosing(cfg, members, how == by_length, plan.answer_bytes)
+  end
+  local header, facts = generate.outside(cfg, plan, plan.stack, declared)
   return { header, generate.file(cfg, "bundle.c.in", ".c", {
     includes = table.concat(includes), members = table.concat(list, "\n"), needs = generate.needs(plan, "args"),
     choice = template.file(how.choice, how == by_length and { last = names.last } or { name = cfg.name }),
-    what = how.what, fill_function = fill, facts = facts,
+    what = how.what, fill_function = fill, facts = facts, known_answer = defined,
     fields = how == by_length and template.file(how.fields, { fingerprint = plan.fingerprint }) or "" }) }
 end
 
-local function files_of(cfg)
+-- answer: as generate.kernel takes it.
+local function files_of(cfg, answer)
   local members, all, files = ladder.members(cfg), {}, {}
   if not members then
-    local own, recorded = generate.kernel(cfg)
+    local own, recorded = generate.kernel(cfg, answer)
     return own, { recorded }
   end
   for _, member in ipairs(members) do
-    local own, recorded = files_of(member)
+    local own, recorded = files_of(member, answer)
     table.move(own, 1, #own, #files + 1, files)
     table.move(recorded, 1, #recorded, #all + 1, all)
   end

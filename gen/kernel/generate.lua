@@ -7,6 +7,7 @@ local describe = require "kernel.describe"
 local fingerprint = require "base.fingerprint"
 local fold = require "rewrite.fold"
 local isas = require "isa.init"
+local known_answer = require "kernel.known_answer"
 local options = require "options.init"
 local pack = require "plan.pack"
 local plan_of = require "plan.init"
@@ -240,13 +241,13 @@ end
 local M = { file = file, needs = needs_table }
 
 -- The header, what mhagen_kernel says of a config, and the texts of its cache. Of the plan only the sizes count, and
--- what the config asks for.
-function M.outside(cfg, plan, stack)
+-- what the config asks for. answer: the declaration of a known answer, or nothing.
+function M.outside(cfg, plan, stack, answer)
   local of_cache, bits, _, inputs = cache_texts(cfg, plan), options.bits(plan), needs_text(plan, "args")
   local header = file(cfg, "kernel.h.in", ".h", extents(cfg, {
     packed_bytes = ("%d"):format(plan.packed_bytes), workspace_bytes = ("%d"):format(plan.workspace_bytes),
     cache_size = of_cache.cache_size, fill_declaration = of_cache.fill_declaration,
-    stack = tostring(stack), inputs = inputs,
+    stack = tostring(stack), inputs = inputs, known_answer = answer,
   }))
   return header, template.file("facts.c.in", extents(cfg, {
     name = cfg.name, NAME = cfg.name:upper(), isa = config.told(cfg, "isa"),
@@ -263,8 +264,20 @@ local function prelude_of(plan)
   return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
 end
 
--- The files of a config of one kernel, and what was recorded for them.
-function M.kernel(cfg)
+-- The declaration and the function of a known answer, nothing where none is asked for.
+local function answer_texts(recorded, answer)
+  if not answer then return "", "" end
+  local plan = recorded.plan
+  local test = known_answer.of(plan)
+  recorded.answer_bytes = test.bytes
+  local declared, defined = known_answer.texts(plan.cfg, test,
+    answer(test, recorded, pack.packing(plan, recorded.fingerprint)))
+  return declared, "\n" .. defined
+end
+
+-- The files of a config of one kernel, and what was recorded for them. answer: nil, or the function of a test, of what
+-- was recorded and of the packing, that returns the checksum of the known answer.
+function M.kernel(cfg, answer)
   local recorded = record(cfg)
   local plan = recorded.plan
   local isa, asked = plan.isa, isas.asked(plan.isa, plan_of.types(plan))
@@ -284,7 +297,8 @@ function M.kernel(cfg)
     table.concat(rows.fills), rope .. quant, table.unpack(small))
   rows.needs = weight_needs
   local tables, fields = packing_text(rows)
-  local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan))
+  local declared, defined = answer_texts(recorded, answer)
+  local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan), declared)
   local test_inputs, test_bits = test_values(test_rows)
   local source = file(cfg, "kernel.c.in", ".c", {
     plan = describe.header(recorded), guard = isa.guard,
@@ -295,7 +309,7 @@ function M.kernel(cfg)
     test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
     lanes = tostring(isa.lanes), finish = isa.finish or "",
     phases = phase_rows(recorded.phases, plan), cpu = asked.cpu, needs = needs_table(plan, "args"),
-    fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts,
+    fill_function = of_cache.fill_function, fill_stub = of_cache.fill_stub, facts = facts, known_answer = defined,
   })
   return { header, source }, recorded
 end

@@ -4,8 +4,8 @@
 --   runtime   { header = text of mhagen.h, source = text of mhagen.c }
 --
 -- All functions of the runtime get the kernel's name as a prefix, so that several such files link together. Types are
--- shared: the include guard of mhagen.h stays. Members of a bundle share one translation unit, so the member's name
--- follows their static names.
+-- shared: the include guard of mhagen.h stays. Kernels share one translation unit with the runtime and with other
+-- members of a bundle, so their names follow their static names.
 
 local template = require "base.template"
 
@@ -43,12 +43,12 @@ local function own_names(source)
   return names
 end
 
--- A source whose static names end with the member's; fields keep theirs.
-local function renamed(source, member)
+-- A source whose static names end with the kernel's; fields keep theirs.
+local function renamed(source, kernel)
   local names = own_names(source)
   return in_code(source, function(code)
     return (code:gsub("([.>]?)%f[%w_]([%a_][%w_]*)", function(before, word)
-      if before == "" and names[word] then return word .. "_" .. member end
+      if before == "" and names[word] then return word .. "_" .. kernel end
     end))
   end)
 end
@@ -60,16 +60,13 @@ local function expanded(text, replace) return (text:gsub(include "([%w_]+)", rep
 
 local function part(name, text) return template.file("part.in", { name = name, text = text }) end
 
--- The command of the head with the option that makes this file.
-local function told(text) return (text:gsub("( mhagen gen [^\n]*)", "%1 --single", 1)) end
-
 return function(name, files, runtime)
   local text_of, renames = {}, {}
   for _, file in ipairs(files) do text_of[file.name] = file.text end
   for i, one in ipairs(exported(runtime.header)) do
     renames[i] = template.file("rename.h.in", { name = one, prefix = name })
   end
-  local header = expanded(told(text_of[name .. ".h"]), { mhagen = template.file("single.h.in", {
+  local header = expanded(text_of[name .. ".h"], { mhagen = template.file("single.h.in", {
     renames = table.concat(renames), runtime = part("mhagen.h", runtime.header) }) })
 
   -- A member with its header and its own members.
@@ -79,7 +76,7 @@ return function(name, files, runtime)
       return expanded(text_of[member .. ".h"], { mhagen = "" })
     end))
   end
-  local source = expanded(told(text_of[name .. ".c"]), function(included)
+  local source = expanded(renamed(text_of[name .. ".c"], name), function(included)
     if included ~= name then return member_of(included) end
     return include(name) .. part("mhagen.c", expanded(runtime.source, { mhagen = "" }))
   end)
