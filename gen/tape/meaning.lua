@@ -5,8 +5,8 @@
 --   kind         where the result goes, if the op does not say that
 --   returns      { code, result, kind, bytes }: result is a cell, bytes those of a number in memory
 --
--- An instruction is six integers. It computes a cell of a type: f are the bits of a float, d is a double, i an integer, b
--- a condition.
+-- An instruction is six integers. It computes a cell of a type: f are the bits of a float, d is a double, i an
+-- integer, b a condition.
 
 local numbered = require("base.words").numbered
 
