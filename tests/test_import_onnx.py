@@ -2,13 +2,11 @@
 and packed weights that are made of them; and files that are wrong."""
 import random
 import re
-import sys
-import warnings
 
 import pytest
 
 from reference_lib import drawn_isa
-from tools import MHAGEN, ROOT, SEED, run, seed_of
+from tools import MHAGEN, SEED, run
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -301,38 +299,6 @@ def test_constants(tmp_path):
     model.graph.initializer[0].external_data[0].value = "./all.bin"
     (tmp_path / "dot.onnx").write_bytes(model.SerializeToString())
     assert packed(tmp_path / "dot.onnx", tmp_path / "dot") == expected
-
-
-# ---- what others write ----
-
-
-def test_export_of_pytorch(tmp_path):
-    """A model that PyTorch exports, whose attention ONNX Runtime's tool fuses, by the command of docs/import.md. What
-    it adds together with the rest, the bias of the output, stays outside."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    if not transformers.__version__.startswith("4."):
-        pytest.skip("of what transformers 5 exports ONNX Runtime's tool fuses nothing")
-    torch.manual_seed(seed_of("export"))
-    config = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48, vocab_size=40)
-    model = transformers.BertModel(transformers.BertConfig(**config, attn_implementation="eager")).eval()
-    ids, names = torch.randint(0, 40, (1, 6)), ["input_ids", "attention_mask"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter that needs no other package is the older one
-        torch.onnx.export(model, (ids, torch.ones_like(ids)), tmp_path / "model.onnx", input_names=names,
-                          dynamic_axes={name: {0: "batch", 1: "rows"} for name in names}, dynamo=False)
-    path = tmp_path / "model.onnx"
-    assert "no node is Attention" in refused(tmp_path, "model", path, "isa=scalar", "seq=6")
-    command = re.search(r"^\$ python3 (-m onnxruntime.*\\\n.*)$", (ROOT / "docs/import.md").read_text(), re.M)[1]
-    command = command.replace("\\\n", "").replace("12", "4").replace("384", "32")
-    run(sys.executable, *command.split(), cwd=tmp_path)
-    imported = Imported(tmp_path / "fused.onnx", tmp_path / "out", "isa=scalar", "seq=6", "mask=none")
-    assert "2 layers, 1 kernel\n" in imported.text and "project" not in imported.text
-    x = torch.randn(1, 6, 32)
-    for name, layer in zip(imported.layers, model.encoder.layer, strict=True):
-        with torch.no_grad():
-            context = layer.attention.self(x)[0]
-            expected = (context @ layer.attention.output.dense.weight.T).numpy()
-        np.testing.assert_allclose(computed(imported, name, expected, {"q": x.numpy()}), expected, atol=1e-5)
 
 
 # ---- files that are wrong ----

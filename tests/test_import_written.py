@@ -479,8 +479,8 @@ def exported(name, path, config, kind):
     import transformers
     torch.manual_seed(seed_of(name))
     config = getattr(transformers, name.replace("Encoder", "") + "Config")(**config)
-    config._attn_implementation = "eager" if name in ("Gemma2",) else random.Random(SEED + name).choice(
-        ["eager", "sdpa"]) if name != "T5Encoder" else "eager"
+    both = name not in ("Gemma2", "T5Encoder")
+    config._attn_implementation = random.Random(SEED + name).choice(["eager", "sdpa"]) if both else "eager"
     model = getattr(transformers, name + "Model")(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -499,8 +499,9 @@ def exported(name, path, config, kind):
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the exporter that needs no other package is the older one
         torch.onnx.export(First(), tuple(inputs.values()), str(path), input_names=list(inputs), dynamo=False,
-                          dynamic_axes={key: dict(enumerate(["batch", "rows"][:x.ndim - 2 * (x.ndim == 4)]))
-                                        for key, x in inputs.items() if x.ndim < 4 or True}, opset_version=17)
+                          opset_version=17, dynamic_axes={
+                              key: dict(enumerate(["batch", "rows"][:1 if x.ndim == 4 else 2]))
+                              for key, x in inputs.items()})
     return {key: x.numpy() for key, x in inputs.items()}
 
 
