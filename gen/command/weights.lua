@@ -168,7 +168,9 @@ local function open_onnx(path)
     return others[name], folder .. name
   end)
   return { path = path, data = path, type = "onnx", tensors = graph.tensors, graph = graph, others = others,
-           layers = function(_, given) return operators(graph, given) end }
+           layers = function(_, given)
+             return within_limit(function() return operators(graph, given) end, path)
+           end }
 end
 
 local function open_any(path)

@@ -12,71 +12,16 @@
 
 local constants = require "model.constants"
 local functions = require "model.graph_functions"
+local indices = require "model.graph_indices"
+
+local axis_of, broadcast, same = indices.axis_of, indices.broadcast, indices.same
+local steps_of, strided = indices.steps_of, indices.strided
 
 local Elements = {}
 Elements.__index = Elements
 
 local MOST_LIST, MOST_SUM = 64, 4096
-local STEPS = 1 << 27 -- of a file: what a graph asks for may be more than anyone waits for
-
--- ---- indices ----
-
--- The steps from one index of an axis to the next one.
-local function steps_of(shape)
-  local steps, step = {}, 1
-  for a = #shape, 1, -1 do
-    steps[a] = step
-    step = step * shape[a]
-  end
-  return steps
-end
-
-local function same(i) return i end
-
--- A function of an index in `shape` whose axes have these steps in another value, from `base` on.
-local function strided(shape, steps, base)
-  local sizes, by, plain, step = {}, {}, base == 0, 1
-  for a = #shape, 1, -1 do
-    plain = plain and (shape[a] == 1 or steps[a] == step)
-    step = step * shape[a]
-    local last = #sizes
-    if shape[a] == 1 then -- its index is 0
-    elseif last > 0 and steps[a] == by[last] * sizes[last] then
-      sizes[last] = sizes[last] * shape[a]
-    else
-      sizes[last + 1], by[last + 1] = shape[a], steps[a]
-    end
-  end
-  if plain then return same end
-  local axes = #sizes
-  return function(i)
-    local to = base
-    for a = 1, axes do
-      local size = sizes[a]
-      to = to + i % size * by[a]
-      i = i // size
-    end
-    return to
-  end
-end
-
--- That of an operand which is broadcast to `shape`, or nil.
-local function broadcast(from, shape)
-  local steps, all = steps_of(from), {}
-  for a = 1, #shape do
-    local b = a + #from - #shape
-    if b < 1 or from[b] == 1 then all[a] = 0
-    elseif from[b] == shape[a] then all[a] = steps[b]
-    else return nil end
-  end
-  return strided(shape, all, 0)
-end
-
-local function axis_of(node, default, rank)
-  local axis = node.attributes.axis or default
-  if axis < 0 then axis = axis + rank end
-  return axis >= 0 and axis < rank and axis + 1 or nil
-end
+local STEPS = 1 << 26 -- of a file: what a graph asks for may be more than anyone waits for
 
 -- ---- values whose elements are those of another one ----
 
@@ -450,4 +395,4 @@ local function new(graph, shapes)
                         depth = 0 }, Elements)
 end
 
-return { new = new, steps_of = steps_of, broadcast = broadcast, axis_of = axis_of }
+return { new = new }

@@ -25,6 +25,8 @@
 --   extents     { b, h, q, k } of its scores in these
 
 local graph_elements = require "model.graph_elements"
+local graph_indices = require "model.graph_indices"
+local graph_inputs = require "model.graph_inputs"
 local graph_masks = require "model.graph_masks"
 local graph_norms = require "model.graph_norms"
 local graph_open = require "model.graph_open"
@@ -33,6 +35,7 @@ local graph_output = require "model.graph_output"
 local graph_scores = require "model.graph_scores"
 local graph_shapes = require "model.graph_shapes"
 local graph_weights = require "model.graph_weights"
+local layers = require "model.layers"
 
 local M = {}
 
@@ -96,19 +99,124 @@ local function heads_of(elements, operands, product, fail)
   return heads
 end
 
+-- ---- nodes ----
+
+-- The nodes that nothing but the output needs, up to the inputs.
+local function own_nodes(graph, layer)
+  local stop, own, list = {}, {}, {}
+  for _, key in ipairs { "q", "k", "v", "past_k", "past_v" } do
+    if layer.inputs[key] then stop[layer.inputs[key]] = true end
+  end
+  for _, mask in ipairs(layer.inputs.masks) do stop[mask.value] = true end
+  local function needed(node)
+    for _, output in ipairs(node.outputs) do
+      if graph.outputs[output] or stop[output] then return true end
+      for _, user in ipairs(graph.users[output] or {}) do
+        if not own[user] then return true end
+      end
+    end
+    return false
+  end
+  own[layer.node], list[1] = true, layer.node
+  local waiting = { layer.node }
+  while #waiting > 0 do
+    local node = table.remove(waiting)
+    for _, input in ipairs(node.inputs) do
+      local maker = graph.makers[input]
+      if maker and not own[maker] and not stop[input] and not needed(maker) then
+        own[maker] = true
+        list[#list + 1], waiting[#waiting + 1] = maker, maker
+      end
+    end
+  end
+  return own
+end
+
+local function in_order(graph, own)
+  local list = {}
+  for _, node in ipairs(graph.nodes) do
+    if own[node] then list[#list + 1] = node end
+  end
+  return list
+end
+
+-- ---- weights ----
+
+-- The columns of a projection as features of its matrix.
+local function matrix_of(product, columns)
+  local matrix, list = product.matrix, {}
+  for i = 1, columns and #columns or product.columns do list[i] = matrix.of(columns and columns[i] or i - 1) end
+  local made = { tensor = matrix.tensor, in_out = matrix.in_out, width = product.width, features = matrix.features,
+                 columns = list, by_row = matrix.by_row }
+  if matrix.scale then
+    made.scales, made.zeros = {}, {}
+    for k = 1, matrix.by_row and product.width or #list do
+      local row, column = matrix.by_row and k - 1 or 0, columns and columns[k] or k - 1
+      made.scales[k], made.zeros[k] = matrix.scale(row, matrix.by_row and 0 or column)
+    end
+  end
+  return made
+end
+
+-- The keys of what is projected, and of the widths.
+local function add_keys(work, output, layout)
+  local layer, made, inputs = work.layer, work.weights, work.layer.inputs
+  local keys, own, letters = layer.keys, layer.weights, ""
+  for _, letter in ipairs { "q", "k", "v" } do
+    if made[letter] then
+      letters = letters .. letter
+      own["w" .. letter], own["b" .. letter] = matrix_of(made[letter].product, made[letter].columns), made[letter].bias
+    end
+  end
+  if output then
+    letters, own.wo = letters .. "o", matrix_of(output)
+    keys.y_width = output.columns
+  end
+  keys.project = letters ~= "" and letters or "none"
+  if letters ~= "qkvo" then keys.layout = layout end
+  if letters:find "qkv" and inputs.q == inputs.k and inputs.q == inputs.v then
+    inputs.k, inputs.v = nil, nil
+  else
+    keys.attention = "cross"
+    keys.k_width, keys.v_width = made.k and made.k.product.width, made.v and made.v.product.width
+  end
+  keys.d_model = made.q and made.q.product.width or nil
+end
+
+-- Gives a layer its ends, weights and nodes; returns by what its scores are multiplied there.
+local function add_ends(work)
+  local layer, made = work.layer, work.weights
+  layer.weights, layer.swapped = {}, {}
+  local output = graph_output.read(work)
+  for key, value in pairs(made.keys) do layer.keys[key] = value end
+  local layout, scale = graph_inputs.read(work, output ~= nil)
+  add_keys(work, output, layout)
+  local own = layer.weights
+  own.q_norm, own.k_norm = made.gains.q, made.gains.k
+  if made.tables then own.rope_cos, own.rope_sin = made.tables.cos, made.tables.sin end
+  layer.tables, layer.turns = made.tables, made.turns
+  if next(layer.swapped) and layer.given.batch and layer.given.batch ~= "1" then
+    work.fail("its rows lie as [rows][batch], and batch = %s", layer.given.batch)
+  end
+  layer.node = work.find.graph.makers[layer.output]
+  layer.nodes = in_order(work.find.graph, own_nodes(work.find.graph, layer))
+  return scale
+end
+
 -- ---- layers ----
 
 local Layer = {}
 Layer.__index = Layer
 
-function Layer:fail(...) error({ left = string.format(...) }, 0) end
+-- Raises why a Softmax is no layer, as a text like Lua's own errors, which say that a node is malformed.
+local function refuse(...) error(string.format(...), 0) end
 
 -- Keys of earlier runs need a cache, or are taken as they are.
 function Layer:check_past(operands)
   local past = operands.k.past or operands.v.past
   if not past then return end
   if self.given.cache == nil then
-    self:fail("%s has keys of earlier runs: give cache=append and seq_kv, the rows that it has room for; " ..
+    refuse("%s has keys of earlier runs: give cache=append and seq_kv, the rows that it has room for; " ..
       "or cache=none, and K and V are inputs", past.value)
   end
   if self.given.cache == "none" then
@@ -116,18 +224,11 @@ function Layer:check_past(operands)
     return
   end
   if not operands.k.product or not operands.v.product or not operands.k.past or not operands.v.past then
-    self:fail("%s: K and V that are cached are not both projected", past.value)
+    refuse("%s: K and V that are cached are not both projected", past.value)
   end
   self.inputs.past_k, self.inputs.past_v = operands.k.past.value, operands.v.past.value
 end
 
--- 1 / sqrt(dk) is the default, also as float32 or float16 has it.
-local NEAR = 1e-3
-
-function M.add_scale(keys, scale)
-  if keys.dk and math.abs(scale * keys.dk ^ 0.5 - 1) < NEAR then return end
-  keys.scale = scale
-end
 
 function Layer:read_keys(scores, operands, heads)
   local keys, given = self.keys, self.given
@@ -161,22 +262,28 @@ local function short(x)
   return x
 end
 
+-- The type of the weights of a layer, in which its scale was rounded too.
+local function type_of(layer)
+  local own = layer.weights
+  local matrix = own.wq or own.wk or own.wv or own.wo
+  return matrix and matrix.tensor.type
+end
+
 local function read(find, softmax, given)
   local layer = setmetatable({ name = softmax.name, find = find, given = given, keys = {}, inputs = {} }, Layer)
-  local function fail(...) layer:fail(...) end
-  local scores = graph_scores.of(find.elements, softmax, fail)
-  local leads = value_leads(scores, fail)
+  local scores = graph_scores.of(find.elements, softmax, refuse)
+  local leads = value_leads(scores, refuse)
   local operands, sides = {}, sides_of(scores, leads)
   for letter, side in pairs(sides) do operands[letter] = graph_operand.read(find, side) end
   layer:check_past(operands)
-  local heads = heads_of(find.elements, operands, scores.product, fail)
+  local heads = heads_of(find.elements, operands, scores.product, refuse)
   local weights = graph_weights.of(find, operands, heads)
   layer:read_keys(scores, operands, heads)
   layer.softmax, layer.shapes = softmax, find.elements.shapes
   layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }
-  local factor = graph_output.read { find = find, layer = layer, scores = scores, operands = operands, heads = heads,
-    leads = leads, weights = weights, fail = fail }
-  M.add_scale(layer.keys, scores.scale * weights.factor * factor)
+  local factor = add_ends { find = find, layer = layer, scores = scores, operands = operands, heads = heads,
+    leads = leads, weights = weights, fail = refuse }
+  layer.keys.scale = layers.scale(scores.scale * weights.factor * factor, layer.keys.dk, type_of(layer))
   for key, value in pairs(layer.keys) do
     if math.type(value) == "float" then layer.keys[key] = short(value) end
   end
@@ -200,21 +307,16 @@ function M.of(graph, given)
   local find = { graph = graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end
   elements:forget()
-  local layers, left = {}, {}
+  local found, left = {}, {}
   for _, node in ipairs(graph.nodes) do
     if node.op == "Softmax" and node.domain == "" then
-      local good, found = pcall(read, find, node, given)
-      if good then
-        layers[#layers + 1] = found
-      elseif type(found) == "table" and found.left then
-        left[#left + 1] = { name = node.name, why = found.left }
-      else
-        error(found, 0)
-      end
+      local layer, why = graph_indices.attempt(read, find, node, given)
+      found[#found + 1] = layer
+      if not layer then left[#left + 1] = { name = node.name, why = why } end
       elements:forget()
     end
   end
-  return layers, left
+  return found, left
 end
 
 return M

@@ -4,6 +4,8 @@
 --
 -- A value is there behind its gains, and the one before them too. A norm whose bias is not zero is none.
 
+local indices = require "model.graph_indices"
+
 local M = {}
 
 local HOPS = 4
@@ -200,7 +202,7 @@ function M.of(elements)
   local find = setmetatable({ elements = elements, graph = elements.graph }, Find)
   local all = {}
   for _, node in ipairs(elements.graph.nodes) do
-    local norm = of_node(find, node)
+    local norm = indices.attempt(of_node, find, node)
     if norm then add(find, all, node.outputs[1], norm) end
   end
   return all

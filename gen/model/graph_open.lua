@@ -52,7 +52,8 @@ function M.places(graph, shapes)
   local own, past = {}, 0
   for _, name in ipairs(graph.inputs) do
     local of = graph.values[name]
-    if of and of.type and (of.type == "I64" or of.type == "I32") and name:lower():find "position" then own[name] = true end
+    local integers = of and (of.type == "I64" or of.type == "I32")
+    if integers and name:lower():find "position" then own[name] = true end
     if name:lower():find "past" and shapes[name] and #shapes[name] == 4 then past = shapes[name][3] end
   end
   return function(value, i)

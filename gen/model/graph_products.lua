@@ -10,7 +10,7 @@
 --     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is,
 --                scale(row, column) -> scale, zero of integers, or nil; by_row: whether these differ by row }
 
-local graph_elements = require "model.graph_elements"
+local indices = require "model.graph_indices"
 local tensors = require "model.tensors"
 
 local M = {}
@@ -35,7 +35,7 @@ local function build(node, factor, axes)
       inner = axis
     end
   end
-  if not row or not column or not inner then return nil end
+  if not row or not column or not inner or row.size * column.size * inner.size == 0 then return nil end
   for _, axis in ipairs(axes) do
     if axis ~= row and axis ~= column and axis ~= inner then
       if #made.lead_a * axis.size > MOST_LEADS then return nil end
@@ -60,7 +60,7 @@ local function of_matmul(elements, node)
   if not a or not b or not out or #a < 2 or #b < 2 or (t.transBatchA or 0) + (t.transBatchB or 0) > 0 then
     return nil
   end
-  local step_a, step_b, step_out = graph_elements.steps_of(a), graph_elements.steps_of(b), graph_elements.steps_of(out)
+  local step_a, step_b, step_out = indices.steps_of(a), indices.steps_of(b), indices.steps_of(out)
   local axes = {}
   for k = 1, #out - 2 do
     local in_a, in_b = k + #a - #out, k + #b - #out
@@ -84,7 +84,7 @@ local function of_einsum(elements, node)
                           { "b", second, node.inputs[2] } } do
     local shape = elements.shapes[part[3]]
     if not shape or #shape ~= #part[2] then return nil end
-    local steps = graph_elements.steps_of(shape)
+    local steps = indices.steps_of(shape)
     for k = 1, #shape do
       local letter = part[2]:sub(k, k)
       local axis = by[letter]

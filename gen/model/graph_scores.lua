@@ -9,7 +9,7 @@
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known
 
-local graph_elements = require "model.graph_elements"
+local indices = require "model.graph_indices"
 local products = require "model.graph_products"
 
 local M = {}
@@ -98,7 +98,7 @@ local function add_mask(self, node, value, name, mask)
   if self.softcap then self.fail("a mask is added before tanh") end
   local shape = self.elements.shapes[value] or self.fail("the axes of %s are not known", value)
   local from = self.elements.shapes[name] or self.fail("the axes of the mask %s are not known", name)
-  local index = graph_elements.broadcast(from, shape) or self.fail("the mask %s has other axes", name)
+  local index = indices.broadcast(from, shape) or self.fail("the mask %s has other axes", name)
   local before = composed(self.steps)
   mask.value, mask.node, mask.at = name, node, function(i) return index(before(i)) end
   table.insert(self.masks, 1, mask)

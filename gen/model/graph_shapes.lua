@@ -7,9 +7,9 @@
 --     elements   of gen/model/graph_elements.lua over these shapes: the numbers that shapes depend on
 --     open       function of (name of an input, axis from 1, name of the extent or nil, number of axes, type) -> number
 
-local graph_elements = require "model.graph_elements"
+local indices = require "model.graph_indices"
 
-local axis_of = graph_elements.axis_of
+local axis_of = indices.axis_of
 local MOST = 1 << 47 -- elements
 
 -- Each: of (self, node, a, b) -> the axes of its outputs, in their order; a, b: those of the first two inputs.
@@ -366,7 +366,8 @@ local function of(graph, shapes, elements, open)
   for _, node in ipairs(graph.nodes) do
     local rule = rules[node.op]
     local a, b = shapes[node.inputs[1]], shapes[node.inputs[2]]
-    local made = rule and table.pack(rule(self, node, a, b)) or {}
+    local made = rule and table.pack(indices.attempt(rule, self, node, a, b)) or {}
+    if made[1] == nil then made = {} end
     for k, name in ipairs(node.outputs) do
       if not shapes[name] then
         local shape = made[k] and is_shape(made[k]) and made[k] or declared(graph, name, open)

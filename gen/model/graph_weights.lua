@@ -189,8 +189,8 @@ local function as_they_are(operands, made, why)
   for _, letter in ipairs { "q", "k" } do
     operands[letter].product, operands[letter].norm, made[letter] = nil, nil, nil
   end
-  made.keys, made.factor, made.gains, made.turns, made.tables, made.order = { h_kv = made.keys.h_kv }, 1, {}, nil, nil, nil
-  made.why = why
+  made.keys, made.factor, made.gains, made.why = { h_kv = made.keys.h_kv }, 1, {}, why
+  made.turns, made.tables, made.order = nil, nil, nil
 end
 
 -- Whether norms and rope of Q and K are such as a kernel has.

@@ -31,6 +31,14 @@ local function take_scaling(c, keys)
   return scaling.divide
 end
 
+local ROUNDING = { F16 = 2.0 ^ -10, BF16 = 2.0 ^ -7 }
+
+-- A scale of a file with weights of a type; nil if it is 1 / sqrt(dk), the default, but for the rounding of the type.
+function M.scale(scale, dk, kind)
+  if scale and dk and math.abs(scale * dk ^ 0.5 - 1) <= (ROUNDING[kind] or 1e-6) then return nil end
+  return scale
+end
+
 -- { key = value } as words of a command line.
 function M.key_list(keys)
   local list = {}

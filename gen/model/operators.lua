@@ -513,6 +513,7 @@ local function add_projections(layer)
   keys.dv = layer:head_width("v", names[3], h_kv)
   local made = layer.graph:output_projection(layer.node.outputs[1] or "", layer.by_head)
   if made and keys.dv and made.width == keys.h * keys.dv then p.o = made end
+  keys.scale = layers.scale(keys.scale, keys.dk, p.q and p.q.weight.type)
   local letters = ""
   for _, letter in ipairs { "q", "k", "v", "o" } do
     if p[letter] then letters = letters .. letter end

@@ -1,0 +1,77 @@
+-- Indices of elements in row-major order, from 0, by the axes of a value.
+--
+--   steps_of(shape)                 from one index of each axis to the next one
+--   strided(shape, steps, base)     a function of an index in `shape`
+--   broadcast(from, shape)          that of an operand which is broadcast, or nil
+--   axis_of(node, default, rank)    the attribute axis, from 1; nil where there is none
+--   attempt(read, ...)              what read returns; nil and Lua's error where a node is not as its operator must be
+
+local M = {}
+
+-- The steps from one index of an axis to the next one.
+function M.steps_of(shape)
+  local steps, step = {}, 1
+  for a = #shape, 1, -1 do
+    steps[a] = step
+    step = step * shape[a]
+  end
+  return steps
+end
+
+function M.same(i) return i end
+
+-- A function of an index in `shape` whose axes have these steps in another value, from `base` on.
+function M.strided(shape, steps, base)
+  local sizes, by, plain, step = {}, {}, base == 0, 1
+  for a = #shape, 1, -1 do
+    plain = plain and (shape[a] == 1 or steps[a] == step)
+    step = step * shape[a]
+    local last = #sizes
+    if shape[a] == 1 then -- its index is 0
+    elseif last > 0 and steps[a] == by[last] * sizes[last] then
+      sizes[last] = sizes[last] * shape[a]
+    else
+      sizes[last + 1], by[last + 1] = shape[a], steps[a]
+    end
+  end
+  if plain then return M.same end
+  local axes = #sizes
+  return function(i)
+    local to = base
+    for a = 1, axes do
+      local size = sizes[a]
+      to = to + i % size * by[a]
+      i = i // size
+    end
+    return to
+  end
+end
+
+-- That of an operand which is broadcast to `shape`, or nil.
+function M.broadcast(from, shape)
+  local steps, all = M.steps_of(from), {}
+  for a = 1, #shape do
+    local b = a + #from - #shape
+    if b < 1 or from[b] == 1 then all[a] = 0
+    elseif from[b] == shape[a] then all[a] = steps[b]
+    else return nil end
+  end
+  return M.strided(shape, all, 0)
+end
+
+function M.axis_of(node, default, rank)
+  local axis = node.attributes.axis or default
+  if axis < 0 then axis = axis + rank end
+  return axis >= 0 and axis < rank and axis + 1 or nil
+end
+
+-- Lua's own errors, such as of an attribute of another kind; others go on.
+function M.attempt(read, ...)
+  local results = table.pack(pcall(read, ...))
+  if results[1] then return table.unpack(results, 2, results.n) end
+  local e = results[2]
+  if type(e) ~= "string" or e:find("not enough memory", 1, true) then error(e, 0) end
+  return nil, e
+end
+
+return M
