@@ -87,6 +87,8 @@ def test_sources(tmp_path):
         inside = archive.getnames()
     assert not [name for name in inside if re.search(r"/build/|__pycache__|\.pyc$|/\.", name)]
     assert {f"{names[0][:-7]}/{name}" for name in ("PKG-INFO", "pyproject.toml", "build.ninja")} <= {*inside}
+    needed = re.search(r"foreach\(name (.*)\)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert {*needed.split()} == {*backend.PROGRAM}  # CMake builds the program of the same
 
 
 def test_old_pythons():

@@ -123,6 +123,13 @@ def test_weights_that_change():
     assert len(mt._packed) <= count  # what nobody has is not kept
 
 
+def test_weights_that_share_memory():
+    own, turned, x = layer(bias=False), layer(bias=False), torch.randn(1, 3, WIDTH)
+    turned.in_proj_weight, turned.out_proj.weight = own.in_proj_weight, nn.Parameter(own.out_proj.weight.t())
+    for each in own, turned:
+        same(each(x, x, x)[0], replaced(each)(x, x, x)[0])
+
+
 def test_compile_and_export(tmp_path):
     """Both keep the operator; an exported program takes its weights with it."""
     own, x = layer(), torch.randn(2, ROWS, WIDTH)
@@ -160,6 +167,9 @@ def test_left_to_pytorch():
         warnings.simplefilter("error")
         new(x, x, x)
         new(*3 * [x[:1, :4]])  # told already
+    new._settings.left.clear()
+    with torch.autocast("cpu"), pytest.warns(UserWarning, match="autocast is on"):
+        assert new(x, x, x)[0].dtype == torch.bfloat16
     with pytest.raises(ValueError, match="the model is in training, .* call eval"):
         mt.replace(layer().train())
     with pytest.raises(ValueError, match="others = eager: must be generate or torch"):
