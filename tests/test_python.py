@@ -289,6 +289,16 @@ def test_cache_of_libraries(tmp_path):
     assert _build.words({"h": 1, "dk": 2, "seq": (1, 2)}) == _build.words({"seq": [1, 2], "dk": 2, "h": 1, "dv": None})
 
 
+def test_cache_of_others(tmp_path):
+    """What others may write is not loaded."""
+    (tmp_path / "mhagen").mkdir()
+    (tmp_path / "mhagen").chmod(0o777)
+    failing = "\n".join([LINES[0], f"try: {LINES[1]}", "except PermissionError as e: print(e)"])
+    told = python(failing, XDG_CACHE_HOME=str(tmp_path))
+    assert told.startswith(f"mhagen: {tmp_path}/mhagen: other users may write to it") and told.count("\n") == 1
+    assert not [*(tmp_path / "mhagen").iterdir()]
+
+
 def test_compiler_fails(tmp_path):
     """One line, and nothing is left in the cache."""
     failing = "\n".join([*LINES[:1], f"try: {LINES[1]}", "except Exception as e: print(type(e).__name__, e)"])

@@ -12,6 +12,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import stat
 import subprocess
 import sysconfig
 import tempfile
@@ -89,8 +90,10 @@ def cache() -> pathlib.Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = pathlib.Path(base if os.path.isabs(base) else pathlib.Path.home() / ".cache", "mhagen")
     folder.mkdir(0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"mhagen: {folder}: is another user's, whose code would run: set XDG_CACHE_HOME")
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"mhagen: {folder}: other users may write to it, and its code would run: "
+                              "chmod go-w, or set XDG_CACHE_HOME")
     return folder
 
 
