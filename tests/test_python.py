@@ -132,8 +132,8 @@ def drawn(layer, seed):
         if name in "qkv":
             arguments[name] = draw.standard_normal(layer._shapes[name][0][0], np.float32)
         elif name == "mask":
-            shape = layer._mask_shape()
-            arguments[name] = draw.random(shape) < 0.7 if kernel.has("MASK_BOOL") else draw.standard_normal(shape)
+            numbers = draw.standard_normal(layer._mask_shape(), np.float32)
+            arguments[name] = numbers > -0.5 if kernel.has("MASK_BOOL") else numbers
         elif name in _layer.LENGTHS:
             arguments[name] = draw.integers(most // 2, most + 1, data.batch)
     return weights, arguments

@@ -27,7 +27,7 @@ FLAGS = ["-O2", "-shared", "-fPIC", "-pthread"]
 def program() -> str:
     """$MHAGEN, the program of this installation, or the one in PATH."""
     schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")}
-    folders = [*(sysconfig.get_path("scripts", scheme) for scheme in schemes), HERE.parent / "bin"]
+    folders = [HERE.parent / "bin", *(sysconfig.get_path("scripts", scheme) for scheme in schemes)]  # pip's --target
     found = [os.environ.get("MHAGEN"), *(shutil.which("mhagen", path=str(folder)) for folder in folders),
              shutil.which("mhagen")]
     for path in found:
