@@ -68,8 +68,8 @@ def skipped_rows(name):
 def test_row(name, tmp_path, environment):
     """Scalar code, and one more ISA in turn: what an ISA needs of a compiler test_compiles has."""
     row = skipped_rows(name)
-    reference, programs = tmp_path / "reference.o", []
-    run(*row.command, "-std=c99", "-O1", "-I", ROOT / "runtime", "-c", PROGRAM[1], "-o", reference)
+    programs, reference = [], [tmp_path / f"{source.stem}.o" for source in REFERENCE]
+    run(*row.command, "-std=c99", "-O1", "-I", ROOT / "runtime", "-c", *REFERENCE, cwd=tmp_path)
     others = [isa for isa in row.isas if isa != "scalar"]
     for isa in ["scalar", *(in_turn(others, name) if others else [])]:
         for i, config in enumerate(CONFIGS if isa == "scalar" else CONFIGS[:1]):
@@ -79,8 +79,8 @@ def test_row(name, tmp_path, environment):
             for standard in in_turn([("-std=gnu99", "-O1"), ("-std=c99", "-O2")], name, isa, config):
                 run(*row.command, *standard, *row.warnings, "-c", *sources, cwd=out)
             programs.append(out / "program.exe")
-            run(*row.command, "-std=c99", "-O1", "-I", out, "-I", ROOT / "tests", PROGRAM[0], reference, "kernel.o",
-                "mhagen.o", "-o", programs[-1], *row.link, cwd=out)
+            run(*row.command, "-std=c99", "-O1", "-I", out, "-I", ROOT / "tests", PROGRAM[0], *reference,
+                "kernel.o", "mhagen.o", "-o", programs[-1], *row.link, cwd=out)
     if row.runner and not shutil.which(row.runner[0]):
         pytest.skip(f"{name}: compiled and linked, not run: {row.runner[0]} is not installed")
     for program in programs:
