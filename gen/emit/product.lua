@@ -259,8 +259,8 @@ function M.each_panel(K, product, build)
   end
 end
 
--- C[rows][width] = A B + bias for one group of queries: of = { label, weights, b, bias, c }, where weights are A, packed
--- in tiles as high as those of the product, and b is B[steps][width].
+-- C[rows][width] = A B + bias for one group of queries: of = { label, weights, b, bias, c }. The weights are A, packed in
+-- tiles as high as those of the product, and b is B[steps][width].
 function M.rows(K, product, group, of)
   for _, run in ipairs(product.runs) do
     K:each("tile", run.count, function(i)

@@ -385,22 +385,7 @@ M.options = {
 
 M.schedule = require "options.schedule"
 
--- What a ladder must have, several lengths in seq or seq_kv, whose kernels read and write the buffers of the longest
--- one: key, must, why; row, the key with the lengths; differs, a key that they change; beside, as above; unless, a key
--- with the value of which it need not.
-M.ladder = {
-  { key = "q_len", must = true, row = "seq", why = "which chooses the kernel by it" },
-  { key = "kv_len", must = true, differs = "seq_kv", why = "which chooses the kernel by it" },
-  { key = "cache", must = "none", differs = "seq_kv", why = "since its layout depends on the length" },
-  { key = "batch", must = 1, why = "since the next entry begins after all rows" },
-  { key = "probs", must = false, why = "since the length of its rows would differ" },
-  { key = "scores", must = "none", why = "since the length of their rows would differ" },
-  { key = "mask_dims", must = "k", beside = { "mask" }, why = "since the length of its rows would differ" },
-  { key = "layout", must = "bshd", why = "since the next head begins after all rows" },
-  { key = "rope", must = "none", differs = "seq_kv", why = "since its tables depend on the length" },
-  { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi", "rope" },
-    unless = { "cache", "append" }, why = "since the place of a row depends on the lengths" },
-}
+M.ladder = require "options.ladder"
 
 M.elsewhere = require "options.elsewhere"
 

@@ -267,8 +267,8 @@ local function says_the_loop(item)
   return item.node.kind == "note" and field and not expr.is_const(field)
 end
 
--- Names of values: those that are alone by their own, then arrays, then what else is made; what is read takes the name of
--- what makes it.
+-- Names of values: first of single ones, then of arrays, then of all others that are made. A value that is read has the
+-- name under which it was made.
 local function take_values(refs, arrays, touching, take)
   for _, ref in ipairs(refs) do
     if ref.makes and not ref.stored and #ref.elements == 1 then

@@ -1,0 +1,21 @@
+-- What a ladder must have: several lengths in seq or seq_kv, whose kernels share the buffers of the longest one.
+--
+--   key, must, why   the value that a key must have, and the reason
+--   row              the key with the lengths
+--   differs          a key that the lengths change
+--   beside           keys of which one must be on for the row to hold
+--   unless           a key and its value with which the row does not hold
+
+return {
+  { key = "q_len", must = true, row = "seq", why = "which chooses the kernel by it" },
+  { key = "kv_len", must = true, differs = "seq_kv", why = "which chooses the kernel by it" },
+  { key = "cache", must = "none", differs = "seq_kv", why = "since its layout depends on the length" },
+  { key = "batch", must = 1, why = "since the next entry begins after all rows" },
+  { key = "probs", must = false, why = "since the length of its rows would differ" },
+  { key = "scores", must = "none", why = "since the length of their rows would differ" },
+  { key = "mask_dims", must = "k", beside = { "mask" }, why = "since the length of its rows would differ" },
+  { key = "layout", must = "bshd", why = "since the next head begins after all rows" },
+  { key = "rope", must = "none", differs = "seq_kv", why = "since its tables depend on the length" },
+  { key = "causal_align", must = "top_left", beside = { "causal", "window_left", "window_right", "alibi", "rope" },
+    unless = { "cache", "append" }, why = "since the place of a row depends on the lengths" },
+}
