@@ -130,7 +130,7 @@ def test_machines_are_rows():
 
 def test_ways_are_asked():
     """How a product multiplies, its way tells; where a row of an ISA or a rewrite makes products, they may look."""
-    flags = r"(?:product|multiply)\.(?:tiled|deep|apart|coarse)\b|\bway == "
+    flags = r"(?:scheme|product)\.(?:tiled|deep|apart|coarse)\b|\bway == "
     others = [path for path in GEN.rglob("*.lua") if path.parent.name not in ("way", "isa", "rewrite")]
     assert len(others) > 100 and not hits(flags, others) and hits(flags, GEN.glob("way/*.lua"))
     listed = re.findall(r'M\.add\("(\w+)", require "way\.(\w+)"\)', (GEN / "way/init.lua").read_text())

@@ -21,11 +21,11 @@ function M.steps(t, tile)
     if r % ROWS == 0 then
       held = {}
       for i = r, math.min(r + ROWS, tile.rows) - 1 do
-        held[i] = t:operand(tile.product.a, tile.product.does.dup, t.isa.full, ("a_r%d%s"):format(i, step.tag),
+        held[i] = t:operand(tile.scheme.a, tile.scheme.does.dup, t.isa.full, ("a_r%d%s"):format(i, step.tag),
           a.p:at(step.k * a.step + i * a.row))
       end
     end
-    for c in ipairs(tile.vecs) do t:update(acc[c], tile.product.op, held[r], b[c], acc[c]) end
+    for c in ipairs(tile.vecs) do t:update(acc[c], tile.scheme.op, held[r], b[c], acc[c]) end
   end
   return { begin = nothing, multiply = multiply }
 end

@@ -163,7 +163,7 @@ return function(check)
     for _, row in ipairs(plan.why) do
       if row.choice:find "^no pairs" then why = row.reason end
     end
-    check(plan.product.group == case[2] and plan.attend_product.group == case[3], words .. ": other products")
+    check(plan.scheme.group == case[2] and plan.attend_scheme.group == case[3], words .. ": other products")
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
 
@@ -183,7 +183,7 @@ return function(check)
       if row.choice:find "^no products of blocks" then why = row.reason end
     end
     local product = plan.stage.values and plan.stage.values.product
-    check((plan.product.deep or 1) == case[2] and (not product or product.steps == case[3]),
+    check((plan.scheme.deep or 1) == case[2] and (not product or product.steps == case[3]),
       ("%s: %d K steps"):format(words, product and product.steps or 0))
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
   end
@@ -206,7 +206,7 @@ return function(check)
     for _, row in ipairs(plan.why) do
       if row.choice:find "^no tiles" then why = row.reason end
     end
-    check(not plan.product.tiled == not case[2] and not plan.attend_product.tiled == not case[3],
+    check(not plan.scheme.tiled == not case[2] and not plan.attend_scheme.tiled == not case[3],
       words .. ": other products")
     check(case[4] and why:find(case[4], 1, true) or not case[4] and why == "", words .. ": " .. why)
     check(not plan.stage.value_rows == not case[3] and not plan.stage.context_rows == not case[2],
@@ -281,7 +281,7 @@ return function(check)
   -- Their projections are of pairs where rows of the context are whole vectors; never of tiles.
   for _, case in ipairs { { "dv=16 isa=avx512_bf16", 2 }, { "dv=8 isa=avx512_bf16", 1 }, { "dv=16 isa=amx", 2 } } do
     local plan = plan_of.build(config.load(nil, split(base .. "seq=1 seq_kv=16 dtype=bf16 " .. case[1])))
-    check(plan.attend.step and plan.product.group == case[2] and not plan.product.tiled, case[1] .. ": words")
+    check(plan.attend.step and plan.scheme.group == case[2] and not plan.scheme.tiled, case[1] .. ": words")
   end
 
   -- Rows of a small cache are kept behind what makes them, and widened for all but steps; where a cache lies, and how

@@ -466,7 +466,7 @@ local function kernel_of(text, kv_len)
       end
     end
   end
-  check(worst <= (plan.product.quant and 0.15 or 1e-5), ("%s: error %g"):format(text, worst))
+  check(worst <= (plan.scheme.quant and 0.15 or 1e-5), ("%s: error %g"):format(text, worst))
 end
 
 local function kernels()

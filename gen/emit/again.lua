@@ -53,7 +53,7 @@ local function head_again(K, group, ptrs, span)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
         put("kept", negmax)
-        if not softmax.is_late(K.plan.attend_product) then return end
+        if not softmax.is_late(K.plan.attend_scheme) then return end
         if K.plan.scores.masked then
           put("late", t:op("sel", w, "later_" .. name, good, load "late", negmax))
         else
@@ -133,7 +133,7 @@ function M.check(K, group, ptrs, span)
         mark()
         return head_again(K, group, ptrs, span)
       end
-      if softmax.is_late(K.plan.attend_product) then
+      if softmax.is_late(K.plan.attend_scheme) then
         K.t:block(function()
           statistics.each(K, group, ptrs.stats, function(w, name, _, put)
             put("late", K.t:op("zero", w, "late_" .. name))

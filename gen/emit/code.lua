@@ -146,9 +146,9 @@ end
 
 -- The same for a tile of a product whose sums may be in chains; returns the number of chains as well. With chains
 -- there is one step for each, for clang spills at more, or those that one vector by lane is for. edge: masks follow.
-function Code:summing(product, rows, vectors, steps, edge)
+function Code:summing(scheme, rows, vectors, steps, edge)
   local plan, loop = self.plan, nil
-  local way = ways.of(product)
+  local way = ways.of(scheme)
   local chains = way.chained and tiles.chains(plan, rows, vectors, steps) or 1
   local lanes = way.by_lane and plan.isa.lanes
   if chains > 1 then

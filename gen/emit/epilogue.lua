@@ -51,7 +51,7 @@ end
 function M.store_columns(t, target)
   return { apply = function(value, at)
     local p = target.p:at(at.r * target.row + (at.c - 1) * (t.isa.lanes // 2))
-    t:op(target.product.store_pairs, at.v.w, nil, p, value)
+    t:op(target.scheme.store_pairs, at.v.w, nil, p, value)
     return value
   end }
 end
@@ -59,7 +59,7 @@ end
 -- A function of (at, value, last) for the rows of a tile in turn: returns the words of rows in pairs, as a product
 -- reads them, their number and name, at each second row and at the last one, which stands beside zeros if it has no
 -- other. make(at, name, { low =, high = }), if given, makes a word of two rows, or of the last one alone.
-function M.pairs_of_rows(t, product, make)
+function M.pairs_of_rows(t, scheme, make)
   local even = {}
   return function(at, value, last)
     if at.r % 2 == 0 then even[at.c] = value end
@@ -68,13 +68,13 @@ function M.pairs_of_rows(t, product, make)
     local name = ("r%d_c%d"):format(row, at.c - 1)
     if make then return make(at, name, { low = even[at.c], high = high }), row, name end
     high = high or t:op("zero", at.v.w, "none_" .. at.name)
-    return t:op(product.pair, at.v.w, "pair_" .. name, even[at.c], high), row, name
+    return t:op(scheme.pair, at.v.w, "pair_" .. name, even[at.c], high), row, name
   end
 end
 
 -- Each two rows as one of pairs; target.rows is their number.
 function M.store_rows(t, target)
-  local pair_up = M.pairs_of_rows(t, target.product)
+  local pair_up = M.pairs_of_rows(t, target.scheme)
   return { apply = function(value, at)
     local pair, row = pair_up(at, value, at.r + 1 == target.rows)
     if not pair then return value end

@@ -13,22 +13,22 @@ local M = {}
 
 -- A filter works on broadcasts.
 local function way_of(tile)
-  local way = ways.of(tile.product)
+  local way = ways.of(tile.scheme)
   return tile.filter and not way.tile and ways.list.outer or way
 end
 
 -- Those of blocks are of two rows.
-local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.beside(tile.product)) end
+local function rows_of_sums(tile) return tiles.round_up(tile.rows, ways.beside(tile.scheme)) end
 
 -- K steps that are written together: one for each chain, and those of a vector of A that is read by lane.
 local function together(t, tile)
-  return ways.beside(tile.product)
-    * math.max(tile.chains or 1, way_of(tile).together(t, tile), tiles.in_step(tile.product))
+  return ways.beside(tile.scheme)
+    * math.max(tile.chains or 1, way_of(tile).together(t, tile), tiles.in_step(tile.scheme))
 end
 
 -- Operand B in a K step as vectors, read(step) -> them: of numbers in memory.
 local function numbers(t, tile)
-  local b, does = tile.b, tile.product.does
+  local b, does = tile.b, tile.scheme.does
   local load = does.load
   if does.kept and tiles.kept(t.isa, tile.rows) then
     load = does.kept
@@ -39,7 +39,7 @@ local function numbers(t, tile)
     if b.fetch then b.fetch(step.k) end
     for c, v in ipairs(tile.vecs) do
       local name, at = ("b%s_c%d"):format(step.tag, c - 1), b.p:at(step.k * b.step + (c - 1) * t.isa.lanes)
-      vectors[c] = b.value and b.value(v, name, at, step.k, c) or t:operand(tile.product.b, load, v.w, name, at)
+      vectors[c] = b.value and b.value(v, name, at, step.k, c) or t:operand(tile.scheme.b, load, v.w, name, at)
     end
     return vectors
   end
@@ -47,7 +47,7 @@ end
 
 -- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
 local function quants(t, tile)
-  local b, in_step, op, words = tile.b, tiles.in_step(tile.product), tile.product.quant.op, {}
+  local b, in_step, op, words = tile.b, tiles.in_step(tile.scheme), tile.scheme.quant.op, {}
   return function(step)
     local part, vectors = step.i % in_step, {}
     for c, v in ipairs(tile.vecs) do
@@ -68,7 +68,7 @@ end
 local function steps(t, tile, sums, part)
   local n = part.count
   local way = way_of(tile).steps(t, tile, part)
-  local quant, beside = tile.product.quant, ways.beside(tile.product)
+  local quant, beside = tile.scheme.quant, ways.beside(tile.scheme)
   local read = way.read or (quant and quant.op and quants or numbers)(t, tile)
   for i = 0, n - 1, beside do
     local k = part.from + i
@@ -104,7 +104,7 @@ local function joined(t, tile, sums)
     for i = 1, #sums, 2 * apart do
       for r = 0, rows_of_sums(tile) - 1 do
         for c = 1, #tile.vecs do
-          t:update(sums[i][r][c], tile.product.does.add, sums[i][r][c], sums[i + apart][r][c])
+          t:update(sums[i][r][c], tile.scheme.does.add, sums[i][r][c], sums[i + apart][r][c])
         end
       end
     end
@@ -125,9 +125,9 @@ end
 function M.tile(t, tile)
   local whole_tile = way_of(tile).tile
   if whole_tile then return whole_tile(t, tile) end
-  local sums, zero = {}, M.from_zero(t, tile.product)
+  local sums, zero = {}, M.from_zero(t, tile.scheme)
   local init, rest, whole = tile.init or zero, tile.rest or zero, not tile.blocks and tile.steps <= tile.unroll
-  local starting = whole and not tile.init and tile.product.starts
+  local starting = whole and not tile.init and tile.scheme.starts
   for i = 1, tile.chains or 1 do
     sums[i] = {}
     for r = 0, rows_of_sums(tile) - 1 do
@@ -148,7 +148,7 @@ function M.tile(t, tile)
   t:loop("step", blocks, function(step)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
-    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.product) * tile.b.step)
+    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.step)
     for _, beside in ipairs(tile.b.beside or {}) do t:bump(beside.p, tile.unroll * beside.step) end
   end)
   if not tile.blocks then
@@ -158,8 +158,8 @@ function M.tile(t, tile)
 end
 
 -- Ways to start an accumulator: with zeros of a product, if it is not one of floats,
-function M.from_zero(t, product)
-  local op = product and product.does.zero or "zero"
+function M.from_zero(t, scheme)
+  local op = scheme and scheme.does.zero or "zero"
   return function(_, _, w, name) return t:start(op, w, name) end
 end
 
@@ -167,8 +167,8 @@ function M.from_row(t, bias) -- one value a row
   return function(r, _, w, name) return t:start("dup", w, name, bias:at(r)) end
 end
 
-function M.from_columns(t, bias, product) -- one value a column
-  local op = product and product.does.load or "load"
+function M.from_columns(t, bias, scheme) -- one value a column
+  local op = scheme and scheme.does.load or "load"
   return function(_, c, w, name) return t:start(op, w, name, bias:at((c - 1) * t.isa.lanes)) end
 end
 

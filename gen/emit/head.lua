@@ -60,7 +60,7 @@ function M.raise(K, group, ptrs, head)
       if scores.keyless and (scores.bounds.first or #scores.hides > 0) then
         -- In the first attempt it is not known which lanes see a key through a mask.
         local blind = (head.again or #scores.hides == 0) and M.blind(K, w, name, load)
-        local highest = t:op("set", w, "highest_" .. name, -softmax.unseen(K.plan.attend_product))
+        local highest = t:op("set", w, "highest_" .. name, -softmax.unseen(K.plan.attend_scheme))
         none = blind and t:op("sel", w, "start_" .. name, blind, highest, none) or highest
       end
       for i, row in ipairs(scores.extras) do
@@ -243,7 +243,7 @@ local function guarded_block(K, group, ptrs, head, part, fast)
       local sum = t:op("load", v.w, name "whole_sum", stat(group, ptrs.stats, "sum", c))
       if ptrs.asked then sum = t:op("zero_if", v.w, name "asked_sum", M.idle(K, group, ptrs, c, v, name), sum) end
       local both = t:op("add", v.w, name "known", sum, t:op("load", v.w, name "mode", ptrs.steady))
-      local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_product)))
+      local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_scheme)))
       good[c] = t:op("all", v.w, name "good", calm)
     end
     t:unless(good, function() steady_block(K, group, ptrs, head, part) end)

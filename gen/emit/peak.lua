@@ -26,10 +26,10 @@ end
 
 -- Sums begin with numbers of their own, of which a compiler would else make one. Where no instruction adds products
 -- sums are operands as well: it would multiply once what they share.
-local function by_vectors(t, name, product)
-  local isa, w, load, store = t.isa, t.isa.full, product.does.load, product.does.store
-  local several = product.widens or product.quant and product.quant.op
-  local instruction = product.group == 1 and isa.fused or product.group > 1 and not several
+local function by_vectors(t, name, scheme)
+  local isa, w, load, store = t.isa, t.isa.full, scheme.does.load, scheme.does.store
+  local several = scheme.widens or scheme.quant and scheme.quant.op
+  local instruction = scheme.group == 1 and isa.fused or scheme.group > 1 and not several
   local count = math.min(isa.registers - 4, M.MOST)
   define(t, name, function()
     local acc = {}
@@ -44,20 +44,20 @@ local function by_vectors(t, name, product)
         for i = 1, count do
           local a, b, c = vectors[1 + i % 2], vectors[3], acc[i]
           if not instruction then a, b, c = c, a, b end
-          t:update(acc[i], product.op, a, b, c)
+          t:update(acc[i], scheme.op, a, b, c)
         end
       end
     end)
     for i = 1, count do t:op(store, w, nil, tape.pointer("out", (i - 1) * isa.lanes), acc[i]) end
   end)
-  return 2 * M.STEPS * isa.lanes * product.group * ways.beside(product) * count
+  return 2 * M.STEPS * isa.lanes * scheme.group * ways.beside(scheme) * count
 end
 
 -- Records void <name>(out, data, rounds) of a product of the tape's ISA; returns the flops of a round.
-function M.emit(t, name, product)
-  local own = ways.of(product).peak
-  if not own then return by_vectors(t, name, product) end
-  return own(t, product, { steps = M.STEPS, at = tape.pointer, define = function(build) define(t, name, build) end,
+function M.emit(t, name, scheme)
+  local own = ways.of(scheme).peak
+  if not own then return by_vectors(t, name, scheme) end
+  return own(t, scheme, { steps = M.STEPS, at = tape.pointer, define = function(build) define(t, name, build) end,
                            rounds = function(steps) rounds(t, steps) end })
 end
 

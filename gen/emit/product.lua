@@ -15,16 +15,16 @@ local M = {}
 local function target_of(K, tile, c, base, rows)
   local at = expr.share(base or 0, tile.c.pairs == "rows" and 2 or 1) * tile.c.row
   return { p = c:at(at), row = tile.c.row, exact = tile.c.exact, pairs = tile.c.pairs, round = tile.c.round,
-           scale = tile.c.scale, rows = rows or tile.rows, product = tile.c.pairs and K.plan.attend_product }
+           scale = tile.c.scale, rows = rows or tile.rows, scheme = tile.c.pairs and K.plan.attend_scheme }
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
 -- multiplies it, and for quants also their scales. next: what is fetched meanwhile, if something is (fetch.part).
 function M.operand(product, block, panel, k0, next)
-  local own, width = product.multiply, block.width
+  local own, width = product.scheme, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
   local word = expr.share(k0, quant and in_step or 1)
-  local b = { p = panel:at(word * width), step = width, product = own }
+  local b = { p = panel:at(word * width), step = width, scheme = own }
   if next then b.next, b.fetched, b.far = next.p:at(word * next.numbers), next.numbers, next.far end
   if quant then
     local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
@@ -41,11 +41,11 @@ end
 
 -- Operand B likewise. Each K step fetches as much as it reads, or each block of steps a share.
 local function operand_b(K, tile, p)
-  local b, t, product, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.product, p.next, tile.b.fetched
+  local b, t, scheme, next, numbers = { p = p.b, step = tile.b.step }, K.t, tile.b.scheme, p.next, tile.b.fetched
   if not next then return b end
-  local bytes = product.b.bytes
+  local bytes = scheme.b.bytes
   b.beside = { { p = next, step = numbers } }
-  local block = ways.of(product).blocks(product)
+  local block = ways.of(scheme).blocks(scheme)
   if block then
     function b.fetch(k) fetch(t, bytes, block * numbers, next:at(k * numbers), "prefetch_far") end
   elseif tile.b.far then
@@ -57,17 +57,17 @@ local function operand_b(K, tile, p)
 end
 
 -- K steps of a loop, and chains of sums: see code.lua. Those of a word of B, or that are taken at once, stay together.
-local function summing(K, product, rows, vectors, steps)
-  local beside = ways.beside(product)
-  local unroll, chains = K:summing(product, tiles.round_up(rows, beside), vectors, steps // beside)
-  return tiles.round_up(unroll * beside, tiles.in_step(product)), chains
+local function summing(K, scheme, rows, vectors, steps)
+  local beside = ways.beside(scheme)
+  local unroll, chains = K:summing(scheme, tiles.round_up(rows, beside), vectors, steps // beside)
+  return tiles.round_up(unroll * beside, tiles.in_step(scheme)), chains
 end
 
 -- What gemm.tile takes of a tile, in the function that has its parameters as p.
 local function inner_of(K, tile, p)
-  local product = tile.b.product
-  local unroll, chains = summing(K, product, tile.rows, #tile.vecs, tile.steps)
-  return { product = product, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = unroll, chains = chains,
+  local scheme = tile.b.scheme
+  local unroll, chains = summing(K, scheme, tile.rows, #tile.vecs, tile.steps)
+  return { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = unroll, chains = chains,
            a = operand_a(tile, p), b = operand_b(K, tile, p), continues = tile.mode == "more" }
 end
 
@@ -91,8 +91,8 @@ end
 -- The end of so many rows of a tile from row `base` on, in the function that has its parameters as p: init, what their
 -- sums start with, or have added when they are read; steps(), those of their epilogue.
 local function floats_end(K, tile, p, base, rows)
-  local t, product, next_chunk = K.t, tile.b.product, tile.mode == "next"
-  local late = p.scales or ways.of(product).finish -- the bias: sums are in no order of columns
+  local t, scheme, next_chunk = K.t, tile.b.scheme, tile.mode == "next"
+  local late = p.scales or ways.of(scheme).finish -- the bias: sums are in no order of columns
   return { init = p.bias and not late and tile.start(t, p.bias) or nil, steps = function()
     local target = target_of(K, tile, p.c, base, rows)
     local store = epilogue.store_as(t, target)
@@ -106,8 +106,8 @@ end
 -- The same of words of bytes, whose sums are integers. b.scales are those of the columns, behind which what sums
 -- begin with may be, a.scales those of the rows.
 local function words_end(K, tile, p, base, rows)
-  local t, product = K.t, tile.b.product
-  local init = product.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), product) or nil
+  local t, scheme = K.t, tile.b.scheme
+  local init = scheme.unsigned and gemm.from_columns(t, p.scales:at(tile.b.step), scheme) or nil
   return { init = init, steps = function()
     local columns = {}
     for c, v in ipairs(tile.vecs) do
@@ -120,7 +120,7 @@ local function words_end(K, tile, p, base, rows)
   end }
 end
 
-local function end_of(K, ...) return (K.plan.product.integers and words_end or floats_end)(K, ...) end
+local function end_of(K, ...) return (K.plan.scheme.integers and words_end or floats_end)(K, ...) end
 
 local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.steps, word or suffix[tile.mode]) end
 
@@ -132,7 +132,7 @@ local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, 
 -- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is
 -- gemm's way to start from it.
 local function whole_tile(K, tile)
-  local alone = ways.of(tile.b.product).alone
+  local alone = ways.of(tile.b.scheme).alone
   if alone then return alone(K, tile, code) end
   local added = tile.mode == "next" and ", added to what is there" or ""
   K:part(name_of(tile), ("%s, %d K steps%s."):format(tile.text, tile.steps, added),
@@ -158,9 +158,9 @@ function M.column_tile(K, ...) whole_tile(K, of_columns(...)) end
 -- The end of rows of a tile whose sums are in a buffer.
 local function end_rows(K, tile, p, sums, base, rows)
   local ends = end_of(K, tile, p, base, rows)
-  local some = { product = tile.b.product, rows = rows, vecs = tile.vecs, init = ends.init }
+  local some = { scheme = tile.b.scheme, rows = rows, vecs = tile.vecs, init = ends.init }
   local from = sums:at(base * (#tile.vecs * K.plan.isa.tile))
-  epilogue.run(some, ways.of(some.product).buffered.sums(K.t, some, from), ends.steps())
+  epilogue.run(some, ways.of(some.scheme).buffered.sums(K.t, some, from), ends.steps())
 end
 
 -- The products of a tile, whose sums stay in a buffer. before: the tile whose end is made meanwhile,
@@ -174,7 +174,7 @@ local function products_tile(K, tile, before)
     local among = before and { rows = tile.rows, record = function(base, rows)
       end_rows(K, tile, p, p.sums:at(before.from), base, rows)
     end }
-    ways.of(tile.b.product).buffered.products(K.t, inner_of(K, tile, p), p.sums, among)
+    ways.of(tile.b.scheme).buffered.products(K.t, inner_of(K, tile, p), p.sums, among)
   end)
 end
 
@@ -194,7 +194,7 @@ end
 -- leave their sums in a buffer for as many tiles. tile(i, mode, k0, steps): as of_columns makes them.
 local function few_tiles(K, product, block, rows, count, tile)
   local chunks, isa = product.chunks, K.plan.isa
-  local kept, size = tiles.keeps_sums(product), ways.of(product.multiply).buffered.size(isa, rows, block.vecs)
+  local kept, size = tiles.keeps_sums(product), ways.of(product.scheme).buffered.size(isa, rows, block.vecs)
   local function all()
     local sums = K.t:buffer("sums", (kept and tiles.TOGETHER or 1) * size)
     local function placed(i, ...)
@@ -230,7 +230,7 @@ function M.each_tile(K, product, block, rows, count, of)
                                      bias = of.bias, c = of.c(i) })
   end
   local one = of.alone and expr.is_const(count) and count < 2 and product.chunks.count == 1
-  if not ways.of(product.multiply).buffered or K.full or one then
+  if not ways.of(product.scheme).buffered or K.full or one then
     return K:each("tile", count, function(i)
       K:chunks(product.chunks, function(...) whole_tile(K, tile(i, ...)) end)
     end)
@@ -259,8 +259,8 @@ function M.each_panel(K, product, build)
   end
 end
 
--- C[rows][width] = A B + bias for one group of queries: of = { label, weights, b, bias, c }. The weights are A, packed in
--- tiles as high as those of the product, and b is B[steps][width].
+-- C[rows][width] = A B + bias for one group of queries: of = { label, weights, b, bias, c }. The weights are A, packed
+-- in tiles as high as those of the product, and b is B[steps][width].
 function M.rows(K, product, group, of)
   for _, run in ipairs(product.runs) do
     K:each("tile", run.count, function(i)
@@ -271,7 +271,7 @@ function M.rows(K, product, group, of)
           text = ("%d rows for a group of queries"):format(run.size),
           rows = run.size, vecs = group.vecs, mode = mode, steps = steps,
           a = { p = of.weights:at(row * product.steps + k0 * run.size), row = 1, step = run.size },
-          b = { p = of.b:at(k0 * group.width), step = group.width, product = K.plan.applying.product },
+          b = { p = of.b:at(k0 * group.width), step = group.width, scheme = K.plan.applying.scheme },
           bias = of.bias and of.bias:at(row), start = gemm.from_row,
           c = { p = of.c:at(row * group.width), row = group.width },
         })

@@ -21,13 +21,13 @@ end
 
 -- Words as the product's instruction takes its first operand.
 local function as_read(K, w, name, value)
-  return K.plan.product.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
+  return K.plan.scheme.unsigned and K.t:op("flip_bytes", w, "flipped" .. name, value) or value
 end
 
 -- As many rows as a vector has lanes, or fewer. q: x, words, scales, cols, to, the tensor of the words. The place of
 -- the scales has what numbers are multiplied by until they are words.
 local function block(K, q, rows)
-  local t, isa, group = K.t, K.plan.isa, K.plan.product.group
+  local t, isa, group = K.t, K.plan.isa, K.plan.scheme.group
   local w, lanes, list = isa.full, isa.lanes, {}
   local function read(name, at, used)
     if used <= 0 then return t:op("zero", w, name) end
@@ -43,7 +43,7 @@ local function block(K, q, rows)
   end)
   local scale, inverse = scales(t, w, "", transpose.sums(t, list, "larger_size", "largest"))
   t:write(w, q.scales, inverse, rows)
-  local beside = ways.beside(K.plan.product)
+  local beside = ways.beside(K.plan.scheme)
   local function together(first, count) -- rows whose words lie side by side
     t:block(function()
       local by = {}
@@ -57,7 +57,7 @@ local function block(K, q, rows)
           local value = read("value_" .. i .. row, at, used - i * lanes)
           values[i + 1] = t:op("mul", w, "scaled_" .. i .. row, value, by[n])
         end
-        return as_read(K, w, row, t:op(K.plan.product.words, w, "integers" .. row, table.unpack(values)))
+        return as_read(K, w, row, t:op(K.plan.scheme.words, w, "integers" .. row, table.unpack(values)))
       end
       local function words(word, used)
         t:block(function()
@@ -121,19 +121,19 @@ end
 
 -- A word of four rows, or one of its two parts; of: a suffix for the names of its values.
 local function word_of(K, own, row, rows, of, part)
-  local t, w, product, name, values = K.t, own.w, K.plan.product, own.name, {}
-  for i = part or 0, 3, 4 // product.group do
+  local t, w, scheme, name, values = K.t, own.w, K.plan.scheme, own.name, {}
+  for i = part or 0, 3, 4 // scheme.group do
     local number = ("%s%d%s"):format(of, i, name)
     local value = i < rows and read(K, own, "value" .. of, row, i) or t:op("zero", w, "none" .. number)
     values[#values + 1] = t:op("mul", w, "scaled" .. number, value, own.inverse)
   end
   local integers = ("integers%s%s%s"):format(part or "", of, name)
-  return as_read(K, w, of .. name, t:op(product.lane_words, w, integers, table.unpack(values)))
+  return as_read(K, w, of .. name, t:op(scheme.lane_words, w, integers, table.unpack(values)))
 end
 
 -- Words of rows one below the other.
 local function store_words(K, own)
-  local parts = 4 // K.plan.product.group -- words of four rows
+  local parts = 4 // K.plan.scheme.group -- words of four rows
   local function words(row, rows)
     K.t:block(function()
       for part = 0, parts - 1 do
@@ -165,7 +165,7 @@ end
 
 -- x[rows][width] of a group, whose lanes are queries -> words[rows / 4 or 2][width] and scales[width].
 function M.lanes(K, group, x)
-  local t, store = K.t, ways.beside(K.plan.product) == 1 and store_words or store_pairs
+  local t, store = K.t, ways.beside(K.plan.scheme) == 1 and store_words or store_pairs
   K:part(("quantize_lanes_%dx%s"):format(x.rows, group.name),
     ("%d rows for a group of queries in int8."):format(x.rows),
     { { "x", "in", x.x }, { "words", "out", x.words }, { "scales", "out", x.scales } }, function(p)

@@ -10,7 +10,7 @@ local M = {}
 -- numbers times the scale, as the product reads them. Rows of pairs stand at `to`, or where the first rows were, zeros
 -- behind them as far as tiles reach.
 function M.lanes(K, label, group, x)
-  local t, round, by = K.t, x.product.b.round, x.product.group
+  local t, round, by = K.t, x.scheme.b.round, x.scheme.group
   if not round and not x.scale then return end
   K:part(("%s_%dx%s"):format(label, x.rows, group.name),
     ("%d rows for a group of queries%s%s."):format(x.rows, x.scale and ", scaled" or "",
@@ -29,7 +29,7 @@ function M.lanes(K, label, group, x)
           local scale = x.scale and t:op("set", v.w, "scale" .. name, x.scale)
           if by > 1 then
             local low, high = read(v, "0" .. name, at, scale), read(v, "1" .. name, at:at(group.width), scale)
-            result = t:op(x.product.pair, v.w, "pair" .. name, low, high)
+            result = t:op(x.scheme.pair, v.w, "pair" .. name, low, high)
           else
             result = read(v, name, at, scale)
             if round then result = round(t, v.w, "rounded" .. name, result) end
@@ -38,8 +38,8 @@ function M.lanes(K, label, group, x)
         end
       end)
     end)
-    local words = tiles.words(x.product, x.rows)
-    context.clear(K, group, to:at(words * group.width), tiles.padded(x.product, words) - words)
+    local words = tiles.words(x.scheme, x.rows)
+    context.clear(K, group, to:at(words * group.width), tiles.padded(x.scheme, words) - words)
   end)
 end
 

@@ -11,21 +11,21 @@ local ways = require "way.init"
 local M = {}
 
 -- How sums of scores are made apart from what follows, if they are (way/init.lua).
-function M.buffered(K) return ways.of(K.plan.attend_product).buffered end
+function M.buffered(K) return ways.of(K.plan.attend_scheme).buffered end
 
 -- K steps of scores.
-local function depth_of(plan) return tiles.words(plan.attend_product, plan.attend.depth) end
+local function depth_of(plan) return tiles.words(plan.attend_scheme, plan.attend.depth) end
 
 -- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
 local function product_of(plan, group, rows, k, q, unroll)
-  return { product = plan.attend_product, rows = rows, vecs = group.vecs, steps = depth_of(plan), unroll = unroll,
+  return { scheme = plan.attend_scheme, rows = rows, vecs = group.vecs, steps = depth_of(plan), unroll = unroll,
            a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
 end
 
 -- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and
 -- o_rows of sums with values. Weights that would be below the least one then are zeros, and sums below 2^-125.
 local function rescale(K, group, ptrs)
-  local t, product = K.t, K.plan.attend_product
+  local t, scheme = K.t, K.plan.attend_scheme
   K:part("rescale_" .. group.name, "What was summed so far becomes smaller where the maximum rises.", {
     { "p", "out", ptrs.p }, { "o", "out", ptrs.o }, { "stats", "out", ptrs.stats }, { "p_rows", "int", ptrs.p_rows },
     { "o_rows", "int", ptrs.o_rows },
@@ -70,13 +70,13 @@ local function rescale(K, group, ptrs)
     end
     rows(p.o, p.o_rows, function(c, w, value) return scaled(least_o, c, w, "c" .. c - 1, value) end)
     rows(p.p, p.p_rows, function(c, w, value)
-      if product.group == 1 then return scaled(least_p, c, w, "c" .. c - 1, value, product.b.round) end
+      if scheme.group == 1 then return scaled(least_p, c, w, "c" .. c - 1, value, scheme.b.round) end
       local halves = {}
       for i, half in ipairs { "low", "high" } do
         local number = t:op(half .. "_half", w, half .. "_of_c" .. c - 1, value)
         halves[i] = scaled(least_p, c, w, half .. "_c" .. c - 1, number)
       end
-      return t:op(product.pair, w, "pair_c" .. c - 1, table.unpack(halves))
+      return t:op(scheme.pair, w, "pair_c" .. c - 1, table.unpack(halves))
     end)
   end, "cold")
 end
@@ -109,7 +109,7 @@ function M.record(K, group, ptrs, tile)
   local followed = not ahead and "" or not next and "_last" or next.rows < group.keys.rows and "_then_rest" or ""
   local word = pass.word .. (tile.edge and "_masked" or "") .. like .. followed
   K:part(("scores%s_%dx%s"):format(word, rows, group.name), pass.doc, params, function(p)
-    local unroll, chains = K:summing(plan.attend_product, tile.like or rows, #group.vecs, depth_of(plan), tile.edge)
+    local unroll, chains = K:summing(plan.attend_scheme, tile.like or rows, #group.vecs, depth_of(plan), tile.edge)
     local one = product_of(plan, group, rows, p.k, p.q, unroll)
     one.group, one.pass, one.chains, one.scores, one.key, one.edge = group, pass, chains, scores, p.key, tile.edge
     one.test, one.reads, one.out, one.stats = plan.attend.test_scores, p, p.p, p.stats
@@ -129,7 +129,7 @@ function M.products(K, group, ptrs, key, rows)
   K:part(("products_%dx%s"):format(rows, group.name), "Scores of some keys, for the softmax that follows.", {
     { "k", "in", ptrs.k:at(key * plan.attend.keys.row) }, { "q", "in", ptrs.q }, { "sums", "out", ptrs.sums },
   }, function(p)
-    local unroll = K:summing(plan.attend_product, rows, #group.vecs, depth_of(plan))
+    local unroll = K:summing(plan.attend_scheme, rows, #group.vecs, depth_of(plan))
     M.buffered(K).products(K.t, product_of(plan, group, rows, p.k, p.q, unroll), p.sums)
   end)
 end

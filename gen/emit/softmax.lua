@@ -26,16 +26,16 @@ M.accepted = 2.0 ^ 120
 local LEAST = 2.0 ^ -32
 
 -- A sum of weights of a product that is below this has no weight for which m has to rise.
-function M.calm(product) return product.b.most or 2.0 ^ 100 end
+function M.calm(scheme) return scheme.b.most or 2.0 ^ 100 end
 
 -- How far above m a score is at least where m rises.
-local function threshold(product) return math.log(M.calm(product), 2) + 0.5 end
+local function threshold(scheme) return math.log(M.calm(scheme), 2) + 0.5 end
 
 local MARGIN = 5.0 -- above such a score: no weight from 2^-95 on is lost
 
 -- The least sum of a lane that sees a key: m may be above all of its scores.
 function M.least_sum(t, w, name, plan)
-  return t:op("set", w, "least_" .. name, plan.attend_product.b.least or LEAST)
+  return t:op("set", w, "least_" .. name, plan.attend_scheme.b.least or LEAST)
 end
 
 -- 1 over a sum, or with `plan` zero for one that is none: of a lane that sees no key.
@@ -73,10 +73,10 @@ M.passes = {
 }
 
 -- The m of lanes that see no key: any at all where weights are powers, and the lowest float is no m for them.
-function M.unseen(product) return product.powers and 0.0 or types.LOWEST end
+function M.unseen(scheme) return scheme.powers and 0.0 or types.LOWEST end
 
 -- Whether a part of m is subtracted late on the safe path.
-function M.is_late(product) return not product.powers end
+function M.is_late(scheme) return not scheme.powers end
 
 -- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends has
 -- them, and those of rows that hide keys.
@@ -121,7 +121,7 @@ local function hide(t, tile, acc)
         local mask, name = table.unpack(hidden)
         out[r][c] = t:op("sel", v.w, "s_" .. name, mask, hidden_score, out[r][c])
         if r == 0 and ends.last and not least[c] then
-          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), M.unseen(tile.product))
+          local lowest = t:op("set", v.w, ("lowest_c%d"):format(c - 1), M.unseen(tile.scheme))
           least[c] = t:op("sel", v.w, ("least_c%d"):format(c - 1), mask, lowest, hidden_score)
         end
       end
@@ -237,7 +237,7 @@ local function maximum(t, tile, old, least, out, small)
         m = t:op("zero_if", w, "seen_m_" .. name, t:op("lt", w, "unseen_" .. name, m, lowest), m)
       end
       if not old then m = M.with_extras(t, w, name, tile, m) end
-      if tile.product.b.round then m, small[c] = weights.whole(t, w, "top_" .. name, m) end
+      if tile.scheme.b.round then m, small[c] = weights.whole(t, w, "top_" .. name, m) end
       t:op("store", w, nil, negmax_at(c), t:op("sub", w, "minus_m_" .. name, zero, m))
       out[c] = m
     end,
@@ -253,7 +253,7 @@ end
 -- scores are not less that; it becomes what is to be subtracted. The rest is told what is multiplied by less then.
 local function lift(t, tile, acc, m)
   local lifts, low, list = {}, {}, nil
-  local product = tile.product
+  local scheme = tile.scheme
   epilogue.run(tile, acc, { {
     start = function() list = {} end,
     apply = function(value)
@@ -268,9 +268,9 @@ local function lift(t, tile, acc, m)
       elseif tile.late then
         top = t:op("add", w, "above_" .. name, top, late_of(t, tile, c, v, "top_late"))
       end
-      local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(product)))
-      if product.b.round then top = weights.whole(t, w, "top_" .. name, top) end
-      if not product.b.most then
+      local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(scheme)))
+      if scheme.b.round then top = weights.whole(t, w, "top_" .. name, top) end
+      if not scheme.b.most then
         top = t:op("add", w, "room_" .. name, top, t:op("set", w, "margin_" .. name, MARGIN))
       end
       lifts[c] = t:op("zero_if", w, "lift_" .. name, below, top)
@@ -308,18 +308,18 @@ function M.tile(t, tile)
   choices.add(t.why, "short_chains")
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores
   -- Behind a change of a score -m is subtracted, as in the first tile.
-  local by_powers = tile.product.powers
+  local by_powers = tile.scheme.powers
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
   local old_m = pass.old_m or pass.from_m and not (from_m or by_powers) or pass.lifts and not from_m
   tile.late = from_m and pass.late
   tile.far = from_m and not tile.late and #scores.biases + #scores.hides == 0
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
-  tile.rest = tile.product.group == 1 and not pass.shows and function(_, _, w, name)
+  tile.rest = tile.scheme.group == 1 and not pass.shows and function(_, _, w, name)
     return M.start_of_sums(t, w, name)
   end or nil
   tile.vecs, tile.init = group.vecs, start(t, tile, from_m)
-  local acc = tile.sums and ways.of(tile.product).buffered.sums(t, tile, tile.sums) or gemm.tile(t, tile)
+  local acc = tile.sums and ways.of(tile.scheme).buffered.sums(t, tile, tile.sums) or gemm.tile(t, tile)
   for i, row in ipairs(scores.changes) do
     for r = 0, tile.rows - 1 do
       for c, v in ipairs(group.vecs) do
@@ -339,11 +339,11 @@ function M.tile(t, tile)
   if pass.lifts then lift(t, tile, acc, m) end
   if by_powers then
     choices.add(t.why, "powers")
-    local beside = tile.next and ways.of(tile.product).buffered.beside(t, tile.next, tile.sums, tile.rows)
+    local beside = tile.next and ways.of(tile.scheme).buffered.beside(t, tile.next, tile.sums, tile.rows)
     return epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
   end
   local steps = { less(t, tile, m), weights.weight(t, tile) }
-  if tile.product.group > 1 then
+  if tile.scheme.group > 1 then
     steps[3] = weights.pairs(t, tile, target)
   else
     steps[3], steps[4] = epilogue.store(t, target), weights.add(t, tile, acc)

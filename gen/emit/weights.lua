@@ -50,12 +50,12 @@ function M.hides_keys(tile) return tile.edge or #tile.scores.hides > 0 end
 
 -- Makes weights; the first one of a chain is its first sum, and called so, but where it is tested.
 function M.weight(t, tile)
-  local round, far = tile.product.b.round, M.hides_keys(tile) and not tile.far
+  local round, far = tile.scheme.b.round, M.hides_keys(tile) and not tile.far
   return { apply = function(value, at)
     local name = (at.r < CHAINS and not tile.test and "sum_" or "p_") .. at.name
     if far then value = M.not_far(t, at.v.w, at.name, value) end
     local p = exp.exp2(t, round and "exact_" .. at.name or name, value)
-    return round and tile.product.group == 1 and round(t, at.v.w, name, p) or p
+    return round and tile.scheme.group == 1 and round(t, at.v.w, name, p) or p
   end }
 end
 
@@ -134,7 +134,7 @@ function M.powers(t, tile, m, small)
     end
     x.high = x.high or t:op("set", w, "none_" .. name, powers.scale * M.FAR)
     if floor then x = each("seen", x, function(dst, score) return t:op("max", w, dst, c.floor, score) end) end
-    return t:op(tile.product.powers, w, "pair_" .. name, x.low, x.high)
+    return t:op(tile.scheme.powers, w, "pair_" .. name, x.low, x.high)
   end
   return { start = start, pair = pair }
 end
@@ -142,8 +142,8 @@ end
 -- Stores the weights of each two rows in pairs, zeros behind them as far as tiles reach, and adds them as they are
 -- rounded. make: start and pair, of what makes them of scores, if there is such.
 function M.pairs(t, tile, target, make)
-  local product, chains = tile.product, nil
-  local pair_up = epilogue.pairs_of_rows(t, product, make and make.pair)
+  local scheme, chains = tile.scheme, nil
+  local pair_up = epilogue.pairs_of_rows(t, scheme, make and make.pair)
   local function place(row, c) return epilogue.place(target, tile.group.lanes, { r = row, c = c }) end
   return {
     start = function(c, v)
@@ -156,11 +156,11 @@ function M.pairs(t, tile, target, make)
       local w, chain = at.v.w, row % CHAINS + 1
       t:op("store", w, nil, place(row, at.c), pair)
       local sum = chains[chain] or t:op("zero", w, "start_" .. name)
-      chains[chain] = t:op(product.op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
+      chains[chain] = t:op(scheme.op, w, "sum_" .. name, pair, t:op("set", w, "ones_" .. name, ONES), sum)
       return value
     end,
     finish = function(c, v)
-      for row = tiles.words(product, tile.rows), tiles.padded(product, 1) - 1 do
+      for row = tiles.words(scheme, tile.rows), tiles.padded(scheme, 1) - 1 do
         t:op("store", v.w, nil, place(row, c), t:op("zero", v.w, ("none%d_c%d"):format(row, c - 1)))
       end
       put_sum(t, tile, c, v, chains)

@@ -5,14 +5,14 @@ local M = {}
 
 -- A vector v of a row of the tensor `from`, at x, by the name `name`; scale: where that of the row is, if there is one.
 function M.value(K, from, v, name, x, scale)
-  local t, product = K.t, K.plan.attend_product.b
-  local rounds = from.type and product.round and from.type ~= product
+  local t, scheme = K.t, K.plan.attend_scheme.b
+  local rounds = from.type and scheme.round and from.type ~= scheme
   local value = t:read("load", v.w, (scale and "kept_" or rounds and "exact_" or "") .. name, x, v.used)
   if scale then
     local factor = t:op("dup", v.w, "scale_" .. name, scale)
     value = t:op("mul", v.w, (rounds and "exact_" or "") .. name, value, factor)
   end
-  return rounds and product.round(t, v.w, name, value) or value
+  return rounds and scheme.round(t, v.w, name, value) or value
 end
 
 return M

@@ -71,11 +71,11 @@ local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low",
 local of_halves = setmetatable({ add = "add_halves" }, { __index = of_floats })
 local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd", store = "store_words" }
 
--- The product of an ISA for operands of a type: { a, b = types, way, rows, op, group, held, packed, does }: held and
--- packed say how operands lie that a kernel makes, and those that are packed, if not as float32 of any value; does, by
--- which ops operands are read and sums begin and meet. Where the ISA has none of its own that takes one number,
--- operands become float32 as they are read, and the product is that of float32.
-function M.product(isa, type)
+-- The scheme of an ISA for operands of a type: how it multiplies them. A scheme has a, b, the types; way; rows, of its
+-- tiles; op; group, the numbers of a K step; held and packed, how operands lie that a kernel makes, and packed ones, if
+-- not as float32 of any value; does, the ops by which operands are read and sums begin and meet. Where the ISA has no
+-- product of its own that takes one number, operands become float32 as they are read, and the scheme is that of float32.
+function M.scheme(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
   return { a = type, b = type, way = row.way, rows = row.rows, op = "fma", lane = "fma_lane", group = 1,
@@ -113,7 +113,7 @@ function M.integers(isa, type)
            quant = { bits = 8, in_word = 4, op = row.part, sums = row.unsigned } }
 end
 
--- The product of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
+-- The scheme of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
 -- pair and store_pairs, the ops that make words, and powers, one that makes them of logarithms, if there is such.
 -- coarse: sums are pairs of the type (way/f16sum.lua; its K steps are taken by the way `inner`), and error is the bound
 -- of such.
@@ -128,35 +128,35 @@ function M.paired(isa, type)
            held = types.pairs(type), packed = types.pairs(type), does = row.coarse and of_halves or of_floats }
 end
 
--- A product by vectors where another one is by tiles: for operands that do not lie as tiles take them.
-function M.by_vectors(product)
-  if not product.tiled then return product end
-  return setmetatable({ way = "outer", rows = product.vectors, tiled = false, pad = 1 }, { __index = product })
+-- A scheme by vectors where another one is by tiles: for operands that do not lie as tiles take them.
+function M.by_vectors(scheme)
+  if not scheme.tiled then return scheme end
+  return setmetatable({ way = "outer", rows = scheme.vectors, tiled = false, pad = 1 }, { __index = scheme })
 end
 
 local DEEP = 2 -- words of a row that a product of blocks takes
 
--- A product of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
+-- A scheme of pairs or of bytes by blocks, where the ISA has such, or nil: a sum is one of a block of two rows and two
 -- columns, and an instruction takes `deep` words of each; see rewrite/blocks.lua.
-function M.by_blocks(isa, product)
-  local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].blocks
-  return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = product })
+function M.by_blocks(isa, scheme)
+  local row = scheme.group > 1 and isa.products[scheme.b.name .. " " .. scheme.b.name].blocks
+  return row and setmetatable({ way = "block", op = row.op, rows = row.rows, deep = DEEP }, { __index = scheme })
 end
 
 local APART = 2 -- vectors: of the first numbers of words, and of the second ones
 
--- A product of pairs by a half of a word, where the ISA has such, or nil: in operand B, weights, the first numbers of
+-- A scheme of pairs by a half of a word, where the ISA has such, or nil: in operand B, weights, the first numbers of
 -- the words of `apart` vectors of columns are in the first vector, the second numbers in the second.
-function M.by_halves(isa, product)
-  local row = product.group > 1 and isa.products[product.b.name .. " " .. product.b.name].halves
+function M.by_halves(isa, scheme)
+  local row = scheme.group > 1 and isa.products[scheme.b.name .. " " .. scheme.b.name].halves
   if not row then return nil end
   local own = { lane = row.lane, starts = row.starts, rows = row.rows, apart = APART, dup = false }
-  own[product.inner and "inner" or "way"] = "lane"
-  return setmetatable(own, { __index = product })
+  own[scheme.inner and "inner" or "way"] = "lane"
+  return setmetatable(own, { __index = scheme })
 end
 
--- The type that a product multiplies: float32 where operands became that.
-function M.multiplied(product) return product.group > 1 and product.a or types.f32 end
+-- The type that a scheme multiplies: float32 where operands became that.
+function M.multiplied(scheme) return scheme.group > 1 and scheme.a or types.f32 end
 
 -- Numbers of a type in a lane of an instruction that multiplies them.
 function M.at_once(isa, type)
@@ -165,7 +165,7 @@ function M.at_once(isa, type)
   return (row.group or 1) * (row.tiled and isa.tile or row.blocks and DEEP or 1)
 end
 
--- The products of an ISA, by the order of their types; but for those of the ISA that it has more than.
+-- The schemes of an ISA, by the order of their types; but for those of the ISA that it has more than.
 function M.own_products(isa)
   local list, base = {}, isa.extends and M.list[isa.extends].products or {}
   for _, name in ipairs(types.names) do
@@ -175,27 +175,27 @@ function M.own_products(isa)
       and inherited.blocks == row.blocks and inherited.widens == row.widens
     if row and not same then
       local type = types.by_name[name]
-      local product = (type.quantized and M.integers or row.group and M.paired or M.product)(isa, type)
-      list[#list + 1] = M.by_blocks(isa, product) or product
+      local scheme = (type.quantized and M.integers or row.group and M.paired or M.scheme)(isa, type)
+      list[#list + 1] = M.by_blocks(isa, scheme) or scheme
     end
   end
   return list
 end
 
--- A product whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
+-- A scheme whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
 -- column, or (nil) for all of it. Words take registers of a tile as well.
-function M.quantized(isa, product, kind, group)
+function M.quantized(isa, scheme, kind, group)
   local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32,
                 scales = types.f32 }
   own.rows = {}
-  for order, most in pairs(product.rows) do
+  for order, most in pairs(scheme.rows) do
     own.rows[order] = {}
     for vectors, rows in ipairs(most) do
       local left = (isa.registers - 3 - 2 * vectors) // vectors
       if left > 0 then own.rows[order][vectors] = math.min(rows, left) end
     end
   end
-  return setmetatable(own, { __index = product })
+  return setmetatable(own, { __index = scheme })
 end
 
 -- Whether an ISA rounds to a type.

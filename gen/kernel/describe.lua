@@ -45,7 +45,7 @@ end
 
 -- What is rounded, and what that costs, or nil.
 local function rounding(plan)
-  local own, attend, told = plan.product.a, plan.attend_product.a, {}
+  local own, attend, told = plan.scheme.a, plan.attend_scheme.a, {}
   local quant = not own.quantized and plan.weights.quant
   if plan.arrays.round then told[1] = ("inputs and y in %s"):format(plan.arrays.name) end
   if own ~= types.f32 or attend ~= types.f32 or quant then
@@ -59,7 +59,7 @@ local function rounding(plan)
   end
   if plan.cache ~= types.f32 then told[#told + 1] = ("rows of the cache in %s"):format(plan.cache.name) end
   if not told[1] then return nil end
-  local halves = ways.of(plan.product).own_sums
+  local halves = ways.of(plan.scheme).own_sums
   return ("%s; sums in %s; error at most %g for scores up to %d"):format(table.concat(told, "; "),
     own.quantized and "int32 and float32" or halves and "f16 and float32" or "float32", plan.error, plan.error_scores)
 end
@@ -130,7 +130,7 @@ local function rounded_up(x) return number(math.ceil(x)) end
 -- What operations take at least, by phase, and in all.
 local function floor_lines(recorded, counts, sum)
   local plan = recorded.plan
-  local tiled = ways.of(plan.product).rows_of_a or ways.of(plan.attend_product).rows_of_a
+  local tiled = ways.of(plan.scheme).rows_of_a or ways.of(plan.attend_scheme).rows_of_a
   local rows = { { "", "cycles", "port", "FMAs", "vector", "shuffle", "load", "store", tiled and "tile" or nil } }
   for _, phase in ipairs(counts) do
     rows[#rows + 1] = { phase.phase, rounded_up(phase.cycles), phase.port, rounded_up(phase.fma),

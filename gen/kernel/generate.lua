@@ -65,7 +65,7 @@ local function numbers_text(plan)
   end
   local bits = fold.bits(plan)
   if bits[1] then lines[#lines + 1] = ("\n  .folds = %s,"):format(table.concat(bits, " | ")) end
-  if ways.of(plan.product).own_sums then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.product.a.name) end
+  if ways.of(plan.scheme).own_sums then lines[#lines + 1] = ('\n  .sum_dtype = "%s",'):format(plan.scheme.a.name) end
   return table.concat(lines)
 end
 
@@ -260,7 +260,7 @@ end
 
 -- What stands before all functions: of the ISA, and of the types of its products.
 local function prelude_of(plan)
-  local own, declared = plan.isa.prelude or "", plan.product.declared
+  local own, declared = plan.isa.prelude or "", plan.scheme.declared
   return own .. (declared and (own ~= "" and "\n" or "") .. declared or "")
 end
 

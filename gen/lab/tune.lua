@@ -14,7 +14,7 @@ local M = {}
 
 -- ---- the space ----
 
-local function tile_rows(cfg, order) return plan_of.product(cfg).rows[order] end
+local function tile_rows(cfg, order) return plan_of.scheme(cfg).rows[order] end
 
 -- The keys that are searched, and their values: a list, or a function of the config. Keys that would cost
 -- accuracy (longer chains, see base/choices.lua) are not here.
@@ -42,7 +42,7 @@ end
 
 -- Where operands are rounded, what a longer chain adds to the error does not show.
 local function key_blocks(cfg)
-  return plan_of.product(cfg, "attend_dtype").b.round and { 16, 32, 64, 128, 256, 512 } or { 16, 32, 64 }
+  return plan_of.scheme(cfg, "attend_dtype").b.round and { 16, 32, 64, 128, 256, 512 } or { 16, 32, 64 }
 end
 
 M.dimensions = {

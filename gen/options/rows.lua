@@ -328,7 +328,7 @@ M.options = {
     excludes = { { key = "dtype", is = "bf16", why = "whose sums are float32" },
                  { key = "dtype", is = "int8", why = "whose sums are int32" } },
     idle = function(plan)
-      if ways.of(plan.product).own_sums then return nil end
+      if ways.of(plan.scheme).own_sums then return nil end
       local own = isas.paired(plan.isa, types.by_name.f16)
       return own and ways.of(own).own_sums and "not here: projections have no pairs" or
         ("not here: %s does not add it"):format(plan.isa.name)

@@ -2,7 +2,7 @@
 -- prints. Plain data, which nothing changes once it is built.
 --
 --   config    cfg, isa, cpu, scores; the types sums, arrays and cache; why, the reasons of all choices
---   products  product and attend_product: how the ISA multiplies projections and attention; attending and applying, the
+--   products  scheme and attend_scheme: how the ISA multiplies projections and attention; attending and applying, the
 --             targets of such tiles (schedule/tiles.lua); weights and value_weights, of those with weights
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
@@ -79,14 +79,14 @@ end
 
 -- The types that numbers are rounded to: operands of projections and of attention, results, rows of a cache, weights.
 function M.types(plan)
-  return { plan.product.a, plan.attend_product.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
+  return { plan.scheme.a, plan.attend_scheme.a, plan.arrays, plan.cache, types.quants[plan.cfg.weight_dtype] }
 end
 
 -- What ||y - ref|| / ||ref|| is at most: that of the operands' types, more where a stage rounds more.
 local function error_of(plan)
   local factor = 1
   for _, stage in ipairs(plan.stages) do factor = math.max(factor, kinds.of(stage).error or 1) end
-  local error = plan.product.error or 0
+  local error = plan.scheme.error or 0
   for _, type in ipairs(M.types(plan)) do error = math.max(error, type.error) end
   return error * factor
 end
@@ -105,7 +105,7 @@ end
 local function work_of(plan, formula)
   local work, by = {}, {}
   for _, stage in ipairs(formula) do
-    local type = isas.multiplied(stage.weights and plan.product or plan.attend_product)
+    local type = isas.multiplied(stage.weights and plan.scheme or plan.attend_scheme)
     local flops = stage.fill and 0.0 or 2.0 * stage:macs() * plan.cfg.batch
     if flops > 0 and not by[type] then
       by[type] = { type = type, flops = 0.0 }
@@ -118,21 +118,21 @@ local function work_of(plan, formula)
 end
 
 -- What the ISA multiplies the operands of a config with: those of its projections, or as the key says.
-function M.product(cfg, key)
+function M.scheme(cfg, key)
   local isa, type = isas.list[cfg.isa], types.by_name[cfg[key or "dtype"]]
   if not isas.has(isa, type) then
     refuse(key or "dtype", type.name, ("isa = %s has no rounding to it"):format(isa.name))
   end
-  return (type.quantized and isas.integers or isas.product)(isa, type)
+  return (type.quantized and isas.integers or isas.scheme)(isa, type)
 end
 
 -- The plan as a target of tiles whose operand B is weights, which may be quants of a kind.
 local function of_weights(plan, kind)
-  local quant, own = types.quants[kind], plan.product.quant
+  local quant, own = types.quants[kind], plan.scheme.quant
   if own then return setmetatable({ quant = own }, { __index = plan }) end
   if not quant then return plan end
-  local product = isas.quantized(plan.isa, plan.product, quant, not quant.columns and plan.cfg.group or nil)
-  return setmetatable({ product = product, quant = product.quant }, { __index = plan })
+  local scheme = isas.quantized(plan.isa, plan.scheme, quant, not quant.columns and plan.cfg.group or nil)
+  return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan })
 end
 
 -- The type that a key says of arrays in memory.
@@ -150,7 +150,7 @@ local function config_of(cfg)
   local isa = isas.list[cfg.isa]
   local facts = cpu.facts(cfg.cpu, isa)
   local plan = { cfg = cfg, isa = isa, why = {}, cpu = facts, scores = score.of(cfg),
-                 product = M.product(cfg), attend_product = M.product(cfg, "attend_dtype"),
+                 scheme = M.scheme(cfg), attend_scheme = M.scheme(cfg, "attend_dtype"),
                  sums = types.by_name[cfg.sum_dtype],
                  arrays = in_memory(cfg, "io_dtype", types.by_name[cfg.io_dtype]),
                  cache = in_memory(cfg, "cache_dtype",
@@ -174,9 +174,9 @@ local function add_products(plan, formula)
   plan.value_weights = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.weights
   check_inputs(cfg)
   add(plan, paired.choose(plan, formula))
-  plan.product = blocks.choose(plan, formula)
-  plan.attending = setmetatable({ product = plan.attend_product }, { __index = plan })
-  plan.applying = setmetatable({ product = isas.by_vectors(plan.product) }, { __index = plan })
+  plan.scheme = blocks.choose(plan, formula)
+  plan.attending = setmetatable({ scheme = plan.attend_scheme }, { __index = plan })
+  plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })
 end
 
 local function add_work(plan, formula, list)

@@ -85,8 +85,8 @@ end
 
 -- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind.
 function Pack:of_weights(fill)
-  local product = self.plan.product
-  fill.list = product.group > 1 and "pairs" or product.packed and "rounded"
+  local scheme = self.plan.scheme
+  fill.list = scheme.group > 1 and "pairs" or scheme.packed and "rounded"
   return fill
 end
 
@@ -106,8 +106,8 @@ function M.list(plan)
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           lists = pack.lists, deep = ways.beside(plan.product),
-           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.product.b == types.by_name.f16 }
+           lists = pack.lists, deep = ways.beside(plan.scheme),
+           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.scheme.b == types.by_name.f16 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -122,7 +122,7 @@ end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.apart(plan)
-  local spread = ways.spread(plan.product)
+  local spread = ways.spread(plan.scheme)
   return spread > 1 and spread * plan.isa.lanes or 0
 end
 

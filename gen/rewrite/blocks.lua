@@ -14,7 +14,7 @@ local function odd_rows(cfg, key) return (cfg[key] or 0) % 2 > 0 end
 local against = {
   { function(plan) return plan.cfg.q_lanes == "queries" end, "q_lanes = queries asks for other lanes" },
   { function(plan, list)
-      local own = not plan.product.integers and graph.projection(list, "output") -- context as attention stores it
+      local own = not plan.scheme.integers and graph.projection(list, "output") -- context as attention stores it
       return own and graph.find(list, "attend").out % 4 > 0
     end, "dv has to be a multiple of four" },
   { function(plan) return odd_rows(plan.cfg, "kv_rows") or odd_rows(plan.cfg, "out_rows") end,
@@ -24,12 +24,12 @@ local against = {
 -- The product of the projections of a plan: by blocks where the ISA has such and nothing stands against it. list: the
 -- formula's.
 function M.choose(plan, list)
-  local own = #list > 1 and isas.by_blocks(plan.isa, plan.product)
-  if not own then return plan.product end
+  local own = #list > 1 and isas.by_blocks(plan.isa, plan.scheme)
+  if not own then return plan.scheme end
   local found = choices.against(against, plan, list)
   if found then
     choices.say(plan.why, "no products of blocks", found)
-    return plan.product
+    return plan.scheme
   end
   choices.add(plan.why, "blocks")
   return own

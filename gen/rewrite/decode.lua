@@ -16,8 +16,8 @@ function M.rewrite(plan, list)
   local own = graph.with(attend, { kind = "decode", step = step, of_group = decode.plan, touches = false })
   if not output then return graph.edited(list, { attend = { own } }) end
   local rows = { name = "context", at = "rows", row = output.steps, head = attend.out }
-  if not plan.product.integers then -- of which words are made once all heads are there
-    rows.row, rows.head = tiles.words(plan.product, output.steps), tiles.words(plan.product, attend.out)
+  if not plan.scheme.integers then -- of which words are made once all heads are there
+    rows.row, rows.head = tiles.words(plan.scheme, output.steps), tiles.words(plan.scheme, attend.out)
   end
   return graph.edited(list, { attend = { graph.with(own, { context = rows }) },
                               output = { graph.with(output, { a = rows }) } })

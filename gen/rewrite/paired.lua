@@ -39,12 +39,12 @@ local against_projections = {
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
     "a cache is filled from rows of float32" },
   { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
-  { function(plan) return isas.paired(plan.isa, plan.product.b).coarse and plan.sums ~= plan.product.b end,
+  { function(plan) return isas.paired(plan.isa, plan.scheme.b).coarse and plan.sums ~= plan.scheme.b end,
     "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
 }
 
 local against_attention = {
-  { function(plan) return isas.paired(plan.isa, plan.attend_product.b).coarse end,
+  { function(plan) return isas.paired(plan.isa, plan.attend_scheme.b).coarse end,
     "scores would lose more digits in sums of half precision than weights may" },
   { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
@@ -64,14 +64,14 @@ local against_tiles = {
 }
 
 -- Whether a product by vectors takes as long as FMAs do for as many numbers, or longer.
-local function slow(plan, product) return not product.tiled and (plan.cpu.slots[product.op] or 1) >= product.group end
+local function slow(plan, scheme) return not scheme.tiled and (plan.cpu.slots[scheme.op] or 1) >= scheme.group end
 
 local SLOW = "this core multiplies pairs by vectors no faster than float32"
 
--- The products of a plan, `product` and `attend_product`: in pairs where the ISA has such and nothing stands against
+-- The schemes of a plan, `scheme` and `attend_scheme`: in pairs where the ISA has such and nothing stands against
 -- them. list: the formula's.
 function M.choose(plan, list)
-  local chosen = { product = plan.product, attend_product = plan.attend_product }
+  local chosen = { scheme = plan.scheme, attend_scheme = plan.attend_scheme }
   local function choose(name, what, against, untiled)
     local own = isas.paired(plan.isa, plan[name].b)
     if not own then return end
@@ -87,23 +87,23 @@ function M.choose(plan, list)
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
-  if #list > 1 and not plan.product.integers then
-    choose("product", "projections", against_projections, {})
-    local apart = isas.by_halves(plan.isa, chosen.product)
+  if #list > 1 and not plan.scheme.integers then
+    choose("scheme", "projections", against_projections, {})
+    local apart = isas.by_halves(plan.isa, chosen.scheme)
     if apart and plan.cfg.q_lanes == "queries" then
       choices.say(plan.why, "no products by halves of words", "q_lanes = queries asks for other lanes")
     elseif apart then
-      chosen.product = apart
+      chosen.scheme = apart
       choices.add(plan.why, "apart")
     end
   end
-  choose("attend_product", "attention", against_attention, against_tiles)
+  choose("attend_scheme", "attention", against_attention, against_tiles)
   return chosen
 end
 
 -- Marks keys or values as pairs: of the columns of a row, or of each two rows.
 local marks = {
-  keys = function(plan, c) c.pairs, c.head = "columns", tiles.words(plan.attend_product, c.head) end,
+  keys = function(plan, c) c.pairs, c.head = "columns", tiles.words(plan.attend_scheme, c.head) end,
   values = function(_, c) c.pairs = "rows" end,
 }
 
@@ -115,7 +115,7 @@ end
 
 -- The list of stages with inputs, keys, values and context in pairs.
 function M.rewrite(plan, list)
-  if plan.attend_product.group > 1 then
+  if plan.attend_scheme.group > 1 then
     for name, mark in pairs(marks) do
       local stage = graph.projection(list, name)
       if stage and stage.c.at == "workspace" and not stage.c.passing then
@@ -125,12 +125,12 @@ function M.rewrite(plan, list)
     end
   end
   local attend, queries = attend_of(list), graph.projection(list, "queries")
-  if plan.attend_product.tiled and queries and not (queries.merged or attend.turn) then
+  if plan.attend_scheme.tiled and queries and not (queries.merged or attend.turn) then
     marks.keys(plan, queries.c)
     queries.c.scale = attend.late
     choices.add(plan.why, "query_pairs")
   end
-  if plan.product.group == 1 or plan.product.integers then return list end
+  if plan.scheme.group == 1 or plan.scheme.integers then return list end
   if graph.projection(list, "output") then attend_of(list).context.pairs = true end
   return inputs.rewrite(list, "narrow", function(input)
     return { name = "pairs_" .. input.name, at = "workspace", head = 0 }

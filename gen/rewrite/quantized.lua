@@ -20,7 +20,7 @@ local NUMBERS = { [2] = "two", [4] = "four", [8] = "eight" }
 
 local function check(plan, stage)
   if stage.steps <= MOST then return end
-  tiles.refuse("dtype", plan.product.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
+  tiles.refuse("dtype", plan.scheme.b.name, ("has sums of %d products with %s, of at most %d that int32 holds"):format(
     stage.steps, stage.weights.text, MOST))
 end
 
@@ -28,12 +28,12 @@ end
 local function words_of_context(plan, a, count)
   local to = { name = "context_words", scales = "context_scales", at = a.at, scaled = a.at }
   if a.at == "rows" then
-    tiles.lay(to, plan.product, plan.cfg.seq, tiles.round_up(tiles.words(plan.product, count), plan.isa.lanes))
+    tiles.lay(to, plan.scheme, plan.cfg.seq, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
   end
   return to
 end
 
-function M.applies(plan) return plan.product.quant end
+function M.applies(plan) return plan.scheme.quant end
 
 -- The list of stages with those that quantize: what is projected in a run, what fills a cache, and the context.
 function M.rewrite(plan, list)
@@ -54,25 +54,25 @@ end
 
 -- Says what it costs, and where it does not pay, of a plan whose order is known.
 function M.tell(plan)
-  if not plan.product.quant then return end
-  if plan.product.quant.op then choices.add(plan.why, "shorts") end
+  if not plan.scheme.quant then return end
+  if plan.scheme.quant.op then choices.add(plan.why, "shorts") end
   local floats, all, own, making = 0, 0, 0, 0
   for _, stage in ipairs(plan.stages) do
     local product, macs = stage.product, stage.fill and 0 or stage:macs()
     all = all + macs
     if product then
-      own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.product.group
+      own, floats = own + macs, floats + product.floats * product.steps // product.depth * plan.scheme.group
         * (stage.kind == "output" and 1 or plan.head_blocks)
     end
     if stage.inputs or stage.to then making = making + (stage.cycles or 0) end
   end
-  local share, at_once = math.floor(100 * own / all + 0.5), plan.product.group * ways.beside(plan.product)
-  choices.say(plan.why, ("projections in %s"):format(plan.product.b.name),
+  local share, at_once = math.floor(100 * own / all + 0.5), plan.scheme.group * ways.beside(plan.scheme)
+  choices.say(plan.why, ("projections in %s"):format(plan.scheme.b.name),
     ("error at most %g instead of %g; weights of %s bytes instead of %s"):format(plan.error, types.f32.error,
-      words.number(floats * plan.product.quant.bits // 8), words.number(memory.BYTES * floats)))
-  local none = plan.product.widens and
+      words.number(floats * plan.scheme.quant.bits // 8), words.number(memory.BYTES * floats)))
+  local none = plan.scheme.widens and
     "it saves memory, and little time or none: bytes are widened before they are multiplied"
-  choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.product.b.name), none
+  choices.say(plan.why, ("%d %% of the multiply-adds are in %s"):format(share, plan.scheme.b.name), none
     or ("an instruction does %s, so at best %.2g of float32's time is left beside the same attention; integers " ..
         "take about %s cycles to make"):format(NUMBERS[at_once], 1 - (1 - 1 / at_once) * share / 100,
         words.number(math.ceil(making))))

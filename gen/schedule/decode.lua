@@ -59,7 +59,7 @@ local against = {
   about_queries "query_vectors", about_queries "key_rows", about_queries "context_rows",
   { function(plan) return plan.scores.shown end, "scores are written with lanes over queries" },
   { function(plan)
-      local exact = (plan.product.b == types.f32 or plan.product.integers) and plan.attend_product.b == types.f32
+      local exact = (plan.scheme.b == types.f32 or plan.scheme.integers) and plan.attend_scheme.b == types.f32
       return not exact and plan.cache == types.f32
     end, "operands of products are rounded as they are read" },
   { function(plan, attend)

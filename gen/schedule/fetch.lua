@@ -21,10 +21,10 @@ end
 
 -- What stands against it, of a plan.
 local no_vectors = { function(plan)
-                       local way = ways.of(plan.product)
+                       local way = ways.of(plan.scheme)
                        return way.fetched == "none" or plan.weights.quant and not way.words
                      end, "has no effect with weights that no vectors of numbers are" }
-local no_tiles = { function(plan) return ways.of(plan.product).fetched == "shares" end, "tile registers take shares" }
+local no_tiles = { function(plan) return ways.of(plan.scheme).fetched == "shares" end, "tile registers take shares" }
 local against = {
   panels = { { no_instruction "prefetch" }, no_vectors, no_tiles },
   ahead = { { no_instruction "prefetch" }, no_vectors, no_tiles },
@@ -33,7 +33,7 @@ local against = {
 
 -- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
 function M.kind(plan)
-  local cfg, facts = plan.cfg, ways.of(plan.product).facts(plan.cpu)
+  local cfg, facts = plan.cfg, ways.of(plan.scheme).facts(plan.cpu)
   if cfg.fetch then return cfg.fetch end
   for _, row in ipairs(facts.fetch) do
     local kind, least, most, bytes = table.unpack(row)
@@ -62,13 +62,13 @@ function M.choose(plan)
 end
 
 -- Whether the panels of a product stay in the second-level cache while tiles of rows meet all of them, one by one.
-function M.stay(plan, product) return product.multiply.b.bytes * product.floats <= plan.cpu.cached end
+function M.stay(plan, product) return product.scheme.b.bytes * product.floats <= plan.cpu.cached end
 
 -- Whether the tiles of such a product fetch from the next one, whose panels lie behind its own. behind: numbers that
 -- follow those of the product.
 function M.crosses(plan, product, behind)
   local several = tiles.keeps_sums(product) and tiles.count(product) > tiles.TOGETHER
-  local alone = ways.of(product.multiply).fetched == "shares" and not several
+  local alone = ways.of(product.scheme).fetched == "shares" and not several
   return plan.fetch == "shares" and not alone and behind >= product.floats and M.stay(plan, product)
 end
 

@@ -17,7 +17,7 @@ local ONE_TILE, SHARED = 8, 4
 local function plan_attention(plan, group, attend)
   local cfg, target = plan.cfg, plan.attending
   local vecs, n, keys = group.vecs, #group.vecs, cfg.seq_kv
-  local depth = tiles.words(target.product, attend.depth)
+  local depth = tiles.words(target.scheme, attend.depth)
   -- Of K and V that are copied where a tile behind a mask would touch rows that they do not have (copy.lua).
   local copied = 0
   if plan.scores.masked then
@@ -29,8 +29,8 @@ local function plan_attention(plan, group, attend)
     if keys % rows > 0 then cost = cost + tiles.cost(target, keys % rows, vecs, depth, "rows") + copied end
     return cost
   end
-  local even = target.product.group > 1
-  local fixed = ways.of(target.product).key_rows(plan.isa)
+  local even = target.scheme.group > 1
+  local fixed = ways.of(target.scheme).key_rows(plan.isa)
   local key_rows = fixed
     or tiles.choose_rows(target, "key_rows", keys, tiles.most_rows(target, n, "rows"), score_cost, even)
   if not cfg.key_rows and not fixed and n == 1 and keys > ONE_TILE and keys <= key_rows then
@@ -38,7 +38,7 @@ local function plan_attention(plan, group, attend)
     choices.add(group.why, "shared_keys")
   end
   local in_pairs = attend.context.pairs
-  local context_cost = tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.product, keys), in_pairs)
+  local context_cost = tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.scheme, keys), in_pairs)
   local most = tiles.most_rows(target, n, "columns")
   local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most, context_cost, in_pairs)
   group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
@@ -57,7 +57,7 @@ local function plan_group(plan, group, list, hb)
     if stage.kind == "apply" then
       local heads = stage.per == "head" and 1 or hb
       local rows = heads * stage.cols
-      local steps = tiles.words(plan.product, stage.steps)
+      local steps = tiles.words(plan.scheme, stage.steps)
       local target = plan.applying
       local cost_of = tiles.rows_cost(target, rows, group.vecs, steps)
       local most = tiles.most_rows(target, #group.vecs, "columns")
@@ -77,7 +77,7 @@ local keys = { { "q_rows", "columns" }, { "key_rows", "rows" }, { "context_rows"
 -- `hb` heads. Each: vecs, count, at = its first query, used and width (queries and lanes), lanes; context and key_rows,
 -- its tiles; products by the names of stages.
 function M.plan(plan, list, hb)
-  local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend_product).whole
+  local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend_scheme).whole
   local best, best_cost
   for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
     local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, whole), 0
@@ -106,10 +106,10 @@ function M.finish(plan)
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
     local usual = ways.list.outer.key_block
-    local most = ways.of(plan.attend_product).key_block
+    local most = ways.of(plan.attend_scheme).key_block
     local block = cfg.key_block or most
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
-    group.keys = { rows = rows, words = tiles.padded(plan.attend_product, tiles.words(plan.attend_product, rows)),
+    group.keys = { rows = rows, words = tiles.padded(plan.attend_scheme, tiles.words(plan.attend_scheme, rows)),
                    tiles = count,
                    block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
     if m > usual and not cfg.key_block then choices.add(group.why, most > usual and "tiled_block" or "key_block") end

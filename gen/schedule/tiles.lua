@@ -6,7 +6,7 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local ways = require "way.init"
 
--- `target` in what follows is { isa, cfg, cpu, product, why, k_block, k_unroll }, such as a plan has them for its
+-- `target` in what follows is { isa, cfg, cpu, scheme, why, k_block, k_unroll }, such as a plan has them for its
 -- projections, and plan.attending for attention.
 
 local M = {}
@@ -19,7 +19,7 @@ M.LONG = 256
 M.TOGETHER = 4
 
 -- Whether a product's chunks are of a panel, for all tiles of a few; else each tile takes all of its chunks in turn.
-function M.keeps_sums(product) return ways.of(product.multiply).buffered and product.chunks.count > 1 end
+function M.keeps_sums(product) return ways.of(product.scheme).buffered and product.chunks.count > 1 end
 
 -- Tiles of a set of rows of a product, the first one if none is named.
 function M.count(product, set)
@@ -34,24 +34,24 @@ function M.round_up(a, b) return M.ceil_div(a, b) * b end
 function M.refuse(key, value, rule) error({ key = key, value = value, rule = rule }, 0) end
 
 -- Words of a product that n numbers of a sum take: all that one of operand B is multiplied with.
-function M.words(product, n)
-  local together = math.max(ways.beside(product), product.group > 1 and M.in_step(product) or 1)
-  return M.round_up(M.ceil_div(n, product.group), together)
+function M.words(scheme, n)
+  local together = math.max(ways.beside(scheme), scheme.group > 1 and M.in_step(scheme) or 1)
+  return M.round_up(M.ceil_div(n, scheme.group), together)
 end
 
 -- The same, and those of zeros behind them, where tile registers take whole rows of words.
-function M.padded(product, words) return M.round_up(words, product.pad or 1) end
+function M.padded(scheme, words) return M.round_up(words, scheme.pad or 1) end
 
 -- Rows behind those of an operand A, which tile registers may read.
-function M.rows_behind(product) return (product.pad or 1) - 1 end
+function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 
 -- Says of a tensor how its rows of words lie, which are operand A: words = of a row, zeros among them; row and step =
 -- numbers from one row, and one K step, to the next; count = of all. Tile registers have blocks of as many words as a
 -- row of a tile has (block), of all rows each, so that a tile is one piece of memory.
-function M.lay(to, product, rows, words)
-  local beside, block = ways.beside(product), ways.of(product).blocks(product)
-  local height = M.round_up(rows, beside) + M.rows_behind(product)
-  to.words = M.padded(product, words)
+function M.lay(to, scheme, rows, words)
+  local beside, block = ways.beside(scheme), ways.of(scheme).blocks(scheme)
+  local height = M.round_up(rows, beside) + M.rows_behind(scheme)
+  to.words = M.padded(scheme, words)
   to.row, to.step, to.count = to.words, beside, height * to.words
   if block then to.block, to.row, to.step, to.rows = block, block, height, rows end
 end
@@ -73,19 +73,19 @@ function M.label(what, to, rows, cols)
 end
 
 -- K steps that a word of operand B has: of quants several, whatever a step multiplies.
-function M.in_step(product)
-  local quant = product.quant
-  return quant and quant.in_word // product.group or 1
+function M.in_step(scheme)
+  local quant = scheme.quant
+  return quant and quant.in_word // scheme.group or 1
 end
 
 -- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of quants then the scales,
 -- and what sums begin with (mhagen.h).
-function M.depth(product, steps)
-  local quant = product.quant
-  if not quant then return M.padded(product, steps) end
-  local words, scales = M.ceil_div(steps, M.in_step(product)), quant.group and M.ceil_div(steps, quant.group) or 1
+function M.depth(scheme, steps)
+  local quant = scheme.quant
+  if not quant then return M.padded(scheme, steps) end
+  local words, scales = M.ceil_div(steps, M.in_step(scheme)), quant.group and M.ceil_div(steps, quant.group) or 1
   -- Tile registers take the scales for words, times zeros.
-  return math.max(M.padded(product, words), words + scales + (quant.sums and 1 or 0))
+  return math.max(M.padded(scheme, words), words + scales + (quant.sums and 1 or 0))
 end
 
 -- n rows in the fewest blocks of at most `most`, of at most two sizes: { size, count, at } each.
@@ -140,13 +140,13 @@ function M.one_chunk(n) return M.chunks(n, n, 1) end
 -- Those of a plan's products. Where groups of steps have scales a chunk is of one group, all of it if it may be.
 -- Rounded results are of one chunk, but where sums stay apart.
 function M.k_chunks(target, steps, rounded)
-  local quant = target.product.quant
-  local most, of = ways.of(target.product).chunk(target, steps)
+  local quant = target.scheme.quant
+  local most, of = ways.of(target.scheme).chunk(target, steps)
   if most then return M.chunks(steps, most, of) end
   if rounded then return M.one_chunk(steps) end
-  local multiple = M.round_up(target.k_unroll, ways.beside(target.product))
+  local multiple = M.round_up(target.k_unroll, ways.beside(target.scheme))
   if not quant then return M.chunks(steps, target.k_block, multiple) end
-  if target.product.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
+  if target.scheme.integers then return M.one_chunk(steps) end -- exact sums, which become floats once
   if not quant.group then return M.chunks(steps, target.k_block, quant.in_word) end
   local size = M.round_up(math.min(quant.group, target.k_block) - quant.in_word + 1, quant.in_word)
   while quant.group % size > 0 do size = size - quant.in_word end
@@ -224,20 +224,20 @@ end
 -- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
 -- is most, and a start and end.
 function M.cost(target, rows, vecs, steps, a_order)
-  local product, way = target.product, ways.of(target.product)
+  local scheme, way = target.scheme, ways.of(target.scheme)
   if way.cost then return way.cost(target, rows, vecs, steps) end
-  local isa, cpu, beside = target.isa, target.cpu, ways.beside(product)
+  local isa, cpu, beside = target.isa, target.cpu, ways.beside(scheme)
   local fma = slots_of(target, vecs)
-  if ways.spread(product) > 1 then fma = M.round_up(fma, ways.spread(product)) end
+  if ways.spread(scheme) > 1 then fma = M.round_up(fma, ways.spread(scheme)) end
   steps, rows = M.ceil_div(steps, beside), M.round_up(rows, beside)
-  local bytes = product.b.bytes * isa.lanes * #vecs * beside
+  local bytes = scheme.b.bytes * isa.lanes * #vecs * beside
   local far = bytes * steps >= cpu.near and bytes / cpu.near_bytes or 0
   local latency = cpu.latency * cpu.fmas / (way.chained and M.chains(target, rows, #vecs, steps) or 1)
-  local alone = product.integers and way.dups -- no instruction reads broadcasts by itself
+  local alone = scheme.integers and way.dups -- no instruction reads broadcasts by itself
   local broadcasts = (alone or beside > 1) and rows / beside or rows * cpu.fmas / 2
   local loads = #vecs * beside + broadcasts
   if beside > 1 then loads = (rows * fma + loads) / cpu.dispatch end -- as many as can be taken in
-  local slots = rows * (fma + (product.dup or 0)) -- what fills the ports of FMAs
+  local slots = rows * (fma + (scheme.dup or 0)) -- what fills the ports of FMAs
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
   if a_order == "rows" and crowded(cpu, rows, steps) then step = step + rows end -- each is read anew
@@ -261,10 +261,10 @@ end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row
 -- ("columns") or from step to step ("rows"), which matters where FMAs are by lane.
-function M.most_rows(target, vectors, a_order) return target.product.rows[a_order][vectors] or 0 end
+function M.most_rows(target, vectors, a_order) return target.scheme.rows[a_order][vectors] or 0 end
 
 -- The most rows that a tile of a product has whose A is contiguous from step to step, whatever the schedule.
-function M.highest(product) return math.max(table.unpack(product.rows.rows)) end
+function M.highest(scheme) return math.max(table.unpack(scheme.rows.rows)) end
 
 -- Whether tiles of this many vectors fit the registers, with the rows that the schedule asks for.
 -- keys: { schedule key, order of A } each.
@@ -317,7 +317,7 @@ function M.few(queries) return queries <= 64 end
 -- Bytes of a layer's weights.
 function M.weight_bytes(target)
   local cfg = target.cfg
-  return target.product.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.product, cfg.d_model)
+  return target.scheme.b.bytes * (cfg.h + cfg.h_kv) * (cfg.dk + cfg.dv) * M.words(target.scheme, cfg.d_model)
 end
 
 -- Whether few queries wait for weights that come from behind the second-level cache, as far as a core's facts say.
@@ -328,15 +328,15 @@ end
 -- What a tile that is the first to read its weights takes longer, in FMA slots, where these come from far: so many
 -- numbers a K step, in which it has `rows` FMAs of each of the vectors.
 function M.first_cost(target, queries, numbers, rows, vecs, steps)
-  local cpu, product = target.cpu, target.product
+  local cpu, scheme = target.cpu, target.scheme
   if not M.far(target, queries) then return 0 end
   local fma = rows * slots_of(target, vecs)
-  return steps * math.max(0, product.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
+  return steps * math.max(0, scheme.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
 
 -- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; multiply =
--- the target's product, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
+-- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; scheme =
+-- that of the target, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
 -- block and of `depth` rows: panels = their number, floats = their size, and where a block's begin, first and panel.
 -- keys: the schedule's for rows and vectors. sum: its steps, the order of A ("rows", "columns"), and rounded, whether
 -- results are stored rounded: no chunk is added to them then.
@@ -344,7 +344,7 @@ function M.columns(target, keys, sets, columns, sum)
   local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, ways.spread(target.product)), runs = {} }
+    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, ways.spread(target.scheme)), runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)
@@ -368,8 +368,8 @@ function M.columns(target, keys, sets, columns, sum)
     if vectors * isa.lanes >= columns then break end
   end
   best.ld = #isas.cover(isa, columns) * isa.lanes
-  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, sum.rounded), M.depth(target.product, steps)
-  best.multiply = target.product
+  best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, sum.rounded), M.depth(target.scheme, steps)
+  best.scheme = target.scheme
   best.panels, best.floats = 0, 0
   for _, block in ipairs(best.blocks) do
     block.first, block.panel = best.panels, best.floats

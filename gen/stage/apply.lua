@@ -17,7 +17,7 @@ local function matrices(plan, stage) return stage.per == "head" and graph.in_blo
 function M.sections(plan, stage, add)
   local product = of(plan, stage)
   local size = matrices(plan, stage) * product.rows
-  add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps, type = plan.product.packed })
+  add("head", { name = "w" .. stage.letter, doc = "weights", count = size * product.steps, type = plan.scheme.packed })
   if stage.bias then
     add("head", { name = "b" .. stage.letter, doc = "bias", count = size })
   end

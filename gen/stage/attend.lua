@@ -21,8 +21,8 @@ local M = { phase = "attend", title = "attend", per = "heads", axes = attention.
 
 -- Words of a query of a head as products read them, zeros among them, where these have no room in its place; or nil.
 local function apart_words(plan)
-  local product, depth = plan.attend_product, plan.attend.depth
-  local words, rows = tiles.padded(product, tiles.words(product, depth)), attention.query_rows(plan)
+  local scheme, depth = plan.attend_scheme, plan.attend.depth
+  local words, rows = tiles.padded(scheme, tiles.words(scheme, depth)), attention.query_rows(plan)
   return not (rows and rows.paired) and words > depth and words or nil
 end
 
@@ -103,16 +103,16 @@ local function operand(own, ptrs, kv)
   local q = ptrs.q
   if key_query then
     if q then
-      rounding.lanes(K, "queries", group, { p = q, rows = key_query.steps, product = plan.applying.product })
+      rounding.lanes(K, "queries", group, { p = q, rows = key_query.steps, scheme = plan.applying.scheme })
     end
     q = applied(own, key_query, kv, q or own.p.xt, own:scratch "kq")
   end
   local apart = apart_words(plan) and own:scratch "q_pairs"
   if not (own.rows and own.rows.paired) then
     rounding.lanes(K, "scaled_queries", group, { p = q, to = apart, rows = plan.attend.depth,
-                                                 scale = plan.attend.late, product = plan.attend_product })
+                                                 scale = plan.attend.late, scheme = plan.attend_scheme })
   end
-  return (apart or q):as(plan.attend_product.held)
+  return (apart or q):as(plan.attend_scheme.held)
 end
 
 local function one_head(own, i, kv)
@@ -135,7 +135,7 @@ local function one_head(own, i, kv)
   head.pass(K, group, ptrs, { span = own.span })
   again.check(K, group, ptrs, own.span)
   if value_context then applied(own, value_context, kv, ptrs.o, o) end
-  if ptrs.context and ways.beside(plan.product) > 1 then
+  if ptrs.context and ways.beside(plan.scheme) > 1 then
     rounding.blocks(K, group, ptrs.context, attention.context_rows(plan, plan.attend))
   end
   if p.probs then
@@ -195,14 +195,14 @@ local function context_sections(plan, stage, add)
   if context.at ~= "lanes" then return attention.add_rows(plan, add, "o", "context", plan.hb * stage.out) end
   add("lanes", { name = "context", doc = "context of all heads",
                  rows = plan.cfg.h * attention.context_rows(plan, stage),
-                 type = (context.pairs or context.held) and plan.product.held })
+                 type = (context.pairs or context.held) and plan.scheme.held })
   if context.pairs then attention.add_rows(plan, add, "o", "context of a head", stage.out) end
 end
 
 -- Of the widest group and one task: queries, those with Wk applied, weights, statistics, context before Wv is applied,
 -- and the context that becomes rows of y.
 function M.sections(plan, stage, add)
-  local in_list, scored, apart = plan.stage, plan.attend_product.held, apart_words(plan)
+  local in_list, scored, apart = plan.stage, plan.attend_scheme.held, apart_words(plan)
   local function add_task(...) attention.add_rows(plan, add, ...) end
   attention.query_sections(plan, add)
   if in_list.key_query then add_task("kq", "Q with Wk", in_list.key_query.cols, scored) end

@@ -30,7 +30,7 @@ function M.query_rows(plan)
   local projected, given = plan.stage.queries, plan.attend.queries
   if projected and projected.c.pairs then
     local words = projected.c.head
-    return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_product, words), paired = true }
+    return { tensor = projected.c, width = words, height = tiles.padded(plan.attend_scheme, words), paired = true }
   end
   if projected then return { tensor = projected.c, width = projected.cols, height = projected.cols } end
   return given and { tensor = given, width = given.width, height = given.width, scale = plan.attend.scale }
@@ -46,7 +46,7 @@ end
 
 -- Rows that a head has of the context, where these are lanes.
 function M.context_rows(plan, stage)
-  return stage.context.pairs and tiles.words(plan.product, stage.out) or stage.out
+  return stage.context.pairs and tiles.words(plan.scheme, stage.out) or stage.out
 end
 
 -- ---- inside the function of a group ----
@@ -172,11 +172,11 @@ end
 
 -- Queries in lanes, where they become such.
 function M.query_sections(plan, add)
-  local rows, query, product = M.query_rows(plan), plan.stage.query, plan.attend_product
-  local asked = (product.group == 1 or rows and rows.paired) and product.held or nil -- not before they are pairs
+  local rows, query, scheme = M.query_rows(plan), plan.stage.query, plan.attend_scheme
+  local asked = (scheme.group == 1 or rows and rows.paired) and scheme.held or nil -- not before they are pairs
   if not (rows or query) then return end
   M.add_rows(plan, add, "q", "Q", plan.hb * (rows and rows.height or query.cols),
-    plan.stage.key_query and plan.product.held or asked)
+    plan.stage.key_query and plan.scheme.held or asked)
 end
 
 -- What rows of scores have of a number for each head.

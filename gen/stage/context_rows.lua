@@ -11,15 +11,15 @@ local M = { phase = "context_rows", title = "context in rows" }
 
 function M.applies(plan, list)
   local output = graph.find(list, "output")
-  return ways.of(plan.product).rows_of_a and output and output.a.at == "lanes"
+  return ways.of(plan.scheme).rows_of_a and output and output.a.at == "lanes"
 end
 
 -- The list with this stage in front of the output.
 function M.rewrite(plan, list)
   local output = graph.find(list, "output")
-  local count = tiles.words(plan.product, output.steps)
+  local count = tiles.words(plan.scheme, output.steps)
   local rows = { name = "context_rows", at = "rows", scales = output.a.scales, scaled = output.a.scaled }
-  tiles.lay(rows, plan.product, plan.cfg.seq, count)
+  tiles.lay(rows, plan.scheme, plan.cfg.seq, count)
   local stage = { name = "context_rows", kind = "context_rows", a = output.a, to = rows, words = count,
                   macs = function() return 0.0 end }
   return graph.edited(list, { output = { stage, graph.with(output, { a = rows }) } })
@@ -27,7 +27,7 @@ end
 
 function M.sections(plan, stage, add)
   add("entry", { name = stage.to.name, doc = "context in rows", cols = stage.to.row, count = stage.to.count,
-                 type = plan.product.held })
+                 type = plan.scheme.held })
 end
 
 function M.axes(plan)

@@ -23,14 +23,14 @@ function M.rewrite(plan, list)
     local input, cached = attend[name], attend[name].at == "cache"
     local touched = attend.touches and (input.grows or input.type or plan.scores.masked and spilling)
     local turn = name == "keys" and not cached and attend.turn or nil
-    local in_pairs = plan.attend_product.group > 1 and not input.pairs
+    local in_pairs = plan.attend_scheme.group > 1 and not input.pairs
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
     if in_pairs or input.heads and (turn or touched) then
       local of = { heads = input.heads or plan.cfg.h_kv }
       local heads, width = graph.in_block(plan, of), input.width or input.head
       local copy = { name = cached and "copied_" .. name or name, at = "workspace", head = width,
                      row = tiles.round_up(heads * width, plan.isa.lanes),
-                     held = input.type and not in_pairs and plan.attend_product.b.round and true or nil }
+                     held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil }
       if in_pairs then paired.mark_copy(plan, name, copy) end
       before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
                               phase = cached and "copies" or nil, a = input, c = copy, rows = rows,

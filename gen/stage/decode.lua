@@ -15,7 +15,7 @@ local M = { phase = "attend", title = "attend", per = "heads", axes = attention.
 -- Whether queries are read as the rows that they are.
 local function read_as_rows(plan)
   local rows = attention.query_rows(plan)
-  local changed = plan.attend.turn or plan.attend.late or plan.attend_product.b.round
+  local changed = plan.attend.turn or plan.attend.late or plan.attend_scheme.b.round
   return rows and not rows.scale and not changed
 end
 
@@ -33,7 +33,7 @@ local function rows_of(own)
     own:turn_queries(i, own.q:at(i * (plan.cfg.dk * own.group.width)))
   end)
   rounding.lanes(K, "scaled_queries", own.group, { p = own.q, rows = plan.hb * depth, scale = plan.attend.late,
-                                                   product = plan.attend_product })
+                                                   scheme = plan.attend_scheme })
   local rows = { p = own:scratch "q_rows", row = plan.hb * depth, columns = plan.hb * depth }
   transpose.rows(K, "queries_rows", own.group, own.q, rows)
   return { p = rows.p, row = rows.row, head = depth }
@@ -89,7 +89,7 @@ end
 
 -- Of a task: queries in lanes and as rows, weights, their sums, those of the context; and what a mask takes.
 function M.sections(plan, stage, add)
-  local step, scored = stage.step, plan.attend_product.held
+  local step, scored = stage.step, plan.attend_scheme.held
   local function add_task(name, doc, count, type)
     add("task", { name = name, doc = doc, count = count, type = type })
   end
@@ -108,7 +108,7 @@ function M.sections(plan, stage, add)
   attention.packed_sections(plan, add)
   if stage.context.at == "rows" then
     add("entry", { name = "context", doc = "context of all heads", cols = stage.context.row,
-                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.product.held })
+                   count = plan.cfg.seq * stage.context.row, type = stage.context.pairs and plan.scheme.held })
   end
   attention.turn_sections(plan, stage, add)
 end

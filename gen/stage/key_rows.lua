@@ -9,16 +9,16 @@ local tiles = require "schedule.tiles"
 local M = { phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once }
 
 function M.applies(plan, list)
-  local words = tiles.words(plan.attend_product, graph.find(list, "attend").depth)
-  return tiles.padded(plan.attend_product, words) > words
+  local words = tiles.words(plan.attend_scheme, graph.find(list, "attend").depth)
+  return tiles.padded(plan.attend_scheme, words) > words
 end
 
 -- The list with this stage in front of attention.
 function M.rewrite(plan, list)
-  local product, attend = plan.attend_product, graph.find(list, "attend")
-  local words = tiles.words(product, attend.depth)
-  local row = tiles.padded(product, words)
-  local keys = tiles.round_up(plan.cfg.seq_kv, product.group * product.pad)
+  local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
+  local words = tiles.words(scheme, attend.depth)
+  local row = tiles.padded(scheme, words)
+  local keys = tiles.round_up(plan.cfg.seq_kv, scheme.group * scheme.pad)
   local to = { name = "key_rows", at = "workspace", row = row, head = keys * row }
   local stage = { name = "key_rows", kind = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,
                   macs = function() return 0.0 end }
@@ -26,9 +26,9 @@ function M.rewrite(plan, list)
 end
 
 function M.sections(plan, stage, add)
-  local rows = graph.in_block(plan, stage) * (stage.c.head // stage.c.row) + tiles.rows_behind(plan.attend_product)
+  local rows = graph.in_block(plan, stage) * (stage.c.head // stage.c.row) + tiles.rows_behind(plan.attend_scheme)
   add("projected", { name = stage.c.name, doc = "rows of K", cols = stage.c.row, count = rows * stage.c.row,
-                     type = plan.attend_product.held })
+                     type = plan.attend_scheme.held })
 end
 
 function M.emit(K, place, stage)

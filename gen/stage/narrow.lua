@@ -9,8 +9,8 @@ local M = { phase = "narrow", title = "inputs in pairs" }
 
 function M.plan(plan, stage)
   for _, input in ipairs(stage.inputs) do
-    input.words = tiles.round_up(input.cols, plan.isa.lanes) // plan.product.group
-    tiles.lay(input.to, plan.product, input.rows, input.words)
+    input.words = tiles.round_up(input.cols, plan.isa.lanes) // plan.scheme.group
+    tiles.lay(input.to, plan.scheme, input.rows, input.words)
   end
   inputs.split(stage)
   return 0
@@ -19,15 +19,15 @@ end
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
     add("entry", { name = input.to.name, doc = "inputs in pairs", cols = input.to.row, count = input.to.count,
-                   type = plan.product.held })
+                   type = plan.scheme.held })
   end
 end
 
 M.axes = inputs.axes
 
 function M.emit(K, place, _, part, i)
-  local t, isa, input, product = K.t, K.plan.isa, part.input, K.plan.product
-  local beside, to = ways.beside(product), part.input.to
+  local t, isa, input, scheme = K.t, K.plan.isa, part.input, K.plan.scheme
+  local beside, to = ways.beside(scheme), part.input.to
   local first = i * part.size + part.at
   local params = { { "x", "in", place[input.name]:at(first * input.cols) },
                    { "pairs", "out", K.plan.memory:at(place, to.name):at(first * to.row) } }
@@ -35,15 +35,15 @@ function M.emit(K, place, _, part, i)
     part.size, input.cols), params, function(p)
     local function row(r, first)
       local function store(word, numbers)
-        t:op(product.store_pairs, isa.full, nil, p.pairs:at(first + tiles.word_at(to, word)), numbers)
+        t:op(scheme.store_pairs, isa.full, nil, p.pairs:at(first + tiles.word_at(to, word)), numbers)
       end
       K:vectors("block", input.cols, function(at, used)
         t:block(function()
-          store(expr.share(at, product.group),
+          store(expr.share(at, scheme.group),
             t:read("load", isa.full, "numbers", p.x:at(r * input.cols + at), used))
         end)
       end)
-      for word = input.words, to.words - 1, isa.lanes // product.group do
+      for word = input.words, to.words - 1, isa.lanes // scheme.group do
         t:block(function() store(word, t:op("zero", isa.full, "zero")) end)
       end
     end

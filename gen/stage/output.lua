@@ -48,16 +48,16 @@ end
 function M.plan(plan, stage)
   local sets, cost = {}, nil
   for i, group in ipairs(plan.groups) do
-    sets[i] = { rows = group.used, count = group.count, even = ways.beside(plan.product) > 1 }
+    sets[i] = { rows = group.used, count = group.count, even = ways.beside(plan.scheme) > 1 }
   end
   stage.product, cost = tiles.columns(plan.weights, keys, sets, stage.cols,
-    { steps = tiles.words(plan.product, stage.steps), order = "columns", rounded = plan.arrays.round })
+    { steps = tiles.words(plan.scheme, stage.steps), order = "columns", rounded = plan.arrays.round })
   stage.blocks, stage.block_count = output_blocks(plan, stage)
   return cost
 end
 
 function M.sections(plan, stage, add)
-  add("packed", { name = "wo", doc = "Wo", count = stage.product.floats, type = plan.product.packed })
+  add("packed", { name = "wo", doc = "Wo", count = stage.product.floats, type = plan.scheme.packed })
   add("packed", { name = "bo", doc = "bias", count = stage.product.ld })
   if not plan.cfg.q_len then return end
   local rows = 0
@@ -122,7 +122,7 @@ local function tiles_of(own, i, run, number, count, at)
   local product, piece = stage.product, own.pieces[i]
   local group, in_rows = piece.group, stage.a.at == "rows"
   local order = in_rows and { row = stage.a.row, step = stage.a.step or 1 }
-    or { row = ways.beside(plan.product), step = group.width }
+    or { row = ways.beside(plan.scheme), step = group.width }
   local function next(n)
     return p.next and fetch.part(plan.fetch, product, p.next, block.width, number + n, own.total)
   end
@@ -162,7 +162,7 @@ local function piece_of(own, i, before)
   local K, d, product, piece = own.K, own.stage.cols, own.stage.product, own.pieces[i]
   local group, runs = piece.group, product.runs[piece.kind]
   local function y_of(g, row) return own.p["y" .. i]:at(g * (group.used * d)):at(row * d) end
-  if ways.of(product.multiply).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
+  if ways.of(product.scheme).buffered and #runs == 1 and runs[1].count == 1 and not piece.asked then
     local function at(g) return g, runs[1].at, y_of(g, runs[1].at) end
     return tiles_of(own, i, runs[1], before, piece.count, at)
   end
@@ -240,7 +240,7 @@ function M.fills(pack, stage)
     local heads = weights.b and { count = h, to = weights.steps * block.width, first = weights.inner }
     pack:add(weights.text, pack:of_weights { to = to, steps = weights.steps, used = block.used, width = block.width,
       scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { heads or round, heads and round },
-      quant = product.multiply.quant })
+      quant = product.scheme.quant })
   end)
   pack:add(bias.text, { to = pack:at "bo", steps = 1, used = stage.cols, width = product.ld, scale = stage.scale,
     terms = bias.terms, rounds = {} })

@@ -28,9 +28,9 @@ local function across(c) return c.pairs == "columns" and not c.in_place and 2 or
 function M.plan(plan, stage)
   local cost
   stage.product, cost = tiles.columns(stage.letter == "v" and plan.value_weights or plan.weights, M.keys,
-    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.beside(plan.product) > 1,
-        twice = ways.of(plan.product).twice } },
-    graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(plan.product, stage.steps), order = "rows",
+    { { rows = stage.rows, count = 1, even = down(stage.c) > 1 or ways.beside(plan.scheme) > 1,
+        twice = ways.of(plan.scheme).twice } },
+    graph.in_block(plan, stage) * stage.cols, { steps = tiles.words(plan.scheme, stage.steps), order = "rows",
       rounded = stage.c.held or stage.c.pairs and not stage.c.in_place })
   if not stage.c.exact then stage.c.row = stage.product.ld // across(stage.c) end
   return cost
@@ -40,10 +40,10 @@ end
 -- any tiles and number of queries; an exact one has no more than there are.
 local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
-  local product = plan.attend_product
-  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(isas.by_vectors(product)) end
+  local scheme = plan.attend_scheme
+  if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(isas.by_vectors(scheme)) end
   if stage.letter == "q" or stage.c.passing then return stage.rows end
-  return plan.kv_rows + (stage.letter == "k" and tiles.rows_behind(product) or 0)
+  return plan.kv_rows + (stage.letter == "k" and tiles.rows_behind(scheme) or 0)
 end
 
 -- What a stage makes of a block of heads, in the workspace or in a cache.
@@ -56,14 +56,14 @@ function M.result_section(plan, stage, add)
   else
     add("projected", { name = stage.name, doc = stage.name, cols = c.row,
                        count = tiles.ceil_div(height, down(c)) * c.row,
-                       type = (c.held or c.pairs and not c.in_place) and plan.attend_product.held })
+                       type = (c.held or c.pairs and not c.in_place) and plan.attend_scheme.held })
   end
 end
 
 function M.sections(plan, stage, add)
   local product = stage.product
   add("head", { name = "w" .. stage.letter, doc = "weights", count = product.floats * (product.parts or 1),
-                type = plan.product.packed })
+                type = plan.scheme.packed })
   if stage.bias then add("head", { name = "b" .. stage.letter, doc = "bias", count = product.ld }) end
   M.result_section(plan, stage, add)
   if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
@@ -177,7 +177,7 @@ local function record_tiles(K, stage, p, runs)
       c = function(i)
         local word = expr.share(run.size % down(c) == 0 and row_of(i) or run.at, down(c)) -- a last odd row is alone
         return { p = p.out:at(word * c.row + expr.share(column, across(c))), row = c.row, exact = c.exact,
-                 round = c.held and K.plan.attend_product.b, pairs = not c.in_place and c.pairs, scale = c.scale }
+                 round = c.held and K.plan.attend_scheme.b, pairs = not c.in_place and c.pairs, scale = c.scale }
       end,
     })
   end
@@ -225,7 +225,7 @@ function in_place.columns(K, stage, p)
     K:vectors("block", graph.in_block(K.plan, stage) * stage.cols, function(at, used)
       t:block(function()
         local numbers = t:read("load", isa.full, "numbers", row:at(at), used)
-        t:op(K.plan.attend_product.store_pairs, isa.full, nil, row:at(expr.share(at, 2)), numbers)
+        t:op(K.plan.attend_scheme.store_pairs, isa.full, nil, row:at(expr.share(at, 2)), numbers)
       end)
     end)
   end)
@@ -241,7 +241,7 @@ function in_place.rows(K, stage, p)
         local row = p.out:at(word * (2 * ld) + at)
         local even = t:read("load", isa.full, "even", row, used)
         local odd = alone and t:op("zero", isa.full, "none") or t:read("load", isa.full, "odd", row:at(ld), used)
-        local both = t:op(K.plan.attend_product.pair, isa.full, "pair", even, odd)
+        local both = t:op(K.plan.attend_scheme.pair, isa.full, "pair", even, odd)
         t:op("store", isa.full, nil, p.out:at(word * ld + at), both)
       end)
     end)
@@ -266,7 +266,7 @@ end
 -- Where rows of keys or values begin, as attention reads them.
 function M.operands(K, place, tensor)
   local p = K.plan.memory:tensor(place, tensor)
-  return tensor.in_place and p:as(K.plan.attend_product.held) or p
+  return tensor.in_place and p:as(K.plan.attend_scheme.held) or p
 end
 
 -- Rows of C before those that a stage makes.
@@ -321,7 +321,7 @@ local function in_parts(plan, stage)
   local margin = stage.letter == "v" and not c.passing and plan.kv_rows > plan.cfg.seq_kv
   return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
     and not (stage.turn or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
-    and product.multiply.b.bytes * product.steps * stage.rows > plan.cpu.cached
+    and product.scheme.b.bytes * product.steps * stage.rows > plan.cpu.cached
 end
 
 function M.axes(plan, stage)
@@ -360,7 +360,7 @@ function M.fills(pack, stage)
   pack:panels(product, pack:at("w" .. stage.letter), function(block, to, round)
     pack:add_heads(weights, pack:of_weights { to = to, steps = stage.steps, used = block.used, width = block.width,
       scale = stage.scale, terms = { pack.term(weights, block.at) }, rounds = { round },
-      quant = product.multiply.quant })
+      quant = product.scheme.quant })
   end)
   M.fill_more(pack, stage)
 end

@@ -8,8 +8,8 @@ local M = { phase = "quantize", title = "inputs in int8" }
 
 function M.plan(plan, stage)
   for _, input in ipairs(stage.inputs) do
-    local words = tiles.round_up(tiles.words(plan.product, input.cols), plan.isa.lanes)
-    tiles.lay(input.to, plan.product, input.rows, words)
+    local words = tiles.round_up(tiles.words(plan.scheme, input.cols), plan.isa.lanes)
+    tiles.lay(input.to, plan.scheme, input.rows, words)
   end
   inputs.split(stage)
   return 0
@@ -18,7 +18,7 @@ end
 function M.sections(plan, stage, add)
   for _, input in ipairs(stage.inputs) do
     add("entry", { name = input.to.name, doc = "inputs in int8", cols = input.to.row, count = input.to.count,
-                   type = plan.product.held })
+                   type = plan.scheme.held })
     add("entry", { name = input.to.scales, doc = "scales of their rows", count = input.rows })
   end
 end

@@ -11,11 +11,11 @@ local M = { phase = "quantize_context", title = "context in int8" }
 function M.sections(plan, stage, add)
   if stage.to.at == "rows" then
     add("entry", { name = stage.to.name, doc = "context in int8", cols = stage.to.row, count = stage.to.count,
-                   type = plan.product.held })
+                   type = plan.scheme.held })
     return add("entry", { name = stage.to.scales, doc = "scales of the context of queries", count = plan.cfg.seq })
   end
-  add("lanes", { name = stage.to.name, doc = "context in int8", rows = tiles.words(plan.product, stage.rows),
-                 type = plan.product.held })
+  add("lanes", { name = stage.to.name, doc = "context in int8", rows = tiles.words(plan.scheme, stage.rows),
+                 type = plan.scheme.held })
   add("lanes", { name = stage.to.scales, doc = "scales of the context of queries", rows = 1 })
 end
 

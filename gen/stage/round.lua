@@ -9,7 +9,7 @@ local quadrants = require "stage.quadrants"
 
 local M = { phase = "round", title = "inputs, rounded" }
 
-local function rounds(product) return product.a.round and product.group == 1 end
+local function rounds(scheme) return scheme.a.round and scheme.group == 1 end
 
 -- Marks keys and values that attention reads as their projection leaves them. Sums of groups are stored and added.
 local function held_rows(plan, list)
@@ -26,9 +26,9 @@ function M.applies(plan) return not quadrants.asked(plan) end
 
 -- The list with rounded operands.
 function M.rewrite(plan, list)
-  if rounds(plan.attend_product) or rounds(plan.product) then choices.add(plan.why, "rounded") end
-  if rounds(plan.attend_product) then held_rows(plan, list) end
-  if not rounds(plan.product) then return list end
+  if rounds(plan.attend_scheme) or rounds(plan.scheme) then choices.add(plan.why, "rounded") end
+  if rounds(plan.attend_scheme) then held_rows(plan, list) end
+  if not rounds(plan.scheme) then return list end
   local attend = graph.find(list, "attend")
   local read = graph.projection(list, "output") and not graph.find(list, "value_context")
   if read and attend.context.at == "lanes" then attend.context.held = true end
@@ -42,13 +42,13 @@ function M.plan(_, stage)
   return 0
 end
 
-function M.sections(plan, stage, add) inputs.sections(stage, add, M.title, plan.product.held) end
+function M.sections(plan, stage, add) inputs.sections(stage, add, M.title, plan.scheme.held) end
 
 M.axes = inputs.axes
 
 function M.emit(K, place, _, part, i)
   inputs.copy(K, place, part, i, { verb = "round", done = "rounded", text = ", rounded" }, function(w, name, number)
-    return K.plan.product.a.round(K.t, w, "nearest" .. name, number)
+    return K.plan.scheme.a.round(K.t, w, "nearest" .. name, number)
   end)
 end
 

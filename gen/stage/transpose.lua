@@ -7,8 +7,8 @@ local transpose = require "emit.transpose"
 local M = { phase = "transpose", title = "transpose" }
 
 function M.sections(plan, _, add)
-  add("lanes", { name = "xt", doc = "X transposed", rows = tiles.words(plan.product, plan.cfg.d_model),
-                 type = plan.product.held })
+  add("lanes", { name = "xt", doc = "X transposed", rows = tiles.words(plan.scheme, plan.cfg.d_model),
+                 type = plan.scheme.held })
 end
 
 function M.axes(plan)
@@ -16,12 +16,12 @@ function M.axes(plan)
 end
 
 function M.emit(K, place, stage, group, i)
-  local row, product = stage.a.row, K.plan.product
+  local row, scheme = stage.a.row, K.plan.scheme
   local x = K.plan.memory:tensor(place, stage.a)
-  local round = product.group == 1 and x.type.rounded ~= product.b and product.b.round
+  local round = scheme.group == 1 and x.type.rounded ~= scheme.b and scheme.b.round
   local function change(w, name, number) return round(K.t, w, "rounded_" .. name, number) end
   transpose.panel(K, "transpose", group, { p = x:at(i * (group.used * row) + group.q0 * row), row = row,
-      columns = tiles.words(product, K.plan.cfg.d_model), words = stage.a.block and stage.a,
+      columns = tiles.words(scheme, K.plan.cfg.d_model), words = stage.a.block and stage.a,
       change = round and change },
     K.plan.memory:of_group(place, "xt", group, i))
 end

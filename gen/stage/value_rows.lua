@@ -13,27 +13,27 @@ local M = { phase = "value_rows", title = "rows of V", per = "heads" }
 
 local function columns(plan, stage) return graph.in_block(plan, stage) * stage.cols end
 
-function M.applies(plan) return ways.of(plan.attend_product).rows_of_a end
+function M.applies(plan) return ways.of(plan.attend_scheme).rows_of_a end
 
 -- The list with this stage in front of attention.
 function M.rewrite(plan, list)
-  local product, attend = plan.attend_product, graph.find(list, "attend")
+  local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
   local to = { name = "value_rows", at = "workspace" }
   local stage = { name = "value_rows", kind = "value_rows", a = attend.values, c = to,
                   heads = plan.cfg.h_kv, cols = attend.breadth, macs = function() return 0.0 end }
-  tiles.lay(to, product, columns(plan, stage), tiles.words(product, plan.cfg.seq_kv))
+  tiles.lay(to, scheme, columns(plan, stage), tiles.words(scheme, plan.cfg.seq_kv))
   to.head = attend.breadth * to.row
   return graph.edited(list, { attend = { stage, graph.with(attend, { value_rows = to }) } })
 end
 
 function M.sections(plan, stage, add)
   add("projected", { name = stage.c.name, doc = "rows of V", cols = stage.c.row, count = stage.c.count,
-                     type = plan.attend_product.held })
+                     type = plan.attend_scheme.held })
 end
 
 -- Blocks of as many words as there are lanes: { size, at } each.
 function M.axes(plan, stage)
-  local lanes, words = plan.isa.lanes, tiles.words(plan.attend_product, plan.kv_rows)
+  local lanes, words = plan.isa.lanes, tiles.words(plan.attend_scheme, plan.kv_rows)
   local whole, items = words // lanes, {}
   if whole > 0 then items[1] = { first = 0, count = whole, size = lanes } end
   if words % lanes > 0 then items[#items + 1] = { first = whole, count = 1, size = words % lanes } end
@@ -46,7 +46,7 @@ function M.emit(K, place, stage, item, i)
   local params = { { "v", "in", project.operands(K, place, stage.a):at(first * ld) },
                    { "rows", "out", plan.memory:at(place, stage.c.name):at(first * stage.c.step) } }
   local bounds = { stop = score.keys_seen(plan.scores, place).stop }
-  if bounds.stop then params[3] = { "key", "int", first * plan.attend_product.group } end
+  if bounds.stop then params[3] = { "key", "int", first * plan.attend_scheme.group } end
   K:part("value_rows_" .. item.size, ("%d words of rows of V, from as many rows of words."):format(item.size), params,
     project.bounded(K, bounds, params, function(p)
     local function block(at, used)

@@ -50,9 +50,9 @@ end
 
 -- Sums of `steps` words from `from` on, at most a block; added to those in memory, if there are any.
 local function block(K, tile, words, from, steps, add)
-  local t, product = K.t, setmetatable({ way = tile.product.inner }, { __index = tile.product })
+  local t, scheme = K.t, setmetatable({ way = tile.scheme.inner }, { __index = tile.scheme })
   t:block(function()
-    local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = steps,
+    local inner = { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = steps, unroll = steps,
                     a = moved(tile.a, from), b = moved(tile.b, from) }
     tile.code.run(inner, tile.code.sums(t, inner), { { apply = function(value, at)
       local p, w = word_slot(t, tile, words, at), at.v.w
@@ -107,7 +107,7 @@ end
 
 -- The sum of both halves, from p.totals: in lanes that follow each other, or in those of vectors that do.
 local function both(t, tile, p, at)
-  local half, apart, op = {}, tile.product.apart, "add_pairs"
+  local half, apart, op = {}, tile.scheme.apart, "add_pairs"
   for i = 0, 1 do
     local place, part = at, i
     if apart then
@@ -142,10 +142,10 @@ end
 
 -- Makes a tile again with sums in float32, where others are not finite.
 local function again(K, tile, p, target)
-  local t, apart = K.t, tile.product.apart
-  local product = setmetatable({ op = "dot_halves", way = "outer", apart = false, starts = false },
-                               { __index = tile.product })
-  local inner = { product = product, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
+  local t, apart = K.t, tile.scheme.apart
+  local scheme = setmetatable({ op = "dot_halves", way = "outer", apart = false, starts = false },
+                               { __index = tile.scheme })
+  local inner = { scheme = scheme, rows = tile.rows, vecs = tile.vecs, steps = tile.steps, unroll = 1,
                   a = { p = p.a, row = tile.a.row, step = tile.a.step },
                   b = { p = p.b, step = tile.b.step, value = apart and words_of(t) } }
   tile.code.run(inner, tile.code.sums(t, inner), ends(t, tile, p, target, { apply = function(value, at)
@@ -187,8 +187,8 @@ end
 -- The function of a tile, as emit/product.lua has it. code has functions of that: sums, of a tile; run, an epilogue;
 -- store, its last step; target(K, tile, c), where the tile goes.
 function M.alone(K, tile, code)
-  local t, vecs = K.t, vectors_of(tile, tile.b.product.apart)
-  tile.across, tile.code, tile.product = #vecs, code, tile.b.product
+  local t, vecs = K.t, vectors_of(tile, tile.b.scheme.apart)
+  tile.across, tile.code, tile.scheme = #vecs, code, tile.b.scheme
   local size = tile.rows * #vecs * K.plan.isa.lanes
   local params = { { "a", "in", tile.a.p }, { "b", "in", tile.b.p }, { "c", "out", tile.c.p } }
   if tile.bias then table.insert(params, 3, { "bias", "in", tile.bias }) end

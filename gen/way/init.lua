@@ -1,10 +1,10 @@
--- The ways in which an ISA multiplies, a file each. A product of isa/init.lua names its way; who plans or records
+-- The ways in which an ISA multiplies, a file each. A scheme of isa/init.lua names its way; who plans or records
 -- tiles asks the way, and never which one it is.
 --
 -- Layout and tiles, when planning:
 --   whole      groups of queries are of full vectors all, as many in each
 --   rows_of_a  operand A is rows of words in attention too, of K, of V transposed and of the context
---   blocks(product)        words of a block of such rows; nil: a row is one piece
+--   blocks(scheme)         words of a block of such rows; nil: a row is one piece
 --   key_rows(isa)      keys of a tile of scores, where no other number is possible
 --   key_block          keys of a block of softmax
 --   twice      rows of a tile may be made twice, so that all tiles are of one size
@@ -31,7 +31,7 @@
 --   buffered   { size, products, sums, beside }: sums lie in a buffer, so that the end of a tile may be recorded apart
 --              from its products; see way/tile.lua
 --   alone(K, tile, code)   a whole function of a tile, in place of all that (way/f16sum.lua)
---   peak(t, product, own)  the loop of emit/peak.lua; returns the flops of a round. op(product): what it is named by
+--   peak(t, scheme, own)   the loop of emit/peak.lua; returns the flops of a round. op(scheme): what it is named by
 --   own_sums   sums are of the operands' type at first
 
 local M = { list = {} }
@@ -43,7 +43,7 @@ local defaults = {
   blocks = none, key_rows = none, chunk = none, enter = none, leave = none,
   together = function() return 1 end,
   facts = function(cpu) return cpu end,
-  op = function(product) return product.op end,
+  op = function(scheme) return scheme.op end,
 }
 
 -- One line to add for a new way.
@@ -55,22 +55,22 @@ M.add("block", require "way.block")
 M.add("tile", require "way.tile")
 M.add("f16sum", require "way.f16sum")
 
--- That of a product, as it is used; what a product has of its own comes first.
-function M.of(product) return M.list[product.way] end
+-- That of a scheme.
+function M.of(scheme) return M.list[scheme.way] end
 
 -- Words of a row that lie side by side with those of as many rows, which an instruction takes at once; and vectors of
 -- operand B that the numbers of a word are spread over.
-function M.beside(product) return product.deep or 1 end
-function M.spread(product) return product.apart or 1 end
+function M.beside(scheme) return scheme.deep or 1 end
+function M.spread(scheme) return scheme.apart or 1 end
 
 -- Why weights are operand B, or nil.
-function M.columns(product) return product.deep and M.list.block.columns or product.apart and M.list.lane.columns end
+function M.columns(scheme) return scheme.deep and M.list.block.columns or scheme.apart and M.list.lane.columns end
 
--- Those of several products, each once.
+-- Those of several schemes, each once.
 function M.of_all(products)
   local ways, known = {}, {}
-  for _, product in ipairs(products) do
-    if not known[product.way] then known[product.way], ways[#ways + 1] = true, M.of(product) end
+  for _, scheme in ipairs(products) do
+    if not known[scheme.way] then known[scheme.way], ways[#ways + 1] = true, M.of(scheme) end
   end
   return ways
 end

@@ -13,20 +13,20 @@ function M.together(t, tile) return tile.a.step == 1 and tile.a.row ~= 1 and t.i
 
 function M.steps(t, tile, block)
   local lanes, full, a, rest = t.isa.lanes, t.isa.full, tile.a, outer.steps(t, tile, block)
-  local apart = tile.product.apart
+  local apart = tile.scheme.apart
   local held -- vectors of A
   local function read(r, step, left)
     local at, name = a.p:at(step.k * a.step + r * a.row), ("a_r%d%s"):format(r, step.tag)
     if left < lanes then return t:op("load_n", full, name, at, left) end
-    return t:operand(tile.product.a, tile.product.does.load, full, name, at)
+    return t:operand(tile.scheme.a, tile.scheme.does.load, full, name, at)
   end
   local function fma(r, b, acc, vector, lane)
     for c, v in ipairs(tile.vecs) do
       local n = apart and lane * apart + (c - 1) % apart or lane
       if acc[c] then
-        t:update(acc[c], tile.product.lane, b[c], vector, acc[c], n)
+        t:update(acc[c], tile.scheme.lane, b[c], vector, acc[c], n)
       else
-        acc[c] = t:start(tile.product.starts, v.w, ("acc_r%d_c%d"):format(r, c - 1), b[c], vector, n)
+        acc[c] = t:start(tile.scheme.starts, v.w, ("acc_r%d_c%d"):format(r, c - 1), b[c], vector, n)
       end
     end
   end

@@ -14,19 +14,19 @@ function M.steps(t, tile, block)
     for c, v in ipairs(tile.vecs) do
       if not dups[v.w] then
         local name = ("a_r%d%s%s"):format(r, step.tag, v.w == first and "" or "_tail")
-        local does = tile.product.does
+        local does = tile.scheme.does
         if dups[full] and does.low and isa.rows.low then
           dups[v.w] = t:op(does.low, v.w, name, dups[full])
           choices.add(t.why, "tail")
         else
-          dups[v.w] = t:operand(tile.product.a, does.dup, v.w, name, a.p:at(step.k * a.step + r * a.row))
+          dups[v.w] = t:operand(tile.scheme.a, does.dup, v.w, name, a.p:at(step.k * a.step + r * a.row))
         end
       end
       local factor = dups[v.w]
       if tile.filter then
         factor = tile.filter(c, v.w, block.base + step.k, factor, ("r%d%s_c%d"):format(r, step.tag, c - 1))
       end
-      t:update(acc[c], tile.product.op, factor, b[c], acc[c])
+      t:update(acc[c], tile.scheme.op, factor, b[c], acc[c])
     end
   end
   return { begin = nothing, multiply = multiply }

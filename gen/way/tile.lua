@@ -18,21 +18,21 @@ local expr = require "base.expr"
 local M = { whole = true, rows_of_a = true, key_block = 256, twice = true, chained = false, fetched = "shares",
             words = true, buffered = {} }
 
-function M.blocks(product) return product.pad end
+function M.blocks(scheme) return scheme.pad end
 
 -- A K step of tiles in the context takes the weights of two tiles of keys.
 function M.key_rows(isa) return 2 * isa.tile end
 
 function M.facts(cpu) return cpu.tiling end
 
-function M.op(product) return product.tiled end
+function M.op(scheme) return scheme.tiled end
 
 function M.enter(t) t:op("tiles_on", t.isa.full) end
 function M.leave(t) t:op("tiles_off", t.isa.full) end
 
 -- K steps of a panel of two tiles that stay in the nearest cache, beside all else that a tile touches.
 function M.chunk(target)
-  local pad = target.product.pad
+  local pad = target.scheme.pad
   local near = math.max(1, 3 * target.cpu.near // 2 // (4 * 2 * pad * pad)) * pad
   return target.cfg.k_block or near, pad
 end
@@ -53,7 +53,7 @@ end
 
 -- Ops of the tiles of a block, C<i><j> += A<i> B<j>.
 local function ops(t, tile)
-  local size, product, a, b = t.isa.tile, tile.product, tile.a, tile.b
+  local size, scheme, a, b = t.isa.tile, tile.scheme, tile.a, tile.b
   local full, width = t.isa.full, #tile.vecs * size
   local load_a = a.passing and "tile_stream" or "tile_load"
   local function sum(i, j) return ("C%d%d"):format(i, j) end
@@ -69,7 +69,7 @@ local function ops(t, tile)
     load_b = function(s, j, as)
       t:op("tile_load", full, nil, "B" .. (as or j), b.p:at(s * (size * b.step) + j * size), b.step)
     end,
-    multiply = function(i, j) t:op(product.tiled, full, nil, sum(i, j), "A" .. i, "B" .. j) end,
+    multiply = function(i, j) t:op(scheme.tiled, full, nil, sum(i, j), "A" .. i, "B" .. j) end,
     store = function(sums, i, j, as)
       t:op("tile_store", full, nil, sum(i, as or j), sums:at(i * (size * width) + j * size), width)
     end,
@@ -123,7 +123,7 @@ end
 
 -- The sums of a block in a buffer: acc[r][c], vectors that are read as they are asked for.
 function M.buffered.sums(t, tile, sums)
-  local size, does, acc = t.isa.tile, tile.product.does, {}
+  local size, does, acc = t.isa.tile, tile.scheme.does, {}
   for r = 0, tile.rows - 1 do
     acc[r] = setmetatable({}, { __index = function(row, c)
       local w, name = tile.vecs[c].w, ("r%d_c%d"):format(r, c - 1)
@@ -223,7 +223,7 @@ function M.tile(t, tile)
 end
 
 -- The flops of a round of emit/peak.lua: two by two tiles of sums, whose operands are loaded while they are multiplied.
-function M.peak(t, product, own)
+function M.peak(t, scheme, own)
   local size, w, at = t.isa.tile, t.isa.full, own.at
   local sums = { "C00", "C01", "C10", "C11" }
   local function sum(op, base)
@@ -237,13 +237,13 @@ function M.peak(t, product, own)
         for i, tile in ipairs { "A0", "A1", "B0", "B1" } do
           t:op("tile_load", w, nil, tile, at("data", (2 * odd + (i - 1)) * (size * size // 2)), size)
         end
-        for _, tile in ipairs(sums) do t:op(product.tiled, w, nil, tile, "A" .. tile:sub(2, 2), "B" .. tile:sub(3)) end
+        for _, tile in ipairs(sums) do t:op(scheme.tiled, w, nil, tile, "A" .. tile:sub(2, 2), "B" .. tile:sub(3)) end
       end
     end)
     sum("tile_store", "out")
     M.leave(t)
   end)
-  return 2 * own.steps * #sums * size * size * size * product.group
+  return 2 * own.steps * #sums * size * size * size * scheme.group
 end
 
 return M
