@@ -167,6 +167,18 @@ def test_toy_way():
     assert len((ROOT / "tests/toy_way.lua").read_text().splitlines()) <= 50
 
 
+@pytest.mark.parametrize("config", ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 unroll=full"])
+def test_toy_stage(config, tmp_path):
+    """A stage is a file and a line: its order, tasks and text come from the list of stages."""
+    for name, residual in ("with", "true"), ("without", "false"):
+        tools.run(ROOT / "build/mhagen-toy", "gen", *config.split(), "isa=scalar", f"residual={residual}",
+                  f"name={name}", "-o", tmp_path)
+    sources = [tmp_path / "with.c", tmp_path / "without.c", tmp_path / "mhagen.c", ROOT / "tests/toy_stage_test.c"]
+    tools.run("gcc", "-std=c11", "-O1", f"-I{tmp_path}", *sources, "-pthread", "-lm", "-o", tmp_path / "test")
+    assert tools.run(tmp_path / "test") == "ok\n"
+    assert len((ROOT / "tests/toy_stage.lua").read_text().splitlines()) <= 50
+
+
 def test_toy_isa_is_small():
     assert len((ROOT / "tests/toy.lua").read_text().splitlines()) <= 130
 

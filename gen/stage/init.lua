@@ -18,8 +18,12 @@
 -- What a kind does not have it does not need; cycles are those of its multiply-adds then.
 
 local M = {}
+local added = {}
 
-function M.of(stage) return require("stage." .. stage.kind) end
+-- Adds a kind that is no file of this folder.
+function M.add(name, kind) added[name] = kind end
+
+function M.of(stage) return added[stage.kind] or require("stage." .. stage.kind) end
 
 -- What a stage's kind says by the function `name`; `default` if it has none.
 function M.ask(name, default, plan, stage, ...)

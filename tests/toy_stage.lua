@@ -1,0 +1,37 @@
+-- A toy stage, with its option: the rows of X are added to those of Y, behind the output.
+
+local graph = require "graph.init"
+local groups = require "schedule.groups"
+
+local M = { phase = "residual", title = "residual" }
+
+M.option = { key = "residual", kind = "flag", default = false, name = "_residual", word = "residual",
+             excludes = { { key = "q_len", why = "whose other rows stay" } }, doc = "adds X to Y" }
+
+function M.applies(plan, list) return plan.cfg.residual and graph.find(list, "output") end
+
+function M.rewrite(_, list)
+  local output = graph.find(list, "output")
+  local stage = { name = "residual", kind = "residual", cols = output.cols, macs = function() return 0.0 end }
+  return graph.edited(list, { output = { output, stage } })
+end
+
+function M.axes(plan)
+  return { { var = "g", items = plan.groups, total = plan.group_count, queries = groups.queries } }
+end
+
+function M.emit(K, place, stage, group, i)
+  local t, first, count = K.t, (i * group.used + group.q0) * stage.cols, group.used * stage.cols
+  K:part("residual_" .. group.name, "Adds rows of X to Y.",
+    { { "x", "in", place.q:at(first) }, { "y", "out", place.y:at(first) } }, function(p)
+    K:covered(count, function(v, at, suffix)
+      local given = t:read("load", v.w, "given" .. suffix, p.x:at(at), v.used)
+      local old = t:read("load", v.w, "old" .. suffix, p.y:at(at), v.used)
+      t:write(v.w, p.y:at(at), t:op("add", v.w, "sum" .. suffix, given, old), v.used)
+    end)
+  end)
+end
+
+function M.cycles(plan, stage) return 2.0 * plan.cfg.seq * stage.cols / plan.isa.lanes end
+
+return M
