@@ -20,8 +20,8 @@ int main(void) {
   mhagen_pool *pool = mhagen_pool_create(2);
   int bad = with_pack(&weights, packed[0]) || without_pack(&weights, packed[1]) || without_run(&args);
   args.packed = packed[0], args.workspace = buffer(WITH_WORKSPACE_BYTES);
-  args.y = y[0], bad |= with_run(&args);
-  args.y = y[1], bad |= mhagen_run_parallel(&with_kernel, &args, pool);
+  args.y = y[0], bad |= with_run(&args) != MHAGEN_OK;
+  args.y = y[1], bad |= mhagen_run_parallel(&with_kernel, &args, pool) != MHAGEN_OK;
   for (int i = 0; i < NUMBERS; ++i) bad |= y[0][i] != plain[i] + x[i] || y[1][i] != y[0][i];
   puts(bad ? "wrong" : "ok");
   return bad;
