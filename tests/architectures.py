@@ -50,10 +50,11 @@ TINY_T5 = dict(d_model=64, d_kv=6, num_heads=4, num_layers=1, d_ff=32)
 TINY_BART = {**TINY_SPEECH, "max_position_embeddings": 64}
 TINY_SWIN = dict(image_size=12, patch_size=2, embed_dim=32, depths=[2], num_heads=[4], num_attention_heads=[4],
                  window_size=3)
-TINY_SWIN2 = {name: value for name, value in TINY_SWIN.items() if name != "num_attention_heads"}
 TINY_ROPE = dict(rope_theta=500.0)
 TINY_GQA = dict(num_key_value_heads=2, head_dim=16, max_position_embeddings=64, **TINY_ROPE)
 TINY_WINDOW = {**TINY_GQA, "sliding_window": 4}
+# Version 5 makes two bases of one that has its older name: here are the defaults.
+TINY_BASES = {name: value for name, value in TINY_WINDOW.items() if name != "rope_theta"}
 TINY_MOE = dict(num_experts=2, num_local_experts=2, num_experts_per_tok=1, moe_intermediate_size=8)
 TINY_LLAMA_4 = {**TINY_GQA, **TINY_MOE, "intermediate_size_mlp": 16, "num_hidden_layers": 2, "no_rope_layers": [1, 0]}
 TINY_TOWER = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, **TINY_IMAGE)
@@ -85,10 +86,10 @@ ROWS = [
         "h={num_heads[0]} d_model={embed_dim} mask=add mask_dims=bhqk", TINY_SWIN,
         args=dict(mask=SWIN_BIAS + SHIFTED)),
     Row("Swin 2", "swinv2", "encoder.layers.0.blocks.0.attention", BERT,
-        f"h={{num_heads[0]}} d_model={{embed_dim}} {COSINE} mask=add mask_dims=hqk", TINY_SWIN2, COSINE_SCALES,
+        f"h={{num_heads[0]}} d_model={{embed_dim}} {COSINE} mask=add mask_dims=hqk", TINY_SWIN, COSINE_SCALES,
         dict(mask=SWIN2_BIAS)),
     Row("Swin 2, shifted windows", "swinv2", "encoder.layers.0.blocks.1.attention", BERT,
-        f"h={{num_heads[0]}} d_model={{embed_dim}} {COSINE} mask=add mask_dims=bhqk", TINY_SWIN2, COSINE_SCALES,
+        f"h={{num_heads[0]}} d_model={{embed_dim}} {COSINE} mask=add mask_dims=bhqk", TINY_SWIN, COSINE_SCALES,
         dict(mask=SWIN2_BIAS + SHIFTED.replace("+ ", "+ 2 * "))),
     Row("SigLIP, vision", "siglip_vision_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "", TINY_IMAGE),
     Row("CLIP, text", "clip_text_model", "encoder.layers.0.self_attn", Q_K_V_OUT, "causal=true"),
@@ -165,7 +166,8 @@ ROWS = [
         "causal=true rope=interleaved rope_theta={rope_theta} qk_norm=layer norm_span=each norm_eps={layer_norm_eps}",
         {**TINY_GQA, "use_qk_norm": True}, GAINS),
     Row("OLMo 2", "olmo2", LAYER, Q_K_V_O, f"{ROPE} {RMS} norm_span=all", TINY_GQA, GAINS),
-    Row("OLMo 3, windows", "olmo3", LAYER, Q_K_V_O, f"{ROPE} {WINDOW} {RMS} norm_span=all", TINY_WINDOW, GAINS),
+    Row("OLMo 3, windows", "olmo3", LAYER, Q_K_V_O, f"{ROPE} {WINDOW} {RMS} norm_span=all",
+        {**TINY_BASES, "rope_theta": 500000.0}, GAINS),
     Row("gpt-oss", "gpt_oss", LAYER, Q_K_V_O, f"causal=true rope=half sink=true {WINDOW}",
         {**TINY_WINDOW, "num_local_experts": 2, "num_experts_per_tok": 1, "max_position_embeddings": 4096 * 32},
         dict(sink="sinks", rope_cos="position_embeddings[0][0]", rope_sin="position_embeddings[1][0]")),
@@ -194,10 +196,11 @@ def of_parts(model, name, kind, text, vision=None, since=4, **more):
 
 
 # Types that are parts of others, whose configs rows have within theirs.
-PARTS = ["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "siglip_text_model", "llama4"]
+PARTS = ["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "siglip_text_model", "llama4", "gemma3n", "gemma4"]
 QWEN_VISION = dict(depth=1, embed_dim=32, hidden_size=64, out_hidden_size=64, num_heads=2, intermediate_size=16,
                    deepstack_visual_indexes=[0])
 SECTIONS = dict(rope_scaling=dict(rope_type="default", mrope_section=[2, 3, 3]))
+NORMED = "v_norm(v_proj(hidden_states).unflatten(-1, (-1, head_dim))).flatten(2)"
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 LONG = dict(type="longrope", short_factor=[1 + 0.1 * i for i in range(8)], long_factor=8 * [4.0])
 LINEAR = dict(rope_type="linear", factor=3.0)
@@ -248,10 +251,19 @@ MORE = [
     of_parts("Qwen 2", "Qwen 2.5 VL", "qwen2_5_vl", SECTIONS, QWEN_VISION),
     of_parts("Qwen 3", "Qwen 3 VL", "qwen3_vl", SECTIONS, QWEN_VISION),
     of_parts("CLIP, text", "CLIP", "clip", {}, TINY_TOWER)._replace(at="text_model.encoder.layers.0.self_attn"),
-    of_parts("SigLIP, vision", "SigLIP", "siglip", {}, TINY_TOWER)._replace(
+    of_parts("SigLIP, vision", "SigLIP", "siglip", {}, {**TINY_TOWER, "hidden_size": 64})._replace(
         at="vision_model.encoder.layers.0.self_attn"),
-    of_parts("SigLIP, vision", "SigLIP, text", "siglip", {}, TINY_TOWER)._replace(
+    of_parts("SigLIP, vision", "SigLIP, text", "siglip", {}, {**TINY_TOWER, "hidden_size": 64})._replace(
         at="text_model.encoder.layers.0.self_attn"),
+    *[like("Gemma 3, windows", name=name, kind=kind, args=dict(v=NORMED), weights=GAINS, since=since, config={
+        **TINY_BASES, "vocab_size_per_layer_input": 50, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8,
+        **more}, keys=f"attention=cross project=qko {ROPE} {WINDOW} scale=1 {RMS}") for name, kind, since, more in [
+            ("Gemma 3n, windows", "gemma3n_text", 4, dict(laurel_rank=8)),
+            ("Gemma 4, windows", "gemma4_text", 5, dict(num_hidden_layers=2))]],
+    like("Gemma 3, windows", name="Gemma 4, whole", kind="gemma4_text", at="layers.1.self_attn", since=5,
+         args=dict(v=NORMED), weights=GAINS, keys=f"attention=cross project=qko {ROPE} scale=1 {RMS}",
+         config={**TINY_BASES, "vocab_size_per_layer_input": 50, "hidden_size_per_layer_input": 8,
+                 "num_hidden_layers": 2, "global_head_dim": 24}),
     # A model changes its factors in the midst of a text, and then has keys of both in its cache: not in these.
     *[changed("Phi-3", name, rope_scaling=LONG, original_max_position_embeddings=most)
       for name, most in [("Phi-3, LongRoPE", 4), ("Phi-3, LongRoPE, short", 64)]],

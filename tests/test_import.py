@@ -114,7 +114,8 @@ def save(seen, folder, dtype, **options):
 
 # ---- folders ----
 
-OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text()) for path in (ROOT / "tests/configs").glob("transformers-*.json")}
+OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text())
+          for path in (ROOT / "tests/configs").glob("transformers-*.json")}
 DRAWN = set(random.Random(SEED).sample([row.name for row in ROWS + MORE], 18 if SEED != "all" else len(ROWS + MORE)))
 
 
@@ -190,24 +191,22 @@ def apart(x, h, h_kv):
     return torch.cat([part.flatten(0, 2) for part in x.split([h // h_kv, 1, 1], dim=1)])
 
 
-def gguf_fields(kind, config, keys):
+def gguf_fields(kind, row, config, keys):
     """What a model says of its attention, by the names of these files."""
     fields = {"attention.head_count_kv": int(keys["h_kv"]), "attention.key_length": int(keys["dk"]),
               "attention.value_length": int(keys["dk"])}
     if kind in WITHOUT_ROPE:
-        fields = {"attention.max_alibi_bias": 8.0} if kind == "MPT" else {}
-    else:
-        fields |= {"rope.freq_base": float(keys.get("rope_theta", 10000)), "rope.dimension_count": int(keys["dk"])}
+        return {"attention.max_alibi_bias": 8.0} if kind == "MPT" else {}
+    fields |= {"rope.freq_base": float(architectures.fields_of(row, config)["rope_theta"]),
+               "rope.dimension_count": int(keys["dk"])}
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     scaling = scaling.get("full_attention", scaling)
-    if "factor" in scaling:
+    if scaling.get("rope_type") in ("linear", "yarn"):
         fields |= {"rope.scaling.type": scaling["rope_type"], "rope.scaling.factor": scaling["factor"]}
         if "original_max_position_embeddings" in scaling:
             fields["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
-    if "GEMMA3" == kind:
-        fields["rope.freq_base"] = 1e6
-    for field, name in [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("attention.scale", "attention_multiplier"),
-                        ("attention.sliding_window", "sliding_window"),
+    for field, name in [("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+                        ("attention.scale", "attention_multiplier"), ("attention.sliding_window", "sliding_window"),
                         ("attn_logit_softcapping", "attn_logit_softcapping")]:
         value = getattr(config, name, None)
         if value is not None and (field != "attention.sliding_window" or kind not in ("QWEN2", "QWEN3", "QWEN3MOE")):
@@ -228,12 +227,13 @@ def write_gguf(seen, kind, path, **tensors):
     writer.add_head_count(h)
     writer.add_tokenizer_model("none")
     writer.add_token_list([f"token {i}" for i in range(6000)])
-    for name, value in gguf_fields(kind, config, keys).items():
+    for name, value in gguf_fields(kind, seen.row, config, keys).items():
         add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{gguf.MODEL_ARCH_NAMES[arch]}.{name}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     for name, x in seen.model.state_dict().items():
-        to = names.get_name(name, (".weight", ".bias")) or names.get_name(f"model.{name}", (".weight", ".bias"))
+        found = [names.get_name(before + name, (".weight", ".bias")) for before in ("", "model.", "transformer.")]
+        to = next(filter(None, found), None)
         if not to or not to.startswith("blk"):
             continue
         if kind in PERMUTED and ("q_proj" in name or "k_proj" in name):
@@ -261,6 +261,8 @@ def test_gguf(transformers, name, tmp_path):  # noqa: F811
         pytest.skip("not drawn")
     row = next(row for row in ROWS + MORE if row.name == name)
     row = row._replace(config={"num_hidden_layers": 2, **row.config, **CHANGED.get(name, {})})
+    if row.config.get("sliding_window", 0) is None:
+        row = row._replace(keys=row.keys.replace(architectures.WINDOW, ""))
     seen = Observed(transformers, row)
     write_gguf(seen, GGUF[name], tmp_path / "model.gguf")
     block = "blk." + re.search(r"\.(\d+)\.", row.at)[1]
@@ -669,6 +671,23 @@ def llama_gguf(path, *more, keys=b"", key_count=0, skip=()):
         text += gguf_key(f"llama.{key}", 4, struct.pack("<I", value))
     path.write_bytes(gguf_file(text + keys, tensors, (len(kept), 4 + key_count), data=data))
     return path
+
+
+def test_gguf_of_parts(tmp_path):
+    """A model in two files is that of one, whichever is named."""
+    whole = llama_gguf(tmp_path / "whole.gguf")
+    run(MHAGEN, "model", whole, "isa=scalar", "seq=4", "-o", tmp_path / "out")
+    expected = next((tmp_path / "out").glob("*.packed")).read_bytes()
+    kept = [["q", "v"], ["k", "output"]]
+    for i in 0, 1:
+        keys = [gguf_key(f"split.{key}", 2, struct.pack("<H", value)) for key, value in [("no", i), ("count", 2)]]
+        path = llama_gguf(tmp_path / f"a-0000{i + 1}-of-00002.gguf", keys=b"".join(keys), key_count=2,
+                          skip=[f"blk.0.attn_{name}.weight" for name in kept[1 - i]])
+    run(MHAGEN, "model", path, "isa=scalar", "seq=4", "-o", tmp_path / "parts")
+    assert next((tmp_path / "parts").glob("*.packed")).read_bytes() == expected
+    llama_gguf(path, keys=b"".join(keys), key_count=2)
+    assert f"tensor blk.0.attn_q.weight: is in {tmp_path}/a-00001-of-00002.gguf too" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=4")
 
 
 F32, F16, I8, Q8_0 = 0, 1, 24, 8

@@ -223,13 +223,17 @@ def split(**keys):
 
 
 def test_parts_of_gguf(tmp_path):
-    """One of several files has a part of the tensors."""
-    path = tmp_path / "a-00002-of-00003.gguf"
-    path.write_bytes(split(no=1, count=3))
-    told = f"is part 2 of 3; llama-gguf-split --merge {tmp_path}/a-00001-of-00003.gguf OUT.gguf joins them\n"
-    assert message("model", path, *MODEL, "-o", tmp_path / "out") == f"mhagen: {path}: {told}"
-    assert message("pack", *SHAPE, f"wq={path}:x", "-o", tmp_path / "out") == (
-        f"mhagen: {path}: tensor x is missing; the file {told}")
+    """One of several files has a part of the tensors: `pack` says so, `model` reads all of them."""
+    path, other = tmp_path / "a-00002-of-00003.gguf", tmp_path / "b.gguf"
+    told = f"is part 2 of 3; llama-gguf-split --merge {tmp_path}/%s OUT.gguf joins them\n"
+    for file, first in (path, "a-00001-of-00003.gguf"), (other, "b.gguf"):
+        file.write_bytes(split(no=1, count=3))
+        assert message("pack", *SHAPE, f"wq={file}:x", "-o", tmp_path / "out") == (
+            f"mhagen: {file}: tensor x is missing; the file {told % first}")
+    assert message("model", other, *MODEL, "-o", tmp_path / "out") == f"mhagen: {other}: {told % 'b.gguf'}"
+    assert "a-00001-of-00003.gguf: No such file" in message("model", path, *MODEL, "-o", tmp_path / "out")
+    (tmp_path / "a-00001-of-00003.gguf").write_bytes(split(no=1, count=3))
+    assert "a-00001-of-00003.gguf: is not part 1 of 3" in message("model", path, *MODEL, "-o", tmp_path / "out")
     path.write_bytes(split(no=0, count=1))
     assert "general.architecture: is missing" in message("model", path, *MODEL, "-o", tmp_path / "out")
 

@@ -59,7 +59,7 @@ def inputs(model, row, rows, written):
     x = {"input_ids": lambda: torch.randint(1, config.get_text_config().vocab_size, (BATCH, rows)),
          "pixel_values": lambda: torch.randn(BATCH, config.num_channels, config.image_size, config.image_size),
          "input_features": lambda: torch.randn(BATCH, config.num_mel_bins, 2 * config.max_source_positions),
-         "input_values": lambda: torch.randn(BATCH, 60),
+         "input_values": lambda: torch.randn(BATCH, 4735 if row.kind == "moonshine" else 60),
          "inputs": lambda: torch.randn(BATCH, rows, config.d_model)}[name]()
     given = {name: x}
     if row.kind in ("clip", "siglip"):
@@ -142,7 +142,8 @@ class Observed:
         def value(text, call):
             return eval(text, {"log": math.log}, Fields(self.module, **call, **names)).detach()
 
-        return {name: torch.cat([value(text, call) for call in self.calls]) if name.startswith("rope_")  # of all rows
+        axes = {"rope_cos": 0, "rope_sin": 0, "v": 1}  # of the rows of all calls
+        return {name: torch.cat([value(text, call) for call in self.calls], axes[name]) if name in axes
                 else value(text, self.calls[0]) for name, text in expressions.items()}
 
 

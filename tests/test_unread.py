@@ -1,5 +1,9 @@
 """What `mhagen model` does with fields and tensors that it does not read: those that may change attention are refused
 by name, and --ignore takes the layers without them."""
+import json
+import re
+import subprocess
+
 import pytest
 
 from tools import MHAGEN, installed, run
@@ -16,12 +20,14 @@ D = 8
 MAPS = {"bert": "encoder.layer.0.attention. self.query self.key self.value output.dense",
         "gpt_neox": "layers.0.attention. query_key_value dense",
         "mpt": "blocks.0.attn. Wqkv out_proj",
-        **dict.fromkeys(["llama", "mistral", "gemma2", "cohere"],
+        **dict.fromkeys(["llama", "mistral", "gemma2", "cohere", "llama4_text", "ministral3", "gemma3n_text", "gpt_oss",
+                         "smollm3"],
                         "layers.0.self_attn. q_proj k_proj v_proj o_proj"),
         "phi": "layers.0.self_attn. q_proj k_proj v_proj dense", "phi3": "layers.0.self_attn. qkv_proj o_proj"}
 SIZES = dict(hidden_size=D, num_attention_heads=2, num_hidden_layers=1)
 ROPE = dict(rope_theta=100.0)
-MORE = {"mpt": dict(d_model=D, n_heads=2, n_layers=1, num_attention_heads=None),
+SHAPES = dict(head_dim=4, num_key_value_heads=2)
+MORE = {"gemma2": SHAPES, "mpt": dict(d_model=D, n_heads=2, n_layers=1, num_attention_heads=None),
         "gpt_neox": dict(rotary_pct=0.5), "phi3": dict(max_position_embeddings=64)}
 KEYS = ["isa=scalar", "seq=4"]
 
@@ -137,6 +143,74 @@ def test_wrong(kind, fields, message, tmp_path):
     assert message in refused(tmp_path, "model", model(tmp_path / "model", kind, fields), *KEYS)
 
 
+# ---- what is missing, and what is null ----
+
+DEFAULTS = [  # fields, what becomes of them, and what becomes of null
+    ("mistral", SHAPES, "sliding_window", "window_left=4095", "causal=true rope=half rope_theta=100\n"),
+    ("gemma2", {}, "attn_logit_softcapping", "softcap=50",
+     "window_left=4095 rope=half rope_theta=100 scale=0.0625\n"),
+    ("mistral", dict(sliding_window=3), "num_key_value_heads", "h_kv = 8: must divide h = 2", "h=2 d_model=8 dk=4"),
+    ("llama4_text", SHAPES, "attention_chunk_size", "causal=true qk_norm=rms norm_eps=1e-05", "qk_norm=rms"),
+]
+
+
+def told_by(path, *words):
+    result = subprocess.run([MHAGEN, "model", path, *KEYS, *words, "-o", path / "out", "--force"], capture_output=True,
+                            text=True)
+    return result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("kind, fields, name, missing, null", DEFAULTS, ids=lambda value: value if isinstance(
+    value, str) else "-")
+def test_defaults(kind, fields, name, missing, null, tmp_path):
+    """tests/unit_families.lua compares all defaults with those of transformers."""
+    path = model(tmp_path / "model", kind, fields)
+    assert missing in told_by(path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, name: None}))
+    assert null in told_by(path)
+
+
+def test_dictionaries_of_clip(tmp_path):
+    """Older files have the configs of their parts twice; transformers takes the one that ends in _dict, as a whole."""
+    names = [f"{side}_model.encoder.layers.0.self_attn.{name}.weight" for side in ("text", "vision")
+             for name in ("q_proj", "k_proj", "v_proj", "out_proj")]
+    parts = {f"{side}_config": SIZES for side in ("text", "vision")}
+    more = dict(text_config_dict={**SIZES, "num_attention_heads": 4}, vision_config_dict=None)
+    for config, heads in ({**parts, **more}, "42"), (parts, "22"), ({**more, **parts, "text_config": {}}, "42"):
+        path = write_model(tmp_path / "model", dict(model_type="clip", **config), {
+            name: torch.ones(D, D) for name in names})
+        assert set(re.findall(r" h=(\d)", told_by(path))) == set(heads)
+    path = write_model(tmp_path / "model", dict(model_type="clip", text_config=SIZES), {"a": torch.ones(1)})
+    assert "config.json: vision_config: is missing" in refused(tmp_path, "model", path, *KEYS)
+
+
+BETA = dict(rope_theta=100.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=4,
+            llama_4_scaling_beta=0.1)
+LIMITS = [
+    ("llama4_text", {**SHAPES, "attention_chunk_size": 4}, "attention_chunk_size: layers see chunks of so many keys; "
+     "a kernel may have up to 4 rows and keys, not 5"),
+    ("llama4_text", {**SHAPES, "no_rope_layers": [0], "floor_scale": 5},
+     "floor_scale: the scale of this layer changes"),
+    ("ministral3", {**SHAPES, "rope_theta": None, "rope_parameters": BETA},
+     "original_max_position_embeddings: the scale changes behind it"),
+]
+
+
+@pytest.mark.parametrize("kind, fields, message", LIMITS, ids=[case[0] for case in LIMITS])
+def test_limits(kind, fields, message, tmp_path):
+    """Texts are refused where a model begins to compute them otherwise."""
+    path = model(tmp_path / "model", kind, fields)
+    written(tmp_path / "out", path)
+    assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=5")
+
+
+def test_shared_layers(tmp_path):
+    path = model(tmp_path / "model", "gemma3n_text", {**SHAPES, "num_kv_shared_layers": 1}, ["q_norm.weight"])
+    assert "num_kv_shared_layers: this layer takes keys and values of another, which no kernel does; --only" in refused(
+        tmp_path, "model", path, *KEYS)
+
+
 # ---- GGUF ----
 
 
@@ -150,8 +224,10 @@ def gguf_model(path, kind="llama", keys={}, tensors={}):
         add[type(value)](f"{kind}.{key}", value)
     maps = {"attn_qkv": 3 * D, "attn_output": D} if kind in ("phi3", "nomic-bert") else dict.fromkeys(
         ["attn_q", "attn_k", "attn_v", "attn_output"], D)
+    wide = 2 * keys.get("attention.key_length", D // 2)  # of two heads
     for name, rows in maps.items():
-        writer.add_tensor(f"blk.0.{name}.weight", draw.normal(size=(rows, D)).astype("f4"))
+        shape = (rows * wide // D, D) if name != "attn_output" else (D, wide)
+        writer.add_tensor(f"blk.0.{name}.weight", draw.normal(size=shape).astype("f4"))
     for name, x in {"blk.0.attn_norm.weight": D * [1.0], "blk.0.ffn_up.weight": D * [1.0], **tensors}.items():
         writer.add_tensor(name, numpy.array(x, "f4"))
     for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
@@ -188,8 +264,9 @@ GGUF_KEYS = [
     ("bert", {"attention.causal": True}, "causal=true kv_len=true"),
     ("phi3", {"attention.sliding_window": 0}, "causal=true rope=half\n"),
     ("phi3", {"attention.sliding_window": 3}, "window_left=2 rope"),
-    ("gemma2", {"attention.sliding_window": 3, "block_count": 46}, "window_left=2 rope=half\n"),
-    ("gemma3", {"attention.sliding_window": 3, "attention.key_length": 2, "block_count": 62}, "scale=0.5\n"),
+    ("gemma2", {"attention.sliding_window": 3}, "window_left=2 rope=half\n"),
+    ("gemma2", {"attention.key_length": 16, "block_count": 46}, "rope=half scale=0.5\n"),
+    ("gemma2", {"attention.key_length": 16, "block_count": 45, "attn_logit_softcapping": 3.0}, "softcap=3"),
     ("nomic-bert", {"attention.causal": False, "rope.freq_base": 1000.0}, "kv_len=true rope=half rope_theta=1000\n"),
     ("smollm3", {}, "causal=true rope=interleaved\n"),
     ("phi3", {"rope.scaling.attn_factor": 2.0, "rope.scaling.original_context_length": 16}, "scale=2\n"),
@@ -200,7 +277,7 @@ GGUF_KEYS = [
 @pytest.mark.parametrize("kind, keys, text", GGUF_KEYS, ids=[f"{case[0]}-{case[1]}" for case in GGUF_KEYS])
 def test_gguf_keys(kind, keys, text, tmp_path):
     path = gguf_model(tmp_path / "x.gguf", kind, keys)
-    assert text in run(MHAGEN, "model", path, *KEYS, "-o", tmp_path / "out")
+    assert text in run(MHAGEN, "model", path, *KEYS, "--only", "blk.0", "-o", tmp_path / "out")
 
 
 @pytest.mark.skipif(not installed("gguf"), reason="gguf is not installed")

@@ -65,7 +65,7 @@ return function(check)
         local ok, why = pcall(function()
           local expected, found = keys_of(row, full), keys_without(row, full)
           for i, text in ipairs(expected) do
-            check(found[i] == text, ("%s: without its fields %s, and with the defaults %s"):format(kind, found[i], text))
+            check(found[i] == text, ("%s: without fields %s, and with defaults %s"):format(kind, found[i], text))
             if found[i] ~= text then break end
           end
         end)

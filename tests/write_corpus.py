@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what libFuzzer begins with for the readers of models, tests/corpus/{safetensors,gguf,npy,npz,pytorch,onnx,model}:
-small files by the libraries that write such files."""
+"""Writes what libFuzzer begins with for the readers of models, which are small files by the libraries that write
+such files."""
 import json
 import pathlib
 import sys

@@ -197,7 +197,8 @@ local function place_of(text)
   local path, name = text:match("^(.-%.%w+):(.+)$")
   local read = path and readers[path:match("%w+$")]
   if read then return path, name, read end
-  error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors, .gguf or .bin" }, 0)
+  error({ message = errors.show(text) .. ": must be FILE.npy, or FILE:TENSOR of a .npz, .safetensors, .gguf or .bin" },
+    0)
 end
 
 -- { key = FILE.npy or FILE:TENSOR } -> { key = tensor }; each file is read once.

@@ -79,7 +79,8 @@ static void push_twice(lua_State *L, const char *text, const char *end) {
   lua_pushnil(L);
 }
 
-/* decode(text, nulls) -> the value, with null as nil, or as a light userdata if nulls is true; nil and a message where it is not JSON by the letter, or an object has a key twice */
+/* decode(text, nulls) -> the value, with null as nil, or as a light userdata if nulls is true; nil and a message where
+ * it is not JSON by the letter, or an object has a key twice */
 static int json_decode(lua_State *L) {
   size_t size;
   const char *text = luaL_checklstring(L, 1, &size);

@@ -179,7 +179,8 @@ M.rows = {
     harmless = "global_rope_theta local_rope_theta full_attention sliding_attention " ..
       "global_attn_every_n_layers norm_bias" },
   { types = { "vit", "deit", "dinov2", "dinov2_with_registers" },
-    stacks = { stack("encoder.layer.%d.attention", VIT, always {}) }, harmless = "layerscale_value apply_layernorm use_mask_token" },
+    stacks = { stack("encoder.layer.%d.attention", VIT, always {}) },
+    harmless = "layerscale_value apply_layernorm use_mask_token" },
   { types = { "albert" }, stacks = albert, beside = { "^LayerNorm%." } },
   { types = { "mpnet" }, stacks = { stack("encoder.layer.%d.attention.attn", { "q", "k", "v", "o" },
     joined(PADDED, k.BIAS)) }, harmless = "relative_attention_num_buckets" },
@@ -212,9 +213,9 @@ M.rows = {
     harmless = HALVES .. " normalize_before normalize_embedding add_final_layer_norm static_position_embeddings " ..
       "normalize_decoder_before extra_pos_embeddings" },
   { types = { "moonshine" }, stacks = {
-    moonshine("encoder", "self_attn", joined(PADDED, MOONSHINE)),
+    moonshine("encoder", "self_attn", MOONSHINE),
     moonshine("decoder", "self_attn", joined(CAUSAL_ALWAYS, MOONSHINE)),
-    moonshine("decoder", "encoder_attn", joined(CROSS, PADDED)) },
+    moonshine("decoder", "encoder_attn", CROSS) },
     harmless = "pad_head_dim_to_multiple_of encoder_num_attention_heads decoder_num_attention_heads " ..
       "encoder_num_key_value_heads decoder_num_key_value_heads" },
   { types = { "t5" }, stacks = {
@@ -260,7 +261,7 @@ M.rows = {
                                                            window(k.without_rope))),
     defaults = { num_key_value_heads = 4 } },
   { types = { "granite", "granitemoe" }, stacks = decoder(O_PROJ, joined(rope "half", k.granite)),
-    harmless = "embedding_multiplier logits_scaling residual_multiplier" },
+    harmless = "position_embedding_type=rope embedding_multiplier logits_scaling residual_multiplier" },
   { types = { "mixtral" }, stacks = decoder(O_PROJ, joined(rope("half", { theta = 1e6 }), window(k.every))),
     defaults = { num_key_value_heads = 8 } },
   { types = { "ministral3" }, stacks = decoder(O_PROJ, joined(k.ministral3, window(k.every))),
@@ -299,6 +300,21 @@ M.rows = {
     { within = { "text_config" }, of = "gemma3_text", before = MULTIMODAL },
     { within = { "vision_config" }, of = "siglip_vision_model",
       before = { "vision_tower.vision_model.", "vision_tower." } } } },
+  { types = { "gemma3n_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ,
+    joined(k.gemma3n, window(k.whole_each(5)), k.rms), { more = GAINS }) }, beside = { "^v_proj%.weight$" },
+    harmless = "final_logit_softcapping rope_theta rope_local_base_freq rope_scaling altup_coef_clip " ..
+      "altup_correct_scale full_attention sliding_attention",
+    defaults = sizes(2048, 8, 35, { num_key_value_heads = 2, head_dim = 256, sliding_window = 512,
+                                    num_kv_shared_layers = 15 }) },
+  { types = { "gemma3n" }, parts = { { within = { "text_config" }, of = "gemma3n_text", before = MULTIMODAL } } },
+  { types = { "gemma4_text" }, stacks = { stack("layers.%d.self_attn", O_PROJ,
+    joined(k.gemma4, window(k.gemma4_slides), k.rms), { more = GAINS }) }, beside = { "^v_proj%.weight$" },
+    harmless = "final_logit_softcapping full_attention sliding_attention attention_k_eq_v " ..
+      "num_global_key_value_heads global_head_dim partial_rotary_factor",
+    defaults = sizes(2304, 8, 30, { num_key_value_heads = 4, head_dim = 256, sliding_window = 512, rope_parameters = {
+      full_attention = { rope_type = "proportional", partial_rotary_factor = 0.25, rope_theta = 1e6 },
+      sliding_attention = { rope_theta = 1e4 } } }) },
+  { types = { "gemma4" }, parts = { { within = { "text_config" }, of = "gemma4_text", before = MULTIMODAL } } },
   { types = { "gemma2" }, stacks = decoder(O_PROJ, joined(rope "half", window(k.even), k.scalar, k.softcapped)),
     harmless = "final_logit_softcapping sliding_window_size",
     defaults = { num_key_value_heads = 4, head_dim = 256, sliding_window = 4096, attn_logit_softcapping = 50 } },

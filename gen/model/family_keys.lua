@@ -1,5 +1,5 @@
--- The keys that attention of models of transformers has: functions of (fields, number of the layer, sizes) to a table of
--- them, for the rows of gen/model/families.lua.
+-- The keys of attention in models of transformers: functions of (fields, number of the layer, sizes) to a table, for
+-- the rows of gen/model/families.lua.
 --
 --   scaling   of (rope_theta, pairs) to what model.rope makes of them
 --   limit     { places, field, why }: longer texts are refused, for the model computes them otherwise
@@ -221,6 +221,54 @@ function M.gemma3(c, i, sizes)
   keys.window_left = rows and (both and rows // 2 or rows - 1) or nil
   keys.window_right = rows and both and rows // 2 or nil
   return keys
+end
+
+-- Values have a norm, so they are the caller's: projected by v_proj, each head divided by its root mean square. The
+-- last layers take keys and values of others.
+local function own_values(c, i)
+  local keys = { attention = "cross", causal = true, project = "qko", scale = 1 }
+  if i >= c:int "num_hidden_layers" - c:number("num_kv_shared_layers", 0) then
+    keys.limit = { 0, "num_kv_shared_layers", "this layer takes keys and values of another" }
+  end
+  return keys
+end
+
+function M.gemma3n(c, i, sizes)
+  local kind = kind_of(c, i, (i + 1) % 5 == 0)
+  local whole = kind == "full_attention"
+  return M.joined(own_values, function()
+    return turned(c, sizes, { kind = "half", layers = kind, scaled = whole, theta = whole and 1e6 or 10000,
+                              theta_of = { whole and "rope_theta" or "rope_local_base_freq" } })
+  end)(c, i)
+end
+
+-- The width of a head and how many there are of keys, in a layer that sees all keys: of per_layer_config, or of the
+-- fields of older configs.
+local function whole_sizes(c, i, sizes)
+  local all = c:object "per_layer_config"
+  local own
+  for digits = 1, 3 do own = own or all and all:object(("%0" .. digits .. "d"):format(i)) end
+  if own then return own:int("head_dim", sizes.dk), own:int("num_key_value_heads", sizes.h_kv) end
+  if all then return sizes.dk, sizes.h_kv end
+  return c:int("global_head_dim", 512),
+    c:flag("attention_k_eq_v", false) and c:int("num_global_key_value_heads", sizes.h_kv) or sizes.h_kv
+end
+
+local function is_last(i, c) return i == c:int "num_hidden_layers" - 1 end
+
+function M.gemma4_slides(i, c) return (i + 1) % 6 ~= 0 and not is_last(i, c) end
+
+function M.gemma4(c, i, sizes)
+  local kind = kind_of(c, i, not M.gemma4_slides(i, c))
+  if is_last(i, c) and kind ~= "full_attention" then c:fail("layer_types", "the last must be full_attention") end
+  local whole, dk, h_kv = kind == "full_attention", sizes.dk, sizes.h_kv
+  if whole then dk, h_kv = whole_sizes(c, i, sizes) end
+  if c:word("use_bidirectional_attention", "vision") ~= "vision" then
+    c:fail("use_bidirectional_attention", "is not supported")
+  end
+  return M.joined(own_values, function()
+    return turned(c, { dk = dk }, { kind = "half", layers = kind, theta = whole and 1e6 or 10000, theta_of = {} })
+  end, always { dk = dk, h_kv = h_kv })(c, i)
 end
 
 function M.softcapped(c) return { softcap = c:positive("attn_logit_softcapping", false) or nil } end

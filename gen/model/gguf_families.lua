@@ -29,7 +29,8 @@ function scalings.linear(_, by, factor)
 end
 
 function scalings.yarn(c, by, factor)
-  local beta_fast, beta_slow = c:positive("rope.scaling.yarn_beta_fast", 32), c:positive("rope.scaling.yarn_beta_slow", 1)
+  local beta_fast = c:positive("rope.scaling.yarn_beta_fast", 32)
+  local beta_slow = c:positive("rope.scaling.yarn_beta_slow", 1)
   local trained = c:int("rope.scaling.original_context_length", c:int "context_length")
   return function(theta, pairs)
     if theta <= 1 then c:fail("rope.freq_base", "must be larger than 1 with yarn") end

@@ -57,9 +57,9 @@ end
 
 -- Refuses longer texts than a layer has the keys of.
 local function check_limit(c, limit, places)
-  if limit and places > limit[1] then
-    c:fail(limit[2], "%s; kernels of it have up to %d rows and keys, not %d", limit[3], limit[1], places)
-  end
+  if not limit or places <= limit[1] then return end
+  if limit[1] == 0 then c:fail(limit[2], "%s, which no kernel does; --only takes others", limit[3]) end
+  c:fail(limit[2], "%s; a kernel may have up to %d rows and keys, not %d", limit[3], limit[1], places)
 end
 
 -- ---- tensors ----
@@ -136,8 +136,12 @@ end
 -- What is to be done about weights that are quantized already, or nothing.
 local function quantized(model)
   local c = model.fields and model.fields:object "quantization_config"
-  return c and ("; quantization_config says %s, which is not read: take the model that was quantized, or write it by " ..
-    "transformers' model.dequantize()"):format(words.short(c:word("quant_method", "something"))) or ""
+  return c and ("; quantization_config says %s, which is not read: take the model that was quantized, or write it " ..
+    "by transformers' model.dequantize()"):format(words.short(c:word("quant_method", "something"))) or ""
+end
+
+local function fail_missing(model, name)
+  error({ message = ("%s: tensor %s is missing%s"):format(model.data, words.short(name), quantized(model)) }, 0)
 end
 
 -- The shape that a tensor must have; a vector may have more axes.
@@ -175,7 +179,7 @@ function M.weights(model, layer, cfg, type_size)
     elseif part.optional then
       all[matrix] = nil
     else
-      error({ message = ("%s: tensor %s is missing%s"):format(model.data, words.short(part.name), quantized(model)) }, 0)
+      fail_missing(model, part.name)
     end
   end
   return all
@@ -259,9 +263,7 @@ function M.of(model)
   end
   local prefixes = prefixes_of(model, firsts)
   for _, stack in ipairs(stacks) do add_stack(model, stack, prefixes, all) end
-  if #all == 0 then
-    error({ message = ("%s: tensor %s is missing%s"):format(model.data, firsts[1], quantized(model)) }, 0)
-  end
+  if #all == 0 then fail_missing(model, firsts[1]) end
   return all
 end
 

@@ -8,7 +8,8 @@ local zip = require "model.zip"
 
 -- Types by PyTorch's names, with their bytes.
 local storages = {
-  FloatStorage = { "F32", 4 }, DoubleStorage = { "F64", 8 }, HalfStorage = { "F16", 2 }, BFloat16Storage = { "BF16", 2 },
+  FloatStorage = { "F32", 4 }, DoubleStorage = { "F64", 8 }, HalfStorage = { "F16", 2 },
+  BFloat16Storage = { "BF16", 2 },
   LongStorage = { "I64", 8 }, IntStorage = { "I32", 4 }, ShortStorage = { "I16", 2 }, CharStorage = { "I8", 1 },
   ByteStorage = { "U8", 1 }, BoolStorage = { "BOOL", 1 },
 }

@@ -10,7 +10,7 @@ local M = {}
 
 -- Of factors: with the least one an angle is exact to a float's last bit at any place; the most stands for a pair that
 -- is not turned.
-local LEAST, MOST = 1e-3, 1e30
+local LEAST, MOST, HELD = 1e-3, 1e30, 1e29 -- the last divides those that a kind of scaling does not turn
 
 -- Refuses what the angle of pair i may not be divided by.
 function M.check_factor(factor, i, fail)
@@ -41,6 +41,14 @@ function kinds.dynamic(s, c)
   return { factor = 1.0, divide = function(turns, places)
     if places > most then s:fail("rope_type", "dynamic is known up to %d places, not for %d", most, places) end
     return turns
+  end }
+end
+
+-- The first pairs alone are turned.
+function kinds.proportional(s, _, _, pairs)
+  local by, turned = s:positive("factor", 1), math.floor(s:positive("partial_rotary_factor", 1) * pairs)
+  return { factor = 1.0, divide = function(turns)
+    return map(turns, function(turn, i) return turn / (i <= turned and by or HELD) end)
   end }
 end
 
