@@ -267,6 +267,21 @@ def quantized(by_row):
     return build
 
 
+def dynamic(g):
+    """Products of integers, as ONNX Runtime's dynamic quantization writes them."""
+    def product(x, width, columns):
+        whole, scale, zero = g.node("DynamicQuantizeLinear", x, outputs=3)
+        name = f"w{len(g.constants)}"
+        g.constants.append(numpy_helper.from_array(g.numbers.integers(-127, 128, (width, columns)).astype("i1"), name))
+        y = g.node("Cast", g.node("MatMulInteger", whole, name, zero), to=TensorProto.FLOAT)
+        own = g.constant((g.numbers.random(columns) / 200 + 0.01).astype("f4"))
+        return g.node("Mul", y, g.node("Mul", scale, own))
+    x = g.source()
+    q, k, v = [g.node("Add", product(x, g.width, g.h * g.dk), g.constant(g.x(g.h * g.dk))) for _ in range(3)]
+    context = g.attend(g.node("Mul", g.heads(q, g.h), g.floats(0.1)), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))
+    return product(g.rows(context), g.h * g.dk, 8), "h={h} d_model=12 dk={dk}"
+
+
 def between(g):
     """Something that is not known between a projection and the scores: Q is an input, and the output stays outside
     where another node reads the context."""
@@ -278,7 +293,7 @@ def between(g):
 
 
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, einsum, shared, one_key,
-            rotated(True), rotated(False), masked, windows, unseen, quantized(False), quantized(True), between]
+            rotated(True), rotated(False), masked, windows, unseen, quantized(False), quantized(True), dynamic, between]
 
 
 def model_of(g, y, opset=17):
@@ -302,7 +317,8 @@ def test_written(build, tmp_path):
     assert {word for word in found[0].split() if not word.startswith(("seq", "isa"))} >= set(wanted), (found, wanted)
     errors = compare(tmp_path / "m.onnx", model, g.inputs, tmp_path)
     print(f"\n{found[0]}: {max(errors.values()):.1e}", end="")
-    assert len(errors) == 1 and max(errors.values()) <= NEAR, text
+    near = 3e-2 if build is dynamic else NEAR  # theirs rounds activations to 8 bits
+    assert len(errors) == 1 and max(errors.values()) <= near, text
 
 
 # ---- caches ----

@@ -15,12 +15,11 @@ local HOPS = 24 -- of nodes behind an input
 local edges = graph_output.edges
 
 -- Indices of some elements in a value, each beside the place that it must have: { at =, .. }. Moved back, value by
--- value, until `good` says that they lie right; returns what it says and the value.
-local function walked_back(elements, value, list, good)
+-- value; visit(value, list, factor) gets each, and ends the walk by true. Elements are those times the factor.
+local function walk_back(elements, value, list, visit)
   local factor = 1
   for _ = 1, HOPS do
-    local found = good(value, list)
-    if found then return found, value, factor end
+    if visit(value, list, factor) then return end
     local source, node = elements:source(value), elements.graph.makers[value]
     local by = not source and node and (node.op == "Mul" or node.op == "Div") and elements:scalar(node.inputs[2] or "")
     if source then
@@ -29,7 +28,7 @@ local function walked_back(elements, value, list, good)
     elseif by and by ~= 0 then
       value, factor = node.inputs[1], node.op == "Mul" and factor * by or factor / by
     else
-      return nil
+      return
     end
   end
 end
@@ -48,19 +47,23 @@ local function projected_input(find, operand, heads)
       end
     end
   end
-  local _, value = walked_back(find.elements, product.x, list, function(value, all)
+  local best
+  walk_back(find.elements, product.x, list, function(value, all, factor)
     for _, entry in ipairs(all) do
-      if entry.at ~= entry.wanted then return nil end
+      if entry.at ~= entry.wanted then return false end
     end
+    if factor ~= 1 then return true end
     first = first or value
-    return #find.elements.shapes[value] == 3
+    best = #find.elements.shapes[value] == 3 and value or nil
+    return best
   end)
-  value = value or first
-  if not value and swapped then return product.x, true end
-  return value
+  best = best or first
+  if not best and swapped then return product.x, true end
+  return best
 end
 
--- The value that an operand is as a kernel takes it, in a layout: value, number of its heads, factor; or nil.
+-- The value that an operand is as a kernel takes it, in a layout, with the fewest heads: value, number of its heads,
+-- factor; or nil.
 local function input_as(find, operand, heads, layout)
   local side, list = operand.side, {}
   for l = 1, side.leads do
@@ -71,20 +74,22 @@ local function input_as(find, operand, heads, layout)
     end
   end
   local place, each = graph_output.places[layout], heads.count
-  local count, value, factor = walked_back(find.elements, side.value, list, function(value, all)
+  local best, count, by
+  walk_back(find.elements, side.value, list, function(value, all, factor)
     local shape, numbers = find.elements.shapes[value], 1
     for _, size in ipairs(shape or {}) do numbers = numbers * size end
     local own = numbers // (heads.batches * side.rows * side.width)
-    if not shape or own < 1 or each % own ~= 0 or own * heads.batches * side.rows * side.width ~= numbers then
-      return nil
+    if not shape or own < 1 or each % own ~= 0 or own * heads.batches * side.rows * side.width ~= numbers
+        or count and own >= count then
+      return false
     end
     for _, entry in ipairs(all) do
       local e = { batch = entry.batch, head = entry.head // (each // own), row = entry.row, i = entry.i }
-      if entry.at ~= place(e, side.rows, own, side.width) then return nil end
+      if entry.at ~= place(e, side.rows, own, side.width) then return false end
     end
-    return own
+    best, count, by = value, own, factor
   end)
-  return value, count, factor
+  return best, count, by
 end
 
 -- Q, K, V and the context, as far as they are not projected, in a layout: { layout, values, heads by letter, scale, y };

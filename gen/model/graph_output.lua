@@ -43,8 +43,9 @@ local function followed(elements, value)
   local graph, list = elements.graph, {}
   for _ = 1, HOPS do
     local node = only_reader(graph, value)
-    local product = node and node.inputs[1] == value and products.by_constant(elements, node)
-    if product then return list, product end
+    if node and node.op == "DynamicQuantizeLinear" then node = products.of_integers(graph, node) end
+    local product = node and products.by_constant(elements, node)
+    if product and product.x == value then return list, product end
     local out = node and node.outputs[1]
     local source = out and elements:source(out)
     if not (source and source.from == value or node and moves[node.op]) then return list end

@@ -4,6 +4,7 @@
 --     { node, a, b, out, factor, leads, rows, columns, inner,
 --       lead_a[l], lead_b[l], lead_out[l]    where matrix l lies, l from 1
 --       row_a, row_out, column_b, column_out, inner_a, inner_b    steps }
+--   of_integers(graph, node)    the node that ends a product of integers, by the one that begins it
 --   by_constant(elements, node)    a product by a constant matrix, which is a projection:
 --     { node, x, out, matrix, rows, width, columns, bias = value or nil,
 --       x_at(row, i), cell(i) -> row, column of an element of the output }
@@ -218,6 +219,41 @@ function constant.Conv(elements, node)
     columns = columns, rows = x[1] * places, bias = node.inputs[3] ~= "" and node.inputs[3] or nil,
     x_at = function(row, i) return (row // places * width + i) * places + row % places end,
     cell = function(i) return i // (columns * places) * places + i % places, i // places % columns end }
+end
+
+-- Integers of a run by those of a constant, as ONNX Runtime's dynamic quantization writes it. The Mul by both scales
+-- ends it; x is what was quantized.
+function constant.Mul(elements, node)
+  local graph = elements.graph
+  local function maker(value, op)
+    local found = graph.makers[value or ""]
+    return found and found.op == op and found or nil
+  end
+  for k = 1, 2 do
+    local cast, scales = maker(node.inputs[k], "Cast"), maker(node.inputs[3 - k], "Mul")
+    local product = cast and maker(cast.inputs[1], "MatMulInteger")
+    local quantize = product and scales and maker(product.inputs[1], "DynamicQuantizeLinear")
+    local made = quantize and plain(elements, product, false)
+    if made then
+      local scale = scales.inputs[scales.inputs[1] == quantize.outputs[2] and 2 or 1]
+      local columns = elements.shapes[scale] and #elements.shapes[scale] > 0 and elements.shapes[scale][1] or 1
+      if made.matrix.scale or columns ~= 1 and columns ~= made.columns then return nil end
+      local weights = { op = "DequantizeLinear", inputs = { product.inputs[2], scale, product.inputs[4] } }
+      made.node, made.x, made.out = node, quantize.inputs[1], node.outputs[1]
+      made.matrix.scale = function(_, c) return elements:scale_at(weights, columns == 1 and 0 or c) end
+      return made.matrix.scale(0, 0) and made or nil
+    end
+  end
+end
+
+-- The Mul that ends a product of integers which a DynamicQuantizeLinear begins, if that is all it is for; or nil.
+function M.of_integers(graph, node)
+  for k, op in ipairs { "MatMulInteger", "Cast", "Mul" } do
+    local users = node and graph.users[node.outputs[1]] or {}
+    node = #users == 1 and users[1].op == op and users[1] or nil
+    if not node then return nil end
+    if k == 3 then return node end
+  end
 end
 
 function M.of(elements, node)

