@@ -170,6 +170,9 @@ def test_left_to_pytorch():
     new._settings.left.clear()
     with torch.autocast("cpu"), pytest.warns(UserWarning, match="autocast is on"):
         assert new(x, x, x)[0].dtype == torch.bfloat16
+    dropping = replaced(layer(dropout=0.5)).train()
+    with pytest.warns(UserWarning, match="it is in training"):
+        assert (dropping(x, x, x)[0] != dropping(x, x, x)[0]).any()
     with pytest.raises(ValueError, match="the model is in training, .* call eval"):
         mt.replace(layer().train())
     with pytest.raises(ValueError, match="others = eager: must be generate or torch"):
@@ -251,3 +254,7 @@ def test_transformers(family, kind, config):
         assert model.generate(IDS[:1], cache_implementation="static", **steps).tolist() == words.tolist()
         assert model.generate(IDS[:1], **steps).tolist() == words.tolist()
         assert mt.report(model).count("left to PyTorch: a step of a decoder") == 2
+        settings = model._mhagen_settings
+        settings.others, settings.shapes = "torch", {}
+        assert model.generate(IDS[:1], cache_implementation="static", **steps).tolist() == words.tolist()
+        assert not any(settings.shapes.values())

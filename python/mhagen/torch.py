@@ -284,6 +284,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                    self.out_proj.weight, self.out_proj.bias]
         inputs = [query] if itself else [query, key, value]
         if not self._settings.takes(self._name, inputs, self.training, weights):
+            self._original.training = self.training  # for its dropout
             return self._original.forward(query, key, value, key_padding_mask, need_weights, attn_mask,
                                           average_attn_weights, is_causal)
         if is_causal and attn_mask is None:
@@ -379,7 +380,7 @@ def by_pytorch(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mas
     eager = sys.modules[type(module).__module__].eager_attention_forward
     rows, columns = query.shape[2], key.shape[2]
     if mask is None and kwargs["is_causal"] and rows > 1:
-        mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)[None, None]
+        mask = torch.ones(rows, columns, dtype=torch.bool).tril()[None, None]  # behind these a static cache is empty
     more = {"softcap": softcap, "s_aux": s_aux, **kwargs}
     return eager(module, query, key, value, None if mask is None else added(mask).to(query.dtype),
                  **{name: value for name, value in more.items() if value is not None})
@@ -481,4 +482,4 @@ def report(model: nn.Module) -> str:
     settings: Settings = model.__dict__["_mhagen_settings"]
     lines = [f"{name or type(model).__name__}: kernels for {', '.join(map(str, sorted(shapes, key=str)))}"
              for name, shapes in settings.shapes.items()]
-    return "\n".join([*lines, *(f"{name}: left to PyTorch: {reason}" for name, reason in settings.left.items())])
+    return "\n".join([*lines, *(f"{name or type(model).__name__}: left to PyTorch: {reason}" for name, reason in settings.left.items())])
