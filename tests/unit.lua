@@ -128,20 +128,23 @@ local function name_parts()
   return parts
 end
 
--- build and parse are inverse on every three of the optional parts, on every two beside each ISA, and no two configs
--- have one name.
+-- full and parse are inverse on every three of the optional parts, on every two beside each ISA. No two configs have one
+-- name, which is the full one up to 40 characters.
 local function names()
   local parts, seen, count = name_parts(), {}, 0
   local function try(text)
     local ok, cfg = pcall(load, text)
     if not ok then return check(cfg.rule:match("^must .* with "), text .. ": " .. tostring(cfg.rule)) end
-    local parsed = name.parse(cfg.name)
+    local full = name.full(cfg)
+    local parsed = name.parse(full)
     local canonical_text = config.canonical(cfg) -- of words that others imply there are two texts
     check((seen[cfg.name] or canonical_text) == canonical_text, "two configs are named " .. cfg.name)
     seen[cfg.name], count = canonical_text, count + 1
-    check(parsed, "no parse of " .. cfg.name)
-    for key, value in pairs(parsed or {}) do same(value, cfg[key], cfg.name .. " " .. key) end
-    same(name.build(parsed or cfg), cfg.name, "rebuilt")
+    check(parsed, "no parse of " .. full)
+    for key, value in pairs(parsed or {}) do same(value, cfg[key], full .. " " .. key) end
+    same(name.full(parsed or cfg), full, "rebuilt")
+    check(#cfg.name <= 40 and (#full > 40 or cfg.name == full) and options.accept(options.list.name, cfg.name),
+      "name " .. cfg.name)
   end
   local function add(text, used, from, left)
     try(text)
@@ -158,7 +161,7 @@ local function names()
   for _, isa in ipairs { "avx2", "avx512", "neon" } do add(SIZES .. " isa=" .. isa, {}, 1, 2) end
   check(count > 400, "few names")
   same(load(BASE .. " dv=3 probs=true unroll=full").name,
-       "mha_f32_h2_d32_k16_v3_s16_probs_ufull_avx2", "a name")
+       "mha_f32_h2_d32_k16_v3_s16_ujeuj2m8_avx2", "a name")
   local longest = load("h=1024 h_kv=512 d_model=16384 dk=1024 dv=1023 seq=65536 seq_kv=65535 batch=65536 " ..
                        "k_width=16383 v_width=16383 y_width=16383 " ..
                        "causal=true attention=cross kv_len=true probs=true unroll=tile isa=avx512")
@@ -204,12 +207,15 @@ local function numbers()
   local row = options.list.scale
   for text, want in pairs { ["0.125"] = "0p125", ["1e-3"] = "0p001", ["1E5"] = "100000", ["3e-7"] = "3em07",
                             ["0x1p-3"] = "0p125", [".3"] = "0p3", ["1.25e-8"] = "1p25em08" } do
-    same(load(BASE .. " scale=" .. text).name, "mha_f32_h2_d32_k16_s16_sc" .. want .. "_avx2", "name of " .. text)
+    same(name.full(load(BASE .. " scale=" .. text)), "mha_f32_h2_d32_k16_s16_sc" .. want .. "_avx2", "name of " .. text)
   end
   for _, scale in ipairs { 1e-9, 1e9, 1 / 3, 0.1 + 0.2, 1 / math.sqrt(80), 1e9 - 2.0 ^ -23, 2.0 ^ -29 } do
     local cfg = config.load({ { key = "scale", key_type = "string", value = scale } }, split(BASE))
     same(load(config.canonical(cfg)).scale, scale, "scale in a command")
-    same(name.parse(cfg.name).scale, scale, "scale in " .. cfg.name)
+    same(name.parse(name.full(cfg)).scale, scale, "scale in " .. name.full(cfg))
+  end
+  for scale, want in pairs { [0.25] = 0, [0x1.000002p-2] = 0, [0.25 * (1 + 2.0 ^ -21)] = 1 } do -- of 1/sqrt(16)
+    same(load(BASE .. (" scale=%.17g"):format(scale)).scale and 1 or 0, want, "scale that is the default's")
   end
   same(load(BASE .. " scale=2").scale, 2.0, "an integer")
   same(math.type(load(BASE .. " scale=2").scale), "float", "the type of an integer")

@@ -123,14 +123,15 @@ end
 function M.cxx() return M.of_runtime "mhagen.hpp" end
 
 -- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the
--- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing } }
+-- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, parts } }
 function M.packers(cfg, recorded)
   local of_name, list = {}, {}
   for _, one in ipairs(recorded) do of_name[one.plan.cfg.name] = one end
   for _, member in ipairs(config.is_ladder(cfg) and { cfg } or config.members(cfg) or { cfg }) do
     local lengths = config.members(member) or { member }
     local one = of_name[lengths[#lengths].name]
-    table.insert(list, 1, { cfg = member, packing = pack.packing(one.plan, one.fingerprint) })
+    table.insert(list, 1, { cfg = member, packing = pack.packing(one.plan, one.fingerprint),
+                            parts = pack.parts(one.plan) })
   end
   return list
 end

@@ -10,6 +10,7 @@ local layers = require "model.layers"
 local model_text = require "model.text"
 local onnxruntime = require "command.onnxruntime"
 local options = require "options.init"
+local pack = require "plan.pack"
 local packed_file = require "command.packed_file"
 local takes = require "command.takes"
 local unread = require "model.unread"
@@ -95,6 +96,10 @@ local function plan(model, args)
     local cfg = layer.cfg
     layer.weights = layers.weights(model, layer, cfg, host.type_size)
     local entry = kernels[cfg.name]
+    if entry and config.canonical(entry.cfg) ~= config.canonical(cfg) then
+      error({ message = ("layer %s: another kernel has the name %s too; take it alone, by --only"):format(
+        layer.name, cfg.name) }, 0)
+    end
     if not entry then
       entry = { cfg = cfg, layers = {} }
       kernels[#kernels + 1], kernels[cfg.name] = entry, entry
@@ -106,14 +111,32 @@ local function plan(model, args)
   return kernels, all
 end
 
--- The files of all kernels, each once; and all packers, which get the name of their file and its number of layers.
+-- Gives each layer its place in the files of its kernel, and what angles of rope are made of. Layers with the same
+-- weights have one place; `first` is the layer that is packed there.
+local function share(kernels)
+  for _, entry in ipairs(kernels) do
+    local known = {}
+    entry.places = 0
+    for _, layer in ipairs(entry.layers) do
+      layer.turns = weights.turns(layer, entry.cfg, entry.packers[1].packing.turns)
+      local source = layers.source(layer, layer.turns)
+      if not known[source] then
+        known[source], entry.places, layer.first = entry.places, entry.places + 1, true
+      end
+      layer.index = known[source]
+    end
+    for _, packer in ipairs(entry.packers) do packer.layers = entry.places end
+  end
+end
+
+-- The files of all kernels, each once; and all packers, which get the name of their file.
 local function generate(kernels)
   local files, packers, seen = {}, {}, {}
   for _, entry in ipairs(kernels) do
     local made, recorded = kernel.files_of(entry.cfg)
     entry.packers = kernel.packers(entry.cfg, recorded)
     for _, packer in ipairs(entry.packers) do
-      packer.name, packer.layers = packer.cfg.name .. ".packed", #entry.layers
+      packer.name = packer.cfg.name .. ".packed"
       packers[#packers + 1] = packer
     end
     for _, file in ipairs(made) do
@@ -128,10 +151,9 @@ local SOON = 2 -- seconds between lines that say how far it is
 -- Packs a layer for each CPU; returns how many bytes that are.
 local function pack_layer(layer)
   local packers, done = layer.kernel.packers, 0
-  local turns = weights.turns(layer, layer.kernel.cfg, packers[1].packing.turns)
   local given = weights.read(layer.weights, layer.in_out)
   for _, packer in ipairs(packers) do
-    local packed = host.pack(turned(packer.packing, turns), given)
+    local packed = host.pack(turned(packer.packing, layer.turns), given)
     packer.file:add(packed)
     done = done + #packed
     packed:free()
@@ -145,7 +167,7 @@ local function pack_layers(all, packers, args)
   local told, done, files = host.clock(), 0, {}
   for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer.name, packer) end
   for i, layer in ipairs(all) do
-    done = done + pack_layer(layer)
+    if layer.first then done = done + pack_layer(layer) end
     if not args.quiet and not args.values and host.clock() - told > SOON then
       told = host.clock()
       must(host.print(("packed %d of %d layers\n"):format(i, #all)))
@@ -155,17 +177,45 @@ local function pack_layers(all, packers, args)
   return files, done
 end
 
+-- What a kernel packs for a layer; by parts where there are tables.
+local function packed_text(packer, several)
+  local parts, told = {}, false
+  for i, part in ipairs(packer.parts) do
+    parts[i], told = ("%s %s"):format(words.number(part.bytes), part.text), told or part.text == pack.TABLES
+  end
+  return ("      %s bytes packed a layer%s%s"):format(words.number(packer.packing.bytes),
+    several and " for " .. packer.cfg.isa or "", told and ": " .. table.concat(parts, ", ") or "")
+end
+
+-- Keys with which weights are packed in no more bytes than the file has: the most bytes of a number, and the keys.
+local smaller = { { 0.7, "weight_dtype=int4" }, { 1.1, "weight_dtype=int8" } }
+local halves = { F16 = "dtype=f16", BF16 = "dtype=bf16" }
+
+-- A line that proposes these, where the file's weights are smaller than what is packed.
+local function proposal(entry)
+  local bytes, count, type = layers.stored(entry.layers[1], host.type_size)
+  local packer, packed = entry.packers[1], 0
+  for _, part in ipairs(packer.parts) do packed = packed + (part.text == pack.WEIGHTS and part.bytes or 0) end
+  if count == 0 or packed <= 1.2 * bytes or entry.cfg.weight_dtype ~= "dtype" then return nil end
+  local keys = halves[type] and entry.cfg.dtype == "f32" and halves[type]
+  for _, row in ipairs(smaller) do
+    if not halves[type] and not keys and bytes / count <= row[1] then keys = row[2] end
+  end
+  return keys and ("      the file has them as %s, %s bytes a layer: %s packs fewer, with roundings of its own"):format(
+    type, words.number(math.tointeger(bytes // 1)), keys) or nil
+end
+
 local function summary(model, all, kernels, figures)
   local lines = { ("%s: %s, %s, %s"):format(model.path, model.type, words.counted(#all, "layer"),
     words.counted(#kernels, "kernel")) }
   for _, entry in ipairs(kernels) do
     local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
-    lines[#lines + 1] = ("  %-3d %s"):format(#entry.layers, first == last and first or first .. " .. " .. last)
+    local shared = entry.places < #entry.layers and (", with the weights of %d"):format(entry.places) or ""
+    lines[#lines + 1] = ("  %-3d %s%s"):format(#entry.layers, first == last and first or first .. " .. " .. last,
+      shared)
     lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
-    for _, packer in ipairs(entry.packers) do
-      lines[#lines + 1] = ("      %s bytes packed a layer%s"):format(words.number(packer.packing.bytes),
-        #entry.packers > 1 and " for " .. packer.cfg.isa or "")
-    end
+    for _, packer in ipairs(entry.packers) do lines[#lines + 1] = packed_text(packer, #entry.packers > 1) end
+    lines[#lines + 1] = proposal(entry)
   end
   for _, node in ipairs(model.left) do
     lines[#lines + 1] = ("  no layer: %s: %s"):format(errors.show(node.name), node.why)
@@ -206,6 +256,7 @@ local function run(args)
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
   if args.onnxruntime then onnxruntime.check_size(packers) end
+  share(kernels)
   if args.cxx then files[#files + 1] = kernel.cxx() end
   local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
   append(files, model_text.table(args.name, from, kernels, all, args.embed))

@@ -59,10 +59,11 @@ function M.axes(entries)
   return axes
 end
 
--- The name of a config's folder: the config's name, and the keys that the name does not tell.
+-- The name of a config's folder: the config's name, in full where a kernel's has a hash, and the keys that it does not
+-- tell.
 local function id_of(cfg, command)
-  local told = name.parse(cfg.name) or {}
-  local words = { cfg.name }
+  local id = cfg.name == name.build(cfg) and name.full(cfg) or cfg.name
+  local told, words = name.parse(id) or {}, { id }
   for word in command:gmatch("%S+") do
     local key = word:match("^[^=]*")
     if told[key] == nil and key ~= "name" then words[#words + 1] = word end

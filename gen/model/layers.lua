@@ -211,6 +211,35 @@ function M.pieces(part, type_size)
   return list
 end
 
+-- What the weights of a layer are, as a text: layers with the same one, of one kernel, have the same packed weights.
+-- turns: what angles of rope are made of, or nil.
+function M.source(layer, turns)
+  local words = { tostring(layer.in_out or false) }
+  local function say(...)
+    for _, x in ipairs { ... } do words[#words + 1] = tostring(x) end
+  end
+  for matrix, part in pairs(layer.weights) do
+    local tensor = part.tensor
+    say(matrix, tensor.path, tensor.at, tensor.type, part.features, part.width or 0, part.blocks, part.count)
+    say(part.first, part.step, part.in_out or false, part.turned or false, part.plus or 0.0)
+  end
+  for _, turn in ipairs(turns or {}) do say(("%.17g"):format(turn)) end
+  return table.concat(words, " ")
+end
+
+-- The bytes that the file has of a layer's matrices, how many numbers these are, and the type of the first.
+function M.stored(layer, type_size)
+  local bytes, count, type = 0.0, 0, nil
+  for matrix, part in pairs(layer.weights) do
+    if matrix:find "^w" then
+      local elements, size = type_size(part.tensor.type)
+      local own = part.blocks * part.count * part.width
+      bytes, count, type = bytes + own * size / elements, count + own, type or part.tensor.type
+    end
+  end
+  return bytes, count, type
+end
+
 -- ---- layers ----
 
 local MOST = 1 << 16 -- layers

@@ -30,12 +30,12 @@ local function row(name, embed)
 end
 
 -- name: prefix of all names; from: { path, type }; kernels: { cfg, packers = { { cfg }, .. } } each; layers: { name,
--- kernel } each in order. embed: whether the rows have the packed weights too.
+-- kernel, index } each in order. embed: whether the rows have the packed weights too.
 function M.table(name, from, kernels, layers, embed)
-  local includes, kernel_rows, layer_rows, at, counts = {}, {}, {}, {}, {}
+  local includes, kernel_rows, layer_rows, at = {}, {}, {}, {}
   local function include(header) includes[#includes + 1] = template.file("include.h.in", { name = header }) end
   for i, entry in ipairs(kernels) do
-    at[entry.cfg.name], counts[i] = i, 0
+    at[entry.cfg.name] = i
     if #entry.packers > 1 then include(entry.cfg.name) end
     for _, packer in ipairs(entry.packers) do
       include(packer.cfg.name)
@@ -44,9 +44,7 @@ function M.table(name, from, kernels, layers, embed)
     end
   end
   for i, layer in ipairs(layers) do
-    local kernel = at[layer.kernel.cfg.name]
-    layer_rows[i] = ("  { %s, %d, %d },"):format(literal(layer.name), kernel - 1, counts[kernel])
-    counts[kernel] = counts[kernel] + 1
+    layer_rows[i] = ("  { %s, %d, %d },"):format(literal(layer.name), at[layer.kernel.cfg.name] - 1, layer.index)
   end
   local head = { name = name, NAME = name:upper(), version = version,
                  from = plain(("%s (%s)"):format(from.path, from.type)) }

@@ -164,8 +164,19 @@ local function default_of(row, values)
   return options.default(row, values)
 end
 
+local ROUNDING = 2.0 ^ -22 -- two of float32, in which others have computed the value of a formula
+
+-- Drops what is a formula's value but for a rounding.
+local function drop_near(values)
+  for _, row in ipairs(options.list) do
+    local value, near = values[row.key], row.near and row.near(values)
+    if value and near and math.abs(value / near - 1) <= ROUNDING then values[row.key] = nil end
+  end
+end
+
 -- Fills in the defaults.
 local function complete(values)
+  drop_near(values)
   for pass = 1, 2 do -- the name is made from all others, so it comes last
     for _, row in ipairs(options.list) do
       if values[row.key] == nil and (pass == 2) == (row.computed ~= nil) then

@@ -9,10 +9,12 @@
 --          [_weights_<weight_dtype>][_gr<group>][_io_<io_dtype>][_cached_<cache_dtype>]
 --          [_wv_<value_weight_dtype>][_u<unroll>]_<isa>
 --
+-- A name of more than MOST characters has fewer parts, and in their place a hash of the whole name before the ISA.
 -- Behind the number type the parts are those of the options' rows: the sizes, the other options, the ISA. A part
 -- in brackets is there when its key differs from its default. The schedule keys are not part of a name:
 -- configs that differ in speed alone share one; set the key `name` to have both.
 
+local fingerprint = require "base.fingerprint"
 local kinds = require "options.kinds"
 local options = require "options.init"
 local types = require "machine.types"
@@ -35,7 +37,33 @@ local function words_of(cfg)
   return words
 end
 
-function M.build(cfg) return PREFIX .. cfg[LEAD] .. table.concat(words_of(cfg)) end
+-- The whole name, which parse takes.
+function M.full(cfg) return PREFIX .. cfg[LEAD] .. table.concat(words_of(cfg)) end
+
+local MOST = 40 -- characters, so that lines with names can be read; and of a hash, in base 36
+local HASH = 6
+
+local function hash(text)
+  local number, digits = tonumber(fingerprint(text)) & math.maxinteger, {}
+  for i = 1, HASH do
+    local digit = number % 36
+    digits[i], number = string.char(digit < 10 and 48 + digit or 87 + digit), number // 36
+  end
+  return "_" .. table.concat(digits)
+end
+
+function M.build(cfg)
+  local full, words = M.full(cfg), words_of(cfg)
+  if #full <= MOST then return full end
+  local last = table.remove(words) -- the ISA
+  if #last > MOST // 3 then last = "" end
+  local name, rest = PREFIX .. cfg[LEAD], hash(full) .. last
+  for _, word in ipairs(words) do
+    if #name + #word + #rest > MOST then break end
+    name = name .. word
+  end
+  return name .. rest
+end
 
 -- What a name says between prefix and ISA.
 function M.shape(cfg)
@@ -43,7 +71,7 @@ function M.shape(cfg)
   return table.concat(words, "", 1, #words - 1):sub(2)
 end
 
--- The keys that a name stands for, or nil for a text that build does not make.
+-- The keys that a whole name stands for, or nil for a text that full does not make.
 function M.parse(name)
   local lead, rest = name:match("^" .. PREFIX .. "(%w+)(.*)$")
   if not types.by_name[lead] then return nil end
@@ -60,7 +88,7 @@ function M.parse(name)
     if row.required and cfg[row.key] == nil then return nil end
   end
   if rest ~= "" or options.conflict(cfg) then return nil end
-  return M.build(cfg) == name and cfg or nil
+  return M.full(cfg) == name and cfg or nil
 end
 
 return M

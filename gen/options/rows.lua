@@ -4,6 +4,7 @@
 --   doc         text of the option in a table of the keys
 --   default     the value of a missing key. Instead: same_as, a key with that value; required, with an example;
 --               computed, which says from what. Without any of them it is nil, and formula is its text.
+--   near        (values): the value of the formula, or nil; a value that differs only by a rounding is left out
 --   implied     (values): the value of a missing key that follows from other keys, or nil
 --   also        names of the same option in Hugging Face, PyTorch and others, for messages
 --   akin        names of similar options, for suggestions
@@ -305,6 +306,7 @@ M.options = {
     doc = "packed: the kernel's own layout; bhsd: for a batch entry [h_kv][seq_kv][dk], then [h_kv][seq_kv][dv]",
     draw = { chance = 0.4 } },
   { key = "scale", kind = "number", min = 1e-9, max = 1e9, formula = "1/sqrt(dk)", name = "_sc", word = "scale %s",
+    near = function(values) return values.dk and 1 / math.sqrt(values.dk) end,
     bit = "MHAGEN_SCALE",
     also = { "scaling", "softmax_scale", "sm_scale", "attn_scale", "qk_scale", "attention_multiplier" },
     doc = "factor of the products of queries and keys",

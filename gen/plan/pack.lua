@@ -10,6 +10,7 @@
 
 local graph = require "graph.init"
 local kinds = require "stage.init"
+local memory = require "schedule.memory"
 local score = require "score.init"
 local turn_of = require "graph.turn"
 local types = require "machine.types"
@@ -124,6 +125,24 @@ end
 function M.apart(plan)
   local spread = ways.spread(plan.scheme)
   return spread > 1 and spread * plan.isa.lanes or 0
+end
+
+M.WEIGHTS, M.TABLES = "weights", "tables of rope"
+
+-- The bytes of packed weights by what they are: { text, bytes }, the largest first.
+function M.parts(plan)
+  local of, list = {}, {}
+  for _, section in ipairs(plan.memory.packed) do
+    local text = section.doc:find "^rotations" and M.TABLES or section.name == "fingerprint" and section.name
+      or M.WEIGHTS
+    if not of[text] then
+      of[text] = { text = text, bytes = 0 }
+      list[#list + 1] = of[text]
+    end
+    of[text].bytes = of[text].bytes + types.f32.bytes * tiles.round_up(section.count, memory.ALIGN)
+  end
+  table.sort(list, function(a, b) return a.bytes > b.bytes end)
+  return list
 end
 
 -- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; instead, by the
