@@ -144,6 +144,15 @@ def test_decode_steps_are_a_stage():
     assert not hits(asks, others) and hits(asks, GEN.glob("*/decode.lua"))
 
 
+def test_tensors_are_made_in_one_file():
+    """Where a tensor is, its maker says alone; others read that."""
+    places = r"\bat = \"(?:input|wide|workspace|cache|lanes|rows)\""
+    others = [path for folder in ("graph", "rewrite", "stage", "plan", "schedule", "emit")
+              for path in (GEN / folder).glob("*.lua") if path.name != "tensor.lua"]
+    assert len(others) > 60 and not hits(places, others)
+    assert hits(r"made\(\w+, \"workspace\"", [GEN / "graph/tensor.lua"])
+
+
 def test_plans_and_configs_are_values():
     """Their makers alone write into them; tests/unit_frozen.lua sees that recording does not."""
     written = r"(?m)^\s*(?:plan|cfg)(?:\.\w+)+(?:, [\w.]+)* = "

@@ -1,14 +1,7 @@
 -- The kernel as a list of stages over tensors, as the formula says it; rewrites and the plan change the list. What
 -- is not projected has no stage: attention reads the input, or writes y.
 --
--- A tensor: name; at = "input", "wide" (the same in float32), "workspace" (of a block of heads), "cache" (likewise),
--- "lanes" (with lanes over queries, group after group) or "rows" (of all heads); row = numbers from row to row, head =
--- from head to head, both of what scores and context read and of such rows; of an input that has heads also heads and
--- width, their number and their width; of a cache also grows, whether runs add to it, and exact, whether it lies as an
--- input does: nothing may be read or written behind its rows; type, where that is smaller than float32, and scales, the
--- section with those of its rows; columns, of its own where a row has those of other tensors beside it; passing: of
--- rows in the workspace that only wait to be kept in such a cache; of operands in pairs (rewrite/paired.lua) pairs,
--- along which they lie, and in_place, whether they become so where float32 was.
+-- graph/tensor.lua has the fields of a tensor.
 --
 -- A stage: name; kind, whose file in stage/ has all about it; macs, its multiply-adds for a batch entry. A product
 -- C = A B + bias also: letter of the matrix that it uses up; a, c; rows, steps, and cols of each of `heads` heads;
@@ -26,12 +19,11 @@
 local kinds = require "options.kinds"
 local options = require "options.init"
 local score = require "score.init"
+local tensors = require "graph.tensor"
 local turn_of = require "graph.turn"
 local types = require "machine.types"
 
 local M = {}
-
-local function input(name, width) return { name = name, at = "input", row = width, head = 0 } end
 
 local function macs(stage) return 1.0 * stage.heads * stage.rows * stage.cols * stage.steps end
 
@@ -128,22 +120,15 @@ function M.unprojected(cfg, letter)
   local given = unprojected[letter]
   local heads, width = cfg[given.heads], cfg[given.width]
   local rows = given.rows == "seq" and cfg.seq or options.key_rows(cfg)
-  local apart = cfg.layout == "bhsd"
-  return { name = given.name, at = "input", heads = heads, width = width,
-           row = apart and width or heads * width, head = apart and rows * width or width }
+  return tensors.input_of_heads(given.name, heads, width, rows, cfg.layout == "bhsd")
 end
 
--- Where keys or values outlive a run: as tiles like them, or as others do, without any margin. Those of a smaller type
--- have none in any case, for no tile reads them.
+-- Where keys or values outlive a run.
 local function cached(cfg, stage)
-  local type = types.of_cache[cfg.cache_dtype]
-  local c = { name = stage.name, at = "cache", head = stage.cols, grows = cfg.cache == "append" }
-  if cfg.cache_layout == "bhsd" then c.exact, c.heads, c.width, c.row = true, stage.heads, stage.cols, stage.cols end
-  if type == types.f32 then return c end
-  c.name, c.type, c.scales = "cached_" .. stage.name, type, type.scaled and stage.name .. "_scales" or nil
-  c.heads, c.width, c.row = stage.heads, stage.cols, stage.cols
-  if stage.turn and stage.turn.all or cfg.norm_span == "all" then c.row = stage.heads * stage.cols end -- side by side
-  return c
+  local type, grows, exact = types.of_cache[cfg.cache_dtype], cfg.cache == "append", cfg.cache_layout == "bhsd"
+  if type == types.f32 then return tensors.cache(stage, grows, exact) end
+  local beside = stage.turn and stage.turn.all or cfg.norm_span == "all"
+  return tensors.small_cache(stage, grows, exact, type, beside)
 end
 
 -- What rounds rows of keys or values and keeps them, where the cache is of a smaller type.
@@ -161,10 +146,10 @@ end
 -- The projection of Q, K or V, by its letter.
 local function projection(cfg, name, letter, rows, width)
   local heads = letter == "q" and cfg.h or cfg.h_kv
-  local source = input(cfg.attention == "cross" and letter or "q", M.row(cfg, letter))
+  local source = tensors.input(cfg.attention == "cross" and letter or "q", M.row(cfg, letter))
   return M.product {
     name = name, letter = letter, a = source, rows = rows, steps = source.row, cols = width, heads = heads,
-    c = { name = name, at = "workspace", head = width },
+    c = tensors.workspace(name, { head = width }),
     weights = { text = "w" .. letter, a = "w" .. letter, along = "column", width = width, heads = heads },
     bias = { text = "b" .. letter, a = "b" .. letter, along = "column", width = width, heads = heads },
   }
@@ -190,7 +175,7 @@ function M.of(cfg, scores)
   local late
   if types.by_name[cfg.dtype] ~= types.f32 and not normed then late, scale = scale, 1.0 end
   queries.scale = scale
-  local context = { name = "context", at = "lanes" }
+  local context = tensors.lanes "context"
   local attend = {
     name = "attend", kind = "attend", heads = h, pairs = score.pairs_seen(scores), keys = keys.c, values = values.c,
     share = h // cfg.h_kv, depth = cfg.dk, breadth = cfg.dv, out = cfg.dv, context = context, late = late,
@@ -198,7 +183,7 @@ function M.of(cfg, scores)
     macs = function(stage) return 1.0 * stage.heads * stage.pairs * (stage.depth + stage.breadth) end,
   }
   local output = M.product {
-    name = "output", kind = "output", letter = "o", a = context, c = { name = "y", at = "input" },
+    name = "output", kind = "output", letter = "o", a = context, c = tensors.output(),
     rows = cfg.seq, steps = h * cfg.dv, cols = cfg.y_width, heads = 1,
     weights = { text = "wo", a = "wo", steps = h * cfg.dv },
     bias = { text = "bo", terms = { { a = "bo" } } },
@@ -208,7 +193,7 @@ function M.of(cfg, scores)
     local given, tensor = unprojected[stage.letter], stage ~= attend and M.unprojected(cfg, stage.letter)
     local cache = stage.c and stage.c.type and stage.c
     if cache then -- rows are made in float32 before
-      stage.c = { name = stage.name, at = "workspace", head = stage.cols, passing = true }
+      stage.c = tensors.workspace(stage.name, { head = stage.cols, passing = true })
       keeps[#keeps + 1] = keep(stage, tensor and not stage.turn and tensor or stage.c, cache)
     end
     if cache and tensor and not stage.turn then

@@ -3,6 +3,7 @@
 
 local decode = require "schedule.decode"
 local graph = require "graph.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
 local M = {}
@@ -15,7 +16,7 @@ function M.rewrite(plan, list)
   if not step then return list end
   local own = graph.with(attend, { kind = "decode", step = step, of_group = decode.plan, touches = false })
   if not output then return graph.edited(list, { attend = { own } }) end
-  local rows = { name = "context", at = "rows", row = output.steps, head = attend.out }
+  local rows = tensors.rows("context", { row = output.steps, head = attend.out })
   if not plan.scheme.integers then -- of which words are made once all heads are there
     rows.row, rows.head = tiles.words(plan.scheme, output.steps), tiles.words(plan.scheme, attend.out)
   end

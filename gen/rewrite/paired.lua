@@ -15,6 +15,7 @@ local decode = require "schedule.decode"
 local graph = require "graph.init"
 local inputs = require "graph.inputs"
 local isas = require "isa.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
 local M = {}
@@ -133,7 +134,7 @@ function M.rewrite(plan, list)
   if plan.scheme.group == 1 or plan.scheme.integers then return list end
   if graph.projection(list, "output") then attend_of(list).context.pairs = true end
   return inputs.rewrite(list, "narrow", function(input)
-    return { name = "pairs_" .. input.name, at = "workspace", head = 0 }
+    return tensors.workspace("pairs_" .. input.name, { head = 0 })
   end)
 end
 

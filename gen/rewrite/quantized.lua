@@ -6,6 +6,7 @@ local choices = require "base.choices"
 local graph = require "graph.init"
 local inputs = require "graph.inputs"
 local memory = require "schedule.memory"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local types = require "machine.types"
 local ways = require "way.init"
@@ -26,7 +27,7 @@ end
 
 -- The tensor that is made of context a, of so many numbers for each query.
 local function words_of_context(plan, a, count)
-  local to = { name = "context_words", scales = "context_scales", at = a.at, scaled = a.at }
+  local to = tensors[a.at]("context_words", { scales = "context_scales", scaled = a.at })
   if a.at == "rows" then
     tiles.lay(to, plan.scheme, plan.cfg.seq, tiles.round_up(tiles.words(plan.scheme, count), plan.isa.lanes))
   end
@@ -42,7 +43,7 @@ function M.rewrite(plan, list)
     if stage then check(plan, stage) end
   end
   list = inputs.rewrite(list, "quantize", function(input)
-    return { name = "words_" .. input.name, scales = "scales_" .. input.name, at = "workspace", head = 0 }
+    return tensors.workspace("words_" .. input.name, { scales = "scales_" .. input.name, head = 0 })
   end)
   local output = graph.find(list, "output")
   if not output then return list end

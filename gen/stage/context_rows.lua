@@ -3,6 +3,7 @@
 
 local graph = require "graph.init"
 local groups = require "schedule.groups"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local ways = require "way.init"
@@ -18,7 +19,7 @@ end
 function M.rewrite(plan, list)
   local output = graph.find(list, "output")
   local count = tiles.words(plan.scheme, output.steps)
-  local rows = { name = "context_rows", at = "rows", scales = output.a.scales, scaled = output.a.scaled }
+  local rows = tensors.rows("context_rows", { scales = output.a.scales, scaled = output.a.scaled })
   tiles.lay(rows, plan.scheme, plan.cfg.seq, count)
   local stage = { name = "context_rows", kind = "context_rows", a = output.a, to = rows, words = count,
                   macs = function() return 0.0 end }

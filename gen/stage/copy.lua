@@ -7,6 +7,7 @@ local graph = require "graph.init"
 local paired = require "rewrite.paired"
 local project = require "stage.project"
 local score = require "score.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local turn_of = require "graph.turn"
 local turning = require "emit.turn"
@@ -28,9 +29,9 @@ function M.rewrite(plan, list)
     if in_pairs or input.heads and (turn or touched) then
       local of = { heads = input.heads or plan.cfg.h_kv }
       local heads, width = graph.in_block(plan, of), input.width or input.head
-      local copy = { name = cached and "copied_" .. name or name, at = "workspace", head = width,
-                     row = tiles.round_up(heads * width, plan.isa.lanes),
-                     held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil }
+      local copy = tensors.workspace(cached and "copied_" .. name or name, {
+        head = width, row = tiles.round_up(heads * width, plan.isa.lanes),
+        held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
       if in_pairs then paired.mark_copy(plan, name, copy) end
       before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),
                               phase = cached and "copies" or nil, a = input, c = copy, rows = rows,

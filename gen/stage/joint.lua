@@ -10,6 +10,7 @@ local product_of = require "emit.product"
 local project = require "stage.project"
 local quadrants = require "stage.quadrants"
 local score = require "score.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
 local M = { phase = project.phase, title = project.title, per = project.per, statements = project.statements }
@@ -57,7 +58,7 @@ function M.rewrite(plan, list)
     letters, columns, macs = letters .. stage.letter, columns + width, macs + stage:macs()
     one.bias = one.bias or stage.bias and true
   end
-  one.name, one.letter, one.columns, one.c = letters, letters, columns, { name = letters, at = "workspace" }
+  one.name, one.letter, one.columns, one.c = letters, letters, columns, tensors.workspace(letters)
   for _, stage in ipairs(list) do first = first or edits[stage.name] end
   table.insert(first, 1, one)
   edits.attend = { attend }

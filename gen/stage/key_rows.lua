@@ -4,6 +4,7 @@
 local graph = require "graph.init"
 local project = require "stage.project"
 local score = require "score.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 
 local M = { phase = "key_rows", title = "rows of K", per = "heads", axes = project.at_once }
@@ -19,7 +20,7 @@ function M.rewrite(plan, list)
   local words = tiles.words(scheme, attend.depth)
   local row = tiles.padded(scheme, words)
   local keys = tiles.round_up(plan.cfg.seq_kv, scheme.group * scheme.pad)
-  local to = { name = "key_rows", at = "workspace", row = row, head = keys * row }
+  local to = tensors.workspace("key_rows", { row = row, head = keys * row })
   local stage = { name = "key_rows", kind = "key_rows", a = attend.keys, c = to, heads = plan.cfg.h_kv, words = words,
                   macs = function() return 0.0 end }
   return graph.edited(list, { attend = { stage, graph.with(attend, { keys = to }) } })

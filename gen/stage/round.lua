@@ -6,6 +6,7 @@ local choices = require "base.choices"
 local graph = require "graph.init"
 local inputs = require "graph.inputs"
 local quadrants = require "stage.quadrants"
+local tensors = require "graph.tensor"
 
 local M = { phase = "round", title = "inputs, rounded" }
 
@@ -33,7 +34,7 @@ function M.rewrite(plan, list)
   local read = graph.projection(list, "output") and not graph.find(list, "value_context")
   if read and attend.context.at == "lanes" then attend.context.held = true end
   return inputs.rewrite(list, "round", function(input)
-    return graph.with(input, { name = "rounded_" .. input.name, at = "workspace" })
+    return tensors.workspace("rounded_" .. input.name, input)
   end)
 end
 

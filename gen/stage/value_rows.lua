@@ -5,6 +5,7 @@
 local graph = require "graph.init"
 local project = require "stage.project"
 local score = require "score.init"
+local tensors = require "graph.tensor"
 local tiles = require "schedule.tiles"
 local transpose = require "emit.transpose"
 local ways = require "way.init"
@@ -18,7 +19,7 @@ function M.applies(plan) return ways.of(plan.attend_scheme).rows_of_a end
 -- The list with this stage in front of attention.
 function M.rewrite(plan, list)
   local scheme, attend = plan.attend_scheme, graph.find(list, "attend")
-  local to = { name = "value_rows", at = "workspace" }
+  local to = tensors.workspace "value_rows"
   local stage = { name = "value_rows", kind = "value_rows", a = attend.values, c = to,
                   heads = plan.cfg.h_kv, cols = attend.breadth, macs = function() return 0.0 end }
   tiles.lay(to, scheme, columns(plan, stage), tiles.words(scheme, plan.cfg.seq_kv))

@@ -3,6 +3,7 @@
 local graph = require "graph.init"
 local inputs = require "graph.inputs"
 local options = require "options.init"
+local tensors = require "graph.tensor"
 
 local M = { phase = "widen", title = "inputs in float32" }
 
@@ -16,7 +17,7 @@ function M.rewrite(plan, list)
   local function wide(tensor, fill)
     if not (tensor and tensor.at == "input") then return tensor end
     if known[tensor.name] then return known[tensor.name] end
-    local to = graph.with(tensor, { name = "wide_" .. tensor.name, at = "wide" })
+    local to = tensors.wide(tensor)
     inputs.add(stages, "widen", fill, { name = tensor.name, to = to, cols = graph.row(cfg, tensor.name),
                                         rows = tensor.name == "q" and cfg.seq or options.key_rows(cfg) })
     known[tensor.name] = to

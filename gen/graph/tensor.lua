@@ -1,0 +1,67 @@
+-- Tensors of the graph: where their numbers are, and how they lie. All are made here.
+--
+--   field     meaning
+--   name      of the section or the pointer
+--   at        "input"; "wide", an input in float32; "workspace" or "cache", of a block of heads; "lanes", with lanes
+--             over queries, group after group; "rows", of all heads
+--   row       numbers from row to row; head, from head to head
+--   heads     of an input or a cache that has heads, their number; width, that of a head
+--   columns   of its own, where a row has those of other tensors beside them
+--   grows     of a cache: runs add to it
+--   exact     of a cache: it lies as an input does, and nothing may be read or written behind its rows
+--   type      of a cache, where that is smaller than float32; scales, the section with those of rows
+--   passing   rows that only wait to be kept in such a cache
+--   pairs     along which operands lie in pairs, "columns" or "rows" (rewrite/paired.lua); in_place: they become pairs
+--             where float32 was
+--   held      rows are rounded to the type of attention's operands
+--   scale     numbers are multiplied by it as they are stored
+--   scaled    of integers: "rows" or "lanes", as their scales lie
+--   words, step, count, block, rows   of rows of words (schedule/tiles.lua, lay)
+
+local M = {}
+
+-- With fields of its own, or those of another tensor.
+local function made(name, at, fields)
+  local tensor = {}
+  for field, value in pairs(fields or {}) do tensor[field] = value end
+  tensor.name, tensor.at = name, at
+  return tensor
+end
+
+-- Rows of so many numbers that are read as they are given.
+function M.input(name, width) return made(name, "input", { row = width, head = 0 }) end
+
+-- The same with heads: side by side in a row, or each with rows of its own.
+function M.input_of_heads(name, heads, width, rows, apart)
+  return made(name, "input", { heads = heads, width = width, row = apart and width or heads * width,
+                               head = apart and rows * width or width })
+end
+
+-- Y, where rows of all heads become it.
+function M.output() return made("y", "input") end
+
+-- An input in float32.
+function M.wide(input) return made("wide_" .. input.name, "wide", input) end
+
+function M.workspace(name, fields) return made(name, "workspace", fields) end
+
+function M.lanes(name, fields) return made(name, "lanes", fields) end
+
+function M.rows(name, fields) return made(name, "rows", fields) end
+
+-- Keys or values that outlive a run: as tiles like them. exact: as others do, without any margin.
+function M.cache(stage, grows, exact)
+  local cache = made(stage.name, "cache", { head = stage.cols, grows = grows })
+  if exact then cache.exact, cache.heads, cache.width, cache.row = true, stage.heads, stage.cols, stage.cols end
+  return cache
+end
+
+-- The same of a smaller type, which has no margin in any case, for no tile reads it. beside: heads are side by side.
+function M.small_cache(stage, grows, exact, type, beside)
+  local cache = M.cache(stage, grows, exact)
+  cache.name, cache.type, cache.scales = "cached_" .. stage.name, type, type.scaled and stage.name .. "_scales" or nil
+  cache.heads, cache.width, cache.row = stage.heads, stage.cols, beside and stage.heads * stage.cols or stage.cols
+  return cache
+end
+
+return M
