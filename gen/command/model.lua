@@ -48,12 +48,15 @@ local function is_idle(key, given)
   return beside ~= nil
 end
 
--- The config of a layer: the keys of the model, but where others are given.
+-- The config of a layer: the keys of the model, but where others are given. Of a layer's own keys those of the model.
 local function config_of(layer, arguments, given)
-  local all = table.move(arguments, 1, #arguments, 1, {})
+  local all, own = {}, layer.own or {}
+  for _, word in ipairs(arguments) do
+    if not own[word:match("^[^=]*")] then all[#all + 1] = word end
+  end
   for _, word in ipairs(layer.keys) do
     local key = word:match("^[^=]*")
-    if not given[key] and not is_idle(key, given) then all[#all + 1] = word end
+    if (own[key] or not given[key]) and not is_idle(key, given) then all[#all + 1] = word end
   end
   local ok, cfg = pcall(kernel.load_config, all)
   if ok then return cfg end

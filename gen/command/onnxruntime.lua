@@ -78,22 +78,15 @@ local function rows_of(model, layer, longer)
   return rows(layer.args.q), rows(layer.args.k or layer.args.q)
 end
 
--- Adds a number of rows that is given only where runs have another.
-local function add_rows(layer, keys, given, key, rows, default)
-  if not rows or rows == default then return end
-  if not given[key] then keys[key] = rows
-  elseif given[key] ~= tostring(rows) then
-    error({ key = key, value = given[key], rule = ("layer %s has %d in all runs"):format(layer.name, rows) }, 0)
-  end
-end
 
 -- Adds what the graph says of types and lengths. Lengths that it does not say are those of a run, up to seq and seq_kv.
-local function add_layer_keys(model, layer, given, longer)
+local function add_layer_keys(model, layer, longer)
+  layer.own = {}
   local keys, args = {}, layer.found and layer.found.inputs or layer.args
   local seq, seq_kv = rows_of(model, layer, longer)
   keys.io_dtype = io_type(model.graph, args.q)
-  add_rows(layer, keys, given, "seq", seq)
-  add_rows(layer, keys, given, "seq_kv", seq_kv, seq)
+  if seq then keys.seq, layer.own.seq = seq, true end
+  if seq_kv then keys.seq_kv, layer.own.seq_kv = seq_kv, true end
   if not seq or not seq_kv then keys.q_len, keys.kv_len = true, true end
   local there = {}
   for i, word in ipairs(layer.keys) do
@@ -110,7 +103,7 @@ function M.add_keys(model, layers, given)
     error({ message = ("%s: --onnxruntime is for ONNX files"):format(model.path) }, 0)
   end
   local longer = graph_layers.longer(model.graph, given)
-  for _, layer in ipairs(layers) do add_layer_keys(model, layer, given, longer) end
+  for _, layer in ipairs(layers) do add_layer_keys(model, layer, longer) end
 end
 
 -- Keys whose arguments no node has, and their values without.

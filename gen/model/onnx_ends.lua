@@ -120,7 +120,7 @@ local function reader(extents, side)
   end
 end
 
--- The letters of the axes of one mask, which are the last ones of the scores.
+-- The letters of the axes of one mask, which are the last ones of the scores; and those of the scores.
 local function mask_axes(found, mask)
   local shape, scores = found.shapes[mask.value], found.shapes[mask.node.outputs[1]]
   local letters = scores and score_axes(scores, found.extents)
@@ -130,16 +130,18 @@ local function mask_axes(found, mask)
     if size ~= 1 and own:sub(i, i) == "x" then return nil end
   end
   own = #shape > 0 and own:gsub("x", "1") or ""
-  return select(2, own:gsub("b", "")) < 2 and own or nil
+  return select(2, own:gsub("b", "")) < 2 and own or nil, letters
 end
 
 -- Gives the ends the mask. Several that are added become one before the node.
 local function add_mask(found, ends)
-  local masks, longest, sum = found.inputs.masks, "", {}
+  local masks, longest, sum, first = found.inputs.masks, "", {}, nil
   for i, mask in ipairs(masks) do
-    local axes = mask_axes(found, mask)
+    local axes, letters = mask_axes(found, mask)
+    first = first or letters
     if not axes then return ("the axes of mask %s are not those of scores"):format(words.short(mask.value)) end
     if #masks > 1 and mask.kind ~= "add" then return ("it has %d masks, and not all are added"):format(#masks) end
+    if letters ~= first then return ("it has %d masks, for scores of different axes"):format(#masks) end
     if #axes > #longest then longest = axes end
     sum[i] = mask.value
   end
