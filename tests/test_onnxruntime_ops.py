@@ -279,6 +279,24 @@ def test_written_out(tmp_path):
             same(expected, got)
 
 
+def test_rounded(tmp_path):
+    """Where the graph rounds activations to int8, a kernel stands for a layer only if a type of numbers is given."""
+    graph = Graph("rounded")
+    scale, zero = graph.constant(np.float32(0.05)), graph.constant(np.int8(0))
+    x = graph.input("x", ["batch", 5, 32])
+
+    def rounded(value):
+        return graph.node("DequantizeLinear", graph.node("QuantizeLinear", value, scale, zero), scale, zero)
+    q, k, v = [graph.by_head(rounded(graph.linear(x, 32, 32)), 2, 16) for _ in "qkv"]
+    scores = graph.node("MatMul", q, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
+    y = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v)
+    flat = graph.node("Reshape", graph.node("Transpose", y, perm=[0, 2, 1, 3]), graph.constant([0, 0, 32]))
+    path = graph.save(tmp_path / "g.onnx", graph.linear(flat, 32, 32))
+    assert "rounds its activations; dtype=int8 or dtype=f32 says" in refused(
+        tmp_path, "model", path, "--onnxruntime", "isa=scalar")
+    assert "  stays" not in replace(path, tmp_path / "out", "isa=scalar", "dtype=int8", compiler="true")
+
+
 def test_half(tmp_path):
     """Rows of half precision, with weights of that type."""
     graph = Graph("half")

@@ -87,7 +87,7 @@ local function layers_of(model, args, given)
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
   if args.onnxruntime then onnxruntime.add_keys(model, all, given) end
   for _, layer in ipairs(all) do layer.cfg = config_of(layer, args.config, given) end
-  return args.onnxruntime and onnxruntime.choose(model, all) or all
+  return args.onnxruntime and onnxruntime.choose(model, all, given) or all
 end
 
 -- The layers with the parts of their weights: kernels in the order in

@@ -1,7 +1,7 @@
 -- `model --onnxruntime`: a library of operators and the graph that uses them, for ONNX Runtime.
 --
 --   add_keys(model, layers, given)      adds keys for what the graph says of lengths and types
---   choose(model, layers)               -> those that can be replaced, by their cfg; sets model.swap
+--   choose(model, layers, given)        -> those that can be replaced, by their cfg; sets model.swap
 --   check_size(packers)                 refuses more than a library can have
 --   sources(model, args, layers)        -> the files of the library beside the kernels
 --   marks(model, args)                  -> what else is written, for takes.refuse_foreign
@@ -137,13 +137,24 @@ local function name_apart(layers)
   end
 end
 
-function M.choose(model, layers)
+-- Why a layer stays whose graph rounds what a kernel does not, or nil.
+local function rounded(layer, given)
+  if given.dtype then return nil end
+  for _, node in ipairs(layer.found and layer.found.nodes or {}) do
+    if node.op == "QuantizeLinear" then
+      return ("%s rounds its activations; dtype=int8 or dtype=f32 says that other roundings will do"):format(node.name)
+    end
+  end
+end
+
+function M.choose(model, layers, given)
   name_apart(layers)
   model.source = source_of(model)
   local able, left, stays, replaced = {}, {}, {}, {}
   for _, layer in ipairs(layers) do
     local ends, why = onnx_ends.of(layer)
-    if ends then
+    why = why or rounded(layer, given)
+    if not why then
       check_config(layer, ends)
       layer.ends, layer.op, layer.source = ends, operators[layer.cfg.io_dtype], model.source
       able[#able + 1] = layer
