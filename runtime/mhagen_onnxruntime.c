@@ -13,10 +13,10 @@
  *   attributes  layer        its name in the table of mhagen_onnxruntime.h
  *               source       mhagen_ort_source: a graph and a library of different models are told
  *
- * Any batch is allowed. Lengths are those of the kernel, or with q_len and kv_len up to these. Tasks
- * run on the threads of the session: those of one batch entry after the other, or whole entries at a
- * time where there are many or small ones. Several runs may call an operator at once, for each asks
- * the session's allocator for its workspaces.
+ * Any batch is allowed. Lengths are those of the kernel, or with q_len and kv_len up to these.
+ * Tasks run on the threads of the session: those of one batch entry after the other, or whole
+ * entries at a time if there are many or small ones. Several runs may call an operator at once, for
+ * each asks the session's allocator for its workspaces.
  */
 #include "mhagen_onnxruntime.h"
 
@@ -80,7 +80,7 @@ struct OrtApi {
   OrtStatus *(ORT_CALL *CustomOpDomain_Add)(OrtCustomOpDomain *domain, const OrtCustomOp *op);
   OrtStatus *(ORT_CALL *AddCustomOpDomain)(OrtSessionOptions *options, OrtCustomOpDomain *domain);
   unused gap29[22];
-  OrtStatus *(ORT_CALL *GetTensorMutableData)(const OrtValue *value, void **out); /* not const there */
+  OrtStatus *(ORT_CALL *GetTensorMutableData)(const OrtValue *value, void **out);
   unused gap52[5];
   OrtStatus *(ORT_CALL *CreateTensorTypeAndShapeInfo)(OrtShape **out);
   OrtStatus *(ORT_CALL *SetTensorElementType)(OrtShape *shape, int type);
@@ -208,7 +208,11 @@ typedef struct mask {
   size_t copied;         /* as `padded` of rows */
 } mask;
 
-enum { MOST_WORKERS = 32, FEW_ENTRIES = 8 };
+enum {
+  FEW_ENTRIES = 8,      /* fewer run one by one, with their tasks on all threads */
+  MOST_WORKERS = 32,    /* as `taken` has bits */
+  MOST_BYTES = 64 << 20 /* of all workspaces */
+};
 
 /* The cycles of a run below which its tasks are not worth waking threads. */
 static const double SMALL = 100e3;
@@ -229,8 +233,10 @@ typedef struct run {
 } run;
 
 /* A status with a text. */
-#define FAIL(node, ...) fail((node)->api, (node)->layer.name, (snprintf(text, sizeof text, __VA_ARGS__), text))
 enum { TEXT = 400 };
+#define FAIL(node, ...)                    \
+  fail((node)->api, (node)->layer.name,    \
+       (snprintf(text, sizeof text, __VA_ARGS__), text))
 
 static OrtStatus *fail(const OrtApi *api, const char *layer, const char *text) {
   char all[TEXT + 200];
@@ -248,6 +254,7 @@ static const char *shape_of(const tensor *of, char *text, size_t size) {
   }
   return text;
 }
+
 /* ---- what a kernel takes ---- */
 
 static int is_projected(const mhagen_kernel *kernel, int letter) {
@@ -338,7 +345,8 @@ static OrtStatus *take_rows(run *r, int index, int heads, rows *out, int *count)
   if (!right) {
     return FAIL(r->node, "%s is [%s], and its axes must be %s with h = %d, d = %d, w = %d",
                 input_names[index], shape_of(in, shape, sizeof shape), letters ? letters : "none",
-                heads, (int)size_for('d', out, bytes, heads), (int)size_for('w', out, bytes, heads));
+                heads, (int)size_for('d', out, bytes, heads),
+                (int)size_for('w', out, bytes, heads));
   }
   if (index != Q && batch != r->batch) {
     return FAIL(r->node, "%s is [%s], and q has %d batch entries", input_names[index],
@@ -379,8 +387,8 @@ static OrtStatus *take_lengths(run *r) {
   const int apart = kernel->seq_kv - kernel->seq;
   if (options & MHAGEN_BOTTOM_RIGHT && r->seq_kv - r->seq != apart) {
     char text[TEXT];
-    return FAIL(r->node, "there are %d rows of q and %d of k; causal_align=bottom_right wants %d more",
-                r->seq, r->seq_kv, apart);
+    return FAIL(r->node, "q has %d rows and k %d; causal_align=bottom_right wants %d more of k", r->seq,
+                r->seq_kv, apart);
   }
   r->kernel = member_for(kernel, r->seq, r->seq_kv);
   return NULL;
@@ -454,7 +462,8 @@ static OrtStatus *take_mask(run *r) {
   const int is_flag = in->type == TYPE_BOOL || in->type == TYPE_UINT8 || in->type == TYPE_INT32 ||
                       in->type == TYPE_INT64;
   const char *const own = r->node->layer.axes[MASK];
-  const char *const letters = own ? own : axes_of_masks + (in->axes < MASK_AXES ? MASK_AXES - in->axes : 0);
+  const size_t left = in->axes < MASK_AXES ? MASK_AXES - in->axes : 0;
+  const char *const letters = own ? own : axes_of_masks + left;
   int right = (m->is_float ? is_float : is_flag) && strlen(letters) == in->axes;
   int64_t step = 1;
   for (size_t i = in->axes; i-- > 0 && right;) {
@@ -580,7 +589,7 @@ static void prepare(const run *r, int index, char *workspace, entry *e) {
     e->args.k = rows_in(r, &r->k, index, r->seq_kv, one->seq_kv, workspace);
     e->args.v = rows_in(r, &r->v, index, r->seq_kv, one->seq_kv, workspace);
   }
-  if (r->mask.data) e->args.mask = mask_of(r, index, workspace);
+  if (one->mask_dims) e->args.mask = mask_of(r, index, workspace);
 }
 
 /* The number of a workspace that nobody uses; no more tasks run at a time than there are. */
@@ -628,7 +637,8 @@ static OrtStatus *run_tasks(run *r, int index) {
   }
   for (int i = 0; i < one->phase_count; i++) {
     tasks of = {.phase = &one->phases[i], .args = &e.args};
-    TRY(r->node->api->KernelContext_ParallelFor(r->context, run_task, (size_t)of.phase->tasks, 0, &of));
+    TRY(r->node->api->KernelContext_ParallelFor(r->context, run_task, (size_t)of.phase->tasks, 0,
+                                                &of));
   }
   rows_out(r, index, r->workspaces);
   return NULL;
@@ -669,25 +679,27 @@ static void add_room(run *r, rows *of, int count, int room) {
 
 static void lay_out(run *r) {
   const mhagen_kernel *const one = r->kernel;
-  r->workspace_bytes = aligned(one->workspace_bytes);
+  r->workspace_bytes = aligned(one->workspace_bytes ? one->workspace_bytes : 1); /* no copy at 0 */
   add_room(r, &r->q, r->seq, one->seq);
   add_room(r, &r->k, r->seq_kv, one->seq_kv);
   add_room(r, &r->v, r->seq_kv, one->seq_kv);
   if (r->y.heads > 1) add_room(r, &r->y, r->seq, one->seq);
-  if (r->mask.data && !is_as_it_lies(r)) {
+  if (one->mask_dims && !is_as_it_lies(r)) {
     r->mask.copied = r->workspace_bytes;
     r->workspace_bytes += aligned(r->mask.heads * r->mask.queries * (size_t)one->seq_kv *
                                   (r->mask.is_float ? 4 : 1));
   }
   const int many = r->batch >= FEW_ENTRIES || (r->batch > 1 && cycles_of(r) < SMALL);
-  r->workers = !many ? 1 : r->batch < MOST_WORKERS ? (unsigned)r->batch : MOST_WORKERS;
+  size_t workers = !many ? 1 : r->batch < MOST_WORKERS ? (size_t)r->batch : MOST_WORKERS;
+  while (workers > 1 && workers * r->workspace_bytes > MOST_BYTES) --workers;
+  r->workers = (unsigned)workers;
 }
 
 /* ---- the functions of an operator ---- */
 
 /* The axes of y. Batch entries lie along as many axes as q has, or along one. */
-static size_t output_dims(const mhagen_ort_layer *layer, const tensor *q, int64_t batch, int64_t seq,
-                          int64_t *dims) {
+static size_t output_dims(const mhagen_ort_layer *layer, const tensor *q, int64_t batch,
+                          int64_t seq, int64_t *dims) {
   const mhagen_kernel *const kernel = layer->kernel;
   const rows y = rows_for(kernel, MHAGEN_PROJECT_O, kernel->y_width, kernel->h, kernel->dv);
   const size_t axes = strlen(layer->y_axes);
@@ -721,7 +733,8 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context) {
   const int masked = of->layer.kernel->mask_dims != NULL;
   for (int i = 0; i < INPUTS; i++) TRY(read_input(&r, i));
   for (int i = Q; i < KV_LEN; i++) {
-    const int wanted = i == Q || (i == MASK ? masked : (of->layer.kernel->options & MHAGEN_CROSS) != 0);
+    const int cross = (of->layer.kernel->options & MHAGEN_CROSS) != 0;
+    const int wanted = i == Q || (i == MASK ? masked : cross);
     if (wanted && r.in[i].type == ANY_TYPE) return FAIL(of, "%s is missing", input_names[i]);
   }
   TRY(take_lengths(&r));
@@ -732,7 +745,9 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context) {
   lay_out(&r);
   char *const block = of->allocator->Alloc(of->allocator,
                                            r.workers * r.workspace_bytes + MHAGEN_ALIGN);
-  if (!block) return FAIL(of, "no memory for %u workspaces of %zu bytes", r.workers, r.workspace_bytes);
+  if (!block) {
+    return FAIL(of, "no memory for %u workspaces of %zu bytes", r.workers, r.workspace_bytes);
+  }
   r.workspaces = block + (MHAGEN_ALIGN - (size_t)block % MHAGEN_ALIGN) % MHAGEN_ALIGN;
   OrtStatus *const status = run_all(&r);
   of->allocator->Free(of->allocator, block);
@@ -743,8 +758,8 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context) {
 enum { MOST_NAME = 4096 };
 
 /* An attribute of a node. */
-static OrtStatus *attribute(const OrtApi *api, const OrtKernelInfo *info, const char *name, char *out,
-                            size_t size) {
+static OrtStatus *attribute(const OrtApi *api, const OrtKernelInfo *info, const char *name,
+                            char *out, size_t size) {
   OrtStatus *const status = api->KernelInfoGetAttribute_string(info, name, out, &size);
   if (!status) return NULL;
   api->ReleaseStatus(status);
@@ -812,7 +827,7 @@ static OrtStatus *infer_with(const OrtApi *api, const OrtShape *q, const mhagen_
   tensor in;
   int64_t dims[AXES];
   const char *names[AXES], *out_names[AXES];
-  char made[AXES][MOST_NAME + 20]; /* an axis without size and name must not look like one of size -1 */
+  char made[AXES][MOST_NAME + 20]; /* without a name an axis of unknown size would have size -1 */
   TRY(read_shape(api, q, &in));
   if (in.axes != strlen(layer->axes[Q])) return NULL;
   TRY(api->GetSymbolicDimensions(q, names, in.axes));
@@ -852,7 +867,7 @@ static OrtStatus *infer(const OrtCustomOp *op, OrtShapeInferContext *context) {
 }
 
 typedef struct operator_row {
-  OrtCustomOp op; /* first: ONNX Runtime returns its address */
+  OrtCustomOp op; /* the first member, whose address ONNX Runtime passes on */
   const char *name;
   int type;
 } operator_row;
@@ -918,7 +933,8 @@ static OrtStatus *make_domain(const OrtApi *api, OrtCustomOpDomain **out) {
 }
 
 /* What ONNX Runtime calls when it has loaded the library. */
-ORT_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base);
+ORT_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options,
+                                                 const OrtApiBase *base);
 
 OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
   const OrtApi *const api = base->GetApi(API_VERSION);

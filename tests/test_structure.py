@@ -284,7 +284,7 @@ def test_nothing_of_this_machine(texts):
 
 def test_license(texts):
     """All that is copied into a product may be used without conditions, and says so at its top."""
-    for name in "mhagen.h", "mhagen.c":
+    for name in "mhagen.h", "mhagen.c", "mhagen_onnxruntime.h", "mhagen_onnxruntime.c":
         texts = {**texts, name: (ROOT / "runtime" / name).read_text()}
     for name, text in texts.items():
         head = " ".join(text.split("*/")[0].replace("*", "").split())
@@ -324,7 +324,7 @@ def test_goldens():
 
 def test_runtime_is_embedded(tmp_path):
     run(MHAGEN, "gen", *COVER[0].split(), "isa=scalar", "-o", tmp_path)
-    for name in "mhagen.h", "mhagen.c":
+    for name in "mhagen.h", "mhagen.c", "mhagen_onnxruntime.h", "mhagen_onnxruntime.c":
         assert (tmp_path / name).read_bytes() == (ROOT / "runtime" / name).read_bytes()
 
 

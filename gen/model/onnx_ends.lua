@@ -150,6 +150,16 @@ local function add_mask(found, ends)
   if #masks > 1 then ends.args.mask, ends.sum = "mhagen: " .. table.concat(sum, " + "), sum end
 end
 
+-- Whether y has one axis for the batch, or the same axes as q.
+local function same_batch(found, ends)
+  local axes, q = ends.axes.y:match "^b*", ends.axes.q:match "^b*"
+  if #axes < 2 then return true end
+  for i = 1, #axes do
+    if found.shapes[ends.args.y][i] ~= found.shapes[ends.args.q][i] then return false end
+  end
+  return #axes == #q
+end
+
 local function of_written(layer)
   local found, graph, extents = layer.found, layer.graph, layer.found.extents
   local inputs, ends = found.inputs, { args = {}, axes = {} }
@@ -166,7 +176,7 @@ local function of_written(layer)
     end
   end
   ends.args.y, ends.axes.y = output_of(found, graph, reader(extents, sides.y))
-  if not ends.axes.y then return untold("y", found.output) end
+  if not ends.axes.y or not same_batch(found, ends) then return untold("y", found.output) end
   local why = add_mask(found, ends)
   return not why and ends or nil, why
 end
