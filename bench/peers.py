@@ -79,11 +79,13 @@ PEERS = {"f32": {  # name: its builds
     "onnxruntime": [python("ort")],
     "openvino": [python("ov")],
     "pytorch": [python("pytorch")],
+    "zentorch": [python("zen")],
     "plain": [c("plain.c"), c("plain.c", "-ffast-math")],
 }, "bf16": {
     "onednn": [onednn("onednn_bf16.c", prefix) for prefix in ONEDNN],
     "openvino": [python("ov:bf16")],
     "pytorch": [python("pytorch:bf16")],
+    "zentorch": [python("zen:bf16")],
 }, "int8": {
     "onnxruntime": [python("ort:int8")],
     "openvino": [python("ov:int8")],

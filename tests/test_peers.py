@@ -92,14 +92,14 @@ def test_smaller_types(compare, monkeypatch, tmp_path):
     assert f"{low['ratio']:5.2f} {low['error']:7.0e}" in text and "dtype=bf16" in text
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("dtype", peers.PEERS)
 def test_names_of_forms(dtype):
     """The modules have the dictionaries that the table asks for."""
     for builds in peers.PEERS[dtype].values():
         for build in builds:
             module, _, kind = build.get("module", "").partition(":")
             source = (peers.HERE / (f"{module}.py" if module else build["source"])).read_text()
-            assert f"\n{kind.upper()} = {{" in source if module else "peer_forms" in source
+            assert f"\n{kind.upper() or 'FORMS'} = {{" in source if module else "peer_forms" in source
 
 
 def test_random_shapes():
