@@ -80,16 +80,19 @@ PEERS = {"f32": {  # name: its builds
     "openvino": [python("ov")],
     "pytorch": [python("pytorch")],
     "zentorch": [python("zen")],
+    "ncnn": [python("ncnn_layer")],
     "plain": [c("plain.c"), c("plain.c", "-ffast-math")],
 }, "bf16": {
     "onednn": [onednn("onednn_bf16.c", prefix) for prefix in ONEDNN],
     "openvino": [python("ov:bf16")],
     "pytorch": [python("pytorch:bf16")],
     "zentorch": [python("zen:bf16")],
+    "ncnn": [python("ncnn_layer:bf16")],
 }, "int8": {
     "onnxruntime": [python("ort:int8")],
     "openvino": [python("ov:int8")],
     "pytorch": [python("pytorch:int8")],
+    "ncnn": [python("ncnn_layer:int8")],
 }}
 
 

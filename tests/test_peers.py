@@ -1,13 +1,15 @@
 """bench/peers.py: what it measures, and how it names peers that it cannot measure. No test is about speed."""
+import importlib
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tools import ROOT
 
-pytest.importorskip("numpy")
+np = pytest.importorskip("numpy")
 sys.path.insert(0, str(ROOT / "bench"))
 import peers  # noqa: E402
 
@@ -100,6 +102,34 @@ def test_names_of_forms(dtype):
             module, _, kind = build.get("module", "").partition(":")
             source = (peers.HERE / (f"{module}.py" if module else build["source"])).read_text()
             assert f"\n{kind.upper() or 'FORMS'} = {{" in source if module else "peer_forms" in source
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_model_of_ncnn(monkeypatch, int8):
+    """The file of its weights has a word, the rows of a matrix and a bias four times, and then the scales."""
+    monkeypatch.setitem(sys.modules, "ncnn", SimpleNamespace())
+    monkeypatch.syspath_prepend(peers.HERE)
+    layer = importlib.import_module("ncnn_layer")
+    rng, d, e = np.random.default_rng(1), 5, 6
+    shapes = {**dict.fromkeys(("wq", "wk", "wv"), (d, e)), "wo": (e, d), **dict.fromkeys(("bq", "bk", "bv"), e), "bo": d}
+    p = SimpleNamespace(**{name: rng.standard_normal(size, np.float32) for name, size in shapes.items()})
+    data = b"".join(layer.matrices(p, int8))
+    kind, scales = (np.int8, data[-4 * (3 * e + 1):]) if int8 else (np.float32, b"")
+    for name in "qkvo":
+        matrix, bias = getattr(p, "w" + name), getattr(p, "b" + name)
+        size = matrix.size * np.dtype(kind).itemsize
+        assert int.from_bytes(data[:4], "little") == (0x000D4B38 if int8 else 0)
+        rows = np.frombuffer(data[4:4 + size], kind).reshape(matrix.T.shape)
+        if int8:
+            count = 1 if name == "o" else e
+            scale, scales = np.frombuffer(scales[:4 * count], np.float32), scales[4 * count:]
+            assert np.abs(rows - matrix.T * scale[:, None]).max() <= 0.501 and np.abs(rows).max() == 127
+        else:
+            assert (rows == matrix.T).all()
+        data = data[4 + (size + 3) // 4 * 4:]
+        assert (np.frombuffer(data[:bias.nbytes], np.float32) == bias).all()
+        data = data[bias.nbytes:]
+    assert len(data) == (4 * (3 * e + 1) if int8 else 0) and not scales
 
 
 def test_random_shapes():
