@@ -48,6 +48,7 @@ def page():
     header = (ROOT / "runtime/mhagen.h").read_text().split('extern "C" {\n#endif\n')[1]
     header = re.sub(r"/\* For generated code: a list of fills.*?(?=/\* Instruction sets)", "", header, flags=re.S)
     kernel = (ROOT / "templates/kernel.h.in").read_text().split('extern "C" {\n#endif\n')[1]
+    kernel = kernel.replace("${known_answer}", (ROOT / "templates/known_answer.h.in").read_text())
     kernel = re.sub(r"\$\{\w*name\}", "N", re.sub(r"\$\{fill_declaration\}", "", kernel).replace("${NAME}", "N"))
     words = {"inputs": "inputs", "stack": "a stated number of", "isa": "its instruction set",
              "packed_bytes": "N_PACKED_BYTES"}

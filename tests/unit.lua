@@ -128,8 +128,8 @@ local function name_parts()
   return parts
 end
 
--- full and parse are inverse on every three of the optional parts, on every two beside each ISA. No two configs have one
--- name, which is the full one up to 40 characters.
+-- full and parse are inverse on every three of the optional parts, on every two beside each ISA. No two configs have
+-- one name, which is the full one up to 40 characters.
 local function names()
   local parts, seen, count = name_parts(), {}, 0
   local function try(text)
@@ -161,7 +161,7 @@ local function names()
   for _, isa in ipairs { "avx2", "avx512", "neon" } do add(SIZES .. " isa=" .. isa, {}, 1, 2) end
   check(count > 400, "few names")
   same(load(BASE .. " dv=3 probs=true unroll=full").name,
-       "mha_f32_h2_d32_k16_v3_s16_ujeuj2m8_avx2", "a name")
+       "mha_f32_h2_d32_k16_v3_s16_ujeuj2_avx2", "a name")
   local longest = load("h=1024 h_kv=512 d_model=16384 dk=1024 dv=1023 seq=65536 seq_kv=65535 batch=65536 " ..
                        "k_width=16383 v_width=16383 y_width=16383 " ..
                        "causal=true attention=cross kv_len=true probs=true unroll=tile isa=avx512")
