@@ -51,7 +51,7 @@ def page():
     kernel = kernel.replace("${known_answer}", (ROOT / "templates/known_answer.h.in").read_text())
     kernel = re.sub(r"\$\{\w*name\}", "N", re.sub(r"\$\{fill_declaration\}", "", kernel).replace("${NAME}", "N"))
     words = {"inputs": "inputs", "stack": "a stated number of", "isa": "its instruction set",
-             "packed_bytes": "N_PACKED_BYTES"}
+             "packed_bytes": "N_PACKED_BYTES", "bytes": ""}
     kernel = re.sub(r"\$\{(\w+)\}", lambda found: words[found[1]], kernel.split("/* Packs", 1)[1])
     return "\n".join([HEAD, *section("Of a kernel, N being its name", "/* Packs" + kernel),
                       *section("Of the runtime", header)])

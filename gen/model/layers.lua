@@ -211,19 +211,27 @@ function M.pieces(part, type_size)
   return list
 end
 
+local identities, identity_count = setmetatable({}, { __mode = "k" }), 0
+
+-- A value as a text: a tensor by its place in a file, other tables and functions by what they are.
+local function told_by(x)
+  if type(x) == "table" and x.path and x.at then return ("%s %d %s"):format(x.path, x.at, x.type) end
+  if type(x) ~= "table" and type(x) ~= "function" and type(x) ~= "userdata" then return tostring(x) end
+  if not identities[x] then identities[x], identity_count = identity_count, identity_count + 1 end
+  return "#" .. identities[x]
+end
+
 -- What the weights of a layer are, as a text: layers with the same one, of one kernel, have the same packed weights.
 -- turns: what angles of rope are made of, or nil.
 function M.source(layer, turns)
-  local words = { tostring(layer.in_out or false) }
-  local function say(...)
-    for _, x in ipairs { ... } do words[#words + 1] = tostring(x) end
-  end
+  local words = { tostring(layer.in_out) }
   for matrix, part in pairs(layer.weights) do
-    local tensor = part.tensor
-    say(matrix, tensor.path, tensor.at, tensor.type, part.features, part.width or 0, part.blocks, part.count)
-    say(part.first, part.step, part.in_out or false, part.turned or false, part.plus or 0.0)
+    words[#words + 1] = matrix
+    for field, value in pairs(part) do
+      if field ~= "name" then words[#words + 1] = field .. " " .. told_by(value) end
+    end
   end
-  for _, turn in ipairs(turns or {}) do say(("%.17g"):format(turn)) end
+  for _, turn in ipairs(turns or {}) do words[#words + 1] = ("%.17g"):format(turn) end
   return table.concat(words, " ")
 end
 
@@ -231,8 +239,8 @@ end
 function M.stored(layer, type_size)
   local bytes, count, type = 0.0, 0, nil
   for matrix, part in pairs(layer.weights) do
-    if matrix:find "^w" then
-      local elements, size = type_size(part.tensor.type)
+    if matrix:find "^w" and part.tensor then
+      local elements, size = type_size(part.tensor.type, part.scales ~= nil)
       local own = part.blocks * part.count * part.width
       bytes, count, type = bytes + own * size / elements, count + own, type or part.tensor.type
     end

@@ -139,7 +139,7 @@ function M.parts(plan)
       of[text] = { text = text, bytes = 0 }
       list[#list + 1] = of[text]
     end
-    of[text].bytes = of[text].bytes + types.f32.bytes * tiles.round_up(section.count, memory.ALIGN)
+    of[text].bytes = of[text].bytes + types.f32.bytes * memory.aligned(section.count)
   end
   table.sort(list, function(a, b) return a.bytes > b.bytes end)
   return list
