@@ -213,9 +213,17 @@ end
 
 local identities, identity_count = setmetatable({}, { __mode = "k" }), 0
 
--- A value as a text: a tensor by its place in a file, other tables and functions by what they are.
+local LONGEST = 1 << 16 -- list that is compared by its numbers
+
+-- A value as a text: a tensor by its place in a file, a list by its numbers, other tables and functions by which they
+-- are.
 local function told_by(x)
   if type(x) == "table" and x.path and x.at then return ("%s %d %s"):format(x.path, x.at, x.type) end
+  if type(x) == "table" and type(x[1]) == "number" and #x <= LONGEST then
+    local numbers = {}
+    for i, number in ipairs(x) do numbers[i] = ("%a"):format(number) end
+    return table.concat(numbers, ",")
+  end
   if type(x) ~= "table" and type(x) ~= "function" and type(x) ~= "userdata" then return tostring(x) end
   if not identities[x] then identities[x], identity_count = identity_count, identity_count + 1 end
   return "#" .. identities[x]
