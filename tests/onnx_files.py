@@ -23,7 +23,8 @@ def drawn(model, dims):
     constants = {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.input:
         of = value.type.tensor_type
-        shape = [dim.dim_value if dim.dim_value > 0 else dims.get(dim.dim_param, 1 if axis == 0 else 320 if len(of.shape.dim) > 3 else 64)
+        rest = 320 if len(of.shape.dim) > 3 else 64
+        shape = [dim.dim_value if dim.dim_value > 0 else dims.get(dim.dim_param, rest if axis else 1)
                  for axis, dim in enumerate(of.shape.dim)]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(of.elem_type)
         if value.name in constants:

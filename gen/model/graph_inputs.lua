@@ -1,7 +1,7 @@
 -- What a layer of attention in an ONNX graph reads: values that lie as a kernel has its inputs.
 --
 --   read(work, projects_o) -> layout, scale
---     work          { find, layer, scores, operands, heads, leads, weights, fail }, as gen/model/graph_layers.lua has them
+--     work          { find, layer, scores, operands, heads, leads, weights, fail } of gen/model/graph_layers.lua
 --     projects_o    whether the context is projected; otherwise the layer gets its output here
 --     scale         by what scores are multiplied between inputs that are not projected and the product
 --     gives the layer its inputs q, k and v, `swapped`, and the key h_kv
@@ -92,8 +92,8 @@ local function input_as(find, operand, heads, layout)
   return best, count, by
 end
 
--- Q, K, V and the context, as far as they are not projected, in a layout: { layout, values, heads by letter, scale, y };
--- nil if one of them does not lie so.
+-- Q, K, V and the context, as far as they are not projected, in a layout: { layout, values, heads by letter, scale,
+-- y }; nil if one of them does not lie so.
 local function unprojected(work, layout, projects_o)
   local made = { layout = layout, values = {}, heads = {}, scale = 1 }
   made.y = projects_o or graph_output.as(work, layout)

@@ -81,9 +81,8 @@ local function output_rows(work, product)
     for _, entry in ipairs(taken) do
       local batch, row = entry.row // v.rows, entry.row % v.rows
       local at = rows_first and row * heads.batches + batch or entry.row
-      if good and context_index(work.find.elements, product.x, product.x_at(at, entry.column), v.out) ~= entry.wanted then
-        good = false
-      end
+      local index = good and context_index(work.find.elements, product.x, product.x_at(at, entry.column), v.out)
+      good = good and index == entry.wanted
     end
     if good then return true, rows_first end
   end
