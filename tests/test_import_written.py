@@ -321,6 +321,26 @@ def test_written(build, tmp_path):
     assert len(errors) == 1 and max(errors.values()) <= near, text
 
 
+def test_layers_of_one_matrix(tmp_path):
+    """Two layers whose projections are columns of the same matrix do not share packed weights."""
+    g = Written(f"{SEED} one matrix")
+    x, each = g.source(), g.h * g.dk
+    both = g.constant(g.x(g.width, 6 * each))
+    for layer in range(2):
+        parts = []
+        for i in range(3):
+            first = (3 * layer + i) * each
+            w = g.node("Slice", both, g.ints(first), g.ints(first + each), g.ints(1))
+            parts.append(g.node("MatMul", x, w))
+        q, k, v = parts
+        context = g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))
+        g.outputs.append(g.rows(context))
+    model = model_of(g, g.outputs.pop())
+    onnx.save(model, tmp_path / "m.onnx")
+    errors = compare(tmp_path / "m.onnx", model, g.inputs, tmp_path)
+    assert len(errors) == 2 and max(errors.values()) <= NEAR, errors
+
+
 # ---- caches ----
 
 
