@@ -211,7 +211,8 @@ class Attention:
                 refuse(name, value, f"must be an integer, or {self.kernel.data.batch} of them")
             return np.full(self.kernel.data.batch, whole, np.int32)
         if name == "mask":
-            mask, shape = np.asarray(value, np.bool_ if self.kernel.has("MASK_BOOL") else np.float32), self._mask_shape()
+            shape = self._mask_shape()
+            mask = np.asarray(value, np.bool_ if self.kernel.has("MASK_BOOL") else np.float32)
             if mask.ndim != len(shape) or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
                 refuse(name, f"shape {mask.shape}", f"must be {shape}, or 1 in the place of any of these")
             return np.ascontiguousarray(np.broadcast_to(mask, shape))

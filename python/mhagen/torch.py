@@ -480,6 +480,7 @@ def learn(model: nn.Module, example: Any, settings: Settings) -> None:
 def report(model: nn.Module) -> str:
     """A line for each layer whose shapes were seen, or that is left to PyTorch."""
     settings: Settings = model.__dict__["_mhagen_settings"]
-    lines = [f"{name or type(model).__name__}: kernels for {', '.join(map(str, sorted(shapes, key=str)))}"
-             for name, shapes in settings.shapes.items()]
-    return "\n".join([*lines, *(f"{name or type(model).__name__}: left to PyTorch: {reason}" for name, reason in settings.left.items())])
+    told = {name: f"kernels for {', '.join(map(str, sorted(shapes, key=str)))}"
+            for name, shapes in settings.shapes.items() if shapes}
+    left = {name: f"left to PyTorch: {reason}" for name, reason in settings.left.items()}
+    return "\n".join(f"{name or type(model).__name__}: {what}" for of in (told, left) for name, what in of.items())
