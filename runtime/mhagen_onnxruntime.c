@@ -7,6 +7,7 @@
  * types. A node is one layer.
  *
  *   inputs      q; k, v      rows, as the kernel takes them; k and v of cross-attention alone
+ *               (any other value may stand for an input that the kernel does not take)
  *               mask         where the kernel has one; bool, int32 and int64, or as q
  *               kv_len       [batch], int32 or int64: the valid keys, where they are an input
  *   output      y
@@ -161,7 +162,9 @@ struct OrtCustomOp {
                                         const OrtKernelInfo *info, void **kernel);
   OrtStatus *(ORT_CALL *KernelComputeV2)(void *kernel, OrtKernelContext *context);
   OrtStatus *(ORT_CALL *InferOutputShapeFn)(const OrtCustomOp *op, OrtShapeInferContext *context);
-  unused versions[2], in_place[2], aliases[2];
+  int (ORT_CALL *GetStartVersion)(const OrtCustomOp *op);
+  int (ORT_CALL *GetEndVersion)(const OrtCustomOp *op);
+  unused in_place[2], aliases[2];
 };
 
 /* Leaves a function with the status of a call that failed. */
@@ -731,11 +734,12 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context) {
   run r = {.node = of, .context = context};
   char text[TEXT];
   const int masked = of->layer.kernel->mask_dims != NULL;
-  for (int i = 0; i < INPUTS; i++) TRY(read_input(&r, i));
-  for (int i = Q; i < KV_LEN; i++) {
+  for (int i = 0; i < INPUTS; i++) {
     const int cross = (of->layer.kernel->options & MHAGEN_CROSS) != 0;
-    const int wanted = i == Q || (i == MASK ? masked : cross);
-    if (wanted && r.in[i].type == ANY_TYPE) return FAIL(of, "%s is missing", input_names[i]);
+    const int wanted = i == Q || i == KV_LEN || (i == MASK ? masked : cross);
+    if (!wanted) continue;
+    TRY(read_input(&r, i));
+    if (i != KV_LEN && r.in[i].type == ANY_TYPE) return FAIL(of, "%s is missing", input_names[i]);
   }
   TRY(take_lengths(&r));
   TRY(check_valid_keys(&r));
@@ -898,6 +902,10 @@ static int always_required(const OrtCustomOp *op, size_t index) {
   return (void)op, (void)index, REQUIRED;
 }
 
+static int first_version(const OrtCustomOp *op) { return (void)op, 1; }
+
+static int last_version(const OrtCustomOp *op) { return (void)op, INT32_MAX; }
+
 static int default_memory(const OrtCustomOp *op, size_t index) { return (void)op, (void)index, 0; }
 
 #define OPERATOR(operator_name, element_type)                                                       \
@@ -906,7 +914,7 @@ static int default_memory(const OrtCustomOp *op, size_t index) { return (void)op
     .GetOutputTypeCount = output_count, .KernelDestroy = destroy,                                   \
     .GetInputCharacteristic = input_kind, .GetOutputCharacteristic = always_required,               \
     .GetInputMemoryType = default_memory, .CreateKernelV2 = create, .KernelComputeV2 = compute,     \
-    .InferOutputShapeFn = infer},                                                                   \
+    .InferOutputShapeFn = infer, .GetStartVersion = first_version, .GetEndVersion = last_version},  \
    operator_name, element_type}
 
 static const operator_row operators[] = {

@@ -127,8 +127,9 @@ def test_encoder(encoders):
     for batch, rows in [(0, 3), (2, 0)]:
         assert with_ours.run(None, {"x": np.zeros((batch, rows, WIDTH), "f4"),
                                     "seen": np.zeros((batch, rows), "i4")})[0].shape == (batch, rows, WIDTH)
-    kinds = [node.op_type for node in onnx.load(out / "model.onnx").graph.node]
-    assert kinds == ["Attention", "Add", "LayerNormalization"] * LAYERS
+    nodes = onnx.load(out / "model.onnx").graph.node
+    assert [node.op_type for node in nodes] == ["Attention", "Add", "LayerNormalization"] * LAYERS
+    assert all(name for node in nodes for name in node.input)  # for ONNX Runtime before 1.24
     assert with_ours.get_outputs()[0].shape == ["batch", "rows", WIDTH]
 
 

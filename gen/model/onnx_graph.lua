@@ -98,9 +98,10 @@ local function text_attribute(name, value)
 end
 
 local function node_text(layer)
-  local fields, last = {}, 0
-  for i, role in ipairs(M.INPUTS) do if layer.ends.args[role] then last = i end end
-  for i = 1, last do fields[i] = protobuf.bytes(NODE.input, layer.ends.args[M.INPUTS[i]] or "") end
+  local fields, last, args = {}, 0, layer.ends.args
+  for i, role in ipairs(M.INPUTS) do if args[role] then last = i end end
+  -- Before 1.24 ONNX Runtime ends where an input that is left out has no type; so q stands there.
+  for i = 1, last do fields[i] = protobuf.bytes(NODE.input, args[M.INPUTS[i]] or args.q) end
   fields[#fields + 1] = protobuf.bytes(NODE.output, layer.ends.args.y) .. protobuf.bytes(NODE.name, layer.name)
     .. protobuf.bytes(NODE.op_type, layer.op)
   for _, attribute in ipairs { { "layer", layer.name }, { "source", layer.source } } do
