@@ -3,14 +3,16 @@
     bench/decode.py [OPTION...] [key=value ...]      key=value: keys of the config of the first kernel
 
 A row is a layer of a model, with so many keys in its cache before a run of `seq` rows. Everyone reads the same
-float32 weights, appends to a cache of its own and must agree with float64 first. `read` sums as many bytes as the
-weights and the cache of the first kernel have: what memory allows. Times are of the whole process, which has one
-thread at a time on one core; medians of rounds. --kernel NAME="key=value ..." adds a kernel, such as one with another
-weight_dtype, whose error is shown and not judged. scripts/peers.sh installs the peers.
+float32 weights, appends to a cache of its own and must agree with float64 first. A peer's name ends in the type of
+its cache, if that is smaller. ONNX Runtime's scales of integers are those of all keys, of the run as well. `read`
+sums as many bytes as the weights and the cache of the first kernel have: what memory allows. Times are of the whole
+process, which has one thread at a time on one core; medians of rounds. --kernel NAME="key=value ..." adds a kernel,
+such as one with another weight_dtype, whose error is shown and not judged. scripts/peers.sh installs the peers.
 """
 import argparse
 import ctypes
 import functools
+import importlib.metadata
 import os
 import pathlib
 import subprocess
@@ -31,7 +33,7 @@ import kernels  # noqa: E402
 
 MODELS = {"llama": {"d_model": 2048, "h": 32, "h_kv": 8, "dk": 64},
           "gpt2": {"d_model": 768, "h": 12, "h_kv": 12, "dk": 64}}
-TOLERANCE = 1e-5
+TOLERANCE = {"onnxruntime_f16": 1e-3, "onnxruntime_int8": 2e-2, "onnxruntime_int4": 3e-1}  # others: 1e-5
 READ = """
 #include <stddef.h>
 #include <stdint.h>
@@ -64,7 +66,8 @@ class Problem:
         q, *new = (self.heads(self.x @ wide[name]) for name in "qkv")
         old = [self.heads(self.past @ wide[name]) for name in "kv"]
         self.k, self.v = (np.ascontiguousarray(rows, np.float32) for rows in old)
-        k, v = (np.concatenate(rows, 1).repeat(self.h // self.h_kv, 0) for rows in zip(old, new))
+        self.rows = {name: np.concatenate(rows, 1) for name, *rows in zip("kv", old, new)}
+        k, v = (rows.repeat(self.h // self.h_kv, 0) for rows in self.rows.values())
         s = q @ k.swapaxes(1, 2) * self.dk**-0.5 + np.triu(np.full((seq, keys + seq), -np.inf), keys + 1)
         p = np.exp(s - s.max(-1, keepdims=True))
         o = p / p.sum(-1, keepdims=True) @ v
@@ -145,38 +148,74 @@ def pytorch(p):
     return run, lambda: result[0].numpy()
 
 
-def onnxruntime(p):
+class Cache:
+    """How a cache of ONNX Runtime keeps its numbers. Integers of 8 or 4 bits have a scale a head and column."""
+
+    def __init__(self, kind=np.float32, bits=0):
+        self.kind, self.bits, self.most = np.dtype(kind), bits, 2 ** max(bits - 1, 0) - 1
+        self.half = self.kind == np.float16  # of what the operator takes beside the cache as well
+
+    def width(self, dk):
+        return dk // 2 if self.bits == 4 else dk
+
+    def scale(self, rows):
+        return np.float32(np.abs(rows).max(1, keepdims=True) / self.most)[None]
+
+    def keep(self, rows, scale):
+        if not self.bits:
+            return rows.astype(self.kind)
+        rows = np.clip(np.rint(rows / scale[0]), -self.most - 1, self.most).astype(np.int8)
+        if self.bits == 8:
+            return rows
+        nibbles = (rows + 8).astype(np.uint8)
+        return nibbles[..., ::2] | nibbles[..., 1::2] << 4
+
+
+def step_of_onnx(p, cache, scales):
+    """The graph of a step, and the shape of each half of its cache."""
     import onnx
-    import onnxruntime as ort
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    total = p.keys + p.seq
-    nodes = [helper.make_node("MatMul", ["x", "w" + name], [name]) for name in "qkv"]
-    nodes += [helper.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "last", "total"],
-                               ["o", "present_k", "present_v"], domain="com.microsoft", num_heads=p.h,
-                               kv_num_heads=p.h_kv),
-              helper.make_node("MatMul", ["o", "wo"], ["y"])]
-    cache = [1, p.h_kv, total, p.dk]
+    from onnx import helper, numpy_helper
+    half, real, whole = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
+    given = [name + "_half" if cache.half else name for name in "qkvo"]
+    inputs = [*given[:3], "past_k", "past_v", "last", "total", *([""] * 5 if scales else []),
+              *(name + "_scale" for name in scales)]
+    integers = {"kv_cache_bit_width": cache.bits, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+    casts = [("Cast", [name], [name + "_half"], {"to": half}) for name in "qkv"] if cache.half else []
+    nodes = [*(("MatMul", ["x", "w" + name], [name], {}) for name in "qkv"), *casts,
+             ("GroupQueryAttention", inputs, [given[3], "present_k", "present_v"],
+              {"domain": "com.microsoft", "num_heads": p.h, "kv_num_heads": p.h_kv, **(integers if scales else {})}),
+             *([("Cast", ["o_half"], ["o"], {"to": real})] if casts else []), ("MatMul", ["o", "wo"], ["y"], {})]
+    shape, kind = [1, p.h_kv, p.keys + p.seq, cache.width(p.dk)], helper.np_dtype_to_tensor_dtype(cache.kind)
+    rows = [1, p.seq, p.d]
 
-    def info(name, kind, shape):
-        return helper.make_tensor_value_info(name, kind, shape)
+    def values(*rows):
+        return [helper.make_tensor_value_info(*row) for row in rows]
 
-    real, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
     graph = helper.make_graph(
-        nodes, "step", [info("x", real, [1, p.seq, p.d]), info("past_k", real, cache), info("past_v", real, cache),
-                        info("last", whole, [1]), info("total", whole, [1])],
-        [info("y", real, [1, p.seq, p.d]), info("present_k", real, cache), info("present_v", real, cache)],
-        [numpy_helper.from_array(w, "w" + name) for name, w in p.w.items()])
+        [helper.make_node(name, read, made, **attributes) for name, read, made, attributes in nodes], "step",
+        values(("x", real, rows), ("past_k", kind, shape), ("past_v", kind, shape), ("last", whole, [1]),
+               ("total", whole, [1])),
+        values(("y", real, rows), ("present_k", kind, shape), ("present_v", kind, shape)),
+        [*(numpy_helper.from_array(w, "w" + name) for name, w in p.w.items()),
+         *(numpy_helper.from_array(scale, name + "_scale") for name, scale in scales.items())])
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), shape
+
+
+def onnxruntime(p, cache=Cache()):
+    import onnxruntime as ort
+    total = p.keys + p.seq
+    scales = {name: cache.scale(rows) for name, rows in p.rows.items()} if cache.bits else {}
+    model, shape = step_of_onnx(p, cache, scales)
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     kept = {}
     for name, rows in ("k", p.k), ("v", p.v):
-        array = np.zeros(cache, np.float32)
-        array[0, :, :p.keys] = rows
+        array = np.zeros(shape, cache.kind)
+        array[0, :, :p.keys] = cache.keep(rows, scales.get(name))
         kept[name] = ort.OrtValue.ortvalue_from_numpy(array)
     y = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, p.seq, p.d), np.float32))
     binding = session.io_binding()
@@ -255,7 +294,24 @@ def openvino(p):
     return run, lambda: request.get_output_tensor(0).data
 
 
-PEERS = {"onnxruntime": onnxruntime, "pytorch": pytorch, "openvino": openvino}
+PEERS = {"onnxruntime": onnxruntime, "pytorch": pytorch, "openvino": openvino,
+         "onnxruntime_f16": functools.partial(onnxruntime, cache=Cache(np.float16)),
+         "onnxruntime_int8": functools.partial(onnxruntime, cache=Cache(np.int8, 8)),
+         "onnxruntime_int4": functools.partial(onnxruntime, cache=Cache(np.uint8, 4))}
+PACKAGES = {"pytorch": "torch"}  # where the name is another
+
+
+def versions(peers):
+    """Of the packages of these peers."""
+    packages = dict.fromkeys(PACKAGES.get(name, name.split("_")[0]) for name in peers)
+    return ", ".join(f"{package} {version_of(package)}" for package in packages)
+
+
+def version_of(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "is not installed"
 
 
 def sample(run, seconds):
@@ -287,7 +343,7 @@ def compare(model, keys, seq, args):
             run()
             error = p.error(result())
             judged = name == "ours" or name in PEERS
-            if judged and not error <= TOLERANCE:
+            if judged and not error <= TOLERANCE.get(name, 1e-5):
                 raise ValueError(f"wrong by {error:.1e}")
             contestants[name], found[name] = run, error
         except Exception as e:  # whatever a library raises
@@ -334,6 +390,8 @@ def main():
             cells = " ".join(f" {name} " + cell(name, found, us) for name, found in row.items() if name != "ours")
             print(f"{model:<6} {keys:5} + {args.seq:<4} ours {us:9.1f} us ({row['ours'][1]:.0e});  times ours:{cells}",
                   flush=True)
+    if args.peers:
+        print(versions(args.peers))
 
 
 if __name__ == "__main__":

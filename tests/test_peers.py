@@ -11,6 +11,7 @@ from tools import ROOT
 
 np = pytest.importorskip("numpy")
 sys.path.insert(0, str(ROOT / "bench"))
+import decode  # noqa: E402
 import peers  # noqa: E402
 
 WRONG = """
@@ -130,6 +131,19 @@ def test_model_of_ncnn(monkeypatch, int8):
         assert (np.frombuffer(data[:bias.nbytes], np.float32) == bias).all()
         data = data[bias.nbytes:]
     assert len(data) == (4 * (3 * e + 1) if int8 else 0) and not scales
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_integers_of_a_cache(bits):
+    """What ONNX Runtime's cache is filled with: integers within half a step, the even column in the low bits."""
+    cache = decode.Cache(np.int8 if bits == 8 else np.uint8, bits)
+    rows = np.random.default_rng(1).standard_normal((2, 5, 6), np.float32)
+    scale = cache.scale(rows)
+    kept = cache.keep(rows, scale)
+    assert scale.shape == (1, 2, 1, 6) and kept.dtype == cache.kind and kept.shape == (2, 5, cache.width(6))
+    if bits == 4:
+        kept = np.stack([kept & 15, kept >> 4], -1).reshape(2, 5, 6).astype(int) - 8
+    assert np.abs(kept * scale[0] - rows).max() <= 0.501 * scale.max() and np.abs(kept).max() == 2 ** (bits - 1) - 1
 
 
 def test_random_shapes():
