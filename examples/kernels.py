@@ -35,7 +35,7 @@ class KernelData(Structure):  # the beginning of mhagen_kernel; the functions ar
 def aligned(size):
     raw = np.empty(size + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
-    return raw[start:start + size]
+    return raw[start:start + max(size, 1)]  # an empty slice has the address of raw
 
 
 class Kernel:

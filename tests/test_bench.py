@@ -365,6 +365,16 @@ def test_decode():
                     r" read [\d.]+$", line), line
 
 
+def test_flex():
+    """A kernel of each variant agrees with the formula in float64."""
+    need("gcc")
+    pytest.importorskip("numpy", reason="NumPy is not installed")
+    lines = run(sys.executable, ROOT / "bench/flex.py", "--isa", "scalar", "--heads", 3, "--dk", 5, "--rows", 140,
+                "--peers", "", "--rounds", 1, "--ms", 1).splitlines()
+    assert [line.split()[0] for line in lines] == ["full", "causal", "window", "softcap", "alibi", "documents"]
+    assert all(re.search(r" ours +[\d.]+ us \([1-9]e-0[78]\);  times ours:$", line) for line in lines), lines
+
+
 def test_pack():
     lines = run(sys.executable, ROOT / "bench/pack.py", "--isa", "scalar", "--layers", 1, "--rounds", 1).splitlines()
     assert lines[0] == "1 layers, 42 MB of float32: MB/s"
