@@ -94,6 +94,12 @@ local function run(isa, build)
   return q.buffer, not ok and why or nil
 end
 
+-- A value may not have the name of a parameter: in C it would be its own initializer.
+local function names()
+  local ok, why = pcall(run, "scalar", function(t, w, p, q) t:op("store", w, nil, q, t:op("load", w, "p", p)) end)
+  check(not ok and why == "f: a value has the name of the parameter p", "names: got " .. tostring(why))
+end
+
 local function evaluator()
   local function fails(message, build)
     local _, why = run("neon", build)
@@ -535,5 +541,5 @@ end
 
 return function(unit_check, unit_same)
   check, same = unit_check, unit_same
-  for _, test in ipairs { isa_errors, tiles, evaluator, shared, kernels } do test() end
+  for _, test in ipairs { isa_errors, tiles, names, evaluator, shared, kernels } do test() end
 end

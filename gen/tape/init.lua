@@ -157,7 +157,18 @@ function Tape:share(fn, other_name, role)
   fn.name, self.by_name[name] = name, fn
 end
 
--- Whether a function that is defined again is recorded again, to see that it is the same; the tests do.
+-- Raises an error for a value with the name of a parameter, which C would take for its own initializer.
+local function check_names(fn, params, body)
+  for _, node in ipairs(body or NOTHING) do
+    local name = node.dst and type(node.dst) == "table" and node.dst.name
+    if name and params[name] then error(("%s: a value has the name of the parameter %s"):format(fn.name, name), 0) end
+    check_names(fn, params, node.body)
+    check_names(fn, params, node.otherwise)
+  end
+end
+
+-- Whether a function that is defined again is recorded again, to see that it is the same, and names are checked; the
+-- tests do.
 M.verify = false
 
 -- Defines a static function, while `build` records its body. def: name, doc, attr, params
@@ -173,6 +184,11 @@ function Tape:define(def, build)
   local fn = { name = def.name, doc = def.doc and words.singular(def.doc), attr = def.attr, w = def.w,
                role = def.role, loops = def.loops, body = {}, params = {} }
   self:into(fn.body, build)
+  if M.verify then
+    local params = {}
+    for _, p in ipairs(def.params) do params[p.name] = true end
+    check_names(fn, params, fn.body)
+  end
   local used = prune(fn.body, {})
   fn.takes, fn.idle = {}, {} -- idle: pointers and ints that must be there and have no use
   for i, p in ipairs(def.params) do
