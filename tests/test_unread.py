@@ -205,6 +205,13 @@ def test_limits(kind, fields, message, tmp_path):
     assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=5")
 
 
+def test_many_groups(tmp_path):
+    """A layer for each group, however many a small config says, would take all memory."""
+    path = write_model(tmp_path / "model", dict(model_type="albert", num_hidden_groups=1 << 30, **SIZES), {
+        "a": torch.ones(1)})
+    assert "num_hidden_groups: 1 layers in 1073741824 groups" in refused(tmp_path, "model", path, *KEYS)
+
+
 def test_shared_layers(tmp_path):
     path = model(tmp_path / "model", "gemma3n_text", {**SHAPES, "num_kv_shared_layers": 1}, ["q_norm.weight"])
     assert "num_kv_shared_layers: this layer takes keys and values of another, which no kernel does; --only" in refused(

@@ -8,7 +8,6 @@ import sys
 import gguf
 import numpy
 import torch
-import transformers
 from safetensors.torch import save_file
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
@@ -65,10 +64,18 @@ def main():
             data = drawing.model(y, opset).SerializeToString()
             if len(data) < 4096:
                 (CORPUS / f"onnx/{operator.__name__}_{number}").write_bytes(data)
-    for row in architectures.ROWS:
-        config = architectures.config_of(transformers, row).to_diff_dict()
-        name = "".join(letter if letter.isalnum() else "_" for letter in row.name.lower())
-        (CORPUS / "model" / name).write_text(json.dumps({"model_type": row.kind, **config}) + "\n")
+    write_models()
+
+
+def write_models():
+    """The configs of both versions that tests/write_configs.py has written."""
+    for path in (CORPUS.parent / "configs").glob("transformers-*.json"):
+        version, rows = path.stem.split("-")[1].split(".")[0], json.loads(path.read_text())["rows"]
+        for row in architectures.ROWS + architectures.MORE:
+            if row.name in rows and (row in architectures.ROWS or "text_config" in row.config):
+                name = "".join(letter if letter.isalnum() else "_" for letter in row.name.lower())
+                text = json.dumps({"model_type": row.kind, **rows[row.name]})
+                (CORPUS / "model" / f"{name}_{version}").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -97,9 +97,10 @@ local function tower(keys) return { stack("encoder.layers.%d.self_attn", OUT_PRO
 
 -- Groups of layers that a model runs several times each.
 local function albert(c)
-  local stacks = {}
-  for group = 0, c:int("num_hidden_groups", 1) - 1 do
-    for layer = 0, c:int("inner_group_num", 1) - 1 do
+  local stacks, groups, inner = {}, c:int("num_hidden_groups", 1), c:int("inner_group_num", 1)
+  if groups * inner > 1024 then c:fail("num_hidden_groups", "%d layers in %d groups", inner, groups) end
+  for group = 0, groups - 1 do
+    for layer = 0, inner - 1 do
       stacks[#stacks + 1] = stack(("encoder.albert_layer_groups.%d.albert_layers.%d.attention"):format(group, layer),
         { "query", "key", "value", "dense" }, PADDED, { layers = false })
     end
@@ -159,7 +160,6 @@ local SPEC = "mask_time_prob mask_time_length mask_time_min_masks mask_feature_p
   "mask_feature_min_masks mask_channel_length mask_channel_prob mask_channel_selection mask_channel_other " ..
   "mask_channel_min_space mask_time_selection mask_time_other mask_time_min_space no_mask_channel_overlap " ..
   "no_mask_time_overlap"
-
 -- Of positions in two dimensions, which are plain ones in texts.
 local MROPE = "mrope_section mrope_interleaved "
 
