@@ -134,7 +134,10 @@ local function names()
   local parts, seen, count = name_parts(), {}, 0
   local function try(text)
     local ok, cfg = pcall(load, text)
-    if not ok then return check(cfg.rule:match("^must .* with "), text .. ": " .. tostring(cfg.rule)) end
+    if not ok then
+      local refused = cfg.rule:match("^must .* with ") or cfg.rule:match("^has no effect without ")
+      return check(refused, text .. ": " .. tostring(cfg.rule))
+    end
     local full = name.full(cfg)
     local parsed = name.parse(full)
     local canonical_text = config.canonical(cfg) -- of words that others imply there are two texts
