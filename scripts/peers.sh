@@ -9,6 +9,7 @@ sh scripts/install.sh peers || echo "peers: not all of Debian's packages are the
 # One list for each package, so that a missing one does not keep the others out.
 rm -rf $lists
 mkdir -p $lists
-awk -v lists=$lists '/^[a-z]/ { file = lists "/" $1 ".txt" } file { print > file }' bench/peers/requirements.txt bench/peers/bare.txt
+awk -v lists=$lists '/^[a-z]/ { file = lists "/" $1 ".txt" } file { print > file }' \
+  bench/peers/requirements.txt bench/peers/bare.txt
 sh scripts/venv.sh $venv $lists/* tests/torch.txt || echo "peers: PyPI did not give everything" >&2
 sh scripts/venv.sh $venv/onednn-openmp bench/peers/openmp.txt || true
