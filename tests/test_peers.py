@@ -112,7 +112,8 @@ def test_model_of_ncnn(monkeypatch, int8):
     monkeypatch.syspath_prepend(peers.HERE)
     layer = importlib.import_module("ncnn_layer")
     rng, d, e = np.random.default_rng(1), 5, 6
-    shapes = {**dict.fromkeys(("wq", "wk", "wv"), (d, e)), "wo": (e, d), **dict.fromkeys(("bq", "bk", "bv"), e), "bo": d}
+    shapes = {**dict.fromkeys(("wq", "wk", "wv"), (d, e)), "wo": (e, d),
+              **dict.fromkeys(("bq", "bk", "bv"), e), "bo": d}
     p = SimpleNamespace(**{name: rng.standard_normal(size, np.float32) for name, size in shapes.items()})
     data = b"".join(layer.matrices(p, int8))
     kind, scales = (np.int8, data[-4 * (3 * e + 1):]) if int8 else (np.float32, b"")

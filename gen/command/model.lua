@@ -258,8 +258,8 @@ local function run(args)
   local model = weights.open_model(args.path)
   local kernels, all = plan(model, args)
   local files, packers = generate(kernels)
-  if args.onnxruntime then onnxruntime.check_size(packers) end
   share(kernels)
+  if args.onnxruntime then onnxruntime.check_size(packers) end
   if args.cxx then files[#files + 1] = kernel.cxx() end
   local from = { path = args.path:match("([^/]+)/*$") or args.path, type = model.type }
   append(files, model_text.table(args.name, from, kernels, all, args.embed))

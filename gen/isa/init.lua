@@ -71,10 +71,14 @@ local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low",
 local of_halves = setmetatable({ add = "add_halves" }, { __index = of_floats })
 local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd", store = "store_words" }
 
--- The scheme of an ISA for operands of a type: how it multiplies them. A scheme has a, b, the types; way; rows, of its
--- tiles; op; group, the numbers of a K step; held and packed, how operands lie that a kernel makes, and packed ones, if
--- not as float32 of any value; does, the ops by which operands are read and sums begin and meet. Where the ISA has no
--- product of its own that takes one number, operands become float32 as they are read, and the scheme is that of float32.
+-- The scheme of an ISA for operands of a type: how it multiplies them. Where the ISA has no product of its own for one
+-- number, operands become float32 as they are read, and the scheme is that of float32. A scheme has:
+--   a, b           types of the operands
+--   way, op        a file of gen/way, and the op
+--   rows           rows of its tiles
+--   group          numbers of a K step
+--   held, packed   layouts of operands that a kernel makes, and of packed ones; missing: float32 of any value
+--   does           ops that read operands, begin sums and add them up
 function M.scheme(isa, type)
   local own = isa.products[type.name .. " " .. type.name]
   local row = own and not own.group and own or isa.products["f32 f32"]
