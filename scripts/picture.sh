@@ -7,6 +7,6 @@ python=build/venv/bin/python
 [ -x $python ] || python=/usr/bin/python3
 ninja build/mhagen > /dev/null
 dir=${1:-build/made-up}
-[ $# -gt 0 ] || $python -B tests/synthetic.py $dir
+[ $# -gt 0 ] || $python -B tests/commands/synthetic.py $dir
 build/mhagen report "$dir" -o build/picture/report.html
-exec $python -B tests/browser.py build/picture/report.html "${2:-build/report.png}" --height 960
+exec $python -B tests/commands/browser.py build/picture/report.html "${2:-build/report.png}" --height 960

@@ -3,6 +3,7 @@ import collections
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 import zlib
 
@@ -10,6 +11,9 @@ import pytest
 
 import programs
 import tools
+
+# Files of tests that others use are found by their name alone.
+sys.path += [str(folder) for folder in sorted(tools.ROOT.glob("tests/*")) if folder.is_dir()]
 
 
 def pytest_configure(config):

@@ -279,12 +279,12 @@ class Toolchain:
         """The objects of the checker and the reference."""
         sources = [*tools.CHECKER, *tools.REFERENCE]
         flags = os.environ.get("REFERENCE_FLAGS", "").split()
-        others = [*(ROOT / "tests").glob("*.h"), *(ROOT / "runtime").glob("*.h"),
+        others = [*(ROOT / "tests/check").glob("*.h"), *(ROOT / "runtime").glob("*.h"),
                   *(path for path in map(pathlib.Path, flags) if path.is_file())]
 
         def make(out):
             for source in sources:
-                self.must("-O2", *WARNINGS, f"-I{ROOT}/runtime", f"-I{ROOT}/tests", *flags, "-c", source, "-o",
+                self.must("-O2", *WARNINGS, f"-I{ROOT}/runtime", f"-I{ROOT}/tests/check", *flags, "-c", source, "-o",
                           out / f"{source.stem}.o")
         out = self.kept("support", [*sources, *others], make, *flags)
         return [out / f"{source.stem}.o" for source in sources]
@@ -455,7 +455,7 @@ class Run:
         runtime, output = self.runtime(toolchain, directory / items[0].name / "mhagen.c")
         if not runtime:
             return output
-        code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests",
+        code, output = execute([*toolchain.command, f"-I{ROOT}/runtime", f"-I{ROOT}/tests/check",
                                 directory / "main.c", *objects, runtime, *toolchain.support(),
                                 "-o", directory / "check", "-lm", "-pthread"])
         if code:

@@ -5,7 +5,7 @@ behaviour, internal errors, messages of more than a line, and what takes too lon
   python3 tests/fuzz_host.py --seconds 60                          every target, each a minute
   python3 tests/fuzz_host.py --target grid --seconds 600 --seed 7  one of them
 
-tests/host_fuzz.lua has the targets. What they find is kept in build/fuzz, where the next run begins. An
+tests/host/host_fuzz.lua has the targets. What they find is kept in build/fuzz, where the next run begins. An
 input that fails is left there too, and printed as the command to replay it.
 """
 import argparse

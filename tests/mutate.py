@@ -499,9 +499,7 @@ def prepare(directory):
     """A copy of what the generator is built from, already built."""
     for name in "bench", "gen", "scripts", "templates", "runtime":
         shutil.copytree(fuzz.ROOT / name, directory / name)
-    (directory / "tests").mkdir()
-    for path in (fuzz.ROOT / "tests").glob("*.[ch]"):
-        shutil.copy(path, directory / "tests")
+    shutil.copytree(fuzz.ROOT / "tests/check", directory / "tests/check")
     shutil.copy(fuzz.ROOT / "build.ninja", directory)
     build(directory)
 

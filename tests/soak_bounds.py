@@ -63,7 +63,7 @@ class Soak:
             "int main(int argc, char **argv) {\n  static const mhagen_kernel *const kernels[] = {"
             + "".join(f"&{name}_kernel, " for name in configs)
             + f"}};\n  return mhagen_check_main(kernels, {len(configs)}, argc, argv);\n}}\n")
-        must("tcc", "-I", out, "-I", ROOT / "tests", out / "main.c", *(out / f"{name}.c" for name in configs),
+        must("tcc", "-I", out, "-I", ROOT / "tests/check", out / "main.c", *(out / f"{name}.c" for name in configs),
              out / "mhagen.c", *self.support, "-o", out / "check", "-lm", "-pthread")
         seed = self.rng.randrange(1 << 30)
         _, output = fuzz.execute([out / "check", "--terse", "--seed", seed, "--draws", self.options.draws])

@@ -23,8 +23,8 @@ MANY = MHAGEN.with_name("mhagen-many")  # the kernels of many configs by one pro
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror".split()
 
 # What checks a kernel, and what it is compared with.
-CHECKER = sorted((ROOT / "tests").glob("checker*.c"))
-REFERENCE = [ROOT / f"tests/{name}.c" for name in ("reference", "bounds", "rounded")]
+CHECKER = sorted((ROOT / "tests/check").glob("checker*.c"))
+REFERENCE = [ROOT / f"tests/check/{name}.c" for name in ("reference", "bounds", "rounded")]
 
 # The machine that an ISA's code is for, if it is not for all.
 MACHINES = {"scalar": None, "avx2": "x86_64", "avx_vnni": "x86_64", "avx512": "x86_64", "avx512_bf16": "x86_64",
@@ -36,7 +36,8 @@ NEEDS = {"avx_vnni": {"avx_vnni"}, "avx512_bf16": {"avx512_bf16", "avx512_vnni"}
          "amx": {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
          "neon_fp16": {"asimdhp"}, "neon_i8mm": {"asimddp", "bf16", "i8mm"}}
 # What another ISA's CPU runs in its place, compiled against a header with the missing instructions in plain C.
-EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/tiles.h"), "avx512_fp16": ("avx512_bf16", ROOT / "tests/halves.h")}
+EMULATED = {"amx": ("avx512_bf16", ROOT / "tests/ops/tiles.h"),
+            "avx512_fp16": ("avx512_bf16", ROOT / "tests/ops/halves.h")}
 # Machines whose code any other compiles and runs too: what their tools are called.
 TRIPLES = {"aarch64": "aarch64-linux-gnu"}
 

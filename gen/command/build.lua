@@ -93,11 +93,11 @@ local function in_c(folder, names)
 end
 
 -- The embedded files of programs: what checks kernels, what it compares them with, what times them.
-M.CHECKER = in_c("tests/", {
+M.CHECKER = in_c("tests/check/", {
   "checker.c", "checker.h", "checker_rooms.h", "checker_state.c", "checker_buffers.c", "checker_runs.c",
   "checker_data.c", "checker_numbers.c", "checker_bits.c", "checker_hidden.c", "checker_refusals.c",
   "checker_tables.c" })
-M.REFERENCE = in_c("tests/", { "reference.c", "reference.h", "formula.h", "bounds.c", "bounds.h", "rounded.c",
+M.REFERENCE = in_c("tests/check/", { "reference.c", "reference.h", "formula.h", "bounds.c", "bounds.h", "rounded.c",
                                "rounded.h" })
 M.BENCH = in_c("bench/", { "bench.c", "bench.h" })
 M.RUNTIME = in_c("runtime/", { "mhagen.c", "mhagen.h" })

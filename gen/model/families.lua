@@ -25,7 +25,7 @@
 --   shared     the pattern of tensors for all layers that are
 --
 -- The rows of GGUF files are in gen/model/gguf_families.lua. docs/models.md has the table of the keys;
--- tests/test_import.py compares each type with transformers.
+-- tests/models/test_import.py compares each type with transformers.
 
 local k = require "model.family_keys"
 

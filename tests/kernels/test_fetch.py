@@ -1,0 +1,47 @@
+"""What kernels fetch ahead: hints that lie within the packed weights, and name all but the first ones."""
+import pytest
+
+from tools import ROOT, compiler_for, emulation, generate, run, runner_for
+
+# The hints of both compilers' headers, and of compilers themselves, as calls.
+HINTS = ("#if defined(__x86_64__)\n#include <immintrin.h>\n#endif\nvoid note(const void *at);\n#undef _mm_prefetch\n"
+         "#define _mm_prefetch(at, hint) note(at)\n#define __builtin_prefetch(...) NOTE(__VA_ARGS__, 0)\n"
+         "#define NOTE(at, ...) note(at)\n")
+# Isa, config, and the bytes of weights that are multiplied first, which nothing can have fetched: those of a product
+# or, where panels are fetched, of a panel, or so many as a hint is ahead.
+KERNELS = [
+    ("avx512", "h=4 d_model=128 dk=32 seq=80 fetch=shares", 4 * 128 * 32),
+    ("avx512", "h=4 d_model=100 dk=24 seq=67 fetch=shares", 4 * 100 * 48),  # tiles of several sizes, for two heads
+    ("avx512", "h=3 d_model=90 dk=30 seq=300 fetch=shares", 4 * 90 * 32),
+    ("avx512", "h=2 d_model=60 dk=30 seq=800 kv_rows=5 fetch=shares", 4 * 60 * 64),  # more tiles than columns
+    ("avx512", "h=2 d_model=96 dk=48 seq=3 qkv=separate fetch=shares", 4 * 96 * 96),  # one tile
+    ("avx512", "h=10 d_model=900 dk=90 seq=30 fetch=shares", 4 * 900 * 64),  # a product is more than the cache
+    ("avx512", "h=4 d_model=128 dk=32 seq=20 fetch=panels", 4 * 128 * 16),
+    ("avx512", "h=4 d_model=128 dk=32 seq=20 kv_len=true causal=true fetch=panels", 4 * 128 * 16),
+    ("avx512", "h=4 d_model=128 dk=32 seq=20 fetch=ahead q_lanes=columns", 2048),  # what is multiplied meanwhile
+    ("avx512", "h=3 d_model=100 dk=30 seq=70 qkv=joint kv_len=false fetch=ahead", 2048),
+    ("avx512", "h=2 d_model=300 dk=96 seq=3 q_lanes=columns fetch=ahead", 2048),
+    ("avx2", "h=4 d_model=128 dk=32 seq=9 q_lanes=columns causal=true fetch=ahead", 2048),
+    ("avx2", "h=4 d_model=128 dk=32 seq=80 fetch=shares", 4 * 128 * 32),
+    ("avx2", "h=4 d_model=128 dk=32 seq=20 fetch=panels kv_vectors=1", 4 * 128 * 16),  # Wo's are twice as wide
+    ("neon", "h=2 d_model=64 dk=16 seq=40 fetch=shares", 4 * 64 * 16),
+    ("amx", "h=2 d_model=256 dk=64 seq=100 dtype=bf16 fetch=shares", 2 * 256 * 32),
+    ("amx", "h=2 d_model=256 dk=64 seq=100 dtype=int8 fetch=shares", 256 * 64),
+    ("amx", "h=2 d_model=512 dk=64 seq=300 dtype=bf16 fetch=shares", 2 * 512 * 64),  # a few tiles at a time
+    ("amx", "h=2 d_model=1024 dk=64 seq=520 dtype=bf16 fetch=shares", 2 * 1024 * 64),  # by K, V and Q in turn
+]
+
+
+@pytest.mark.parametrize("isa, config, first", KERNELS)
+def test_fetched(tmp_path, isa, config, first):
+    runner = runner_for(isa)
+    source = generate(tmp_path, config, isa)
+    (tmp_path / "hints.h").write_text(HINTS)
+    run(*compiler_for(isa, "gcc"), "-O1", "-std=c11", *emulation(isa), "-include", tmp_path / "hints.h",
+        f"-I{tmp_path}", *(["-static"] if runner else []), source, tmp_path / "mhagen.c",
+        ROOT / "tests/kernels/fetch_test.c",
+        "-o", tmp_path / "fetch", "-lm")
+    outside, missed = map(int, run(*runner, tmp_path / "fetch").split())
+    biases = 6144  # and the gaps behind them
+    assert outside == 0
+    assert 0 < missed <= (first + biases) / 64

@@ -1,0 +1,311 @@
+"""What `mhagen model` does with fields and tensors that it does not read: those that may change attention are refused
+by name, and --ignore takes the layers without them."""
+import json
+import re
+import subprocess
+
+import pytest
+
+from tools import MHAGEN, installed, run
+
+if not installed("numpy", "torch", "safetensors"):
+    pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
+
+import numpy
+import torch
+
+from test_import import refused, write_model
+
+D = 8
+MAPS = {"bert": "encoder.layer.0.attention. self.query self.key self.value output.dense",
+        "gpt_neox": "layers.0.attention. query_key_value dense",
+        "mpt": "blocks.0.attn. Wqkv out_proj",
+        **dict.fromkeys(["llama", "mistral", "gemma2", "cohere", "llama4_text", "ministral3", "gemma3n_text", "gpt_oss",
+                         "smollm3"],
+                        "layers.0.self_attn. q_proj k_proj v_proj o_proj"),
+        "phi": "layers.0.self_attn. q_proj k_proj v_proj dense", "phi3": "layers.0.self_attn. qkv_proj o_proj"}
+SIZES = dict(hidden_size=D, num_attention_heads=2, num_hidden_layers=1)
+ROPE = dict(rope_theta=100.0)
+SHAPES = dict(head_dim=4, num_key_value_heads=2)
+MORE = {"gemma2": SHAPES, "mpt": dict(d_model=D, n_heads=2, n_layers=1, num_attention_heads=None),
+        "gpt_neox": dict(rotary_pct=0.5), "phi3": dict(max_position_embeddings=64)}
+KEYS = ["isa=scalar", "seq=4"]
+
+
+def at(kind):
+    return MAPS[kind].split()[0]
+
+
+def model(folder, kind, fields={}, tensors={}):
+    """One layer of random weights; fields that are None are not there."""
+    draw = numpy.random.default_rng(4)
+    first, *maps = MAPS[kind].split()
+    config = {"model_type": kind, **SIZES, **({} if kind in ("bert", "mpt") else ROPE), **MORE.get(kind, {}), **fields}
+    all_tensors = {f"{first}{name}.weight": draw.normal(size=(3 * D if len(maps) == 2 and name != maps[-1] else D, D))
+                   for name in maps} | {first + name: numpy.ones(D) for name in tensors}
+    return write_model(folder, {name: value for name, value in config.items() if value is not None}, {
+        name: torch.from_numpy(x.astype("f4")) for name, x in all_tensors.items()})
+
+
+def written(out, path, *words):
+    run(MHAGEN, "model", path, *KEYS, *words, "-o", out)
+    return {file.name: file.read_bytes() for file in out.iterdir()}
+
+
+MRO = dict(rope_type="default", rope_theta=100.0, mrope_section=[1, 1])
+REFUSED = [  # a type, its fields and tensors, and what is refused of them
+    ("bert", dict(position_embedding_type="alibi"), [], ["position_embedding_type = alibi"]),
+    ("bert", dict(position_embedding_type="relative_key"), ["self.distance_embedding.weight"],
+     ["position_embedding_type = relative_key", "tensor self.distance_embedding.weight"]),
+    ("bert", dict(add_cross_attention=True), [], ["add_cross_attention = true"]),
+    ("bert", {}, ["self.query.lora_A.default.weight", "self.query.lora_B.default.weight"],
+     ["tensor self.query.lora_A.default.weight", "tensor self.query.lora_B.default.weight"]),
+    ("llama", dict(use_bidirectional_attention=True), [], ["use_bidirectional_attention = true"]),
+    ("llama", dict(attn_logit_softcapping=50.0, attention_multiplier=0.1, sliding_window=4), [],
+     ["attention_multiplier = 0.1", "attn_logit_softcapping = 50", "sliding_window = 4"]),
+    ("llama", dict(partial_rotary_factor=0.5), [], ["partial_rotary_factor = 0.5"]),
+    ("llama", dict(rope_interleaved=True), [], ["rope_interleaved = true"]),
+    ("llama", dict(use_rope=False), [], ["use_rope = false"]),
+    ("llama", {}, ["q_norm.weight", "k_norm.weight"], ["tensor k_norm.weight", "tensor q_norm.weight"]),
+    ("llama", dict(rope_parameters=MRO), [], ["rope_parameters.mrope_section"]),
+    ("llama", dict(rope_parameters=dict(rope_theta=100.0), rope_scaling=dict(rope_type="linear", factor=2.0)), [],
+     ["rope_scaling"]),
+    ("llama", dict(rope_parameters=dict(full_attention=dict(rope_theta=100.0))), [],
+     ["rope_parameters.full_attention"]),
+    ("phi", dict(qk_layernorm=True), [], ["qk_layernorm = true"]),
+    ("gemma2", dict(use_bidirectional_attention=True), [], ["use_bidirectional_attention = true"]),
+    ("cohere", {}, ["q_norm.weight"], ["tensor q_norm.weight"]),
+    ("mpt", dict(attn_config=dict(alibi=False, clip_qkv=8, qk_ln=True, prefix_lm=True)), [],
+     ["attn_config.alibi = false", "attn_config.clip_qkv = 8", "attn_config.prefix_lm = true",
+      "attn_config.qk_ln = true"]),
+    ("gpt_neox", {}, ["rotary_emb.cos_cached"], ["tensor rotary_emb.cos_cached"]),
+]
+
+
+@pytest.mark.parametrize("kind, fields, tensors, names", REFUSED, ids=lambda value: value if isinstance(
+    value, str) else "-")
+def test_refused(kind, fields, tensors, names, tmp_path):
+    path = model(tmp_path / "model", kind, fields, tensors)
+    told = refused(tmp_path, "model", path, *KEYS)
+    assert "config.json: " in told and "; --ignore NAME takes" in told and all(name in told for name in names), told
+    ignored = [["--ignore", name.removeprefix("tensor ").split(" = ")[0]] for name in names]
+    told = refused(tmp_path, "model", path, *KEYS, *sum(ignored[1:], []))
+    assert names[0] in told and not any(name in told for name in names[1:])
+    assert written(tmp_path / "ignored", path, *sum(ignored, [])) == written(
+        tmp_path / "plain", model(tmp_path / "model", kind))
+
+
+def test_ignored_words(tmp_path):
+    """A name that nothing has, and one of what is read, would be taken for done."""
+    path = model(tmp_path / "model", "llama", dict(sliding_window=4), ["q_norm.weight"])
+    for name in "rope_theta", "q_norm":
+        assert f"--ignore {name}: nothing of this name is refused" in refused(
+            tmp_path, "model", path, *KEYS, "--ignore", name)
+    written(tmp_path / "out", path, "--ignore", "sliding_window", "--ignore", at("llama") + "q_norm.weight")
+
+
+HARMLESS = [  # nothing there, or nothing that changes attention
+    ("bert", dict(add_cross_attention=False, pruned_heads={}, use_qk_norm=False, attention_probs_dropout_prob=0.1,
+                  layer_norm_eps=1e-5, position_embedding_type="absolute", output_attentions=True,
+                  _attn_implementation_autoset=True), ["output.LayerNorm.weight"]),
+    ("llama", dict(use_bidirectional_attention=False, attention_bias=False, partial_rotary_factor=1.0,
+                   attention_dropout=0.1, rope_interleaved=False), ["rotary_emb.inv_freq"]),
+    ("gpt_neox", dict(use_qk_norm=False), ["bias", "masked_bias"]),
+]
+
+
+@pytest.mark.parametrize("kind, fields, tensors", HARMLESS, ids=lambda value: value if isinstance(value, str) else "-")
+def test_harmless(kind, fields, tensors, tmp_path):
+    path = model(tmp_path / "model", kind, fields, tensors)
+    assert written(tmp_path / "out", path) == written(tmp_path / "plain", model(tmp_path / "model", kind))
+
+
+LISTS = dict(short_factor=[1.0, 1.0], long_factor=[2.0, 2.0])
+WRONG = [
+    ("llama", dict(rope_parameters=dict(rope_theta=7.0)), "rope_theta: 100, and rope_parameters.rope_theta is 7"),
+    ("gpt_neox", dict(partial_rotary_factor=0.25),
+     "partial_rotary_factor: 0.25, and rotary_pct is 0.5"),
+    ("phi", dict(partial_rotary_factor=1.5), "partial_rotary_factor: must be at most 1"),
+    ("cohere", dict(rope_theta=None), "rope_theta: is missing"),
+    ("llama", dict(rope_scaling=dict(rope_type="linear")), "rope_scaling.factor: is missing"),
+    ("phi3", dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.0])),
+     "rope_scaling.long_factor: is missing"),
+    ("phi3", dict(rope_scaling=dict(rope_type="longrope", factor=3.0, **LISTS), original_max_position_embeddings=32),
+     "rope_scaling.factor: 3, and max_position_embeddings / original_max_position_embeddings is 2.0"),
+    ("phi3", dict(rope_scaling=dict(rope_type="longrope", **LISTS), original_max_position_embeddings=32,
+                  partial_rotary_factor=0.5), "rope_scaling.short_factor: has 2 numbers, not 1"),
+    ("mistral", dict(layer_types=["chunked_attention"]), "layer_types: chunked_attention is not known"),
+]
+
+
+@pytest.mark.parametrize("kind, fields, message", WRONG, ids=lambda value: value if isinstance(value, str) else "-")
+def test_wrong(kind, fields, message, tmp_path):
+    assert message in refused(tmp_path, "model", model(tmp_path / "model", kind, fields), *KEYS)
+
+
+# ---- what is missing, and what is null ----
+
+DEFAULTS = [  # fields, what becomes of them, and what becomes of null
+    ("mistral", SHAPES, "sliding_window", "window_left=4095", "causal=true rope=half rope_theta=100\n"),
+    ("gemma2", {}, "attn_logit_softcapping", "softcap=50",
+     "window_left=4095 rope=half rope_theta=100 scale=0.0625\n"),
+    ("mistral", dict(sliding_window=3), "num_key_value_heads", "h_kv = 8: must divide h = 2", "h=2 d_model=8 dk=4"),
+    ("llama4_text", SHAPES, "attention_chunk_size", "causal=true qk_norm=rms norm_eps=1e-05", "qk_norm=rms"),
+]
+
+
+def told_by(path, *words):
+    result = subprocess.run([MHAGEN, "model", path, *KEYS, *words, "-o", path / "out", "--force"], capture_output=True,
+                            text=True)
+    return result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("kind, fields, name, missing, null", DEFAULTS, ids=lambda value: value if isinstance(
+    value, str) else "-")
+def test_defaults(kind, fields, name, missing, null, tmp_path):
+    """tests/unit/unit_families.lua compares all defaults with those of transformers."""
+    path = model(tmp_path / "model", kind, fields)
+    assert missing in told_by(path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, name: None}))
+    assert null in told_by(path)
+
+
+def test_dictionaries_of_clip(tmp_path):
+    """Older files have the configs of their parts twice; transformers takes the one that ends in _dict, as a whole."""
+    names = [f"{side}_model.encoder.layers.0.self_attn.{name}.weight" for side in ("text", "vision")
+             for name in ("q_proj", "k_proj", "v_proj", "out_proj")]
+    parts = {f"{side}_config": SIZES for side in ("text", "vision")}
+    more = dict(text_config_dict={**SIZES, "num_attention_heads": 4}, vision_config_dict=None)
+    for config, heads in ({**parts, **more}, "42"), (parts, "22"), ({**more, **parts, "text_config": {}}, "42"):
+        path = write_model(tmp_path / "model", dict(model_type="clip", **config), {
+            name: torch.ones(D, D) for name in names})
+        assert set(re.findall(r" h=(\d)", told_by(path))) == set(heads)
+    path = write_model(tmp_path / "model", dict(model_type="clip", text_config=SIZES), {"a": torch.ones(1)})
+    assert "config.json: vision_config: is missing" in refused(tmp_path, "model", path, *KEYS)
+
+
+BETA = dict(rope_theta=100.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=4,
+            llama_4_scaling_beta=0.1)
+LIMITS = [
+    ("llama4_text", {**SHAPES, "attention_chunk_size": 4}, "attention_chunk_size: layers see chunks of so many keys; "
+     "a kernel may have up to 4 rows and keys, not 5"),
+    ("llama4_text", {**SHAPES, "no_rope_layers": [0], "floor_scale": 5},
+     "floor_scale: the scale of this layer changes"),
+    ("ministral3", {**SHAPES, "rope_theta": None, "rope_parameters": BETA},
+     "original_max_position_embeddings: the scale changes behind it"),
+]
+
+
+@pytest.mark.parametrize("kind, fields, message", LIMITS, ids=[case[0] for case in LIMITS])
+def test_limits(kind, fields, message, tmp_path):
+    """Texts are refused where a model begins to compute them otherwise."""
+    path = model(tmp_path / "model", kind, fields)
+    written(tmp_path / "out", path)
+    assert message in refused(tmp_path, "model", path, "isa=scalar", "seq=5")
+
+
+def test_many_groups(tmp_path):
+    """A layer for each group, however many a small config says, would take all memory."""
+    path = write_model(tmp_path / "model", dict(model_type="albert", num_hidden_groups=1 << 30, **SIZES), {
+        "a": torch.ones(1)})
+    assert "num_hidden_groups: 1 layers in 1073741824 groups" in refused(tmp_path, "model", path, *KEYS)
+
+
+def test_shared_layers(tmp_path):
+    path = model(tmp_path / "model", "gemma3n_text", {**SHAPES, "num_kv_shared_layers": 1}, ["q_norm.weight"])
+    assert "num_kv_shared_layers: this layer takes keys and values of another, which no kernel does; --only" in refused(
+        tmp_path, "model", path, *KEYS)
+
+
+# ---- GGUF ----
+
+
+def gguf_model(path, kind="llama", keys={}, tensors={}):
+    import gguf
+    draw = numpy.random.default_rng(4)
+    writer = gguf.GGUFWriter(path, kind)
+    for key, value in {"block_count": 1, "embedding_length": D, "context_length": 64, "attention.head_count": 2,
+                       **keys}.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add[type(value)](f"{kind}.{key}", value)
+    maps = {"attn_qkv": 3 * D, "attn_output": D} if kind in ("phi3", "nomic-bert") else dict.fromkeys(
+        ["attn_q", "attn_k", "attn_v", "attn_output"], D)
+    wide = 2 * keys.get("attention.key_length", D // 2)  # of two heads
+    for name, rows in maps.items():
+        shape = (rows * wide // D, D) if name != "attn_output" else (D, wide)
+        writer.add_tensor(f"blk.0.{name}.weight", draw.normal(size=shape).astype("f4"))
+    for name, x in {"blk.0.attn_norm.weight": D * [1.0], "blk.0.ffn_up.weight": D * [1.0], **tensors}.items():
+        writer.add_tensor(name, numpy.array(x, "f4"))
+    for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
+        write()
+    return path
+
+
+GGUF_REFUSED = [
+    ("llama", {"attention.sliding_window": 4}, {}, "attention.sliding_window = 4"),
+    ("llama", {"attention.max_alibi_bias": 8.0}, {}, "attention.max_alibi_bias = 8.0"),
+    ("llama", {"attention.scale": 0.5, "rope.dimension_sections": 2}, {},
+     "llama.attention.scale = 0.5, llama.rope.dimension_sections = 2"),
+    ("llama", {}, {"rope_factors_long.weight": [1.0, 1.0]}, "tensor rope_factors_long.weight"),
+    ("llama", {}, {"blk.0.attn_q_norm.weight": 4 * [1.0]}, "tensor attn_q_norm.weight"),
+    ("phi3", {}, {"blk.0.attn_sinks.weight": 2 * [1.0]}, "tensor attn_sinks.weight"),
+    ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, {}, "rope.scaling.type: longrope is not"),
+    ("llama", {"rope.scaling.type": "yarn", "rope.freq_base": 1.0}, {}, "rope.freq_base: must be larger than 1"),
+    ("mpt", {"attention.max_alibi_bias": 4.0}, {}, "attention.max_alibi_bias: must be 8"),
+    ("mpt", {"attention.clamp_kqv": 8.0}, {}, "attention.clamp_kqv = 8"),
+    ("phi3", {"rope.scaling.attn_factor": 1.1, "rope.dimension_count": 2}, {}, "attention_factor: 1.1 is not"),
+    ("llama", {"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0}, {}, "rope.scale_linear: 2.0, and llama.rope"),
+]
+
+
+@pytest.mark.skipif(not installed("gguf"), reason="gguf is not installed")
+@pytest.mark.parametrize("kind, keys, tensors, message", GGUF_REFUSED, ids=[case[3] for case in GGUF_REFUSED])
+def test_gguf_refused(kind, keys, tensors, message, tmp_path):
+    assert message in refused(tmp_path, "model", gguf_model(tmp_path / "x.gguf", kind, keys, tensors), *KEYS)
+
+
+GGUF_KEYS = [
+    ("llama", {"attention.causal": False}, "kv_len=true rope"), ("llama", {"attention.causal": True}, "causal=true"),
+    ("bert", {"attention.causal": False}, "scalar kv_len=true\n"),
+    ("bert", {"attention.causal": True}, "causal=true kv_len=true"),
+    ("phi3", {"attention.sliding_window": 0}, "causal=true rope=half\n"),
+    ("phi3", {"attention.sliding_window": 3}, "window_left=2 rope"),
+    ("gemma2", {"attention.sliding_window": 3}, "window_left=2 rope=half\n"),
+    ("gemma2", {"attention.key_length": 16, "block_count": 46}, "rope=half scale=0.5\n"),
+    ("gemma2", {"attention.key_length": 16, "block_count": 45, "attn_logit_softcapping": 3.0}, "softcap=3"),
+    ("nomic-bert", {"attention.causal": False, "rope.freq_base": 1000.0}, "kv_len=true rope=half rope_theta=1000\n"),
+    ("smollm3", {}, "causal=true rope=interleaved\n"),
+    ("phi3", {"rope.scaling.attn_factor": 2.0, "rope.scaling.original_context_length": 16}, "scale=2\n"),
+]
+
+
+@pytest.mark.skipif(not installed("gguf"), reason="gguf is not installed")
+@pytest.mark.parametrize("kind, keys, text", GGUF_KEYS, ids=[f"{case[0]}-{case[1]}" for case in GGUF_KEYS])
+def test_gguf_keys(kind, keys, text, tmp_path):
+    path = gguf_model(tmp_path / "x.gguf", kind, keys)
+    assert text in run(MHAGEN, "model", path, *KEYS, "--only", "blk.0", "-o", tmp_path / "out")
+
+
+@pytest.mark.skipif(not installed("gguf"), reason="gguf is not installed")
+def test_gguf_angles(tmp_path):
+    """All names of a factor make the same; tables of long texts are those of more keys than the model was trained on;
+    their packed weights are those of the same divisors by other names."""
+    def packed(name, kind="llama", keys={}, tensors={}, *words):
+        files = written(tmp_path / name, gguf_model(tmp_path / f"{name}.gguf", kind, keys, tensors), *words)
+        (data,) = [data for file, data in files.items() if file.endswith(".packed")]
+        return data
+
+    plain = packed("plain")
+    assert plain == packed("none", keys={"rope.scaling.type": "none", "rope.scaling.factor": 2.0})
+    linear = packed("linear", keys={"rope.scaling.type": "linear", "rope.scaling.factor": 2.0})
+    assert linear == packed("bare", keys={"rope.scaling.factor": 2.0})
+    assert linear == packed("old", keys={"rope.scale_linear": 2.0})
+    assert linear == packed("divided", tensors={"rope_freqs.weight": [2.0, 2.0]}) != plain
+    trained = {"rope.scaling.original_context_length": 8}
+    both = {"rope_factors_short.weight": [1.0, 1.0], "rope_factors_long.weight": [2.0, 3.0]}
+    alone = {"rope_freqs.weight": [2.0, 3.0]}
+    assert packed("short", "phi3", trained, both) == packed("phi3", "phi3")
+    more = ["seq_kv=9", "cache=append"]
+    assert packed("long", "phi3", trained, both, *more) == packed("freqs", "phi3", {}, alone, *more)
+    assert packed("long2", "phi3", trained, both, *more) != packed("phi4", "phi3", {}, {}, *more)

@@ -1,0 +1,213 @@
+"""Ops and tapes: every op of every ISA is compared with its meaning in gen/isa/ops.lua, exp2 is tested over all
+floats, tapes run without a compiler, and the toy ISA passes the checker."""
+import functools
+import itertools
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import tools
+from tools import CLANGS, COMPILERS, ISAS, ROOT, WARNINGS, compiler_for, emulation, in_turn, native, runner_for
+
+ISAS = [*ISAS, "toy"]
+passes = functools.partial(tools.run, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ops")
+    passes("build/optest", directory)
+    return directory
+
+
+def build(isa, compiler, source, out, *flags):
+    """The command that runs the test program; skips where this CPU can not."""
+    passes(*compiler_for(isa, compiler), *emulation(isa), "-std=c11", "-ffp-contract=off", *flags, "-Iruntime",
+           "-DMHAGEN_NO_POOL", source, "runtime/mhagen.c", "-o", out, "-lm")
+    return [*runner_for(isa), out]
+
+
+def run_test(program, *arguments, timeout=300):
+    result = subprocess.run([*program, *arguments], text=True, timeout=timeout,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if result.returncode == 77:
+        pytest.skip(result.stdout.strip())
+    return result
+
+
+@pytest.mark.parametrize("isa, compiler, level", [
+    (isa, *chain) for isa in ISAS for chain in in_turn(list(itertools.product(COMPILERS, ["-O0", "-O2"])), "ops", isa)])
+def test_ops(isa, compiler, level, sources, tmp_path):
+    """And exp2 over a sample of all floats."""
+    flags = [level, *(WARNINGS if level != "-O0" else [])]  # gcc's own macros warn at -O0
+    program = build(isa, compiler, sources / f"{isa}.c", tmp_path / "test", *flags)
+    result = run_test(program)
+    assert result.returncode == 0, result.stdout
+    assert re.search(r": \d\d+ ops, 0 failures$", result.stdout.strip()), result.stdout
+    result = run_test(program, "exp2", "2503")
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("isa", in_turn(list(filter(native, ISAS)), "exp2"))
+def test_exp2(isa, sources, tmp_path):
+    """A denser sample, of an ISA that this CPU has; -march=native is for the reference. MHAGEN_EXP2_STRIDE=1 takes
+    all 2^32 floats."""
+    program = build(isa, "gcc", sources / f"{isa}.c", tmp_path / "test", "-O3", "-march=native")
+    result = run_test(program, "exp2", os.environ.get("MHAGEN_EXP2_STRIDE", "61"), timeout=3600)
+    print(result.stdout)
+    assert result.returncode == 0, result.stdout
+
+
+# Broken rows, and what must be said about them.
+BROKEN = [
+    ("scalar", "sub=$2 - $1", "FAIL sub of 1 lanes"),
+    ("scalar", "round=$1 < 0.0f ? -nearest(0.5f - $1) : nearest($1)", "FAIL round of 1 lanes"),
+    ("toy", "zero_if=toy_sel($1, $2, toy_set(0.0f))", "FAIL zero_if of 2 lanes"),
+    ("toy", "load_n=toy_load($1)", "FAIL load_n of 2 lanes, n = 1: touches memory"),
+    ("toy", "store_n=toy_store($1, $2)", "FAIL store_n of 2 lanes, n = 1: "),
+    ("toy", "all=$1.at[0]", "FAIL all of 2 lanes"),
+    ("avx2", "sub=_mm256_sub_ps($2, $1)", "FAIL sub of 8 lanes"),
+    ("avx2", "fma=_mm256_add_ps(_mm256_mul_ps($1, $2), $3)", "FAIL fma of 8 lanes"),
+    ("avx2", "sel=_mm256_blendv_ps($2, $3, $1)", "FAIL sel of 8 lanes"),
+    ("avx2", "max=_mm256_max_ps($2, $1)", "FAIL max of 8 lanes"),
+    ("avx2", "lt=_mm256_cmp_ps($1, $2, _CMP_NGE_UQ)", "FAIL lt of 8 lanes"),
+    ("avx2", "load_n=_mm256_loadu_ps($1)", "FAIL load_n of 8 lanes, n = 1: touches memory"),
+    ("avx2", "store_n=_mm256_storeu_ps($1, $2)", "FAIL store_n of 8 lanes, n = 1: "),
+    ("avx2", "load=_mm256_load_ps($1)", "FAIL load of 8 lanes: touches memory"),
+    ("avx2", "load_bytes_n=bytes8($1, 8)", "FAIL load_bytes_n of 8 lanes, n = 1: touches memory"),
+    ("scalar", "sqrt=$1 < 1e-30f ? 0.0f : square_root($1)", "FAIL sqrt of 1 lanes"),
+    ("avx2", "sqrt=_mm256_mul_ps($1, _mm256_rsqrt_ps($1))", "FAIL sqrt of 8 lanes"),
+    ("toy", "load_bytes=(toy){ { (float)$e1, (float)$e1 } }", "FAIL load_bytes of 2 lanes"),
+    ("avx2", "ishl=_mm256_slli_epi32($1, 23)", "FAIL ishl of 8 lanes, n = 1"),
+    ("avx2", "as_i=_mm256_cvtps_epi32($1)", "FAIL as_i of 8 lanes"),
+    ("amx", "tile_zero=(void)$1", "FAIL tile_zero: row 0, column 0"),
+    ("amx", "tile_load=_tile_loadd($1, $2, 64)", "FAIL tile_load: row 1, column 0"),
+    ("amx", "tile_store=tile_store($1, $2, $3 - 1)", "FAIL tile_store: row 0, column 18"),
+    ("amx", "tile_dot=_tile_dpbf16ps($1, $3, $2)", "FAIL tile_dot: row 0, column 0"),
+    ("amx", "tile_dot_bytes=_tile_dpbssd($1, $3, $2)", "FAIL tile_dot_bytes: row 0, column 0"),
+    ("avx512_fp16", "fma_halves=$p_fmadd_ps($1, $2, $3)", "FAIL fma_halves of 16 lanes"),
+    ("avx512_fp16", "load_halves=halves_$lanes($1 + 1)", "FAIL load_halves of 16 lanes"),
+    ("neon_fp16", "add_halves=vaddq_f32($1, $2)", "FAIL add_halves of 4 lanes"),
+    ("neon_fp16", "add_pairs=vaddq_f32($1, $2)", "FAIL add_pairs of 4 lanes"),
+]
+
+
+@pytest.mark.parametrize("isa, row, message", BROKEN,
+                         ids=[f"{isa}-{row.split('=')[0]}" for isa, row, _ in BROKEN])
+def test_broken_row_fails(isa, row, message, tmp_path):
+    passes("build/optest", tmp_path, "broken", isa, row)
+    result = run_test(build(isa, "gcc", tmp_path / "broken.c", tmp_path / "test", "-O1"))
+    assert result.returncode == 1 and message in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_tiles_in_plain_c(compiler, tmp_path):
+    """The emulation that kernels of amx are tested with, beside the instructions; skipped where there are none."""
+    passes(*compiler_for("amx", compiler), "-std=c11", "-O2", *WARNINGS, "-Iruntime", "-DMHAGEN_NO_POOL",
+           "tests/ops/tiles_test.c", "runtime/mhagen.c", "-o", tmp_path / "test", "-lm")
+    result = run_test([tmp_path / "test"])
+    assert result.returncode == 0 and result.stdout == "ok: 4000 products\n", result.stdout
+
+
+SHAPES = """static unsigned char all[64] = {1, [16] = 64, [18] = 64, [20] = 64, [48] = 16, 16, 8};
+static float at[256];
+"""
+
+
+@pytest.mark.parametrize("code, message", [
+    ("_tile_zero(0);", "an instruction without a configuration"),
+    ("_tile_release();", "released twice"),
+    ("_tile_loadconfig(all); _tile_loadconfig(all);", "configured twice"),
+    ("_tile_loadconfig(all);", "not released"),
+    ("_tile_loadconfig(all); _tile_loadd(3, at, 64);", "no such tile"),
+    ("_tile_loadconfig(all); _tile_dpbf16ps(0, 1, 2);", "shapes that do not fit"),
+    ("_tile_loadconfig(all); _tile_dpbssd(0, 1, 1);", "a product of a tile with itself"),
+    ("all[50] = 17; _tile_loadconfig(all);", "a shape that no tile has"),
+    ("_tile_loadconfig(all); _tile_loadd(0, at, 64); _tile_stored(0, at, 64); _tile_release();", "")])
+def test_tiles_are_strict(code, message, tmp_path):
+    (tmp_path / "use.c").write_text(f"{SHAPES}int main(void) {{ {code} return 0; }}\n")
+    passes("gcc", "-include", "tests/ops/tiles.h", "-Iruntime", tmp_path / "use.c", "-o", tmp_path / "use", "-lm")
+    result = subprocess.run([tmp_path / "use"], text=True, capture_output=True)
+    assert result.stderr == (f"tiles: {message}\n" if message else "") and bool(result.returncode) == bool(message)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_halves_in_plain_c(compiler, tmp_path):
+    """The emulation that kernels of avx512_fp16 are tested with, beside integers and, where there are some, the
+    instructions."""
+    passes(*compiler_for("avx512_fp16", compiler), "-std=c11", "-O2", *WARNINGS, "-Iruntime", "-DMHAGEN_NO_POOL",
+           "tests/ops/halves_test.c", "runtime/mhagen.c", "-o", tmp_path / "test")
+    result = run_test([tmp_path / "test"])
+    assert result.returncode == 0 and result.stdout.startswith("ok: exact"), result.stdout
+
+
+@pytest.mark.long
+@pytest.mark.slow  # the default build runs it by itself
+def test_tapes_and_definitions():
+    """The unit tests run whole kernels of every ISA, and wrong ISA tables, without a compiler."""
+    passes("build/unit")
+
+
+@pytest.mark.parametrize("config", [
+    "h=3 d_model=37 dk=5 seq=37", "h=2 d_model=3 dk=2 seq=3 unroll=full",
+    "h=2 d_model=9 dk=4 seq=7 dv=3 batch=2 attention=cross seq_kv=5 causal=true kv_len=true probs=true",
+])
+def test_toy_isa(config):
+    assert "ok: " in tools.check(*config.split(), "isa=toy", program=ROOT / "build/mhagen-toy")
+
+
+def test_toy_way():
+    """A way of multiplying is a file and a line: here with a cost and K steps of its own."""
+    for config in "h=3 d_model=37 dk=5 seq=37", "h=2 d_model=9 dk=4 seq=7 causal=true kv_len=true batch=2":
+        report = tools.check(*config.split(), "isa=toy_fours", program=ROOT / "build/mhagen-toy")
+        assert "ok: " in report
+    assert len((ROOT / "tests/toys/toy_way.lua").read_text().splitlines()) <= 50
+
+
+@pytest.mark.parametrize("config", ["h=3 d_model=37 dk=5 seq=37 causal=true", "h=2 d_model=16 dk=8 seq=9 unroll=full"])
+def test_toy_stage(config, tmp_path):
+    """A stage is a file and a line: its order, tasks and text come from the list of stages."""
+    for name, residual in ("with", "true"), ("without", "false"):
+        tools.run(ROOT / "build/mhagen-toy", "gen", *config.split(), "isa=scalar", f"residual={residual}",
+                  f"name={name}", "-o", tmp_path)
+    sources = [tmp_path / "with.c", tmp_path / "without.c", tmp_path / "mhagen.c", ROOT / "tests/toys/toy_stage_test.c"]
+    tools.run("gcc", "-std=c11", "-O1", f"-I{tmp_path}", *sources, "-pthread", "-lm", "-o", tmp_path / "test")
+    assert tools.run(tmp_path / "test") == "ok\n"
+    assert len((ROOT / "tests/toys/toy_stage.lua").read_text().splitlines()) <= 50
+
+
+def test_toy_isa_is_small():
+    assert len((ROOT / "tests/toys/toy.lua").read_text().splitlines()) <= 130
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if native(isa)][:3])
+@pytest.mark.parametrize("config", [
+    "h=3 d_model=37 dk=5 seq=37",
+    "h=2 d_model=9 dk=4 seq=7 dv=3 batch=2 attention=cross seq_kv=5 kv_len=true probs=true",
+    "h=2 d_model=9 dk=4 seq=7 cache=append causal=true",
+])
+def test_toy_type(config, isa):
+    """Its error is above what float32 may have, and below what it states itself."""
+    report = tools.check(*config.split(), "dtype=f32r12", f"isa={isa}", program=ROOT / "build/mhagen-toy")
+    assert float(re.search(r"worst error ([0-9.e-]+) of an allowed 0.001", report)[1]) > 1e-5
+
+
+def test_stack_of_rounded_operands():
+    """Compilers round operands ahead, and keep them on the stack: with float32's bound this one fails."""
+    isa, config = "avx512", "h=1 d_model=1 dk=6 seq=19 mask_dims=hk dtype=f32r12 mask=bool"
+    compiler_for(isa, CLANGS[-1])
+    report = passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--replay", config, "--isa", isa,
+                    "--cc", CLANGS[-1], "--level", 2, "--seed", 1)
+    assert "ok: " in report
+
+
+def test_toy_type_is_small():
+    assert len((ROOT / "tests/toys/toy_type.lua").read_text().splitlines()) <= 15
+
+
+@pytest.mark.long
+def test_toy_isa_random():
+    passes(sys.executable, "tests/fuzz.py", "--mhagen", "build/mhagen-toy", "--isa", "toy", "--count", "4")

@@ -1,0 +1,343 @@
+"""Rules for the sources and for every generated text; each test is little more than a grep."""
+import platform
+import re
+import sys
+
+import pytest
+
+import mutate
+from tools import COVER, ISAS, MHAGEN, ROOT, in_turn, run
+
+GEN = ROOT / "gen"
+PURE = [path for path in GEN.rglob("*.lua")
+        if path.parent.name != "command" and path.name not in ("main.lua", "prelude.lua")]
+EMITTERS = sorted(GEN.glob("emit/*.lua"))
+INTRINSIC = r"\b_(?:mm\d*|tile)_\w+\(|\bv\w+q?_(?:n_|lane_|laneq_)?[fsu]\d\d\b|__m(?:128|256|512)|float32x\d"
+
+
+def code(path):
+    """The text of a file, that of Lua without comments."""
+    text = path.read_text()
+    return re.sub(r"--(?!\[\[).*", "", text) if path.suffix == ".lua" else text
+
+
+def strings(path):
+    """The string literals of a Lua file."""
+    return re.findall(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\[\[[\s\S]*?\]\]', code(path))
+
+
+def hits(pattern, paths, text=code):
+    return [f"{path.relative_to(ROOT)}: {match[0]}" for path in paths
+            for match in re.finditer(pattern, text(path))]
+
+
+def folders():
+    """The folders of gen in the order of docs/design.md."""
+    listing = (ROOT / "docs/design.md").read_text().split("\n    gen/ ")[1].split("\n    templates/")[0]
+    return re.findall(r"^      (\w+)/  ", listing, re.M)
+
+
+def upward(paths, order):
+    """The requires of folders that stand below."""
+    found = []
+    for path in paths:
+        own = order.index(path.parent.name)
+        for name in re.findall(r'require[ (]+"([\w.]+)"', code(path)):
+            folder = name.split(".")[0]
+            if folder in order and order.index(folder) > own:
+                found.append(f"{path.relative_to(GEN)} requires {name}")
+    return found
+
+
+def test_folders_require_those_above():
+    """docs/design.md lists every folder, and nothing but the command line lies beside them."""
+    order, paths = folders(), sorted(GEN.glob("*/*.lua"))
+    assert set(order) == {path.name for path in GEN.iterdir() if path.is_dir()}
+    assert {path.name for path in GEN.glob("*.lua")} == {"main.lua", "prelude.lua"}
+    assert len(paths) > 150 and not upward(paths, order)
+    assert upward([GEN / "command/gen.lua"], order[::-1])  # the pattern is alive
+
+
+def test_intrinsics_only_in_isa():
+    outside = [path for path in GEN.rglob("*.lua") if path.parent.name != "isa"]
+    outside += ROOT.glob("templates/kernel.*.in")
+    assert len(outside) > 20 and not hits(INTRINSIC, outside)
+    assert all(hits(INTRINSIC, [GEN / f"isa/{isa}.lua"]) for isa in ISAS[1:])  # the pattern is alive
+
+
+def test_c_text_only_in_the_printer():
+    """A Lua string with C in it: a statement, a directive, a block. Names, types and attributes of
+    functions are data."""
+    printers = {"cprint.lua", "expr.lua", "template.lua", "generate.lua"}
+    paths = [path for path in PURE if path.name not in printers and path.parent.name != "isa"]
+    c_text = (r"[)\w\]];(?:\\n|\n|[\"'])|\{(?:\\n|\n)|#(?:include|if|pragma|define)"
+              r"|\b(?:for|if|while|return|sizeof)\s*\(")
+
+    def joined(path):
+        return " ".join(strings(path))
+    assert len(paths) > 10 and not hits(c_text, paths, joined)
+    assert hits(c_text, [GEN / "tape/cprint.lua"], joined)
+    # generate.lua fills templates; what it writes itself are rows of tables.
+    assert not hits(r";|#\w|\b(?:for|if|return)\b", [GEN / "kernel/generate.lua"], joined)
+
+
+def test_no_attention_in_isa():
+    words = (r"(?i)\b(?:quer(?:y|ies)|keys?|values?|heads?|softmax|scores?|attention|context|probs?"
+             r"|causal|kv_len|seq|d_model)\b")
+
+    def names(path):  # generic Lua speaks of keys and values too: only there
+        generic = r"\b(?:key|value|values)\b" if path.name == "init.lua" else r"$^"
+        return re.sub(generic, "", code(path))
+    assert not hits(words, GEN.glob("isa/*.lua"), names)
+
+
+def test_no_isa_by_name_in_emitters():
+    """Where ISAs differ in kind there is an attribute or a derived op."""
+    by_name = r"\bisa(?:\.name)?\s*[=~]=|[\"'](?:" + "|".join(ISAS) + r")[\"']"
+    paths = [*EMITTERS, *(path for folder in ("base", "plan", "tape") for path in (GEN / folder).glob("*.lua"))]
+    assert not hits(by_name, paths)
+
+
+def test_masks_are_rows_of_scores():
+    """What a mask is, the options and the rows of scores know alone."""
+    apart = [path for path in PURE if path.parent.name not in ("options", "score")]
+    assert len(apart) > 30 and not hits(r"\bcfg\.(?:causal|kv_len)\b", apart)
+
+
+def test_types_are_rows():
+    """No number type by name where kernels are recorded. The programs that test ops and measure peaks have buffers of
+    float32."""
+    paths = [path for folder in ("emit", "stage", "score", "way") for path in (GEN / folder).glob("*.lua")
+             if path.name not in ("peak.lua", "self_test.lua")]
+    by_name = r"\b(?:b?f(?:16|32|64)|[iu]8)\b|[\"'](?:float|double|u?int\d+)(?:32|_t)?\b"
+    assert len(paths) > 20 and not hits(by_name, paths)
+    assert hits(by_name, [GEN / "machine/types.lua"]) and hits(by_name, [GEN / "emit/peak.lua"])
+
+
+def test_machines_are_rows():
+    """A fact of a machine has its figure in gen/machine/cpu.lua alone; other great numbers of the plan have names."""
+    generic = (GEN / "machine/cpu.lua").read_text().split("local generic = {")[1].split("\n}\n")[0]
+    facts = sorted(set(re.findall(r"\b(\w+) = ", generic)) - {"name", "doc", *ISAS, "columns", "rows"})
+    figure = rf"\b(?:{'|'.join(facts)})\s*=\s*[{{\d]"
+    others = [path for path in GEN.rglob("*.lua") if path.name != "cpu.lua"]
+    assert len(facts) >= 8 and len(others) > 50 and not hits(figure, others)
+    assert hits(figure, [GEN / "machine/cpu.lua"])
+    planning = [path for path in PURE if path.parent.name in ("schedule", "stage")
+                or path == GEN / "plan/init.lua"]
+    great = r"(?m)^(?! *local [A-Z]).*(?<![\w.])\d{4,}(?![\w.]).*$"
+    assert len(planning) > 8 and not hits(great, planning)
+
+
+def test_ways_are_asked():
+    """How a product multiplies, its way tells; where a row of an ISA or a rewrite makes products, they may look."""
+    flags = r"(?:scheme|product)\.(?:tiled|deep|apart|coarse)\b|\bway == "
+    others = [path for path in GEN.rglob("*.lua") if path.parent.name not in ("way", "isa", "rewrite")]
+    assert len(others) > 100 and not hits(flags, others) and hits(flags, GEN.glob("way/*.lua"))
+    listed = re.findall(r'M\.add\("(\w+)", require "way\.(\w+)"\)', (GEN / "way/init.lua").read_text())
+    assert {path.stem for path in GEN.glob("way/*.lua")} == {name for pair in listed for name in pair} | {"init"}
+
+
+def test_decode_steps_are_a_stage():
+    """What decode steps are, their files know alone: nothing else asks whether a plan has them."""
+    others = [path for path in GEN.rglob("*.lua") if path.stem != "decode"]
+    asks = r"\b(?:plan|attend|stage)\.step\b|\bkind [=~]= \"(?:attend|decode)\""
+    assert not hits(asks, others) and hits(asks, GEN.glob("*/decode.lua"))
+
+
+def test_tensors_are_made_in_one_file():
+    """Where a tensor is, its maker says alone; others read that."""
+    places = r"\bat = \"(?:input|wide|workspace|cache|lanes|rows)\""
+    others = [path for folder in ("graph", "rewrite", "stage", "plan", "schedule", "emit")
+              for path in (GEN / folder).glob("*.lua") if path.name != "tensor.lua"]
+    assert len(others) > 60 and not hits(places, others)
+    assert hits(r"made\(\w+, \"workspace\"", [GEN / "graph/tensor.lua"])
+
+
+def test_plans_and_configs_are_values():
+    """Their makers alone write into them; tests/unit/unit_frozen.lua sees that recording does not."""
+    written = r"(?m)^\s*(?:plan|cfg)(?:\.\w+)+(?:, [\w.]+)* = "
+    others = [path for path in PURE if path not in (GEN / "plan/init.lua", GEN / "options/config.lua",
+                                                    GEN / "kernel/bundle.lua")]  # which makes a plan of several
+    assert len(others) > 100 and not hits(written, others) and hits(written, [GEN / "plan/init.lua"])
+
+
+def too_long(path, folder=GEN):
+    """The functions of a Lua file with more than 60 lines or 6 parameters, and the file itself with more than 400."""
+    lines, found = path.read_text().splitlines(), []
+    for first, line in enumerate(lines):
+        head = re.search(r"^(?! *--).*\bfunction\b[^()]*\(([^()]*)\)", line)
+        if not head:
+            continue
+        count = 0
+        if not re.search(r"\bend\b", line[head.end():]):  # its end has no more indentation than its first line
+            indent = len(line) - len(line.lstrip())
+            count = next(n for n, other in enumerate(lines[first + 1:], 2) if re.match(rf" {{0,{indent}}}end\b", other))
+        if count > 60 or head[1].count(",") > 5:
+            found.append(f"{path.relative_to(folder)}:{first + 1}")
+    return found + [str(path.relative_to(folder))] * (len(lines) > 400)
+
+
+def test_functions_and_files_are_short(tmp_path):
+    others = [path for path in GEN.rglob("*.lua") if path != GEN / "model/operators.lua"]
+    assert len(others) > 150 and not [found for path in others for found in too_long(path)]
+    assert len(too_long(GEN / "model/operators.lua")) <= 1  # a file of rows
+    (tmp_path / "long.lua").write_text("function f(a, b, c, d, e, f, g)" + "\n" * 60 + "end\n" + "\n" * 400)
+    assert too_long(tmp_path / "long.lua", tmp_path) == ["long.lua:1", "long.lua"]
+
+
+def test_strassen_is_a_stage():
+    """Its option, its part of a name, and the file of its stage."""
+    told = {str(path.relative_to(GEN)) for path in GEN.rglob("*.lua") if "strassen" in path.read_text().lower()}
+    assert told == {"options/rows.lua", "options/name.lua", "stage/quadrants.lua"}
+
+
+def test_no_files_outside_the_host():
+    assert not hits(r"\b(?:io|os|debug)\.\w+|\b(?:dofile|loadfile|loadstring)\b", PURE)
+    # The host's functions are for the commands, but for the texts that are embedded in the program, and
+    # the JSON library, which sees values alone.
+    allowed = {"embedded", "json"}
+    used = {match for path in PURE for match in re.findall(r"\bhost\.(\w+)", code(path))}
+    assert used <= allowed
+
+
+def test_the_reference_is_the_formula_alone(tmp_path):
+    """It links without bounds, roundings and the runtime, and is short enough to be read."""
+    run("cc", "-std=c11", "-shared", "-fPIC", "-Wl,-z,defs", f"-I{ROOT}/runtime", ROOT / "tests/check/reference.c",
+        "-lm",
+        "-o", tmp_path / "reference.so")
+    assert len((ROOT / "tests/check/reference.c").read_text().splitlines()) <= 400
+
+
+def test_figures_have_no_signs():
+    """`explain` says what is slower and what is faster."""
+    texts = " ".join(" ".join(strings(path)) for path in (GEN / "base/choices.lua", GEN / "stage/quadrants.lua"))
+    assert "% slower" in texts and not re.findall(r"[\" (][+-]\d[\d.]*(?: to|[^\"]?%)", texts)
+
+
+def test_choices_are_named():
+    """Each row of choices.lua where it is taken."""
+    rows = re.findall(r'^  \{ "(\w+)", ', (GEN / "base/choices.lua").read_text(), re.M)
+    named = [match for path in PURE for match in re.findall(r"choices\.add\(([^\n]*)\)", code(path))]
+    named = {word for match in named for word in re.findall(r'"(\w+)"', match)}
+    assert len(rows) > 20 and named == set(rows)
+
+
+def test_mutations_are_of_this_source():
+    """Each text that tests/mutate.py replaces is there, once."""
+    assert len(mutate.MUTATIONS) > 50 and not mutate.stale()
+
+
+def test_lines_of_sources():
+    paths = [path for folder in ("gen", "python", "runtime", "templates", "tests", "scripts", "examples")
+             for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".lua", ".c", ".h", ".in", ".css", ".js", ".py", ".sh")
+             and path.parent.name != "golden"]
+    long = [f"{path}:{number}" for path in paths
+            for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
+    assert len(paths) > 60 and not long
+
+
+# ---- generated texts ----
+
+@pytest.fixture(scope="module")
+def texts(covering_texts):
+    """{name: text}"""
+    return {path.name: path.read_text() for path in covering_texts.iterdir()}
+
+
+def test_lines(texts):
+    """At most 100 columns, but for what is one line by its nature: the command, a directive."""
+    for name, text in texts.items():
+        long = [line for line in text.splitlines() if len(line) > 100
+                and not re.match(r" \*   command |#pragma clang attribute push|#pragma GCC target|#error ", line)]
+        assert not long, (name, long[:3])
+        assert not re.search(r"[ \t]+$|\t|\r|[^\x00-\x7f]", text, re.M), name
+        assert text.endswith("\n") and not text.endswith("\n\n"), name
+
+
+@pytest.mark.long
+def test_a_reviewer_can_read_it(tmp_path):
+    """The text of every shape of the suite has at most 2,600 lines and 112 KB, of which the tiles for peaky scores are
+    a quarter, no condition that is constant, and a tile's registers are there."""
+    sys.path.append(str(ROOT / "bench"))
+    import suite
+    for name, (config, _) in suite.suite().items():
+        for isa in in_turn(("scalar", "avx2", "avx512", "neon"), "a text", name, count=2):  # others have these texts
+            run(MHAGEN, "gen", *config, f"isa={isa}", f"name={name}", "-o", tmp_path)
+            text = (tmp_path / f"{name}.c").read_text()
+            assert text.count("\n") <= 2600 and len(text) <= 112 * 1024, (name, isa)
+            constant = [condition for condition in re.findall(r"\bif \((.*)\) \{|\((.*) \? ", text)
+                        if re.fullmatch(r"-?\d+ [<>] -?\d+", "".join(condition))]
+            assert not constant, (name, isa, constant)
+            needed, there = map(int, re.search(r"take at most (\d+) of (\d+) vectors", text).groups())
+            assert needed <= there, (name, isa)
+
+
+def test_nothing_of_this_machine(texts):
+    """No date, path, host, user or commit."""
+    commit = "git rev-parse --short HEAD 2>/dev/null || true"
+    words = [str(ROOT), "/tmp", "/home", "/usr", platform.node(),
+             run("sh", "-c", commit, cwd=ROOT).strip()]
+    pattern = "|".join(re.escape(word) for word in words if len(word) > 2)
+    for name, text in texts.items():
+        assert not re.search(rf"{pattern}|\b20\d\d-\d\d-\d\d\b|__(DATE|TIME|FILE)__", text), name
+
+
+def test_license(texts):
+    """All that is copied into a product may be used without conditions, and says so at its top."""
+    for name in "mhagen.h", "mhagen.c", "mhagen_onnxruntime.h", "mhagen_onnxruntime.c":
+        texts = {**texts, name: (ROOT / "runtime" / name).read_text()}
+    for name, text in texts.items():
+        head = " ".join(text.split("*/")[0].replace("*", "").split())
+        assert "may be used, changed and shipped without conditions" in head, name
+        assert "SPDX-License-Identifier: 0BSD" in head, name
+    assert "Apache License Version 2.0" in " ".join((ROOT / "LICENSE").read_text().split())
+    assert "BSD Zero Clause License" in (ROOT / "runtime/LICENSE").read_text()
+
+
+def test_literals_only(texts):
+    """No shape is an argument: a loop's count is a literal, or what is left for the last task; only a mask makes it
+    depend on lengths, and peaky scores on the block from which on a maximum may rise."""
+    for name, text in texts.items():
+        masked = re.search(r"causal|kv_len|kv_start|q_len|keys to the|cache ", text.split("*/")[0])
+        if re.match(r"k\d.*\.c$", name) and not masked:
+            bounds = re.findall(r"for \(ptrdiff_t \w+ = 0; \w+ < ([^;]+);", text)
+            others = [bound for bound in bounds if not bound.isdigit() and " - first" not in bound
+                      and not re.fullmatch(r"[po]_rows|(stop|bound) - (bound|start)( - 1)?", bound)]
+            assert not others, (name, others)
+
+
+def test_full_is_straight(texts):
+    """Without a loop; the only branches are the guards of the safe path, and of rows behind those in a cache."""
+    for name, text in texts.items():
+        if name.endswith(".c") and "unroll=full" in text:
+            forward = text[text.index(" forward("):].split("\n}\n")[0]
+            assert not re.search(r"\b(for|while|do|switch|goto)\b", forward), name
+            guards = re.findall(r"\bif \((.*)\) \{", forward)
+            assert all(re.match(r"!|past < |\d+ < past \+ ", guard) for guard in guards), (name, guards)
+
+
+@pytest.mark.long
+@pytest.mark.slow  # the default build runs it by itself
+def test_goldens():
+    run("sh", ROOT / "tests/golden.sh")
+
+
+def test_runtime_is_embedded(tmp_path):
+    run(MHAGEN, "gen", *COVER[0].split(), "isa=scalar", "-o", tmp_path)
+    for name in "mhagen.h", "mhagen.c":
+        assert (tmp_path / name).read_bytes() == (ROOT / "runtime" / name).read_bytes()
+
+
+def test_collects_without_packages():
+    """Who has not installed PyTorch gets the other tests, and no error."""
+    lacking = ("import sys, pytest\n"
+               "sys.modules.update(dict.fromkeys(('numpy', 'torch', 'safetensors', 'transformers', 'onnx', 'gguf')))\n"
+               "sys.exit(pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'tests']))")
+    run(sys.executable, "-B", "-c", lacking, cwd=ROOT)
+
+
+def test_python_is_that_of_the_tests():
+    """Another one lacks what scripts/venv.sh installs."""
+    other = r"(?<=[(\[])\s*[\"']python3?[\"'],"
+    assert not hits(other, (ROOT / "tests").rglob("*.py")) and re.search(other, 'run("' + 'python3", "-c")')
