@@ -396,16 +396,19 @@ def test_refused_size(tmp_path):
     """Packed weights that no library holds are refused before they are packed."""
     graph, width = Graph("large"), 4096
     x = graph.input("x", [1, 8, width])
-    for _ in range(9):
-        qkv = [graph.node("MatMul", x, "w") for _ in "qkv"]
-        x = graph.node("MatMul", graph.node("MultiHeadAttention", *qkv, domain="com.microsoft", num_heads=32), "w")
-    large = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[width, width],
-                             data_location=TensorProto.EXTERNAL)
-    large.external_data.add(key="location", value="g.data")
-    graph.constants.append(large)
+    layers, size = 9, 4 * width ** 2
+    for i in range(layers):
+        qkv = [graph.node("MatMul", x, f"w{i}") for _ in "qkv"]
+        x = graph.node("MatMul", graph.node("MultiHeadAttention", *qkv, domain="com.microsoft", num_heads=32), f"w{i}")
+        large = onnx.TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[width, width],
+                                 data_location=TensorProto.EXTERNAL)
+        large.external_data.add(key="location", value="g.data")
+        large.external_data.add(key="offset", value=str(i * size))
+        large.external_data.add(key="length", value=str(size))
+        graph.constants.append(large)
     path = graph.save(tmp_path / "g.onnx", x)
     with open(tmp_path / "g.data", "wb") as file:
-        file.truncate(4 * width ** 2)
+        file.truncate(layers * size)
     assert re.search(r"2,4\d\d,\d+,\d+ bytes of packed weights are more than a library can have", refused(
         tmp_path, "model", path, "--onnxruntime", "isa=scalar", "seq=8"))
 
