@@ -8,7 +8,7 @@
 --     turns                    of rope by a frequency for each pair; nil otherwise
 --     tables = { cos =, sin =, places = } of rope otherwise }
 
-local graph_turns = require "model.graph_turns"
+local graph_turns = require "onnx.turns"
 
 local M = {}
 

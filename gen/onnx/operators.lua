@@ -7,8 +7,8 @@
 -- be around Gemm, and Identity before a constant. What is not so is not projected: it is an input of the kernel.
 
 local fields = require "model.fields"
-local graph_layers = require "model.graph_layers"
-local graph_parts = require "model.graph_parts"
+local graph_layers = require "onnx.layers"
+local graph_parts = require "onnx.parts"
 local layers = require "model.layers"
 local pack = require "plan.pack"
 local tensors = require "model.tensors"
@@ -547,7 +547,7 @@ local function add_values(layer)
   args.y = p.o and p.o.y or layer.node.outputs[1]
 end
 
--- graph: what gen/model/onnx.lua returns; from_user: { key = text } for keys that are given and win. Returns the
+-- graph: what gen/onnx/file.lua returns; from_user: { key = text } for keys that are given and win. Returns the
 -- layers, and nodes that are none: { name, why }.
 return function(graph, from_user)
   setmetatable(graph, Graph)

@@ -6,7 +6,7 @@
 -- graph: of model/onnx.lua. layer: { name, node, ends = of model/onnx_ends.lua }, for `pieces` also op and source.
 
 local cursor = require "model.cursor"
-local protobuf = require "model.protobuf"
+local protobuf = require "onnx.protobuf"
 local words = require "base.words"
 
 local M = {}

@@ -2,7 +2,7 @@
 -- elements of other values. So the axes of any chain of Reshape, Transpose, Slice, ... need no rules of their own:
 -- an element is followed back to where it comes from.
 --
---   new(graph, shapes)    graph: of gen/model/onnx.lua; shapes: { value = its axes }, which may grow
+--   new(graph, shapes)    graph: of gen/onnx/file.lua; shapes: { value = its axes }, which may grow
 --   :at(value, i)         element i in row-major order: a number, or a form { constant =, { value, i, factor }, .. }
 --   :list(value)          all elements of a value that are numbers, at most 64; or nil
 --   :source(value)        { from = value, at = function of i } where the elements of a value are some of another one
@@ -10,9 +10,9 @@
 --
 -- An element that depends on inputs in another way, such as a product of two, is a form of itself alone.
 
-local constants = require "model.constants"
-local functions = require "model.graph_functions"
-local indices = require "model.graph_indices"
+local constants = require "onnx.constants"
+local functions = require "onnx.functions"
+local indices = require "onnx.indices"
 
 local axis_of, broadcast, same = indices.axis_of, indices.broadcast, indices.same
 local steps_of, strided = indices.steps_of, indices.strided

@@ -1,7 +1,7 @@
 -- From a Softmax of an ONNX graph back to the product of queries and keys, and on to that with values.
 --
 --   of(elements, softmax, fail) -> {
---     product, values           products of gen/model/graph_products.lua: Q K^T, and weights V
+--     product, values           products of gen/onnx/products.lua: Q K^T, and weights V
 --     scale, softcap            of the scores
 --     masks = { { value, kind = "add" or "bool", hidden = whether the bool says what is not seen,
 --                 at(i) = index in the mask of element i of the softmax, or nil }, .. }
@@ -9,8 +9,8 @@
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known
 
-local indices = require "model.graph_indices"
-local products = require "model.graph_products"
+local indices = require "onnx.indices"
+local products = require "onnx.products"
 
 local M = {}
 

@@ -1,7 +1,7 @@
 -- The layers of attention in an ONNX graph whose products are written out: each Softmax between two products.
 --
 --   of(graph, given) -> layers, left
---     graph     of gen/model/onnx.lua
+--     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
 --     left      the Softmax nodes that are no layers: { name =, why = }, in their order
 --
@@ -24,17 +24,17 @@
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
 
-local graph_elements = require "model.graph_elements"
-local graph_indices = require "model.graph_indices"
-local graph_inputs = require "model.graph_inputs"
-local graph_masks = require "model.graph_masks"
-local graph_norms = require "model.graph_norms"
-local graph_open = require "model.graph_open"
-local graph_operand = require "model.graph_operand"
-local graph_output = require "model.graph_output"
-local graph_scores = require "model.graph_scores"
-local graph_shapes = require "model.graph_shapes"
-local graph_weights = require "model.graph_weights"
+local graph_elements = require "onnx.elements"
+local graph_indices = require "onnx.indices"
+local graph_inputs = require "onnx.inputs"
+local graph_masks = require "onnx.masks"
+local graph_norms = require "onnx.norms"
+local graph_open = require "onnx.open"
+local graph_operand = require "onnx.operand"
+local graph_output = require "onnx.output"
+local graph_scores = require "onnx.scores"
+local graph_shapes = require "onnx.shapes"
+local graph_weights = require "onnx.weights"
 local layers = require "model.layers"
 
 local M = {}

@@ -1,4 +1,4 @@
--- A layer of gen/model/graph_layers.lua as gen/model/layers.lua has layers: keys as words, and its weights as parts of
+-- A layer of gen/onnx/layers.lua as gen/model/layers.lua has layers: keys as words, and its weights as parts of
 -- tensors.
 
 local layers = require "model.layers"

@@ -11,7 +11,7 @@
 --     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is,
 --                scale(row, column) -> scale, zero of integers, or nil; by_row: whether these differ by row }
 
-local indices = require "model.graph_indices"
+local indices = require "onnx.indices"
 local tensors = require "model.tensors"
 
 local M = {}

@@ -1,6 +1,6 @@
 -- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and places of rows.
 --
---   new(given, longer) -> function for gen/model/graph_shapes.lua
+--   new(given, longer) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
 --     longer    other numbers, which tell the extents that all runs have
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil

@@ -1,7 +1,7 @@
 -- An operand of attention, Q, K or V, in an ONNX graph: the projection that it comes from, and what lies between.
 --
 --   read(find, side) -> operand
---     find    { elements, norms }: of gen/model/graph_elements.lua and graph_norms.lua
+--     find    { elements, norms }: of gen/onnx/elements.lua and graph_norms.lua
 --     side    { value, at(l, row, i) = an index in it, leads, rows, width }; l from 1, the others from 0
 --     operand { side, rows = those that are computed here, past = { value =, rows = } of earlier runs or nil,
 --               base = the value whose elements it has, factor of these or nil where they are not the same,
@@ -10,7 +10,7 @@
 --               whose field constant is what is added behind all }
 --   An operand without a product is taken as it is.
 
-local products = require "model.graph_products"
+local products = require "onnx.products"
 
 local M = {}
 

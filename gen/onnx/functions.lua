@@ -1,4 +1,4 @@
--- What operators of ONNX make of elements, for gen/model/graph_elements.lua.
+-- What operators of ONNX make of elements, for gen/onnx/elements.lua.
 --
 --   numbers    op -> function(a, b, c, attributes) of numbers; flags are 1 and 0
 --   linear     op -> function(a, b, attributes) of forms and numbers; nil where the result is no sum of multiples

@@ -2,12 +2,12 @@
 -- axes are not known has none: operators that are not in the rows below, and bodies, leave such.
 --
 --   of(graph, shapes, elements, open) -> the first node whose output has no axes though its inputs have, or nil
---     graph      of gen/model/onnx.lua
+--     graph      of gen/onnx/file.lua
 --     shapes     { value = its axes }, which is filled
---     elements   of gen/model/graph_elements.lua over these shapes: the numbers that shapes depend on
+--     elements   of gen/onnx/elements.lua over these shapes: the numbers that shapes depend on
 --     open       function of (name of an input, axis from 1, name of the extent or nil, number of axes, type) -> number
 
-local indices = require "model.graph_indices"
+local indices = require "onnx.indices"
 
 local axis_of = indices.axis_of
 local MOST = 1 << 47 -- elements

@@ -2,11 +2,11 @@
 --
 --   read(work) -> the projection, with the output and weights.bo of the layer; nil where there is none
 --   as(work, layout) -> the context as it is, in a layout: the first value that lies so, or nil
---     work    { find, layer, scores, heads, leads, .. }, as gen/model/graph_layers.lua has them
+--     work    { find, layer, scores, heads, leads, .. }, as gen/onnx/layers.lua has them
 --   edges(count)    numbers from 0 on that stand for all
 --   places          by the layout: of a sequence, head, row and column the index in a value
 
-local products = require "model.graph_products"
+local products = require "onnx.products"
 
 local M = {}
 

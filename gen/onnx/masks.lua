@@ -1,12 +1,12 @@
 -- What the masks of scores in an ONNX graph say: causal masks and windows become keys, others stay inputs.
 --
 --   read(find, scores, heads) -> keys, masks
---     scores   of gen/model/graph_scores.lua
+--     scores   of gen/onnx/scores.lua
 --     heads    { batch = of lead l, head = of lead l, from 0 }
 --     keys     causal, causal_align, window_left, window_right
 --     masks    those that are left: { value, kind, hidden, axes = letters of "bhqk", node that adds it }
 
-local scores_of = require "model.graph_scores"
+local scores_of = require "onnx.scores"
 
 local M = {}
 

@@ -10,7 +10,7 @@
 --   opset               the version of ONNX's own operators
 
 local cursor = require "model.cursor"
-local protobuf = require "model.protobuf"
+local protobuf = require "onnx.protobuf"
 local tensors = require "model.tensors"
 local words = require "base.words"
 

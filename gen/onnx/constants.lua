@@ -1,6 +1,6 @@
 -- Single numbers of the constants of a graph, without the host's decoders: shapes, bounds, scales, biases, tables.
 --
---   of(tensor, i)    number i of a tensor of gen/model/onnx.lua, in row-major order; nil for a type that is not read
+--   of(tensor, i)    number i of a tensor of gen/onnx/file.lua, in row-major order; nil for a type that is not read
 
 local BLOCK = 1 << 12 -- bytes that are read at once
 local LISTED = 1 << 16 -- bytes of a list of varints

@@ -4,7 +4,7 @@
 --
 -- A value is there behind its gains, and the one before them too. A norm whose bias is not zero is none.
 
-local indices = require "model.graph_indices"
+local indices = require "onnx.indices"
 
 local M = {}
 

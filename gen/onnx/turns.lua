@@ -1,7 +1,7 @@
 -- Rotary embedding that is written out: by the elements of rows before and behind it.
 --
 --   read(cells, width, first, rows) -> turn; nil with a reason where it is no rotation
---     cells(row, i)    the cells of gen/model/graph_operand.lua: one where a column is not turned, else two
+--     cells(row, i)    the cells of gen/onnx/operand.lua: one where a column is not turned, else two
 --     width, rows      of a head; first: the place of row 0
 --     turn             { columns = by i the cell before it, with `added` to it; pairs = { { i, j }, .. },
 --                        factor of what is not turned, or of the first pair where all is,

@@ -1,12 +1,12 @@
 -- What a layer of attention in an ONNX graph reads: values that lie as a kernel has its inputs.
 --
 --   read(work, projects_o) -> layout, scale
---     work          { find, layer, scores, operands, heads, leads, weights, fail } of gen/model/graph_layers.lua
+--     work          { find, layer, scores, operands, heads, leads, weights, fail } of gen/onnx/layers.lua
 --     projects_o    whether the context is projected; otherwise the layer gets its output here
 --     scale         by what scores are multiplied between inputs that are not projected and the product
 --     gives the layer its inputs q, k and v, `swapped`, and the key h_kv
 
-local graph_output = require "model.graph_output"
+local graph_output = require "onnx.output"
 
 local M = {}
 
