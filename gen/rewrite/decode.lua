@@ -8,7 +8,11 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
-function M.applies(plan) return plan.cfg.cache ~= "none" end
+-- Whether keys and values have rows: in a cache, or as inputs that are not projected.
+function M.applies(plan, list)
+  local attend = graph.find(list, "attend")
+  return plan.cfg.cache ~= "none" or attend.keys.at == "input" and attend.values.at == "input"
+end
 
 function M.rewrite(plan, list)
   local attend, output = graph.find(list, "attend"), graph.find(list, "output")

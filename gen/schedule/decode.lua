@@ -1,6 +1,6 @@
 -- Decode steps: few queries that read all of a long cache. With queries in the lanes most lanes would be idle; so they
 -- are keys in scores and softmax, and columns of V in the context, and rows of both are read as vectors, where the
--- cache has them. The code is emit/decode.lua's.
+-- cache or the inputs have them. The code is emit/decode.lua's.
 
 local choices = require "base.choices"
 local tiles = require "schedule.tiles"
@@ -67,6 +67,10 @@ local against = {
       local last = columns[#columns].vecs[1]
       return attend.values.exact and plan.cache == types.f32 and last.used < last.w.lanes
     end, "rows of V in this cache are no whole vectors, and nothing may be read behind them" },
+  { function(plan, attend)
+      local lanes = plan.isa.lanes
+      return attend.keys.at == "input" and (attend.depth % lanes > 0 or attend.breadth % lanes > 0)
+    end, "rows of the inputs are no whole vectors, and nothing may be read behind them" },
 }
 
 -- The steps of a plan with a cache, if it has such: keys of a tile of scores, heads that are multiplied together, keys

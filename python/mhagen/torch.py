@@ -249,7 +249,7 @@ class Settings:
         if inputs[0].dim() == 4 and inputs[0].shape[0] != inputs[1].shape[0]:
             return "queries have another number of batch entries than keys"
         if inputs[0].dim() == 4 and inputs[0].shape[2] <= min(FEW_QUERIES, inputs[1].shape[2] - 1):
-            return "a step of a decoder, whose cache a kernel without projections reads more slowly"
+            return "a step of a decoder, for which the call of an operator takes as long as PyTorch's attention"
         shape, shapes = tuple(tuple(tensor.shape) for tensor in inputs), self.shapes.setdefault(name, set())
         if shape not in shapes and not torch.compiler.is_compiling():
             if self.others == "torch" and not self.learning:

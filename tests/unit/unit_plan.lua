@@ -278,6 +278,16 @@ return function(check)
     check(not steps or not plan.stage.copied_keys, case[1] .. ": keys are copied")
   end
 
+  -- So are rows of inputs that are not projected.
+  for _, case in ipairs {
+    { "project=none dk=16", true }, { "project=none dk=16 layout=bhsd kv_len=true", true },
+    { "project=none dk=20", false }, { "project=none dk=16 dv=20", false }, { "project=q dk=16 d_model=9", true },
+    { "project=qk dk=16 d_model=9", false }, { "project=none dk=16 attend_dtype=bf16", false },
+  } do
+    local plan = plan_of.build(config.load(nil, split("isa=avx2 h=4 h_kv=2 seq=1 seq_kv=33 attention=cross " .. case[1])))
+    check((plan.attend.kind == "decode") == case[2], case[1] .. ": " .. plan.attend.kind)
+  end
+
   -- Their projections are of pairs where rows of the context are whole vectors; never of tiles.
   for _, case in ipairs { { "dv=16 isa=avx512_bf16", 2 }, { "dv=8 isa=avx512_bf16", 1 }, { "dv=16 isa=amx", 2 } } do
     local plan = plan_of.build(config.load(nil, split(base .. "seq=1 seq_kv=16 dtype=bf16 " .. case[1])))
