@@ -403,7 +403,7 @@ static void run(Machine *m, Frame *f, const int64_t *at, const int64_t *const en
       }
       case UNLESS: {
         bool good = true;
-        for (int64_t left = *at++; left > 0; --left) good = good && f->registers[*at++][0] != 0;
+        for (int64_t left = *at++; left > 0; --left) good = f->registers[*at++][0] != 0 && good;
         const int64_t length = *at++;
         if (!good) run(m, f, at, at + length);
         at += length;

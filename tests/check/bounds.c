@@ -1,5 +1,5 @@
-/* bounds.c: the bounds of bounds.h. They are of sizes, which the steps of reference.c make of the magnitudes of inputs
- * and weights: no sum of these cancels, and each rounding is at most a unit of them. */
+/* bounds.c of mhagen: the bounds of bounds.h. They are of sizes, which the steps of reference.c make of the magnitudes
+ * of inputs and weights: no sum of these cancels, and each rounding is at most a unit of them. */
 #include "bounds.h"
 #include "formula.h"
 

@@ -1,4 +1,5 @@
-/* bounds.h: by how much the results of a kernel may differ from those of reference.h, in float32 as it adds. */
+/* bounds.h of mhagen: by how much the results of a kernel may differ from those of reference.h, in float32 as it
+ * adds. */
 #ifndef MHAGEN_BOUNDS_H
 #define MHAGEN_BOUNDS_H
 

@@ -1,4 +1,4 @@
-/* checker_bits.c: promises about bits: they are the same at other addresses, on threads and in a batch. */
+/* checker_bits.c of mhagen: promises about bits: they are the same at other addresses, on threads and in a batch. */
 #include "checker_rooms.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* checker_buffers.c: buffers between inaccessible pages, and random numbers in them. */
+/* checker_buffers.c of mhagen: buffers between inaccessible pages, and random numbers in them. */
 #define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
 #include "checker_rooms.h"
 

@@ -1,4 +1,4 @@
-/* checker_data.c: the sets of data. */
+/* checker_data.c of mhagen: the sets of data. */
 #include "checker_rooms.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* checker_hidden.c: promises about what a row does not see: NaN and Inf do not leak, whatever hides them. */
+/* checker_hidden.c of mhagen: promises about what a row does not see: NaN and Inf do not leak, whatever hides them. */
 #include "checker_rooms.h"
 
 #include <math.h>

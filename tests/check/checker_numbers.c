@@ -1,4 +1,4 @@
-/* checker_numbers.c: promises about numbers: results are near the reference, as a whole and row by row. */
+/* checker_numbers.c of mhagen: promises about numbers: results are near the reference, as a whole and row by row. */
 #include "checker_rooms.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* checker_refusals.c: promises about errors: a wrong argument has its status and words, and nothing is written. */
+/* checker_refusals.c of mhagen: promises about errors: a wrong argument has its status and words, and nothing is
+ * written. */
 #define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
 #include "checker_rooms.h"
 

@@ -1,4 +1,4 @@
-/* checker_rooms.h: what the files checker_*.c share: the state of one check, and their functions. */
+/* checker_rooms.h of mhagen: what the files checker_*.c share: the state of one check, and their functions. */
 #ifndef MHAGEN_CHECKER_ROOMS_H
 #define MHAGEN_CHECKER_ROOMS_H
 

@@ -1,4 +1,4 @@
-/* checker_runs.c: packs weights and runs the kernel; what must not change by that has not. */
+/* checker_runs.c of mhagen: packs weights and runs the kernel; what must not change by that has not. */
 #define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
 #include "checker_rooms.h"
 

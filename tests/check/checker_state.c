@@ -1,4 +1,4 @@
-/* checker_state.c: what a kernel reads and writes, and how much of it. */
+/* checker_state.c of mhagen: what a kernel reads and writes, and how much of it. */
 #include "checker_rooms.h"
 
 #include <string.h>

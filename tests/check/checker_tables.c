@@ -1,4 +1,4 @@
-/* checker_tables.c: promises about what a kernel says of itself: its needs, sizes, phases and self-test. */
+/* checker_tables.c of mhagen: promises about what a kernel says of itself: its needs, sizes, phases and self-test. */
 #include "checker_rooms.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* formula.h: the steps of reference.c, of which bounds.c and rounded.c are made too. */
+/* formula.h of mhagen: the steps of reference.c, of which bounds.c and rounded.c are made too. */
 #ifndef MHAGEN_FORMULA_H
 #define MHAGEN_FORMULA_H
 

@@ -1,5 +1,5 @@
-/* reference.c: the formula on top of mhagen.h in double, to be read beside it and beside Vaswani et al., Attention is
- * all you need, 2017. There is a function for each step, in the order of the formula. */
+/* reference.c of mhagen: the formula on top of mhagen.h in double, to be read beside it and beside Vaswani et al.,
+ * Attention is all you need, 2017. There is a function for each step, in the order of the formula. */
 #include "formula.h"
 
 #include <float.h>

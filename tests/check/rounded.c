@@ -1,5 +1,5 @@
-/* rounded.c: an emulator of the roundings of a kernel, as rounded.h says. A number is in double, beside it by how much
- * that of a kernel may be off. */
+/* rounded.c of mhagen: an emulator of the roundings of a kernel, as rounded.h says. A number is in double, beside it
+ * by how much that of a kernel may be off. */
 #include "rounded.h"
 #include "formula.h"
 

@@ -1,4 +1,5 @@
-/* rounded.h: the results of a kernel whose operands are rounded to small types, or whose weights are integers. */
+/* rounded.h of mhagen: the results of a kernel whose operands are rounded to small types, or whose weights are
+ * integers. */
 #ifndef MHAGEN_ROUNDED_H
 #define MHAGEN_ROUNDED_H
 

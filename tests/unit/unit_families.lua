@@ -1,6 +1,6 @@
 -- Unit tests of gen/model/families.lua: a field that a config does not have is what transformers takes then.
--- tests/models/configs/defaults.json has the config of each type without any field,
-as tests/models/write_configs.py writes it.
+-- tests/models/configs/defaults.json has the config of each type without any field, as tests/models/write_configs.py
+-- writes it.
 
 local host = require "host"
 local families = require "model.families"
