@@ -325,8 +325,8 @@ COVER = [
     "h=2 d_model=20 dk=6 dv=3 seq=3 seq_kv=23 attention=cross cache=fixed cache_layout=bhsd kv_len=true batch=2",
     "h=6 h_kv=2 d_model=20 dk=18 dv=9 seq=1 seq_kv=90 cache=append rope=half q_len=true alibi=true sink=true batch=2",
     "h=4 h_kv=2 dk=6 dv=16 seq=2 seq_kv=39 project=none cache=append cache_layout=bhsd causal=true",
-    "h=4 h_kv=2 dk=16 dv=32 seq=1 seq_kv=39 project=none kv_len=true kv_start=true mask=bool probs=true batch=2",
-    "h=6 h_kv=2 dk=32 dv=16 seq=2 seq_kv=70 project=none layout=bhsd rope=half sink=true window_left=21",
+    "h=4 h_kv=2 dk=16 dv=32 seq=1 seq_kv=39 project=none kv_len=true mask=bool probs=true batch=2",
+    "h=6 h_kv=2 dk=32 seq=2 seq_kv=70 project=none layout=bhsd rope=half sink=true window_left=21",
     "h=4 h_kv=2 d_model=20 dk=6 seq=37 causal=true kv_len=true probs=true batch=2 dtype=bf16",
     "h=2 d_model=20 dk=16 dv=9 seq=3 seq_kv=33 attention=cross mask=add dtype=f16 unroll=tile",
     "h=2 d_model=9 dk=10 seq=19 dtype=bf16 attend_dtype=f16",  # merged weights

@@ -8,10 +8,11 @@ local tiles = require "schedule.tiles"
 
 local M = {}
 
--- Whether keys and values have rows: in a cache, or as inputs that are not projected.
-function M.applies(plan, list)
-  local attend = graph.find(list, "attend")
-  return plan.cfg.cache ~= "none" or attend.keys.at == "input" and attend.values.at == "input"
+-- Whether keys and values have rows of their heads: in a cache, or as inputs that are not projected. With merged
+-- weights all heads read the rows of the inputs.
+function M.applies(plan)
+  local cfg = plan.cfg
+  return cfg.cache ~= "none" or not graph.projects(cfg, "k") and not graph.projects(cfg, "v")
 end
 
 function M.rewrite(plan, list)

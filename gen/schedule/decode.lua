@@ -69,7 +69,8 @@ local against = {
     end, "rows of V in this cache are no whole vectors, and nothing may be read behind them" },
   { function(plan, attend)
       local lanes = plan.isa.lanes
-      return attend.keys.at == "input" and (attend.depth % lanes > 0 or attend.breadth % lanes > 0)
+      return attend.keys.at == "input" and attend.depth % lanes > 0 or
+        attend.values.at == "input" and attend.breadth % lanes > 0
     end, "rows of the inputs are no whole vectors, and nothing may be read behind them" },
 }
 

@@ -284,7 +284,8 @@ return function(check)
     { "project=none dk=20", false }, { "project=none dk=16 dv=20", false }, { "project=q dk=16 d_model=9", true },
     { "project=qk dk=16 d_model=9", false }, { "project=none dk=16 attend_dtype=bf16", false },
   } do
-    local plan = plan_of.build(config.load(nil, split("isa=avx2 h=4 h_kv=2 seq=1 seq_kv=33 attention=cross " .. case[1])))
+    local keys = "isa=avx2 h=4 h_kv=2 seq=1 seq_kv=33 attention=cross " .. case[1]
+    local plan = plan_of.build(config.load(nil, split(keys)))
     check((plan.attend.kind == "decode") == case[2], case[1] .. ": " .. plan.attend.kind)
   end
 
