@@ -317,6 +317,7 @@ local function run()
   end
   require "tests.unit.unit_pack"(check)
   require "tests.unit.unit_plan"(check)
+  require "tests.unit.unit_floor"(check)
   require "tests.unit.unit_frozen"(check)
   require "tests.unit.unit_families"(check)
   require "tests.unit.unit_tape"(check, same)
