@@ -92,8 +92,8 @@ static int ask_tiles(void) {
 #endif
 }
 
-/* What is known of the tiles. A refusal lasts as long as a thread has too small a stack for
- * signals, so it is asked again, unless a bundle has chosen a member without tiles, which stays. */
+/* What is known of the tiles. A refusal may end: a thread had too small a stack for signals. So
+ * it is asked again, unless a bundle has chosen a member without tiles, for good. */
 enum { UNASKED, REFUSED, DONE_WITHOUT, GRANTED };
 static unsigned tile_state;
 

@@ -30,9 +30,9 @@
  * With qk_norm the rows of Q_i and K_g first have a norm, see below; s then is the largest |score|
  * times the root mean square of all their lengths over the least of them.
  *
- * With rope the rows of Q_i and K_g are turned before that (Su et al., RoFormer, 2021): in a row at
- * place x the two columns (a, b) of pair j become (a cos - b sin, b cos + a sin) of the angle
- * x * rope_theta^(-2j/rope_dims). The place of a row of K is its number, that of row r of Q pos(r).
+ * With rope the rows of Q_i and K_g are turned before that (Su et al., RoFormer, 2021). In a row at
+ * place x pair j has the angle x * rope_theta^(-2j/rope_dims). Its two columns (a, b) become
+ * (a cos - b sin, b cos + a sin). The place of a row of K is its number, that of row r of Q pos(r).
  *
  * Errors against float64, s being the largest |score|:
  *
@@ -40,13 +40,13 @@
  *                                                   and 64 columns, where results do not cancel
  *   ||y - ref|| <= n * unit * (1 + S) * ||size||    each row, of any data
  *
- * Results do not cancel where norms of queries, keys, values, contexts and y are at least 0.85 of
- * those that independent terms would have, roots of sums of squares.
+ * Independent terms have the root of their sum of squares as norm. Results do not cancel where
+ * norms of queries, keys, values, contexts and y are at least 0.85 of that.
  *
  * error and unit are fields of a kernel: in float32 1e-6, with strassen 2e-6, and 2^-24; in int8
- * 3e-2 and 1/254, half a step of 127 in which an operand errs. There the largest number of its row
- * stands in size and S for each of x and of the contexts before Wo, that of its column for each of
- * W, and a largest number below 2^-100 counts as that.
+ * 3e-2 and 1/254, half a step of 127 in which an operand errs. In size and S of int8 each number of
+ * x and of the contexts before Wo is the largest of its row. Each of W is the largest of its
+ * column. A largest number below 2^-100 counts as 2^-100.
  * n = 16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv, of these widths those of rows that
  * are projected, and h*dv if Y is; size is the row computed with |x|, |W| and |b|, but the true
  * attention weights; S is the largest score computed so, of the keys that the row sees. Where Y is
@@ -55,10 +55,10 @@
  * Floating-point environment. Rounding is to nearest: with another mode packing, runs and fills
  * return MHAGEN_ERR_ROUNDING. Threads of a scheduler of your own have to have it, too. Packing and
  * the self-test raise no more than FE_INEXACT. A run may raise any flag of any data, for compilers
- * compute what is then not used; kernels themselves raise FE_OVERFLOW where a number or a sum of
- * weights is too large for its type, and FE_INVALID of NaN and infinities, also of their own. Where
- * exceptions trap (feenableexcept), call runs and fills by mhagen_call_quietly. Packing and threads
- * of a pool switch traps off by themselves.
+ * compute numbers that are then not used. Kernels themselves raise FE_OVERFLOW where a number or a
+ * sum of weights is too large for its type. They raise FE_INVALID of NaN and infinities, also of
+ * their own. Where exceptions trap (feenableexcept), call runs and fills by mhagen_call_quietly.
+ * Packing and threads of a pool switch traps off by themselves.
  *
  * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 2e-1
  * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
@@ -241,9 +241,8 @@ enum { /* the pairs of columns of a head that rope turns */
 /* The projections of a kernel, as bits of mhagen_kernel.project. */
 enum { MHAGEN_PROJECT_Q = 1, MHAGEN_PROJECT_K = 2, MHAGEN_PROJECT_V = 4, MHAGEN_PROJECT_O = 8 };
 
-/* Which products of a kernel whose operands are rounded are made of other matrices than the
- * formula's, and of other weights, as bits of mhagen_kernel.folds; they are equal but for
- * roundings. */
+/* Products of other matrices or weights than the formula's, in kernels whose operands are
+ * rounded: bits of mhagen_kernel.folds. They are equal but for roundings. */
 enum {
   MHAGEN_FOLD_BK = 1,    /* without bk, which adds the same to all scores of a row */
   MHAGEN_FOLD_BV = 2,    /* bv Wo is added to bo */
@@ -427,23 +426,24 @@ mhagen_status mhagen_run_parallel(const mhagen_kernel *kernel, const mhagen_args
  * writes panel[steps][width], float32: `used` columns of a matrix, scaled and rounded once, and
  * zeros behind them. The matrix is a sum of terms, computed in double. Rounds, one inside another,
  * repeat a fill, and move the panel and the terms on. A fill of pairs writes words of 32 bits,
- * panel[(steps + 1) / 2][width], each the nearest bfloat16 of two steps, the first in the low half,
- * or the nearest numbers of half precision. A fill that is rounded writes panel[steps][width], the
+ * panel[(steps + 1) / 2][width]. Each has two steps, the first in the low half, as the nearest
+ * bfloat16 or the nearest half precision. A fill that is rounded writes panel[steps][width], the
  * nearest bfloat16 or half precision of float32, as float32. Where `deep` is not 1, so many words
  * of a column that follow each other lie side by side, as panel[words / deep][width][deep]. Where
- * `apart` is not 0, the first numbers of the words of so many columns lie before the second ones,
- * of 16 bits, as panel[words][width / apart][2][apart].
+ * `apart` is not 0, words of so many columns have their first numbers, of 16 bits, before the
+ * second ones: panel[words][width / apart][2][apart].
  *
- * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]: each has n = 4
- * steps as signed bytes or n = 8 as signed nibbles, the first one in the lowest bits, and zeros
- * behind the last. Behind the words are their scales, float32 [ceil(steps / group)][width], one for
- * `group` steps of a column: of bytes the largest |number| of these, divided by 127, of nibbles the
- * scale of least squares, near the first number that is as large, with its sign, divided by -8
- * (docs/quantized.md has the rule). Numbers are divided by their scale and rounded to integers,
- * ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale` is multiplied into theirs.
- * A group of zeros has the scale zero; one with NaN or an infinity has no finite scale. Behind the
- * scales are, if asked for, int32 [width]: -128 times the sum of a column's integers, modulo 2^32,
- * where sums of products with unsigned bytes begin that are 128 too large.
+ * A fill of quants writes words of 32 bits as well, panel[ceil(steps / n)][width]. Each has n = 4
+ * steps as signed bytes, or n = 8 as signed nibbles. The first step is in the lowest bits, and
+ * zeros are behind the last. Behind the words are their scales, one for `group` steps of a column,
+ * float32 [ceil(steps / group)][width]. Of bytes it is the largest |number| of these, divided by
+ * 127. Of nibbles it is that of least squares near the first largest number, with its sign, divided
+ * by -8 (docs/quantized.md has the rule). Numbers are divided by their scale and
+ * rounded to integers, ties to even, from -127 or -8 to 127 or 7; then the fill's own `scale` is
+ * multiplied into theirs. A group of zeros has the scale zero; one with NaN or an infinity has no
+ * finite scale. Behind the scales are, if asked for, int32 [width]: -128 times the sum of a
+ * column's integers, modulo 2^32, where sums of products with unsigned bytes begin that are 128 too
+ * large.
  */
 enum { MHAGEN_PACK_TERMS = 4, MHAGEN_PACK_ROUNDS = 3 }; /* the most of a fill */
 

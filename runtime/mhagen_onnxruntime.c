@@ -6,8 +6,8 @@
  * Operators of the domain `mhagen`: Attention, and AttentionF16 and AttentionBF16 for rows of these
  * types. A node is one layer.
  *
- *   inputs      q; k, v      rows, as the kernel takes them; k and v of cross-attention alone
- *               (any other value may stand for an input that the kernel does not take)
+ *   inputs      q; k, v      rows, as the kernel takes them; k and v of cross-attention alone.
+ *                            Any other value may stand for an input that the kernel does not take.
  *               mask         where the kernel has one; bool, int32 and int64, or as q
  *               kv_len       [batch], int32 or int64: the valid keys, where they are an input
  *   output      y

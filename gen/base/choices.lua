@@ -6,8 +6,8 @@
 --   join(list, other)             adds the choices of another list, each once
 --   against(rows, ...)            reason of the first row { holds, reason } that holds, or nil
 --
--- Figures of a row: how much slower or faster a whole kernel is with the alternative. They are ratios of lower
--- medians in one run, A B A B, on one Zen 4 core, AVX-512, gcc -O2, unless a row says otherwise.
+-- Figures of a row: how much slower or faster a whole kernel is with the alternative. They are ratios of lower medians
+-- in one run, A B A B. The core is a Zen 4, with AVX-512 and gcc -O2, unless a row says otherwise.
 
 local M = {}
 

@@ -102,8 +102,10 @@ local function passes(winner, lab, args)
   return false
 end
 
--- Tunes in `dir`; returns the record for the tuning file, the winner's ratio to the default or nil, and the least
--- budget with which another schedule would be tried, where that is known.
+-- Tunes in `dir`. Returns
+--   record     for the tuning file
+--   ratio      the winner's to the default, or nil
+--   least      the budget with which another schedule would be tried, where that is known
 local function tune_in(dir, cfg, base, args)
   local lab = laboratory.new(dir, args)
   local default, winner, ratios, tried = tune.search(base, args.search, lab)

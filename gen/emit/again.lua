@@ -9,8 +9,8 @@ local statistics = require "emit.stats"
 
 local M = {}
 
--- The sum of a lane. Of a lane that sees a key it is infinite where it is below the least one: the maximum was one
--- of sums from zero, behind which all scores of a row fell by their roundings, or it rose too far above them. Other
+-- The sum of a lane. It becomes infinite where a lane sees a key and its sum is below the least one. Then the maximum
+-- was too far above all scores: it rose too far, or it was one of sums from zero, and rounding put it there. Other
 -- lanes have a weight of 1 at least.
 local function sum_of(K, w, name, load)
   local t, scores = K.t, K.plan.scores

@@ -1,8 +1,8 @@
 -- The heads that share keys and values, for one query: scores, softmax and context, where a plan has steps
 -- (schedule/decode.lua).
 --
--- All keys that the query sees, `first` to stop - 1, have a weight in memory, and the maximum is that of all of them
--- before the first weight is made. So nothing is done again, and no other key or value is read by a sum.
+-- All keys that the query sees, `first` to stop - 1, have a weight in memory. Their maximum is known before the first
+-- weight is made. So nothing is done again, and no other key or value is read by a sum.
 
 local context = require "emit.decode_context"
 local exp = require "tape.exp"
@@ -111,9 +111,9 @@ local function products(K, at, row, store)
   end
 end
 
--- The scores of a tile of keys for the heads that are multiplied together. Parts of the keys are multiplied one after
--- the other by all of these heads, so that a row of the cache is read once, by all; a vector of such sums waits in the
--- place of scores, until there are those of whole vectors of keys.
+-- The scores of a tile of keys for the heads that are multiplied together. All these heads multiply one part of the
+-- keys after the other, so that a row of the cache is read once. A vector of such sums waits in the place of scores
+-- until whole vectors of keys are there.
 local function score_tile(K, p, at)
   local t, plan = K.t, K.plan
   local w, step, heads = t.isa.full, plan.attend.step, plan.attend.step.heads

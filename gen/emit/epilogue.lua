@@ -56,9 +56,9 @@ function M.store_columns(t, target)
   end }
 end
 
--- A function of (at, value, last) for the rows of a tile in turn: returns the words of rows in pairs, as a product
--- reads them, their number and name, at each second row and at the last one, which stands beside zeros if it has no
--- other. make(at, name, { low =, high = }), if given, makes a word of two rows, or of the last one alone.
+-- A function of (at, value, last) for the rows of a tile in turn: at each second row and at the last one it returns
+-- words of two rows, as a product reads them, their number and name. A last row without another one stands beside
+-- zeros. make(at, name, { low =, high = }), if given, makes a word of two rows, or of the last one alone.
 function M.pairs_of_rows(t, scheme, make)
   local even = {}
   return function(at, value, last)

@@ -114,14 +114,20 @@ local function joined(t, tile, sums)
   return finish and finish(t, tile, sums[1]) or sums[1]
 end
 
--- tile: product (of the ISA), rows, vecs { {w=} .. }, steps (K, a literal) or blocks (a run-time number of K blocks),
--- unroll (K steps per block), chains (sums that the steps go to in turn, 1 if missing), a { p, row, step, passing
--- (whether tile registers read it past the nearest cache) },
--- b { p, step; value(v, name, at, k, c), a vector of it, if it is not read as it lies; fetch(k) and fetch_block(n),
--- what is done ahead of a step and of a block of n steps; beside, { p, step } of what these two read }, init(r, c, w,
--- name) starts one accumulator, if not from zero; rest, the same for the other chains;
--- filter(c, w, k, factor, name), if given, returns what to use for the broadcast element of A in step k and column c.
--- Returns acc[r][c], r from 0, c from 1.
+-- Records a register tile and returns acc[r][c], r from 0, c from 1. tile:
+--   scheme        of the ISA
+--   rows, vecs    vecs { {w=} .. }
+--   steps         K, a literal; or blocks, a run-time number of K blocks
+--   unroll        K steps of a block
+--   chains        sums that the steps go to in turn, 1 if missing
+--   a             { p, row, step, passing }; passing: tile registers read it past the nearest cache
+--   b             { p, step, value, fetch, fetch_block, beside }
+--     value(v, name, at, k, c)       makes a vector of it, if it is not read as it lies
+--     fetch(k), fetch_block(n)       come before a step, and before a block of n steps
+--     beside                         { p, step } of memory that these two read
+--   init(r, c, w, name)              starts one accumulator, if not from zero
+--   rest                             the same for the other chains
+--   filter(c, w, k, factor, name)    if given, replaces the broadcast element of A in step k and column c
 function M.tile(t, tile)
   local whole_tile = way_of(tile).tile
   if whole_tile then return whole_tile(t, tile) end

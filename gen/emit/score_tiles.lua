@@ -1,5 +1,5 @@
--- Tiles of scores as functions: the keys of a tile by the queries of a group, the softmax that is fused into them, and
--- what is rescaled where a maximum rises.
+-- Tiles of scores as functions. A tile has some keys by the queries of a group, and the softmax is fused into it. Where
+-- a maximum rises, sums and contexts are rescaled.
 
 local exp = require "tape.exp"
 local score = require "score.init"

@@ -1,11 +1,11 @@
 -- Tiles of scores, and the softmax that is fused into them.
 --
--- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights
--- are exp2(S - max). One pass: the maximum m of the first tile serves for all keys; later tiles
--- start their accumulators at -m and exponentiate at once. Any m gives the same softmax as long as
--- nothing overflows. The caller looks at the sums behind each block of keys. Where one is too large the block
--- is made again by `steady` tiles, in which m rises where scores are far above it (Milakov & Gimelshein 2018,
--- but for the threshold). Those give the lanes whose m does not rise the bits that other tiles give them.
+-- A score tile holds S^T[key][query lanes], scaled by log2(e) * scale at pack time, so the weights are exp2(S - max).
+-- One pass: the maximum m of the first tile serves for all keys; later tiles start their accumulators at -m and
+-- exponentiate at once. Any m gives the same softmax as long as nothing overflows. The caller looks at the sums behind
+-- each block of keys. Where one is too large, `steady` tiles make the block again. In these m rises where scores are
+-- far above it (Milakov & Gimelshein 2018, who have no threshold). Those give the lanes whose m does not rise the bits
+-- that other tiles give them.
 --
 -- Where a product has an op for it, weights are made as pairs of bfloat16 at once (isa/powers.lua). Their scores start
 -- at zero, and an FMA subtracts m and makes the logarithms in fixed point of them.
@@ -207,9 +207,11 @@ function M.with_extras(t, w, name, of, m)
   return m
 end
 
--- The step that takes the old m of each vector, if there is `old`, and raises it by these scores where the pass asks
--- for a new one; else that is from least[c] on, if it is there, with what rows of gen/score add. out[c]: m; small[c]:
--- whether a new one is small, where that is asked.
+-- The step that makes m of each vector.
+--   old        take the old m, and raise it by these scores where the pass asks for a new one
+--   least      without `old`: m begins at least[c], if it is there; rows of gen/score add to it
+--   out[c]     m
+--   small[c]   whether a new one is small, where that is asked
 local function maximum(t, tile, old, least, out, small)
   local scores, list, zero = tile.scores, nil, nil
   local function negmax_at(c) return stat(tile.group, tile.stats, "negmax", c) end
@@ -299,11 +301,15 @@ local function less(t, tile, m)
   }
 end
 
--- tile: product, group, pass, rows, a, b, steps, unroll, chains, test (whether an infinite score makes the sum NaN),
--- scores, key (of the first row), edge (whether some lanes do not see some keys), reads (what the rows of
--- gen/score read), rescale() (records what follows a rise of m, where it may rise); out (weights), stats;
--- sums, where the scores are already, and next, the tile whose products are made
--- meanwhile, which take their place.
+-- tile: what gemm.tile takes, and
+--   group, pass, scores
+--   test         an infinite score makes the sum NaN
+--   key          of the first row
+--   edge         some lanes do not see some keys
+--   reads        values that the rows of gen/score read
+--   rescale()    records what follows a rise of m, where it may rise
+--   out, stats   weights and statistics
+--   sums, next   the scores, where they are made already; the tile whose products are made meanwhile, in their place
 function M.tile(t, tile)
   choices.add(t.why, "short_chains")
   local group, stats, pass, scores = tile.group, tile.stats, tile.pass, tile.scores

@@ -1,6 +1,7 @@
--- Transposition: a square of L rows by L columns in registers, L the lanes of the full width, in log2(L)
--- steps, each exchanging blocks of 1, 2, 4, .. lanes between pairs of vectors; the sums of lanes in as many; and
--- matrices of a group in squares, from rows to lanes and back.
+-- Transposition, L being the lanes of the full width:
+--   square      L rows by L columns in registers, in log2(L) steps; each exchanges blocks of 1, 2, 4, .. lanes
+--   sums        of lanes, in as many steps
+--   matrices    of a group in squares, from rows to lanes and back
 
 local tiles = require "schedule.tiles"
 
@@ -99,9 +100,11 @@ function M.panel(K, label, group, from, xt)
   end)
 end
 
--- Stores columns of the queries in vector c of a group, each of them one of rows[0], rows[1], ... to: at, of the first
--- query and column, row (floats from query to query), columns (their number), asked (how many queries are asked for),
--- if a run says.
+-- Stores columns of the queries in vector c of a group, each of them one of rows[0], rows[1], ... to:
+--   at        of the first query and column
+--   row       floats from query to query
+--   columns   their number
+--   asked     how many queries are asked for, if a run says
 function M.store_columns(t, group, c, rows, to)
   local isa, lanes = t.isa, t.isa.lanes
   local out = M.square(t, rows, ("t_c%d_"):format(c - 1))

@@ -37,8 +37,8 @@ end
 
 -- ---- rows ----
 
--- The sums of so many rows, as the lanes of one vector, of what add(sum, r, value, used) makes of each vector of the n
--- columns of row r.
+-- The sums of so many rows, as the lanes of one vector. add(sum, r, value, used) adds each vector of the n columns of
+-- row r.
 local function sums(K, rows, n, at, add)
   local t, w, lanes = K.t, K.plan.isa.full, K.plan.isa.lanes
   local list = {}

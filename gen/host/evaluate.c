@@ -1,5 +1,5 @@
-/* evaluate.c: runs a tape without a compiler. gen/tape/program.lua makes the program of a tape, gen/tape/meaning.lua
- * that of the meaning that gen/isa/ops.lua gives an op.
+/* evaluate.c: runs a tape without a compiler. gen/tape/program.lua makes the program of a tape. gen/isa/ops.lua has the
+ * meaning of an op, and gen/tape/meaning.lua makes its program.
  *
  * A program is lists of integers. A function has registers of 16 words, pointers, integers, and bytes for its buffers;
  * its code are statements. A meaning is computed lane by lane into cells: words of floats, doubles, or integers.

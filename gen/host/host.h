@@ -1,8 +1,8 @@
 /* host.h: the program that runs the generator: Lua, and the only access to the world outside.
  *
- * There are two Lua states. That of the generator gets the table `host` of the functions in these files
- * and, through gen/prelude.lua, no library that could make its output depend on anything but the config.
- * That of a CONFIG.lua or GRID.lua has no library at all and is bounded in size and time.
+ * There are two Lua states. The generator's has the table `host` of the functions in these files. gen/prelude.lua
+ * leaves it no library that could make its output depend on anything but the config. The other one runs a CONFIG.lua or
+ * GRID.lua, has no library, and is bounded in size and time.
  *
  * A host function that fails returns nil and a message of one line.
  *

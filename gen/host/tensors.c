@@ -233,8 +233,9 @@ static void place_rows(const Part *part, const unsigned char *from, size_t rows,
   }
 }
 
-/* memory:read(part, file) -> true: copies columns column .. column + used - 1 (all) of `rows` rows of a tensor from
- * the byte `at` of the file on, which have `columns` numbers each, to floats to + r * row_step + c * column_step (1) */
+/* memory:read(part, file) -> true: copies columns of `rows` rows of a tensor, which begins at the byte `at` of the
+ * file. A row has `columns` numbers, of which column .. column + used - 1 (all) are copied. They become floats at to
+ * + r * row_step + c * column_step (1). */
 static int memory_read(lua_State *L) {
   const Memory *memory = luaL_checkudata(L, 1, MEMORY);
   const File *file = check_file(L, 3);

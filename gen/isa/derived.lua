@@ -2,8 +2,8 @@
 
 local M = {}
 
--- a * 2^b by adding b to the exponent bits. A NaN has no integer, but what comes of converting it
--- has no low bits either, so the shifted number is 0 and the NaN stays.
+-- a * 2^b by adding b to the exponent bits. A NaN has no integer. The number that it converts to has no low bits, so
+-- the shifted one is 0, and the NaN stays.
 function M.scale2(t, w, dst, a, b)
   local b_int = t:op("to_i", w, dst .. "_int", b)
   local exponent = t:op("ishl", w, dst .. "_exponent", b_int, 23)

@@ -25,21 +25,42 @@ local function check_row(isa, name, row, arity)
   for _, sub in pairs(row) do check_row(isa, name, sub, arity) end
 end
 
--- Required attributes: name, title, cpu (a mhagen_cpu), guard (preprocessor condition), registers, products (by the
--- types of A and B: the way of gen/way, and the most rows of a tile of 1, 2, .. vectors that the compilers keep in
--- registers, measured: one row more spills; by the order of A, which differs where FMAs are by lane; of pairs and of
--- words of bytes also the op, lane, the op by lane, and group, the numbers of a K step; part, the op that makes
--- operands of words of bytes, unsigned, where the bytes of A have no sign, widens, where no instruction multiplies
--- bytes, powers, the op that makes weights of attention as pairs, coarse, where sums of pairs are pairs of their type,
--- and dup, the FMAs that a word in all lanes takes the time of; blocks, the op and the rows of a product of blocks;
--- halves, the op by a half of a word, the one that starts sums, and the rows of such a product; of the way `tile` also
--- tiled, the op of tiles, and vectors, the rows of tiles where operands do not lie as that way takes them), widths (the
--- full one first), rows.
--- Optional: fused (fma rounds once), saturates (scale2 takes any exponent), asks (by the name of a type, what its ops
--- take besides: another cpu and begin), tile (rows of a tile register, and words of a row), arch, headers, helpers (C
--- functions that rows call, by op, for each width in which a kernel uses it), since (a preprocessor condition:
--- compilers that know its instructions, where those that build the rest may be older), prelude, begin and finish (text
--- before and after the functions that need the ISA), extends (the ISA that it has more than).
+-- Required attributes:
+--   name, title
+--   cpu         a mhagen_cpu
+--   guard       a preprocessor condition
+--   registers   of vectors
+--   products    by the types of A and B, see below
+--   widths      of vectors, the full one first
+--   rows        by op
+--
+-- Optional ones:
+--   fused       fma rounds once
+--   saturates   scale2 takes any exponent
+--   asks        by the name of a type: the cpu and begin that its ops need
+--   tile        rows of a tile register, and words of such a row
+--   arch, headers
+--   helpers     by op: C functions that rows call, for each width in which a kernel uses it
+--   since       a preprocessor condition: compilers that know the instructions, where older ones build the rest
+--   prelude     text before all functions
+--   begin, finish   text before and after the functions that need the ISA
+--   extends     the ISA that it has more than
+--
+-- A product:
+--   way         a file of gen/way
+--   rows        the most rows of a tile of 1, 2, .. vectors, by the order of A: measured, one row more spills
+--   op, lane    of pairs and words of bytes: the op, and the one by a lane
+--   group       numbers of a K step
+--   part        the op that makes operands of words of bytes
+--   unsigned    the bytes of A have no sign
+--   widens      no instruction multiplies bytes
+--   powers      the op that makes weights of attention as pairs
+--   coarse      sums of pairs are pairs of their type
+--   dup         the time of a word in all lanes, in FMAs
+--   blocks      { op, rows } of a product of blocks
+--   halves      { lane, starts, rows } of a product by halves of words
+--   tiled       of the way `tile`: the op of tiles
+--   vectors     of the way `tile`: rows of tiles by vectors, for operands that do not lie as tiles take them
 function M.define(isa)
   for _, key in ipairs { "name", "title", "cpu", "guard", "registers", "products", "widths", "rows" } do
     if isa[key] == nil then error("isa " .. tostring(isa.name) .. ": missing " .. key) end
@@ -71,8 +92,8 @@ local of_floats = { load = "load", kept = "load_kept", dup = "dup", low = "low",
 local of_halves = setmetatable({ add = "add_halves" }, { __index = of_floats })
 local of_words = { load = "load_words", dup = "dup_word", zero = "zero_words", add = "iadd", store = "store_words" }
 
--- The scheme of an ISA for operands of a type: how it multiplies them. Where the ISA has no product of its own for one
--- number, operands become float32 as they are read, and the scheme is that of float32. A scheme has:
+-- The scheme of an ISA for operands of a type: how it multiplies them. Without a product of its own for single numbers
+-- the scheme is that of float32, and operands are widened as they are read. A scheme has:
 --   a, b           types of the operands
 --   way, op        a file of gen/way, and the op
 --   rows           rows of its tiles
@@ -96,17 +117,24 @@ local two = [[
 typedef float int8_pair;
 ]]
 
--- What operands A are, by their numbers in a word: type, what C has to know of them, and the ops that make words of
--- numbers that follow each other in vectors, and of those in a lane of several.
+-- Operands A, by the numbers in a word:
+--   held         type
+--   declared     C that declares it
+--   words        the op that makes words of neighbours in a vector
+--   lane_words   the op that makes words of one lane of several vectors
 local of_group = {
   [4] = { held = types.words, declared = four, words = "words", lane_words = "lane_words" },
   [2] = { held = types.short_words, declared = four .. two, words = "short_words", lane_words = "lane_short_words" },
 }
 
--- That of words of bytes, whose sums are integers; has also quant, how weights are packed (plan/pack.lua), scales,
--- their type, words and lane_words, the ops that make words, declared, what C has to know of these, widens, and
--- unsigned: the bytes of A are 128 more. With `part` words of A have two numbers, and those of B become two such words
--- in turn.
+-- The scheme of words of bytes, whose sums are integers. It has besides
+--   quant        how weights are packed (plan/pack.lua)
+--   scales       their type
+--   declared, words, lane_words   as above
+--   widens       no instruction multiplies bytes
+--   unsigned     the bytes of A are 128 more
+--
+-- With `part` words of A have two numbers, and a word of B becomes two such words in turn.
 function M.integers(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   local a = of_group[row.group]
@@ -117,10 +145,12 @@ function M.integers(isa, type)
            quant = { bits = 8, in_word = 4, op = row.part, sums = row.unsigned } }
 end
 
--- The scheme of pairs of a type, or nil: a K step takes `group` numbers of each operand, which lie in a word; has also
--- pair and store_pairs, the ops that make words, and powers, one that makes them of logarithms, if there is such.
--- coarse: sums are pairs of the type (way/f16sum.lua; its K steps are taken by the way `inner`), and error is the bound
--- of such.
+-- The scheme of pairs of a type, or nil. A K step takes `group` numbers of each operand, which lie in a word. It has
+-- besides
+--   pair, store_pairs   the ops that make words
+--   powers              the op that makes them of logarithms, if the ISA has one
+--   coarse              sums are pairs of the type (way/f16sum.lua); the way `inner` takes their K steps
+--   error               the bound of such sums
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
@@ -149,8 +179,8 @@ end
 
 local APART = 2 -- vectors: of the first numbers of words, and of the second ones
 
--- A scheme of pairs by a half of a word, where the ISA has such, or nil: in operand B, weights, the first numbers of
--- the words of `apart` vectors of columns are in the first vector, the second numbers in the second.
+-- A scheme of pairs by a half of a word, where the ISA has such, or nil: operand B is weights. Of `apart` vectors of
+-- columns the first one has the first numbers of their words, the second one the second numbers.
 function M.by_halves(isa, scheme)
   local row = scheme.group > 1 and isa.products[scheme.b.name .. " " .. scheme.b.name].halves
   if not row then return nil end
@@ -244,8 +274,10 @@ local function compile(isa, op, w, n)
   return pieces
 end
 
--- The C text of one op of an ISA; args are the operands as texts (addresses `p + 3`), elements the
--- same with addresses as `p[3]`, n the value of the op's literal, if it has one.
+-- The C text of one op of an ISA.
+--   args       the operands as texts, addresses as `p + 3`
+--   elements   the same with addresses as `p[3]`
+--   n          the value of the op's literal, if it has one
 function M.text(isa, op, w, args, elements, n)
   local key = op.name .. w.lanes .. "," .. tostring(n)
   local pieces = isa.compiled[key]

@@ -225,8 +225,8 @@ op { "lane_words", "i <- f f f f", "in each lane the word of that lane of a, b, 
      domain = "fabsf(a) <= 127.0 and fabsf(b) <= 127.0 and fabsf(c) <= 127.0 and fabsf(d) <= 127.0" }
 op { "flip_bytes", "i <- i",  "128 more in each byte, which then has no sign", optional = true,
      ref = "ixor(a, 2155905152)" }
--- words of two numbers, where an ISA multiplies halves of words alone: of four that follow each other the first and the
--- third, then the second and the fourth, as two shifts find them in a word of bytes
+-- words of two numbers, where an ISA multiplies halves of words alone. Of four neighbours the first
+-- and the third are one word, the others the next, as two shifts find them in a word of bytes.
 op { "short_words", "i <- f f", "L words of two numbers each of a and b, so in turn: the nearest integers as signed " ..
      "halves; of NaN any", optional = true,
      ref = "SHORTS(N(4 * idiv(i, 2) + i % 2), N(4 * idiv(i, 2) + i % 2 + 2))",

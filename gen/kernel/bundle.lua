@@ -11,8 +11,10 @@ local known_answer = require "kernel.known_answer"
 local ladder = require "kernel.ladder"
 local template = require "base.template"
 
--- A plan like the last one, with buffers and a stack that are large enough for any, the fingerprint that all have, and
--- the config with the fewest rows, which has room for most before them.
+-- A plan for all members:
+--   sizes         of buffers and stack: the largest
+--   fingerprint   which all have
+--   shortest      the config with the fewest rows, which has room for most before them
 local function plan_for(all)
   local last = all[#all]
   local plan = { fingerprint = last.fingerprint, stack = 0, shortest = all[1].plan.cfg }

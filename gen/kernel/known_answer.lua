@@ -20,7 +20,7 @@ local ALIGN = 64
 local APART = 97 -- from the first number of an array to that of the next one
 local field_of = { slopes = "alibi", sink_logits = "sink" } -- of mhagen_weights, where packing has another name
 
--- Bits of a 16-bit word that are kept, and those that are set, so that it is a number in [0.5, 1) of either sign.
+-- Bits of a 16-bit word that are kept, and bits that are set. The word then is in [0.5, 1), of either sign.
 local halves = { bf16 = { keep = 0x807F, set = 0x3F00 }, f16 = { keep = 0x83FF, set = 0x3800 } }
 
 -- A power of two with which scores are a few units.

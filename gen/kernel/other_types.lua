@@ -16,8 +16,7 @@ local function is_beside(key, other)
   return false
 end
 
--- The plan with one word of a config changed, without those that are about it, or nil where that is refused or the
--- plan cannot do it.
+-- The plan with one word of a config changed, and without words about it. It is nil where that is refused.
 local function changed(words, key, value)
   local all = { ("%s=%s"):format(key, value) }
   for _, word in ipairs(words) do

@@ -135,10 +135,10 @@ end
 
 local LEAST_APART = 0.75 -- of the cycles of a phase: of shorter ones a profile says too little
 
--- Adds to a row which fraction the floor of the kernel's own operations is of its time at least, and of that of its
--- phases, if they are told apart and long enough. core: the name of the one that it ran on; without a row of its own
--- nothing is said, for no facts would be a bound. The row knows the time as a fraction of the peak, and that in terms
--- of the FMA peak.
+-- Adds the floor of the kernel's own operations to a row, as a fraction of its time at least. Phases have one as well,
+-- if they are told apart and long enough. core: the name of the one that it ran on. A core without a row of its own has
+-- no floor, for no facts would be a bound. The row knows the time as a fraction of the peak, and the peak in terms of
+-- the FMA peak.
 function M.add_floor(row, recorded, core)
   local facts = core ~= cpu.generic and cpu.facts(core, recorded.plan.isa)
   row.of_floor = { order = {} }

@@ -60,8 +60,8 @@ local function is_of(rule, value)
   return type(value) == "string"
 end
 
--- What each line asks of a key of the config: its rule, its column, whether the name tells it, its choices, and
--- the value that passed last, for most rows repeat that of the row before.
+-- What each line asks of a key of the config: rule, column, whether the name tells it, and choices. The value that
+-- passed last is kept, for most rows repeat it.
 local of_config = {}
 for i, rule in ipairs(config.schema) do
   local known = rule.choices and {}

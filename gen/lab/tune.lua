@@ -126,8 +126,8 @@ local function joined(a, b)
   return all
 end
 
--- Single changes in the order of trial. The first round has for each key the change that costs the least by the
--- model, the second round the second of each key, and so on; within a round the cheaper changes come first.
+-- Single changes in the order of trial. By the model's cost, the first round has the cheapest change of each key. The
+-- second round has the next one of each, and so on. In a round cheaper changes come first.
 local function single_changes(make, open)
   local list = {}
   for place, dimension in ipairs(open) do

@@ -10,17 +10,21 @@
 
 local M = {}
 
--- name, doc; is: how /proc/cpuinfo names it, see M.of; mark: the feature that tells such a core whose model is of no
--- row, as a virtual machine may have it; fmas: FMAs of the full width of an ISA in a cycle, for each ISA that the core
--- has, and for those that extend it, but for what it lacks; products of small numbers are as many. What a row does not
--- say is as in `generic`, which says:
+-- A row:
+--   name, doc
+--   is                 how /proc/cpuinfo names it, see M.of
+--   mark               the feature that tells such a core whose model is of no row, as a virtual machine may have it
+--   lacks              ISAs that it lacks
+--   fmas               by ISA: FMAs of its full width in a cycle, also for ISAs that extend it. Products of small
+--                      numbers are as many.
+-- Other facts are those of `generic` where a row does not say them:
 --   latency            cycles until a sum can go on: those of an FMA, plus 4 % measured loss where there are just
 --                      as many sums as hide it
---   near, near_bytes   panels of so many bytes, half of the nearest cache, come from the next one, which gives so
---                      many bytes a cycle while FMAs run
+--   near               half of the nearest cache in bytes: larger panels come from the next one
+--   near_bytes         bytes that the next cache gives in a cycle while FMAs run
 --   set_lines          lines that a set of the nearest cache holds
---   far, far_bytes     a layer's weights of more than `far` bytes come from behind the second-level cache, which gives
---                      far_bytes of them a cycle, where that decides what tiles few rows have (measured, Granite
+--   far                a layer's weights of more bytes come from behind the second-level cache
+--   far_bytes          bytes of these in a cycle, where that decides what tiles few rows have (measured, Granite
 --                      Rapids and Zen 5)
 --   fetch              how weights are fetched ahead (schedule/fetch.lua): { kind, least and most queries, least bytes
 --                      of a layer's weights }, of which the first holds that may (measured)

@@ -3,11 +3,15 @@
 --   read(find, side) -> operand
 --     find    { elements, norms }: of gen/onnx/elements.lua and graph_norms.lua
 --     side    { value, at(l, row, i) = an index in it, leads, rows, width }; l from 1, the others from 0
---     operand { side, rows = those that are computed here, past = { value =, rows = } of earlier runs or nil,
---               base = the value whose elements it has, factor of these or nil where they are not the same,
---               product = the projection or nil, norm behind it or nil,
---               cell(l, row, i) = list of { row, column, factor, bias, element = index in a row of the norm },
---               whose field constant is what is added behind all }
+--     operand:
+--       side, base    as above; the value whose elements it has
+--       factor        of these, or nil where they are not the same
+--       rows          those that are computed here
+--       past          { value, rows } of earlier runs, or nil
+--       product       the projection, or nil
+--       norm          behind it, or nil
+--       cell(l, row, i)   a list of { row, column, factor, bias, element }, element being an index in a row of the
+--                         norm; its field constant is added behind all
 --   An operand without a product is taken as it is.
 
 local products = require "onnx.products"

@@ -1,10 +1,13 @@
 -- The attention operators of an ONNX graph as layers: keys, and which constants their weights are.
 --
--- The operators take Q, K and V. What made them of the inputs of a layer is a projection where it is
---   MatMul of a constant matrix, or Gemm with alpha = beta = 1; then, where they are there, Add of a constant vector,
---   Split of the columns (of Q, K and V in one) and, for Q of four axes, Reshape to heads and Transpose(0, 2, 1, 3).
+-- The operators take Q, K and V. A projection made them of a layer's input, if these nodes are there, in this order:
+--   MatMul             of a constant matrix, or Gemm with alpha = beta = 1
+--   Add                of a constant vector, or none
+--   Split              of the columns, or none: Q, K and V in one
+--   Reshape, Transpose(0, 2, 1, 3)   to heads, of an operator whose Q has four axes
+--
 -- That of Y is the same backwards, where nothing else uses Y: Transpose, Reshape, MatMul or Gemm, Add. A Reshape may
--- be around Gemm, and Identity before a constant. What is not so is not projected: it is an input of the kernel.
+-- be around Gemm, and Identity before a constant. An operand of other nodes is an input of the kernel.
 
 local fields = require "model.fields"
 local graph_layers = require "onnx.layers"

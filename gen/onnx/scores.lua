@@ -3,8 +3,9 @@
 --   of(elements, softmax, fail) -> {
 --     product, values           products of gen/onnx/products.lua: Q K^T, and weights V
 --     scale, softcap            of the scores
---     masks = { { value, kind = "add" or "bool", hidden = whether the bool says what is not seen,
---                 at(i) = index in the mask of element i of the softmax, or nil }, .. }
+--     masks                     a list of { value, kind, hidden, at }
+--       kind, hidden            "add" or "bool"; whether true hides a key
+--       at(i)                   the index in the mask of element i of the softmax, or nil
 --     at(i)                     the index in the product of element i of the softmax
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known

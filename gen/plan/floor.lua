@@ -1,7 +1,7 @@
--- What a kernel's own operations take at least: each is counted as often as a run on one thread does it, with rows
--- and keys as many as there may be, and goes through a port of the core (machine/cpu.lua). The fullest port is the
--- floor of a phase. That of all phases together is the floor of a run: a core works on the end of one and the
--- beginning of the next at the same time.
+-- What a kernel's own operations take at least: each goes through a port of the core (machine/cpu.lua). It is counted
+-- as often as a run on one thread does it, with as many rows and keys as there may be. The fullest port is the floor of
+-- a phase. That of all phases together is the floor of a run: a core works on the end of one and the beginning of the
+-- next at the same time.
 
 local expr = require "base.expr"
 local tiles = require "schedule.tiles"

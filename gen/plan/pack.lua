@@ -92,12 +92,19 @@ function Pack:of_weights(fill)
   return fill
 end
 
--- { matrices, rows, more, lists, deep, f16 }; rows: what gen/score has of a number for each head; more: matrices of
--- some configs; lists: the fills by the names of their lists; deep: so many words of a column lie side by side; f16:
--- whether pairs and rounded numbers are of half precision, if there are such.
--- A fill is { text, to, steps, used, width, scale, terms, rounds }, where a term has the names a and b of its matrices
--- (b = nil: a alone), a_flipped and b_flipped where it takes them transposed, the row and column at which the panel
--- begins, and for a product the first of its `inner` columns of a.
+-- Packing of a kernel:
+--   matrices   those of all configs
+--   more       those of some configs
+--   rows       numbers for each head that gen/score has
+--   lists      the fills, by the names of their lists
+--   deep       words of a column that lie side by side
+--   f16        pairs and rounded numbers are half precision
+--
+-- A fill is { text, to, steps, used, width, scale, terms, rounds }. A term of it:
+--   a, b       the names of its matrices; without b it is a alone
+--   a_flipped, b_flipped   taken transposed
+--   row, column   where the panel begins
+--   inner      of a product: the columns of a, from the first of them on
 function M.list(plan)
   local pack = setmetatable({ plan = plan, lists = {} }, Pack)
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end

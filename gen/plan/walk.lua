@@ -1,15 +1,21 @@
 -- From the list of stages to functions: a run on one thread, and tasks for many.
 --
--- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua): its work is the product
--- of its axes, outermost first, for each batch entry and, where per = "heads", for each block of heads. An axis is
--- { var, items, total, grain }: its places are numbered, an item { first, count } having those from `first` on; a task
--- has `grain` places of it, one if that is missing; queries(item), if it is there, tells the first query of the item's
--- first place, and how many each place has; along: what stages read at its places, which have these in common then if
--- they stand behind each other. emit(K, place, stage, item, i, ...) records the work at one place: an item and the
--- place in it for each axis. Stages of one phase stand behind each other, and do not wait for each other.
+-- A stage that is walked has { phase, title, per, axes, cycles } of its kind (stage/init.lua). Its work is the product
+-- of its axes, outermost first, for each batch entry. With per = "heads" it is so for each block of heads. emit(K,
+-- place, stage, item, i, ...) records the work at one place: an item, and the place in it, for each axis. Neighbouring
+-- stages of one phase do not wait for each other.
 --
--- `place` has the pointers of a batch entry (entry_pointers), the lengths that are read, hb (the number of the head
--- block), and heads_slot and task_slot, the parts of the workspace for what is projected and for a task.
+-- An axis is { var, items, total, grain, queries, along }. Its places are numbered.
+--   items      { first, count }: places from `first` on
+--   grain      places of a task, one if it is missing
+--   queries    (item): the first query of its first place, and how many each place has
+--   along      what stages read at its places; neighbouring stages share such an axis
+--
+-- `place` has
+--   pointers     of a batch entry (entry_pointers)
+--   lengths      that are read
+--   hb           the number of the head block
+--   heads_slot, task_slot   parts of the workspace, for what is projected and for a task
 
 local code = require "emit.code"
 local expr = require "base.expr"

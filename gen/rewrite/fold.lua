@@ -20,10 +20,10 @@ local types = require "machine.types"
 
 local M = {}
 
--- An infinite key gives, by the formula, dk products of either sign, and so a score of NaN, but for one
--- case in 2^(dk - 1): a score of -inf, a weight of zero. A score made from the key itself is -inf in
--- half of the cases. In self-attention the value, infinite as well, makes up for it, but not in `probs`;
--- with keys of their own, scores are tested, and the rare case is not left out where it is frequent.
+-- By the formula an infinite key gives dk products of either sign, and so a score of NaN. In one case of 2^(dk - 1) it
+-- is -inf, a weight of zero. A score made from the key itself is -inf in half of the cases. In self-attention the
+-- value, infinite as well, makes up for it, but not in `probs`; with keys of their own, scores are tested, and the rare
+-- case is not left out where it is frequent.
 local function keys_allowed(cfg)
   if cfg.probs then return false end
   return cfg.attention == "self" or cfg.dk >= 16

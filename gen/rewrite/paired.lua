@@ -1,6 +1,5 @@
 -- Operands in pairs: where an ISA multiplies pairs of a small type, two numbers that follow each other in a sum lie in
--- a word of memory. A K step takes a word of A and a vector of words of B, so what is said of steps, panels and rows
--- holds for words.
+-- a word of memory. A K step takes a word of A and a vector of words of B. Steps, panels and rows are counted in words.
 --
 --   of            along       made
 --   X, Wq Wk Wv   d_model     by a stage of its own; when packing

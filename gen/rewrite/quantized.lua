@@ -1,6 +1,6 @@
--- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied,
--- four or two that follow each other in a sum in a word of memory, as rewrite/paired.lua has two. Rows of Q, K, V and
--- Y are float32 again where their tiles end.
+-- Operands in int8: rows of X and of the context become integers times a scale of their own before they are multiplied.
+-- A word of memory has four or two neighbours of a sum, as rewrite/paired.lua has two. Rows of Q, K, V and Y are
+-- float32 again where their tiles end.
 
 local choices = require "base.choices"
 local graph = require "graph.init"

@@ -1,13 +1,20 @@
--- Where everything lies: named sections in spaces. Packed weights are their fingerprint, those of a block of heads
--- (`head`), for each block, and those of all heads. The workspace of a batch entry has matrices with lanes over
--- queries, group after group, what belongs to the inputs, then for each block of heads what is projected (`projected`),
--- and for each task its own (`task`). The cache of a batch entry has the keys of all blocks of heads, then the values,
--- and then their scales (`scales`), if they have such; it counts numbers of the cache's type.
+-- Where everything lies: named sections in spaces. Each space is a list of parts, in this order:
 --
--- A section: name, doc; space; offset in it; count of numbers, cols of a row of them where it has rows; each = numbers
--- from block to block of heads, where it has those of all, and height = rows of each; with lanes over queries also
--- rows, and in starts where the groups of each kind begin. What follows an exact one begins right behind it. type: if
--- it is not float32 of any value. One that is `within` another has columns of its rows, from `column` on.
+--   packed      the fingerprint; weights of each block of heads (`head`); those of all heads
+--   workspace   of a batch entry: matrices with queries in the lanes, group after group; rows of the inputs; for each
+--               block of heads what is projected (`projected`); for each task its own (`task`)
+--   cache       of a batch entry: keys of all blocks of heads, values, scales (`scales`) if it has them; counted in
+--               numbers of its type
+--
+-- A section:
+--   name, doc
+--   space, offset   where it lies
+--   count, cols     numbers of it, and of a row
+--   each, height    of all heads: numbers from block to block of heads, and rows of each
+--   rows, starts    with queries in the lanes: rows, and where the groups of each kind begin
+--   exact           the next section begins right behind it
+--   type            if it is not float32 of any value
+--   within, column  it has columns of the rows of that section, from `column` on
 
 local groups = require "schedule.groups"
 local tiles = require "schedule.tiles"

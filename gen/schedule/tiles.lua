@@ -6,8 +6,8 @@ local expr = require "base.expr"
 local isas = require "isa.init"
 local ways = require "way.init"
 
--- `target` in what follows is { isa, cfg, cpu, scheme, why, k_block, k_unroll }, such as a plan has them for its
--- projections, and plan.attending for attention.
+-- `target` is { isa, cfg, cpu, scheme, why, k_block, k_unroll }: the plan for projections, plan.attending for
+-- attention.
 
 local M = {}
 
@@ -45,9 +45,11 @@ function M.padded(scheme, words) return M.round_up(words, scheme.pad or 1) end
 -- Rows behind those of an operand A, which tile registers may read.
 function M.rows_behind(scheme) return (scheme.pad or 1) - 1 end
 
--- Says of a tensor how its rows of words lie, which are operand A: words = of a row, zeros among them; row and step =
--- numbers from one row, and one K step, to the next; count = of all. Tile registers have blocks of as many words as a
--- row of a tile has (block), of all rows each, so that a tile is one piece of memory.
+-- Lays out a tensor whose rows of words are operand A.
+--   words       of a row, zeros among them
+--   row, step   numbers from one row, and one K step, to the next
+--   count       of all
+--   block       of tile registers: words of a row of a tile; a block has all rows, so a tile is one piece of memory
 function M.lay(to, scheme, rows, words)
   local beside, block = ways.beside(scheme), ways.of(scheme).blocks(scheme)
   local height = M.round_up(rows, beside) + M.rows_behind(scheme)
@@ -212,17 +214,17 @@ local function slots_of(target, vecs)
   return sum
 end
 
--- Whether the lines of rows of so many words, one row behind the other, and one of a panel, are more than the sets of
--- the nearest cache hold in which they lie.
+-- Whether rows of so many words, one behind the other, and a panel collide. Their lines then are more than their sets
+-- of the nearest cache hold.
 local function crowded(cpu, rows, words)
   local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
   local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
   return M.ceil_div(rows, sets) >= cpu.set_lines
 end
 
--- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas: the FMAs, the
--- loads (a slot for a vector, half a cycle for a broadcast) or the latency of the accumulators, whichever
--- is most, and a start and end.
+-- The time of a register tile, in FMA slots of the full width, of which a cycle has cpu.fmas. It is the longest of the
+-- FMAs, the loads and the latency of the accumulators, and a start and end. A load of a vector takes a slot, a
+-- broadcast half a cycle.
 function M.cost(target, rows, vecs, steps, a_order)
   local scheme, way = target.scheme, ways.of(target.scheme)
   if way.cost then return way.cost(target, rows, vecs, steps) end
@@ -334,12 +336,18 @@ function M.first_cost(target, queries, numbers, rows, vecs, steps)
   return steps * math.max(0, scheme.b.bytes * numbers / cpu.far_bytes * cpu.fmas - fma)
 end
 
--- A product with vectors over `columns`: the column blocks, and for each set of `sets`, `count` times
--- `rows` rows, stored two and two if they are `even`, the runs of its tiles, which may make rows `twice`; scheme =
--- that of the target, ld = numbers from row to row, steps and their chunks; of the panels of B, each as wide as a
--- block and of `depth` rows: panels = their number, floats = their size, and where a block's begin, first and panel.
--- keys: the schedule's for rows and vectors. sum: its steps, the order of A ("rows", "columns"), and rounded, whether
--- results are stored rounded: no chunk is added to them then.
+-- A product with vectors over `columns`. Callers pass
+--   keys      the schedule's keys for rows and vectors
+--   sets      each of `count` times `rows` rows, stored two and two if `even`; tiles may make rows `twice`
+--   sum       steps; order of A ("rows", "columns"); rounded: results are stored rounded, so no chunk is added to them
+-- and get
+--   blocks    of columns
+--   runs      of tiles, for each set
+--   scheme    the target's
+--   ld        numbers from row to row
+--   steps, chunks
+--   panels, floats   panels of B, each as wide as a block and of `depth` rows: their number and size
+--   first, panel     where a block's panels begin
 function M.columns(target, keys, sets, columns, sum)
   local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil

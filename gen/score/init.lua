@@ -93,8 +93,8 @@ local function extreme(scores, which, query, moving)
   return M.of_query(s, query)
 end
 
--- Whether some query may see no key. From query to query, and from place to place, the last key less the first is
--- concave, so that it is least at one of the ends.
+-- Whether some query may see no key. The last key less the first is concave from query to query, and from place to
+-- place. So it is least at one of the ends.
 local function keyless(scores)
   for _, query in ipairs { 0, scores.cfg.seq - 1 } do
     for _, moving in ipairs { "least", "most" } do
@@ -135,13 +135,21 @@ local function of_rows(cfg, is)
   return scores
 end
 
--- The rows of a config: { rows, reads = of all of them, masked = where one bounds the interval, bounds =
--- { first =, last = } where that end is not the one of all keys; behind a mask the last tile is as high as the
--- others, so that its last key is always one, biases = the rows with one before any change, changes = the first row
--- with a change and those with either behind it, packed = what is read of a head's weights, rises = the rows with a
--- rise, extras = those with an extra score, places = whether places of queries are read, hides = those that hide keys,
--- which is a mask as well, bounded = where a row bounds the interval, keyless = whether a query may see no key,
--- shown = the same of the rows that are in what args->scores has, where the config has that }.
+-- The rows of a config:
+--   rows       all of them
+--   reads      what all of them read
+--   bounds     { first, last }: that end of the interval is not the end of all keys
+--   bounded    a row bounds the interval
+--   hides      the rows that hide keys, which is a mask as well
+--   masked     bounded, or a row hides keys; the last tile then is as high as others, so its last key is a bound
+--   biases     the rows with a bias before any change
+--   changes    the first row with a change, and those with a bias or change behind it
+--   packed     numbers that are read of a head's weights
+--   rises      the rows with a rise
+--   extras     the rows with an extra score
+--   places     places of queries are read
+--   keyless    a query may see no key
+--   shown      the same of the rows that args->scores includes, where the config has scores
 function M.of(cfg)
   local scores = of_rows(cfg, function() return true end)
   local level = levels[cfg.scores]
@@ -213,8 +221,8 @@ function M.reads_lengths(scores)
   return false
 end
 
--- The keys of a batch entry that some row sees, or whose scores are shown, from `first` on and below `stop`, as far as
--- what is read at run time tells; values: by name.
+-- The keys of a batch entry that some row sees, or whose scores are shown: from `first` on and below `stop`, as far as
+-- a run tells. values: what it reads, by name.
 function M.keys_seen(scores, values)
   local bounds, s, m = {}, setmetatable({ cfg = scores.cfg }, { __index = values }), scores.cfg.seq_kv
   local function bound(row, which, query)
@@ -260,10 +268,12 @@ local function tile_numbers(scores, group, s)
   return numbers
 end
 
--- The tiles of keys of a group of queries: some lane sees a key of those from `begin` to finish - 1, all lanes
--- see all keys of those from `clear` to opened - 1; lead is `clear` if that is a tile, and a tile in any
--- case. most: what opened and finish are at most. s: as rows have it, its query the first of the group.
--- straight: no number of tiles may depend on what is read.
+-- The tiles of keys of a group of queries:
+--   begin, finish   some lane sees a key of the tiles begin .. finish - 1
+--   clear, opened   all lanes see all keys of the tiles clear .. opened - 1
+--   lead            `clear` if that is a tile, and a tile in any case
+--   most            bounds of opened and finish
+-- s: as rows have it, its query the first of the group. straight: no number of tiles may depend on what a run reads.
 function M.span(scores, group, s, straight)
   local rows, tiles = group.keys.rows, group.keys.tiles
   local span = { begin = 0, lead = 0, opened = scores.cfg.seq_kv // rows, finish = tiles }

@@ -2,9 +2,9 @@
 --
 --   M.record(K, place, stage, how)   the function of a group and a block of heads: how = { group, i, the number of the
 --                                    group among those of its kind, in_lanes, whether queries become lanes, and build }
---   how.build(own)                   records what it does; own has K, group, p, the parameters, q, the queries in
---                                    lanes, rows, as query_rows has them, seen, what the first query sees, and the
---                                    functions of Own
+--   how.build(own)                   records what it does; own has K, group, and the functions of Own
+--     p, q                           the parameters, and the queries in lanes
+--     rows, seen                     as query_rows has them, and what the first query sees
 --   M.axes, fills, cycles            as stage/init.lua has them; sections adds what both need
 
 local apply = require "stage.apply"

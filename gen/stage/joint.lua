@@ -1,7 +1,7 @@
--- Projections that read the same rows as one product: its columns are those of Q, K and V of a block of heads side by
--- side, [Wq Wk Wv], or of K and V where the lanes of the query projection are queries. Few columns then share vectors
--- whose lanes each alone would leave idle. What is projected stays a tensor of its own (part.lua), whose rows are
--- columns of the product's. A tile of rows is a task.
+-- Projections that read the same rows as one product. Its matrix is [Wq Wk Wv] of a block of heads, or [Wk Wv] where
+-- the lanes of the query projection are queries. Few columns then share vectors whose lanes each alone would leave
+-- idle. What is projected stays a tensor of its own (part.lua), whose rows are columns of the product's. A tile of rows
+-- is a task.
 
 local choices = require "base.choices"
 local fetch = require "schedule.fetch"

@@ -19,16 +19,16 @@ local choices = require "base.choices"
 
 local M = {}
 
--- Minimax for the relative error on [-1/2, 1/2] with constant term 1, then moved by single float32
--- steps to the least error of the evaluated polynomial (0.78 ulp); highest power first.
+-- Minimax for the relative error on [-1/2, 1/2] with constant term 1; highest power first. Single float32 steps then
+-- moved it to the least error of the evaluated polynomial, 0.78 ulp.
 M.coefficients = {
   0.000155957678, 0.00134068797, 0.00961772259, 0.0555031635, 0.240226477, 0.693147182, 1.0,
 }
 M.lowest = -100.0
 M.highest = 128.0 -- where powers are infinite
 
--- The same for 2^r on [-1/32, 1/32] (0.96 ulp with the errors of the table), and what rounds to
--- sixteenths, which then are the low bits of the sum.
+-- The same for 2^r on [-1/32, 1/32], 0.96 ulp with the errors of the table. Adding SIXTEENTHS rounds to sixteenths,
+-- which then are the low bits of the sum.
 local table_coefficients = { 0.0554668382, 0.240237862, 0.693147242 }
 local SIXTEENTHS = 786432.0 -- 1.5 * 2^19
 

@@ -1,7 +1,8 @@
 -- A tape -> a program for gen/host/evaluate.c, which runs it without a compiler.
 --
--- A program is { functions, meanings, constants, globals, number }: number[name] is that of a function, globals lists
--- the fields of mhagen_args that it reads, in the order in which host.evaluate takes their memory.
+-- A program is { functions, meanings, constants, globals, number }.
+--   number    of a function, by its name
+--   globals   the fields of mhagen_args that it reads, in the order in which host.evaluate takes their memory
 
 local compiled = require "tape.meaning"
 local numbered = require("base.words").numbered

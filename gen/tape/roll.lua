@@ -1,6 +1,6 @@
--- Writes once what a function repeats: a run of equal statements whose coordinates and offsets move by equal steps
--- becomes a loop of a literal count, which the compiler is told to write out again, but for functions that are to
--- stay short. The order of operations stays.
+-- Writes once what a function repeats. A run of equal statements whose coordinates and offsets move by equal steps
+-- becomes a loop of a literal count. The compiler is told to unroll it, but in functions that are to stay short. The
+-- order of operations stays.
 --
 --   const __m512 a_r0 = set1(a[0]);
 --   acc_r0 = fmadd(a_r0, b, acc_r0);            UNROLL(6) for (r = 0; r < 6; ++r) {
@@ -53,8 +53,8 @@ end
 local PART = { f = "value", m = "value", i = "value", c = "value", a = "pointer", y = "pointer", b = "pointer",
                u = "pointer", h = "pointer", e = "pointer", x = "int", n = "literal", s = "literal", t = "literal" }
 
--- A copy of a node without its bodies, in which on.value, on.pointer, on.int, on.literal and on.text have replaced
--- the parts of such a kind, in the order of the text.
+-- A copy of a node without its bodies. Each part went through the function of its kind, in the order of the text:
+-- on.value, on.pointer, on.int, on.literal or on.text.
 local function with(node, on)
   local copy = { dst = node.dst and on.value(node.dst, not node.again) }
   if node.kind == "op" then
@@ -289,9 +289,13 @@ local function visitor(values, say, field)
 end
 
 -- The items of the bodies of a function. Short rounds come first, for the rounds of longer ones are made of their
--- loops. To begin with, an item is a statement: node, fields, letters (of fields that are coordinates), constants (of
--- all fields), shape, size, lines, height (of the loops in it), items (of its body), otherwise (those of the
--- other), fixed (it is in no run).
+-- loops. To begin with, an item is a statement:
+--   node, shape, size, lines
+--   fields, constants   and of each field its constant
+--   letters             of the fields that are coordinates
+--   height              of the loops in it
+--   items, otherwise    of its body, and of the other one
+--   fixed               it is in no run
 local function items_of(fn, values)
   local number, fixed, list_of = numbers(), 0, nil
   local how = { number = number, unrolled = not fn.loops }

@@ -1,6 +1,5 @@
--- Sums that are pairs of the operands' type: in words, as operands are, the sum of the even numbers
--- of a row and a column in the low half, that of the odd ones in the high half. The fewer numbers a sum is of, the
--- fewer digits it loses, so sums are made in three levels:
+-- Sums that are pairs of the operands' type. The low half of a word sums the even numbers of a row and a column, the
+-- high half the odd ones. The fewer numbers a sum is of, the fewer digits it loses, so sums are made in three levels:
 --
 --   block   BLOCK words are summed in registers,
 --   span    sums of blocks are added in the same type, up to SPAN words, in memory near by,

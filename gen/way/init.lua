@@ -23,8 +23,8 @@
 --   steps(t, tile, block)  the K steps of a tile, of which block = { count, base } follow each other in the text:
 --                          { begin, multiply, read }. begin(step) records what a step reads before the vectors of B.
 --                          multiply(r, step, b, acc) adds the products of row r with the vectors b[c] to acc[c].
---                          read(step), if it is there, returns b. A step has its number i in the block, k, the number
---                          from the pointers of A and B, and tag, which tells its values apart.
+--                          read(step), if it is there, returns b. A step has i, k and tag: its number in the block,
+--                          its number from the pointers of A and B, and a text that tells its values apart.
 --   together(t, tile)      K steps that are written together
 --   finish(t, tile, acc)   sums as rows of vectors, where they are others
 --   tile(t, tile)          a whole tile as emit/gemm.lua has it, in place of steps

@@ -1,6 +1,6 @@
--- Vectors of B times a lane of a vector of A, where A is contiguous from row to row or from step to step. What is
--- left over of a vector's lanes goes the way of every ISA. Where numbers of words lie apart (`apart`, isa/init.lua), a
--- vector of B is of the first or the second numbers, and meets that half of a lane; what is left over is a vector with
+-- Vectors of B times a lane of a vector of A, where A is contiguous from row to row or from step to step. What is left
+-- over of a vector's lanes goes the way of every ISA. Where numbers of words lie apart (`apart`, isa/init.lua), a
+-- vector of B has their first or their second numbers. It meets that half of a lane. What is left over is a vector with
 -- fewer numbers.
 
 local outer = require "way.outer"

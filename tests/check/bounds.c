@@ -30,8 +30,8 @@ double ref_changed_off(const spot *at, double s) {
   return isfinite(s) ? MHAGEN_SCORE_SIZE(s) - MHAGEN_SCORE_SIZE(0.0) : s;
 }
 
-/* The roundings on the way from an input to a score, and from an input to y, one for each step of a sum and some
- * more, each of at most a unit of the sizes; those of a score reach its weight times the score's size. */
+/* The roundings on the way from an input to a score, and from an input to y: one for each step of a sum, and some
+ * more. Each is at most a unit of the sizes. Those of a score reach its weight times the score's size. */
 int ref_score_steps(const mhagen_kernel *shape, int least) {
   const int project = ref_projections(shape);
   int widest = least;
@@ -247,8 +247,8 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   int steps = ref_score_steps(shape, project & MHAGEN_PROJECT_V ? shape->v_width : 0) + shape->seq_kv;
   if (project & MHAGEN_PROJECT_O) steps += shape->h * shape->dv;
   const double error = steps * shape->unit * (1 + score_size);
-  /* Weights far below a sink grow or shrink by the power of what their scores err by, and any of roundings that are
-   * as large as those of quantized weights; other rows sum to one. */
+  /* Weights far below a sink grow or shrink by the power of their scores' error. So do all where weights are
+   * quantized. Other rows sum to one. */
   return shape->options & MHAGEN_SINK || shape->options & MHAGEN_WEIGHT_DTYPE ? fmin(expm1(error), 1e30) : error;
 }
 

@@ -10,24 +10,30 @@
  * ordinary data: at least 32 rows of attention weights, and 64 columns of y and of the contexts. */
 double mhagen_promised_error(const mhagen_kernel *shape, double max_score);
 
-/* The results of mhagen_reference, and max_score: the largest finite |scale q k| over the visible pairs, with the
- * magnitude of what is added to it, of a mask only where the key's weight is above 2^-60, or a finite |sink|, which
- * counts up to 128 above the row's scores. It may be null, and so may the bounds: the promise for each row, whatever
- * the data. That is the largest ||got - reference|| of a row of y, y_bounds[batch][seq], and of a row of weights,
- * probs_bounds[batch][h][seq]. They are
+/* The results of mhagen_reference, and how far those of a kernel may be off. Any of max_score and the bounds may be
+ * null.
+ *   max_score      the largest finite size of a score over the visible pairs: |scale q k| and |what is added to it|. A
+ *                  mask counts only where the key's weight is above 2^-60. A finite |sink| counts up to 128 above the
+ *                  row's scores.
+ *   y_bounds       [batch][seq]: the largest ||got - reference|| of a row of y, whatever the data
+ *   probs_bounds   [batch][h][seq]: the same of a row of weights
+ * The bounds are
  *
  *   (16 + max(d_model, k_width, v_width) + dk + seq_kv + h*dv) * unit * (1 + S) * ||size||
  *
- * of these widths those of rows that are projected, and h*dv if Y is; else y has its bounds for each head of a row,
- * y_bounds[batch][seq][h], or [batch][h][seq] where they lie so. size is the row computed with the magnitudes of x,
- * W and b, but the weights of attention as they are, and S the largest score so computed, scale |q| |k|, of the keys
- * that the row sees, with the magnitude of what is added to it, of a mask only where the key's weight is above
- * 2^-60; of a row of weights, the row itself and its head's S. With strassen, which mixes rows and columns, the
- * largest element stands for all of an input, and of Wq, Wk, Wv; with weight_dtype the largest weight that shares a
- * scale for all of these, and expm1 of the factor before ||size|| for it; in int8 so does that of a column of W, and
- * that of a row of x and of the contexts for all of the row; with a cache of int8 that of a row of K or V and
- * head for all of it. Nothing may over- or underflow, but that beside a sink a
- * weight below 2^-94 may be zero. */
+ * Only widths of rows that are projected count, and h*dv only if Y is. Else y has bounds for each head of a row, as
+ * its layout has them: y_bounds[batch][seq][h] or [batch][h][seq].
+ *   size           the row computed with |x|, |W| and |b|, but the true weights of attention; of a row of weights, the
+ *                  row itself
+ *   S              the largest score so computed of the keys that the row sees, with the magnitude of what is added to
+ *                  it. A mask counts as for max_score. Of a row of weights it is its head's.
+ * One number stands for others where they share a rounding, the largest:
+ *   strassen       mixes rows and columns: for all of an input, and of Wq, Wk, Wv
+ *   weight_dtype   for weights that share a scale; the factor before ||size|| then is its expm1
+ *   int8           for a column of W, and for a row of x and of the contexts
+ *   cache of int8  for a row of K or V and head
+ *
+ * Nothing may over- or underflow, but that beside a sink a weight below 2^-94 may be zero. */
 int mhagen_reference_and_bounds(const mhagen_kernel *shape, const mhagen_weights *weights,
                                 const mhagen_args *args, double *y, double *probs,
                                 double *max_score, double *y_bounds, double *probs_bounds);

@@ -1,6 +1,6 @@
 /* checker.c of mhagen: the checks of checker.h, one after another in a child process. Every buffer of a kernel lies
- * between two inaccessible pages, all memory around and behind the results is NaN, and everything that may only be
- * read is compared afterwards. So prepared, the files checker_*.c run the kernel on one set of data after another. */
+ * between two inaccessible pages. All memory around and behind the results is NaN. Everything that may only be read
+ * is compared afterwards. So prepared, the files checker_*.c run the kernel on one set of data after another. */
 #define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS */
 #include "checker_rooms.h"
 

@@ -196,11 +196,10 @@ int row_sees(const checker *c, size_t b, size_t r, size_t from, size_t to);
 void compare(checker *c, int biases, norms *y, norms *probs);
 /* The norms keep their bound, where they are of as many rows of weights and columns as it is stated for. */
 void require_bound_of_many(checker *c, double score, norms y, norms probs);
-/* A few numbers may cancel, and a relative error then says nothing: where y or the contexts are
- * narrow, the norms are taken over so many draws that 64 (in expensive shapes 8) independent
- * columns are in them. Rows do not count: similar attention weights make the rows of y similar. But of
- * few rows one may have large scores that are nearly equal, which alone are sensitive to rounding, so
- * there are 32 rows of weights at least, as far as that is cheap. */
+/* A few numbers may cancel, and a relative error then says nothing. Norms are of at least 64 independent columns of
+ * y and the contexts, in expensive shapes 8: narrow ones take several draws. Rows do not count, for similar
+ * attention weights make the rows of y similar. Large scores that are nearly equal are sensitive to rounding, and of
+ * few rows one may have them. So there are 32 rows of weights at least, as far as that is cheap. */
 void check_numbers(checker *c);
 /* Instead of all else: rows of many draws, fewer where one takes long. */
 void check_draws(checker *c);

@@ -182,8 +182,8 @@ static void quantize(const float *x, size_t count, inexact to) {
 /* The integer of a number where the largest is as given. */
 static double integer_of(double x, double largest) { return rint(fmin(fmax(x * STEPS / largest, -STEPS), STEPS)); }
 
-/* By how much an integer times the scale of a row may be off from `value`, where the number is from first to last and
- * the largest from low to high: no integer is half a step from its number, and one alone is off by the scale only. */
+/* By how much an integer times the scale of a row may be off from `value`. The number is from first to last, and the
+ * largest from low to high. No integer is half a step from its number, and one alone is off by the scale only. */
 static double off_quantized(double first, double last, double low, double high, double value) {
   const double least = integer_of(first, first > 0 ? high : low), most = integer_of(last, last > 0 ? low : high);
   double bottom = least * (least > 0 ? low : high) / STEPS, top = most * (most > 0 ? high : low) / STEPS;
@@ -529,8 +529,8 @@ static void make_operands(rounding *r, size_t entry, operands *o) {
   round_all(r->attend, 1, o->v, e->made * o->v_heads * o->breadth);
 }
 
-/* 2^x as kernels with MHAGEN_FOLD_POWERS make it, which never falls with x: twice the bits of a bfloat16, in which the
- * fraction of x stands for 2^fraction - 1, and of which a table corrects each four. Below 2^-126 it counts as zero. */
+/* 2^x as kernels with MHAGEN_FOLD_POWERS make it; it never falls with x. Of twice the bits of a bfloat16 the
+ * fraction of x stands for 2^fraction - 1, and a table corrects each four. Below 2^-126 it counts as zero. */
 static double power_of_two(double x) {
   const double most = 2 * 0x7F80, fixed = rint(256 * (x + 127) - 23.5);
   const int twice = (int)(fixed < most ? fmax(fixed, 0) : most), place = twice / 4 % 64;
@@ -555,8 +555,8 @@ static double weights_inexact(const rounding *r, inexact s, double apart, double
     if (tested && isinf(s.x[j])) s.x[j] = NAN;
     if (e->sees[j] && s.x[j] > most) most = s.x[j];
   }
-  /* Scores less the largest one, and what that is beyond an integer, so that huge scores that are equal differ by
-   * nothing, with fused products too. */
+  /* Scores less the largest one, and its fraction is added. So huge scores that are equal differ by nothing, with
+   * fused products too. */
   const double top = (most - apart) * LOG2E, rest = isfinite(top) ? remainder(top, 1) : 0;
   for (size_t j = e->first; j < e->end; j++) {
     if (!e->sees[j]) {

@@ -1,0 +1,50 @@
+"""Comments of the sources are read once."""
+import re
+
+from tools import ROOT
+
+MOST_WORDS = 25
+LEADER = {".lua": r" *--", ".py": r" *#", ".c": r" */?\*(?!/)+", ".h": r" */?\*(?!/)+"}
+SOURCES = [path for folder in "gen runtime python tests/check".split() for path in sorted((ROOT / folder).rglob("*"))
+           if path.suffix in LEADER]
+
+
+def paragraphs(text, leader):
+    """Running text and rows of tables: a row is indented, and its other lines by 5 more at least."""
+    found, column = [], None
+    for line in text.split("\n") + [""]:
+        match = re.match(leader + r"(?P<indent> *)(?P<text>.*)", line)
+        if not match or not match["text"]:
+            column = None
+            continue
+        at = len(match["indent"])
+        if column is not None and (at == column < 2 or at > column + 4):
+            found[-1] += " " + match["text"]
+        else:
+            found.append(match["text"])
+            column = at
+    return [paragraph.replace("*/", "") for paragraph in found]
+
+
+def too_long(path):
+    """Sentences of more than 25 words, and what a colon or a semicolon ends."""
+    return [sentence for paragraph in paragraphs(path.read_text(), LEADER[path.suffix])
+            for sentence in re.split(r"(?<=[.;:!?])\s", paragraph)
+            if len(re.findall(r"[^\s]*\w[^\s]*", sentence)) > MOST_WORDS]
+
+
+def test_sentences_of_comments_are_short():
+    long = {str(path.relative_to(ROOT)): found for path in SOURCES if (found := too_long(path))}
+    assert len(SOURCES) > 250 and not long
+
+
+def test_long_sentences_of_comments_are_found(tmp_path):
+    words = " ".join(["word"] * 13)
+    texts = {"a.lua": f"-- {words}\n-- {words}", "b.c": f"/* {words}\n * {words} */", "c.h": f" * {words} {words}",
+             "d.py": f"# {words}\n# {words}", "e.lua": f"--   name   {words}\n--          {words}"}
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.write_text(text)
+        assert too_long(path), name
+        path.write_text(text.replace(words, words + ";", 1))
+        assert not too_long(path), name
