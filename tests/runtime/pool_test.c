@@ -45,7 +45,10 @@ static const mhagen_kernel kernel = {
     .name = "toy", .supported = supported, .run = run_alone, .phases = phases, .phase_count = PHASES,
     .needs = needs, .need_count = 1};
 
+static int alone_runs; /* by one thread, in the kernel's own order */
+
 static mhagen_status run_alone(const mhagen_args *args) {
+  alone_runs++;
   const mhagen_status status = mhagen_check_args(&kernel, args);
   if (status != MHAGEN_OK) return status;
   for (int p = 0; p < PHASES; p++) {
@@ -251,7 +254,9 @@ static void test_fork(int forks, int threads_in_child) {
     REQUIRE(child >= 0);
     if (child == 0) {
       alarm(10); /* ends a child that hangs */
+      const int before = alone_runs;
       run(pool, i + 1);
+      REQUIRE(alone_runs == before + 1); /* no worker is asked for, and no lock taken */
       test_bad_args(pool);
       mhagen_pool_destroy(pool);
       mhagen_pool *own = threads_in_child ? mhagen_pool_create(2) : NULL;
