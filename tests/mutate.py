@@ -312,7 +312,7 @@ MUTATIONS = [
     ("the mask of the first head", "score/mask.lua", "head * steps.h + query", "query"),
     ("the mask of the first queries", "score/mask.lua", "head * steps.h + query * steps.q", "head * steps.h"),
     ("the mask of the first batch entry", "score/mask.lua", "return M.steps(cfg).b end", "return 0 end"),
-    ("a mask of another base", "emit/mask.lua", "types.LOG2E", "1.0"),
+    ("a mask of another base", "emit/mask.lua", "\"log2e_\" .. name, types.LOG2E", "\"log2e_\" .. name, 1.0"),
     ("values of keys that a mask hides", "emit/softmax.lua", "for i, row in ipairs(tile.scores.hides) do",
      "for i, row in ipairs(tile.pass and tile.scores.hides or {}) do"),
     ("a byte beyond the mask", "emit/mask.lua", "p.mask:at(key), count)", "p.mask:at(key), w.lanes)"),

@@ -20,14 +20,17 @@ kinds.bool = { load = "load_bytes", none = 1.0, bias = function(t, w, name, x)
     t:op("set", w, "never_" .. name, -math.huge))
 end }
 
--- Finite numbers stay finite in base 2; of infinity and NaN there comes NaN.
+local LEAST = types.LOWEST / types.LOG2E -- the least number that is finite in base 2
+
+-- Finite numbers stay finite in base 2; infinity and NaN become NaN. They are bounded before the product: gcc 14 takes
+-- the factor of an infinite product for infinite.
 kinds.add = { load = "load", none = 0.0, bias = function(t, w, name, x)
-  local lowest = t:op("set", w, "lowest_" .. name, types.LOWEST)
-  local scaled = t:op("mul", w, "scaled_" .. name, x, t:op("set", w, "log2e_" .. name, types.LOG2E))
-  local least = t:op("max", w, "least_" .. name, lowest, scaled)
-  local finite = t:op("min", w, "finite_" .. name, t:op("set", w, "highest_" .. name, -types.LOWEST), least)
-  local tested = t:op("fma", w, "tested_" .. name, x, t:op("zero", w, "zero_" .. name), finite)
-  return t:op("sel", w, "bias_" .. name, t:op("lt", w, "below_" .. name, x, lowest),
+  local least = t:op("max", w, "least_" .. name, t:op("set", w, "low_" .. name, LEAST), x)
+  local finite = t:op("min", w, "finite_" .. name, t:op("set", w, "high_" .. name, -LEAST), least)
+  local scaled = t:op("mul", w, "scaled_" .. name, finite, t:op("set", w, "log2e_" .. name, types.LOG2E))
+  local tested = t:op("fma", w, "tested_" .. name, x, t:op("zero", w, "zero_" .. name), scaled)
+  return t:op("sel", w, "bias_" .. name,
+    t:op("lt", w, "below_" .. name, x, t:op("set", w, "lowest_" .. name, types.LOWEST)),
     t:op("set", w, "never_" .. name, -math.huge), tested)
 end }
 
