@@ -3,7 +3,6 @@ are wrong."""
 import copy
 import ctypes
 import json
-import random
 import re
 import shutil
 import struct
@@ -16,7 +15,7 @@ import pytest
 import architectures
 from architectures import HUB, MORE, ROWS, like
 from reference_lib import Args, Kernel, Weights, aligned, drawn_isa, runtime
-from tools import MHAGEN, ROOT, SEED, in_turn, installed, native, need, run, seed_of
+from tools import MHAGEN, ROOT, in_turn, installed, native, need, run, seed_of
 
 if not installed("numpy", "torch", "safetensors"):
     pytest.skip("NumPy, PyTorch or safetensors is not installed", allow_module_level=True)
@@ -116,14 +115,11 @@ def save(seen, folder, dtype, **options):
 
 OTHERS = {path.stem.split("-")[1]: json.loads(path.read_text())
           for path in (ROOT / "tests/models/configs").glob("transformers-*.json")}
-DRAWN = set(random.Random(SEED).sample([row.name for row in ROWS + MORE], 18 if SEED != "all" else len(ROWS + MORE)))
 
 
-@pytest.mark.parametrize("row", ROWS + MORE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", in_turn(ROWS + MORE, "families", count=18), ids=lambda row: row.name)
 def test_family(transformers, row, tmp_path):  # noqa: F811
     """Each run draws a third of them. Of configs as other versions save them, the same files are made."""
-    if row.name not in DRAWN:
-        pytest.skip("not drawn")
     if row.since > int(transformers.__version__.split(".")[0]):
         pytest.skip("an older version of transformers computes it otherwise")
     seen = Observed(transformers, row)
@@ -253,12 +249,10 @@ def write_gguf(seen, kind, path, **tensors):
     writer.close()
 
 
-@pytest.mark.parametrize("name", GGUF)
+@pytest.mark.parametrize("name", sorted({*in_turn(GGUF, "gguf", count=3), "Llama"}))
 def test_gguf(transformers, name, tmp_path):  # noqa: F811
     if not installed("gguf"):
         pytest.skip("gguf is not installed")
-    if name not in in_turn(list(GGUF), "gguf", count=3) + ["Llama"]:
-        pytest.skip("not drawn")
     row = next(row for row in ROWS + MORE if row.name == name)
     row = row._replace(config={"num_hidden_layers": 2, **row.config, **CHANGED.get(name, {})})
     if row.config.get("sliding_window", 0) is None:
