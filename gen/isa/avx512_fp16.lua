@@ -14,7 +14,7 @@ return extend(avx512_bf16, {
   since = "(defined(__clang__) || __GNUC__ >= 12)",
   begin = x86.begin "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vnni,avx512fp16,avx2,fma",
   products = { ["bf16 bf16"] = false,
-               ["f16 f16"] = { way = "outer", op = "fma_halves", group = 2, coarse = true,
+               ["f16 f16"] = { way = "outer", op = "fma_halves", group = 2, f16_sums = true,
                                rows = avx512.products["f32 f32"].rows } },
   prelude = avx512.prelude .. [[
 

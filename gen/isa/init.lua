@@ -55,7 +55,7 @@ end
 --   unsigned    the bytes of A have no sign
 --   widens      no instruction multiplies bytes
 --   powers      the op that makes weights of attention as pairs
---   coarse      sums of pairs are pairs of their type
+--   f16_sums    sums of pairs are pairs of their type
 --   dup         the time of a word in all lanes, in FMAs
 --   blocks      { op, rows } of a product of blocks
 --   halves      { lane, starts, rows } of a product by halves of words
@@ -149,17 +149,17 @@ end
 -- besides
 --   pair, store_pairs   the ops that make words
 --   powers              the op that makes them of logarithms, if the ISA has one
---   coarse              sums are pairs of the type (way/f16sum.lua); the way `inner` takes their K steps
+--   f16_sums            sums are pairs of the type (way/f16sum.lua); the way `inner` takes their K steps
 --   error               the bound of such sums
 function M.paired(isa, type)
   local row = isa.products[type.name .. " " .. type.name]
   if not (row and row.group) then return end
-  return { a = type, b = type, way = row.coarse and "f16sum" or row.way, inner = row.coarse and row.way,
+  return { a = type, b = type, way = row.f16_sums and "f16sum" or row.way, inner = row.f16_sums and row.way,
            rows = row.rows, op = row.op, lane = row.lane, group = row.group, tiled = row.tiled, vectors = row.vectors,
            pad = row.tiled and isa.tile or 1,
-           coarse = row.coarse, error = row.coarse and type.error_of_sums, dup = row.dup,
+           f16_sums = row.f16_sums, error = row.f16_sums and type.error_of_sums, dup = row.dup,
            powers = row.powers, pair = type.pair, store_pairs = type.store_pairs,
-           held = types.pairs(type), packed = types.pairs(type), does = row.coarse and of_halves or of_floats }
+           held = types.pairs(type), packed = types.pairs(type), does = row.f16_sums and of_halves or of_floats }
 end
 
 -- A scheme by vectors where another one is by tiles: for operands that do not lie as tiles take them.

@@ -39,12 +39,12 @@ local against_projections = {
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
     "a cache is filled from rows of float32" },
   { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
-  { function(plan) return isas.paired(plan.isa, plan.scheme.b).coarse and plan.sums ~= plan.scheme.b end,
+  { function(plan) return isas.paired(plan.isa, plan.scheme.b).f16_sums and plan.sums ~= plan.scheme.b end,
     "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
 }
 
 local against_attention = {
-  { function(plan) return isas.paired(plan.isa, plan.attend_scheme.b).coarse end,
+  { function(plan) return isas.paired(plan.isa, plan.attend_scheme.b).f16_sums end,
     "scores would lose more digits in sums of half precision than weights may" },
   { function(plan) return plan.weights.quant and plan.weights.quant.group end, "sums of groups are added as float32" },
   { function(plan) return plan.scores.shown end, "scores that are a result are float32" },
@@ -83,7 +83,7 @@ function M.choose(plan, list)
       choices.say(plan.why, ("no pairs in %s"):format(what), found)
     else
       chosen[name] = own
-      choices.add(plan.why, own.coarse and "halves" or "pairs")
+      choices.add(plan.why, own.f16_sums and "halves" or "pairs")
     end
     if no_tiles then choices.say(plan.why, ("no tiles in %s"):format(what), no_tiles) end
   end
