@@ -358,7 +358,7 @@ MUTATIONS = [
     ("inputs that are widened where there is no workspace", "plan/init.lua",
      "local needs = stage.inputs or", "local needs ="),
     ("rows that are kept where there is no workspace", "plan/init.lua",
-     "stage.c and stage.c.passing or stage.turn and", "stage.turn and"),
+     "stage.c and stage.c.staged or stage.turn and", "stage.turn and"),
     ("a tile of keys behind a cache", "emit/decode.lua",
      "p.first + i * step.keys, plan.cfg.seq_kv - step.keys", "p.first + i * step.keys, plan.cfg.seq_kv"),
     ("the queries of a step's first head", "emit/decode.lua", "q = p.q:at(h * ptrs.q_head)", "q = p.q"),

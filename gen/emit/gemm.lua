@@ -120,7 +120,7 @@ end
 --   steps         K, a literal; or blocks, a run-time number of K blocks
 --   unroll        K steps of a block
 --   chains        sums that the steps go to in turn, 1 if missing
---   a             { p, row, step, passing }; passing: tile registers read it past the nearest cache
+--   a             { p, row, step, streamed }; streamed: tile registers read it past the nearest cache
 --   b             { p, step, value, fetch, fetch_block, beside }
 --     value(v, name, at, k, c)       makes a vector of it, if it is not read as it lies
 --     fetch(k), fetch_block(n)       come before a step, and before a block of n steps

@@ -36,7 +36,7 @@ end
 -- Operand A of a tile, in the function that has it as p.a.
 local function operand_a(tile, p)
   local a = tile.a
-  return { p = p.a, row = a.row, step = a.step, passing = a.passing }
+  return { p = p.a, row = a.row, step = a.step, streamed = a.streamed }
 end
 
 -- Operand B likewise. Each K step fetches as much as it reads, or each block of steps a share.
@@ -128,7 +128,7 @@ local function name_of(tile, word) return ("%s_k%d%s"):format(tile.name, tile.st
 local code = { sums = gemm.tile, run = epilogue.run, store = epilogue.store_as, target = target_of }
 
 -- One tile of a product, C = A B + bias, over a chunk of its K steps. tile: name and text of the function, rows, vecs,
--- mode, steps; a { p, row, step, passing, scales } and b { p, step } as gemm.tile has them, b also with its product;
+-- mode, steps; a { p, row, step, streamed, scales } and b { p, step } as gemm.tile has them, b also with its product;
 -- c { p, row, exact, pairs, scale } as an epilogue's target. Without a bias sums start at zero; with one, start is
 -- gemm's way to start from it.
 local function whole_tile(K, tile)

@@ -193,7 +193,7 @@ function M.of(cfg, scores)
     local given, tensor = unprojected[stage.letter], stage ~= attend and M.unprojected(cfg, stage.letter)
     local cache = stage.c and stage.c.type and stage.c
     if cache then -- rows are made in float32 before
-      stage.c = tensors.workspace(stage.name, { head = stage.cols, passing = true })
+      stage.c = tensors.workspace(stage.name, { head = stage.cols, staged = true })
       keeps[#keeps + 1] = keep(stage, tensor and not stage.turn and tensor or stage.c, cache)
     end
     if cache and tensor and not stage.turn then

@@ -10,7 +10,7 @@
 --   grows     of a cache: runs add to it
 --   exact     of a cache: it lies as an input does, and nothing may be read or written behind its rows
 --   type      of a cache, where that is smaller than float32; scales, the section with those of rows
---   passing   rows that only wait to be kept in such a cache
+--   staged   rows that only wait to be kept in such a cache
 --   pairs     along which operands lie in pairs, "columns" or "rows" (rewrite/paired.lua); in_place: they become pairs
 --             where float32 was
 --   held      rows are rounded to the type of attention's operands

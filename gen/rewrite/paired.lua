@@ -118,7 +118,7 @@ function M.rewrite(plan, list)
   if plan.attend_scheme.group > 1 then
     for name, mark in pairs(marks) do
       local stage = graph.projection(list, name)
-      if stage and stage.c.at == "workspace" and not stage.c.passing then
+      if stage and stage.c.at == "workspace" and not stage.c.staged then
         mark(plan, stage.c)
         stage.c.in_place = stage.turn ~= nil
       end

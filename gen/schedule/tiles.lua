@@ -59,7 +59,7 @@ function M.lay(to, scheme, rows, words)
 end
 
 -- Whether tile registers read such rows past the nearest cache, so that a panel of operand B stays there.
-function M.passing(cpu, to, panel) return to.block ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
+function M.streamed(cpu, to, panel) return to.block ~= nil and 4 * (to.count + panel) > 2 * cpu.near end
 
 -- Where a word of the first row is then.
 function M.word_at(to, word)

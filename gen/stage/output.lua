@@ -135,7 +135,7 @@ local function tiles_of(own, i, run, number, count, at)
       local scales = piece.scales and p["scales" .. i]:at(g * (scaled_rows(stage) and group.used or group.width))
       local o = p["o" .. i]:at(g * (in_rows and group.used * stage.a.row or product.steps * group.width))
       return { p = o:at(row * order.row + k0 * order.step), row = order.row, step = order.step,
-               passing = tiles.passing(plan.cpu, stage.a, block.width * product.depth),
+               streamed = tiles.streamed(plan.cpu, stage.a, block.width * product.depth),
                scales = scales and scales:at(row) }
     end,
     b = function(n, k0) return product_of.operand(product, block, p.panel, k0, next(n)) end,

@@ -42,7 +42,7 @@ local function rows(plan, stage)
   if stage.c.exact then return plan.cfg.seq_kv end
   local scheme = plan.attend_scheme
   if stage.c.at == "cache" then return plan.cfg.seq_kv + tiles.highest(isas.by_vectors(scheme)) end
-  if stage.letter == "q" or stage.c.passing then return stage.rows end
+  if stage.letter == "q" or stage.c.staged then return stage.rows end
   return plan.kv_rows + (stage.letter == "k" and tiles.rows_behind(scheme) or 0)
 end
 
@@ -168,7 +168,7 @@ local function record_tiles(K, stage, p, runs)
       label = stage.name, alone = #runs == 1, bias = p.bias and p.bias:at(column),
       a = function(i, k0)
         return { p = p.x:at(row_of(i) * a.row + k0 * step), row = a.row, step = step,
-                 passing = tiles.passing(K.plan.cpu, a, block.width * product.depth),
+                 streamed = tiles.streamed(K.plan.cpu, a, block.width * product.depth),
                  scales = p.row_scales and p.row_scales:at(row_of(i)) }
       end,
       b = function(i, k0)
@@ -257,7 +257,7 @@ end
 function M.finish(K, stage, p)
   if stage.turn then turning.keys(K, stage, p) end
   if stage.c.in_place then in_place[stage.c.pairs](K, stage, p) end
-  if stage.letter ~= "v" or stage.c.exact or stage.c.passing then return end
+  if stage.letter ~= "v" or stage.c.exact or stage.c.staged then return end
   if p.past then return clear_behind(K, stage, p) end
   if stage.fill then return clear_margin(K, stage, p.out) end
   M.clear_values(K, p.out, p.bounds)
@@ -318,7 +318,7 @@ function M.at_once() return { { var = "which", items = { { first = 0, count = 1 
 -- the second-level cache does not keep, where nothing says how many are asked for, or is done behind the last one.
 local function in_parts(plan, stage)
   local product, c, run = stage.product, stage.c, stage.product.runs[1][1]
-  local margin = stage.letter == "v" and not c.passing and plan.kv_rows > plan.cfg.seq_kv
+  local margin = stage.letter == "v" and not c.staged and plan.kv_rows > plan.cfg.seq_kv
   return tiles.keeps_sums(product) and #product.runs[1] == 1 and run.count > tiles.TOGETHER
     and not (stage.turn or stage.behind or stage.fill or c.in_place or margin or score.reads_lengths(plan.scores))
     and product.scheme.b.bytes * product.steps * stage.rows > plan.cpu.cached

@@ -55,7 +55,7 @@ end
 local function ops(t, tile)
   local size, scheme, a, b = t.isa.tile, tile.scheme, tile.a, tile.b
   local full, width = t.isa.full, #tile.vecs * size
-  local load_a = a.passing and "tile_stream" or "tile_load"
+  local load_a = a.streamed and "tile_stream" or "tile_load"
   local function sum(i, j) return ("C%d%d"):format(i, j) end
   return {
     down = expr.ceil_div(tile.rows, size), across = #tile.vecs, count = steps_of(tile, size),
