@@ -235,6 +235,9 @@ local function changed(memory, part)
   return made
 end
 
+-- A list in memory of the host; nothing of nothing.
+local function numbers_of(list) return list and host.floats(list) end
+
 -- The numbers of a part of a tensor, or of a list, in memory of the host.
 function M.floats(part)
   if part.numbers then return host.floats(part.numbers) end
@@ -243,7 +246,12 @@ function M.floats(part)
     local good, why = memory:read(piece, part.tensor.file)
     if not good then error({ message = ("%s: %s"):format(part.tensor.path, why) }, 0) end
   end
-  if part.scales then memory:scale(part.scales, part.zeros, part.inner) end
+  for _, scaled in ipairs(part.scaled or {}) do
+    local by, zeros = numbers_of(scaled.by), numbers_of(scaled.zeros)
+    memory:scale(by, zeros, scaled.inner)
+    by:free()
+    if zeros then zeros:free() end
+  end
   return part.change and changed(memory, part) or memory
 end
 

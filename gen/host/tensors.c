@@ -299,24 +299,20 @@ static int memory_set(lua_State *L) {
   return 0;
 }
 
-/* memory:scale(scales, zeros, inner): float i becomes (x - zeros[k]) * scales[k], k = i / inner modulo their number */
+/* memory:scale(scales, zeros, inner): float i becomes (x - zeros[k]) * scales[k], k = i / inner modulo their number.
+ * Both are memory; zeros may be nil. */
 static int memory_scale(lua_State *L) {
-  const Memory *memory = luaL_checkudata(L, 1, MEMORY);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  luaL_checktype(L, 3, LUA_TTABLE);
-  const size_t count = (size_t)lua_rawlen(L, 2), inner = (size_t)luaL_checkinteger(L, 4);
-  luaL_argcheck(L, count > 0 && count == (size_t)lua_rawlen(L, 3), 3, "as many as scales");
+  const Memory *memory = luaL_checkudata(L, 1, MEMORY), *scales = luaL_checkudata(L, 2, MEMORY);
+  const Memory *zeros = lua_isnoneornil(L, 3) ? NULL : luaL_checkudata(L, 3, MEMORY);
+  const size_t count = scales->bytes / sizeof(float), inner = (size_t)luaL_checkinteger(L, 4);
+  luaL_argcheck(L, count > 0, 2, "has no numbers");
+  luaL_argcheck(L, zeros == NULL || zeros->bytes == scales->bytes, 3, "as many as scales");
   luaL_argcheck(L, luaL_checkinteger(L, 4) > 0, 4, "out of range");
-  double *by = push_memory(L, 2 * count * sizeof *by)->at;
-  for (size_t k = 0; k < count; ++k) {
-    lua_rawgeti(L, 2, (lua_Integer)k + 1), lua_rawgeti(L, 3, (lua_Integer)k + 1);
-    by[2 * k] = luaL_checknumber(L, -2), by[2 * k + 1] = luaL_checknumber(L, -1);
-    lua_pop(L, 2);
-  }
+  const float *by = scales->at, *off = zeros == NULL ? NULL : zeros->at;
   for (size_t i = 0; i < memory->bytes / sizeof(float); ++i) {
     float *x = (float *)memory->at + i;
     const size_t k = i / inner % count;
-    *x = (float)(((double)*x - by[2 * k + 1]) * by[2 * k]);
+    *x = (float)(((double)*x - (off == NULL ? 0.0 : (double)off[k])) * (double)by[k]);
   }
   return 0;
 }

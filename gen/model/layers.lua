@@ -147,7 +147,7 @@ end
 -- The shape that a tensor must have; a vector may have more axes.
 local function check_shape(model, part, type_size)
   local tensor = part.tensor
-  if not type_size(tensor.type, part.scales ~= nil) then
+  if not type_size(tensor.type, part.integers) then
     tensors.fail(tensor, "numbers of type %s are not read%s", words.short(tensor.type), quantized(model))
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
@@ -190,7 +190,7 @@ end
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
   assert(tensors.count(tensor) == part.features * (part.width or 1), "a part of a tensor of another size")
-  local elements, bytes = type_size(tensor.type, part.scales ~= nil)
+  local elements, bytes = type_size(tensor.type, part.integers)
   local rows = part.width and not part.in_out
   local row = rows and part.width or part.features
   local count, width = part.blocks * part.count, part.width or 1
@@ -215,16 +215,21 @@ local identities, identity_count = setmetatable({}, { __mode = "k" }), 0
 
 local LONGEST = 1 << 16 -- list that is compared by its numbers
 
--- A value as a text: a tensor by its place in a file, a list by its numbers, other tables and functions by which they
--- are.
+-- A value as a text: a tensor by its place in a file, a list by its numbers, or by which it is if it is long, other
+-- tables by what they have, functions by which they are.
 local function told_by(x)
   if type(x) == "table" and x.path and x.at then return ("%s %d %s"):format(x.path, x.at, x.type) end
-  if type(x) == "table" and type(x[1]) == "number" and #x <= LONGEST then
+  if type(x) == "table" and type(x[1]) == "number" and not x[LONGEST] then
     local numbers = {}
     for i, number in ipairs(x) do numbers[i] = ("%a"):format(number) end
     return table.concat(numbers, ",")
   end
   if type(x) ~= "table" and type(x) ~= "function" and type(x) ~= "userdata" then return tostring(x) end
+  if type(x) == "table" and not x[LONGEST] then
+    local fields = {}
+    for field, value in pairs(x) do fields[#fields + 1] = ("%s %s"):format(field, told_by(value)) end
+    return "{" .. table.concat(fields, " ") .. "}"
+  end
   if not identities[x] then identities[x], identity_count = identity_count, identity_count + 1 end
   return "#" .. identities[x]
 end
@@ -248,7 +253,7 @@ function M.stored(layer, type_size)
   local bytes, count, type = 0.0, 0, nil
   for matrix, part in pairs(layer.weights) do
     if matrix:find "^w" and part.tensor then
-      local elements, size = type_size(part.tensor.type, part.scales ~= nil)
+      local elements, size = type_size(part.tensor.type, part.integers)
       local own = part.blocks * part.count * part.width
       bytes, count, type = bytes + own * size / elements, count + own, type or part.tensor.type
     end

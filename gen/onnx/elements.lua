@@ -13,9 +13,9 @@
 local constants = require "onnx.constants"
 local functions = require "onnx.functions"
 local indices = require "onnx.indices"
+local moves = require "onnx.moves"
 
-local axis_of, broadcast, same = indices.axis_of, indices.broadcast, indices.same
-local steps_of, strided = indices.steps_of, indices.strided
+local axis_of, broadcast, steps_of = indices.axis_of, indices.broadcast, indices.steps_of
 
 local Elements = {}
 Elements.__index = Elements
@@ -23,84 +23,11 @@ Elements.__index = Elements
 local MOST_LIST, MOST_SUM = 64, 4096
 local STEPS = 1 << 26 -- of a file: what a graph asks for may be more than anyone waits for
 
--- ---- values whose elements are those of another one ----
-
--- Each: of (self, node, shape of the input, shape, number of the output) -> function of an index; nil if it is not so.
-local sources = {}
-
-for name in ("Identity Reshape Squeeze Unsqueeze Flatten Dropout"):gmatch "%S+" do
-  sources[name] = function(_, _, _, _, output) return output == 1 and same or nil end
-end
-
-function sources.Transpose(_, node, from, shape)
-  local perm, steps, all = node.attributes.perm, steps_of(from), {}
-  for a = 1, #shape do
-    local axis = perm and perm[a] + 1 or #shape - a + 1
-    all[a] = steps[axis]
-  end
-  return strided(shape, all, 0)
-end
-
-function sources.Slice(self, node, from, shape)
-  local bounds = self:bounds(node, from)
-  if not bounds then return nil end
-  local steps, base = steps_of(from), 0
-  for a, bound in pairs(bounds) do
-    base = base + bound.first * steps[a]
-    steps[a] = steps[a] * bound.step
-  end
-  return strided(shape, steps, base)
-end
-
-function sources.Split(self, node, from, shape, output)
-  local axis = axis_of(node, 0, #from)
-  local first = 0
-  for k = 1, output - 1 do
-    local before = self.shapes[node.outputs[k]]
-    if not before then return nil end
-    first = first + before[axis]
-  end
-  local steps = steps_of(from)
-  return strided(shape, steps, first * steps[axis])
-end
-
--- With one index.
-function sources.Gather(self, node, from, shape)
-  local axis, index = axis_of(node, 0, #from), self:list(node.inputs[2])
-  if not axis or not index or #index ~= 1 then return nil end
-  local at, steps, all = index[1] < 0 and index[1] + from[axis] or index[1], steps_of(from), {}
-  local more = #shape - #from -- axes of the indices, but for one
-  for a = 1, #shape do
-    if a < axis then all[a] = steps[a] elseif a <= axis + more then all[a] = 0 else all[a] = steps[a - more] end
-  end
-  return at >= 0 and at < from[axis] and strided(shape, all, at * steps[axis]) or nil
-end
-
-function sources.Expand(_, _, from, shape) return broadcast(from, shape) end
-
-function sources.Tile(_, _, from, shape)
-  local steps = steps_of(from)
-  return function(i)
-    local to = 0
-    for a = #shape, 1, -1 do
-      to = to + i % shape[a] % from[a] * steps[a]
-      i = i // shape[a]
-    end
-    return to
-  end
-end
-
--- Quantized and back, as others compute it, is what it was.
-function sources.DequantizeLinear(self, node)
-  local maker = self.graph.makers[node.inputs[1]]
-  return maker and maker.op == "QuantizeLinear" and same or nil, maker and maker.inputs[1]
-end
-
 function Elements:source(value)
   local found = self.found[value]
   if found == nil then
     local node = self.graph.makers[value]
-    local rule = node and node.domain == "" and sources[node.op]
+    local rule = node and node.domain == "" and moves[node.op]
     local from, shape = rule and self.shapes[node.inputs[1]], self.shapes[value]
     local output = 1
     while rule and node.outputs[output] ~= value do output = output + 1 end
@@ -178,6 +105,19 @@ function others.Where(self, node, value, i)
   local condition = self:operand(node, 1, value, i)
   if type(condition) ~= "number" then return nil end
   return self:operand(node, condition ~= 0 and 2 or 3, value, i)
+end
+
+-- The bounds are inputs, which may be left out; before opset 11 attributes.
+function others.Clip(self, node, value, i)
+  local x = self:operand(node, 1, value, i)
+  local function bound(k, name, none)
+    local input = node.inputs[k]
+    if input and input ~= "" then return self:at(input, 0) end
+    return node.attributes[name] or none
+  end
+  local low, high = bound(2, "min", -math.huge), bound(3, "max", math.huge)
+  if type(x) ~= "number" or type(low) ~= "number" or type(high) ~= "number" then return nil end
+  return math.min(math.max(x, low), high)
 end
 
 function others.Shape(self, node, _, i)

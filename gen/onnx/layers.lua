@@ -17,7 +17,8 @@
 --   keys        { key = value } of its config
 --   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
 --               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
---               scales and zeros, a number of each for a column, or with by_row for a row
+--               scales and zeros, a number of each for a column, or with by_row for a row; by: of each column a
+--               factor, or nil
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
 --   softmax     the node that is its heart
@@ -38,6 +39,9 @@ local graph_weights = require "onnx.weights"
 local layers = require "model.layers"
 
 local M = {}
+
+-- Raises why a Softmax is no layer, as a text like Lua's own errors, which say that a node is malformed.
+local function refuse(...) error(string.format(...), 0) end
 
 -- ---- the sides of the products ----
 
@@ -99,6 +103,17 @@ local function heads_of(elements, operands, product, fail)
   return heads
 end
 
+-- By head, from 0, what its scores are multiplied by.
+local function factors_by_head(factors, heads)
+  local by = {}
+  for l, factor in ipairs(factors) do
+    local head = heads.head[l]
+    if by[head] and by[head] ~= factor then refuse("scores of a head are multiplied by different numbers") end
+    by[head] = factor
+  end
+  return by
+end
+
 -- ---- nodes ----
 
 -- The nodes that nothing but the output needs, up to the inputs.
@@ -142,12 +157,12 @@ end
 
 -- ---- weights ----
 
--- The columns of a projection as features of its matrix.
-local function matrix_of(product, columns)
+-- The columns of a projection as features of its matrix. by: their factors, or nil.
+local function matrix_of(product, columns, by)
   local matrix, list = product.matrix, {}
   for i = 1, columns and #columns or product.columns do list[i] = matrix.of(columns and columns[i] or i - 1) end
   local made = { tensor = matrix.tensor, in_out = matrix.in_out, width = product.width, features = matrix.features,
-                 columns = list, by_row = matrix.by_row }
+                 columns = list, by_row = matrix.by_row, by = by }
   if matrix.scale then
     made.scales, made.zeros = {}, {}
     for k = 1, matrix.by_row and product.width or #list do
@@ -165,7 +180,8 @@ local function add_keys(work, output, layout)
   for _, letter in ipairs { "q", "k", "v" } do
     if made[letter] then
       letters = letters .. letter
-      own["w" .. letter], own["b" .. letter] = matrix_of(made[letter].product, made[letter].columns), made[letter].bias
+      own["w" .. letter] = matrix_of(made[letter].product, made[letter].columns, made[letter].by)
+      own["b" .. letter] = made[letter].bias
     end
   end
   if output then
@@ -207,9 +223,6 @@ end
 
 local Layer = {}
 Layer.__index = Layer
-
--- Raises why a Softmax is no layer, as a text like Lua's own errors, which say that a node is malformed.
-local function refuse(...) error(string.format(...), 0) end
 
 -- Keys of earlier runs need a cache, or are taken as they are.
 function Layer:check_past(operands)
@@ -277,7 +290,8 @@ local function read(find, softmax, given)
   for letter, side in pairs(sides) do operands[letter] = graph_operand.read(find, side) end
   layer:check_past(operands)
   local heads = heads_of(find.elements, operands, scores.product, refuse)
-  local weights = graph_weights.of(find, operands, heads)
+  heads.factors = scores.factors and factors_by_head(scores.factors, heads)
+  local weights = graph_weights.of(find, operands, heads, refuse)
   layer:read_keys(scores, operands, heads)
   layer.softmax, layer.shapes = softmax, find.elements.shapes
   layer.extents = { b = heads.batches, h = heads.count, q = scores.product.rows, k = scores.product.columns }

@@ -30,14 +30,22 @@ local function fail(layer, matrix, has, wanted)
     layer.graph.path, words.short(layer.name), matrix, has[1], has[2], wanted[1], wanted[2]) }, 0)
 end
 
+-- What numbers of a matrix are multiplied by, as host's memory:scale takes it.
+local function scaled_of(layer, of)
+  local list, count = {}, #of.columns
+  local column, row = layer.in_out and 1 or of.width, layer.in_out and count or 1
+  if of.scales then list[1] = { by = of.scales, zeros = of.zeros, inner = of.by_row and row or column } end
+  if of.by then list[#list + 1] = { by = of.by, inner = column } end
+  return list
+end
+
 local function matrix_part(layer, matrix, of, wanted)
   local count = #of.columns
   if of.width ~= wanted[1] or count ~= wanted[2] then fail(layer, matrix, { of.width, count }, wanted) end
   local firsts, each = runs(of.columns)
   return { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width, in_out = of.in_out,
            turned = of.in_out ~= layer.in_out, blocks = #firsts, firsts = firsts, count = each,
-           scales = of.scales, zeros = of.zeros,
-           inner = layer.in_out == (of.by_row or false) and (of.by_row and count or of.width) or 1 }
+           integers = of.scales ~= nil, scaled = scaled_of(layer, of) }
 end
 
 local function numbers_part(layer, matrix, numbers, wanted)

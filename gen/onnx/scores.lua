@@ -3,6 +3,7 @@
 --   of(elements, softmax, fail) -> {
 --     product, values           products of gen/onnx/products.lua: Q K^T, and weights V
 --     scale, softcap            of the scores
+--     factors                   numbers by which scores are multiplied too, one for each lead; or nil
 --     masks                     a list of { value, kind, hidden, at }
 --       kind, hidden            "add" or "bool"; whether true hides a key
 --       at(i)                   the index in the mask of element i of the softmax, or nil
@@ -79,23 +80,33 @@ local function number_of(self, name)
   return self.elements:scalar(name or "")
 end
 
-function back.Mul(self, node)
+-- Of several numbers by which scores are multiplied: one for each head, or others, which are refused later.
+local function add_factor(self, value, name, power)
+  local shape, from = self.elements.shapes[value], self.elements.shapes[name]
+  local index = shape and from and indices.broadcast(from, shape)
+  if not index then self.fail("scores are multiplied by %s, which is no number", name) end
+  local before = composed(self.steps)
+  table.insert(self.factors, { value = name, power = power, at = function(i) return index(before(i)) end })
+end
+
+function back.Mul(self, node, value)
   local k, other = side(self, node)
-  local by = number_of(self, other) or self.fail("scores are multiplied by %s, which is no number", other)
-  self.scale = self.scale * by
+  local by = number_of(self, other)
+  if by then self.scale = self.scale * by else add_factor(self, value, other, 1) end
   return node.inputs[k]
 end
 
-function back.Div(self, node)
+function back.Div(self, node, value)
   side(self, node)
   local by = number_of(self, node.inputs[2])
-  if not by or by == 0 then self.fail("scores are divided by %s, which is no number", node.inputs[2]) end
-  self.scale = self.scale / by
+  if by == 0 then self.fail("scores are divided by 0") end
+  if by then self.scale = self.scale / by else add_factor(self, value, node.inputs[2], -1) end
   return node.inputs[1]
 end
 
 local function add_mask(self, node, value, name, mask)
   if self.scale ~= 1 then self.fail("a mask is multiplied by %g", self.scale) end
+  if #self.factors > 0 then self.fail("a mask is multiplied by %s", self.factors[1].value) end
   if self.softcap then self.fail("a mask is added before tanh") end
   local shape = self.elements.shapes[value] or self.fail("the axes of %s are not known", value)
   local from = self.elements.shapes[name] or self.fail("the axes of the mask %s are not known", name)
@@ -125,6 +136,7 @@ end
 
 function back.Tanh(self, node)
   if self.softcap then self.fail("two tanh") end
+  if #self.factors > 0 then self.fail("tanh is multiplied by %s, which is no number", self.factors[1].value) end
   self.softcap, self.scale = self.scale, 1
   return node.inputs[1]
 end
@@ -212,6 +224,28 @@ local function read_values(self, value, steps, depth)
   end
 end
 
+local function factors_of(self, product)
+  local all, size = {}, product.rows * product.columns
+  for l = 1, #self.factors > 0 and product.leads or 0 do
+    all[l] = 1
+    for _, factor in ipairs(self.factors) do
+      local first = (l - 1) * size
+      local index = factor.at(first)
+      for _, i in ipairs { product.columns - 1, size - product.columns, size - 1 } do
+        if factor.at(first + i) ~= index then
+          self.fail("scores are multiplied by %s, which is no number for each head", factor.value)
+        end
+      end
+      local x = self.elements:at(factor.value, index)
+      if type(x) ~= "number" or x == 0 then
+        self.fail("scores are multiplied by %s, which is no constant", factor.value)
+      end
+      all[l] = all[l] * x ^ factor.power
+    end
+  end
+  return all[1] and all
+end
+
 local function is_last_axis(elements, node)
   local shape = elements.shapes[node.inputs[1]]
   local axis = node.attributes.axis or (elements.graph.opset < 13 and 1 or -1)
@@ -220,7 +254,7 @@ end
 
 function M.of(elements, softmax, fail)
   local self = { elements = elements, graph = elements.graph, softmax = softmax, fail = fail, scale = 1, masks = {},
-                 steps = {}, products = {} }
+                 steps = {}, factors = {}, products = {} }
   if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
   local unknown = elements.unknown
   if not elements.shapes[softmax.inputs[1]] then
@@ -233,6 +267,7 @@ function M.of(elements, softmax, fail)
   local scale = self.scale * product.factor
   if self.softcap then scale = scale * self.softcap end
   return { product = product, values = values, scale = scale, softcap = self.softcap, masks = self.masks,
+           factors = factors_of(self, product),
            at = composed(self.steps), weight_at = composed(steps) }
 end
 

@@ -1,8 +1,9 @@
 -- Which columns of which matrices Q, K and V of a layer are, with biases, gains of norms and the angles of rope.
 --
---   of(find, operands, heads) -> {
+--   of(find, operands, heads, fail) -> {
 --     factor                   of the scores, by which Q and K are multiplied
---     q, k, v = { product, columns, bias = numbers or nil, heads } or nil, where it is no projection
+--     q, k, v = { product, columns, bias = numbers or nil, heads, by = factors of columns or nil } or nil, where it
+--                              is no projection
 --     keys                     h_kv, rope, rope_dims, qk_norm, norm_span, norm_eps
 --     gains = { q =, k = }     of norms, numbers or nil
 --     turns                    of rope by a frequency for each pair; nil otherwise
@@ -13,6 +14,7 @@ local graph_turns = require "onnx.turns"
 local M = {}
 
 local PROBES = 3 -- rows that are compared with the first one
+local NEAR = 1e-6 -- of factors that are the same but for roundings of tables
 
 -- The numbers of the heads of an operand by those of the scores, each for as many of these; nil if they are not so.
 local function grouped(operand, heads)
@@ -60,30 +62,31 @@ end
 
 -- Columns of all heads of an operand that is not turned, or of one that is, in the order of `turn`.
 local function read_columns(operand, heads, count, order)
-  local made = { product = operand.product, heads = count, columns = {}, elements = {}, factor = 1 }
-  local width, biased, bias = operand.side.width, false, {}
+  local made = { product = operand.product, heads = count, columns = {}, elements = {} }
+  local width, biased, bias, by, uneven = operand.side.width, false, {}, {}, false
   for head = 0, count - 1 do
     local l = lead_of(heads, head, heads.count // count)
-    local columns
+    local turn, why
     if order then
-      local turn, why = graph_turns.read(function(row, i) return operand.cell(l, row, i) end, width, 0, operand.rows)
+      turn, why = graph_turns.read(function(row, i) return operand.cell(l, row, i) end, width, 0, operand.rows)
       if not turn then return nil, why end
-      columns = turn.columns
     end
     for i = 0, width - 1 do
-      local cell, at, added = columns and columns[order[i]], head * width + i + 1, nil
+      local cell, at = turn and turn.columns[order[i]], head * width + i + 1
+      local added, factor = cell and cell.added, turn and turn.factor
       if not cell then
         local cells = operand.cell(l, 0, i)
         cell = cells and #cells == 1 and cells[1]
-        if at == 1 and cell then made.factor = cell.factor end
-        if not cell or cell.factor ~= made.factor or made.factor == 0 then return nil, "its columns are mixed" end
-        added = cells.constant / made.factor -- a bias is added before what multiplies it
+        if not cell or cell.factor == 0 then return nil, "its columns are mixed" end
+        added, factor = cells.constant / cell.factor, cell.factor -- a bias is added before what multiplies it
       end
-      made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias + (added or cell.added)
-      biased = biased or bias[at] ~= 0
+      made.columns[at], made.elements[at], bias[at] = cell.column, cell.element, cell.bias + added
+      biased, made.factor = biased or bias[at] ~= 0, made.factor or factor
+      by[at] = factor / made.factor
+      uneven = uneven or math.abs(by[at] - 1) > NEAR
     end
   end
-  made.bias = biased and bias or nil
+  made.bias, made.by = biased and bias or nil, uneven and by or nil
   return made
 end
 
@@ -154,7 +157,6 @@ local function read_rope(operands, made)
   local layout, order = graph_turns.order(turn, width)
   made.keys.rope, made.order = layout, order
   made.keys.rope_dims = 2 * #turn.pairs
-  made.factor = turn.factor * other.factor
   local steps = graph_turns.frequencies(turn, past, q.rows)
   local steps_k = steps and graph_turns.frequencies(other, past, k.rows)
   if steps and steps_k then
@@ -182,7 +184,7 @@ local function read_rope(operands, made)
   return true
 end
 
--- ---- all ----
+-- ---- what lies between ----
 
 -- Q and K are taken as they are, for what lies between them and their projections is not known.
 local function as_they_are(operands, made, why)
@@ -212,7 +214,47 @@ local function read_between(operands, made)
   return true
 end
 
-function M.of(find, operands, heads)
+-- ---- factors of columns ----
+
+-- Gives a letter of `made` a factor for each column, beside those that it has.
+local function multiply_columns(own, factor_of)
+  local by = own.by or {}
+  for at = 1, #own.columns do by[at] = (by[at] or 1) * factor_of(at) end
+  own.by = by
+end
+
+-- Factors of heads go to the columns of Q, or to those of K where each head has its own.
+local function add_heads(made, operands, heads, fail)
+  local letter = made.q and "q" or made.k and made.k.heads == heads.count and "k"
+  if not letter then fail "scores have a factor for each head, and Q is no projection" end
+  local width = operands[letter].side.width
+  multiply_columns(made[letter], function(at) return heads.factors[(at - 1) // width] end)
+end
+
+-- Factors of columns are multiplied into the gains of a norm behind these columns, else into biases; those of the
+-- matrix are left to its reader.
+local function place_factors(made, operands)
+  local each
+  for letter, own in pairs { q = made.q, k = made.k, v = made.v } do
+    if own.by and operands[letter].norm then
+      local gains, all = made.gains[letter] or { 1 }, {}
+      for at, factor in ipairs(own.by) do all[at] = factor * gains[(at - 1) % #gains + 1] end
+      made.gains[letter], own.by, each = all, nil, made.keys.norm_span ~= "all"
+    elseif own.by and own.bias then
+      for at, factor in ipairs(own.by) do own.bias[at] = factor * own.bias[at] end
+    end
+  end
+  if not each then return end
+  made.keys.norm_span = "each"
+  for letter, gains in pairs(made.gains) do
+    local count = #gains
+    for at = count + 1, #made[letter].columns do gains[at] = gains[(at - 1) % count + 1] end
+  end
+end
+
+-- ---- all ----
+
+function M.of(find, operands, heads, fail)
   local made = { keys = {}, gains = {}, factor = 1 }
   local good, why = read_between(operands, made)
   if not good then as_they_are(operands, made, why) end
@@ -220,7 +262,10 @@ function M.of(find, operands, heads)
     local operand = operands[letter]
     local count = operand.product and rows_agree(operand, heads) and grouped(operand, heads)
     local own = count and read_columns(operand, heads, count, letter ~= "v" and made.order)
-    if own and (letter ~= "v" or own.factor == 1) then made[letter] = own end
+    if own and letter == "v" and own.factor ~= 1 then
+      multiply_columns(own, function() return own.factor end)
+    end
+    made[letter] = own
   end
   local function lost(letter) return operands[letter].product and not made[letter] end
   local between = made.order or operands.q.norm
@@ -243,6 +288,8 @@ function M.of(find, operands, heads)
   end
   if made.q and made.q.heads ~= heads.count then made.q, operands.q.product = nil, nil end
   made.keys.h_kv = made.k and made.k.heads or made.v and made.v.heads or nil
+  if heads.factors then add_heads(made, operands, heads, fail) end
+  place_factors(made, operands)
   return made
 end
 

@@ -176,7 +176,7 @@ def normed(g, x):
     return g.node("Mul", g.constant(g.x(g.dk) + 1), x)
 
 
-def rotated(interleaved):
+def rotated(interleaved, behind=lambda q: q, normed=normed):
     def build(g):
         """Norms of queries and keys, then rope by positions; a bias before."""
         angle = np.arange(g.seq)[:, None] * 100.0 ** -(np.arange(g.dk // 2) / (g.dk // 2))
@@ -197,14 +197,42 @@ def rotated(interleaved):
             return g.node("Add", g.node("Mul", x, cos), g.node("Mul", other, sin))
         q, k, v = g.qkv(g.source())
         q, k = [g.heads(x, g.h) for x in (q, k)]
-        if not interleaved:
+        if not interleaved and normed:
             q, k = normed(g, q), normed(g, k)
         kt = g.node("Transpose", turned(k), perm=[0, 1, 3, 2])
-        norm = "" if interleaved else "qk_norm=rms norm_eps=1e-05 "
-        return (g.finish(g.attend(turned(q), kt, g.heads(v, g.h))),
+        norm = "qk_norm=rms norm_eps=1e-05 " if not interleaved and normed else ""
+        return (g.finish(g.attend(behind(turned(q)), kt, g.heads(v, g.h))),
                 f"h={{h}} d_model=12 dk={{dk}} {norm}rope={'interleaved' if interleaved else 'half'}")
     build.__name__ = "interleaved" if interleaved else "halves"
     return build
+
+
+def by_head(g):
+    """A factor for each head of scores and values, and one for each column of keys."""
+    q, k, v = g.qkv(g.source())
+    k = g.node("Mul", g.heads(k, g.h), g.constant(g.x(g.dk) + 1))
+    scores = g.node("MatMul", g.heads(q, g.h), g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = g.node("Div", scores, g.constant(g.x(g.h, 1, 1) + 1))
+    v = g.node("Mul", g.heads(v, g.h), g.constant(g.x(1, g.h, 1, 1) + 1))
+    return g.finish(g.node("MatMul", g.softmax(scores), v)), "h={h} d_model=12 dk={dk}"
+
+
+def by_head_turned(g):
+    """A factor for each head behind rope."""
+    return rotated(False, lambda x: g.node("Mul", x, g.constant(g.x(g.h, 1, 1) + 1)), normed=False)(g)
+
+
+def cosines(g):
+    """Swin 2's: scores of unit vectors times a bounded factor of each head."""
+    def unit(x):
+        length = g.node("Clip", g.node("ReduceL2", x, axes=[-1], keepdims=1), g.floats(1e-12))
+        return g.node("Div", x, g.node("Expand", length, g.node("Shape", x)))
+    q, k, v = g.qkv(g.source())
+    kt = g.node("Transpose", unit(g.heads(k, g.h)), perm=[0, 1, 3, 2])
+    scores = g.node("MatMul", unit(g.heads(q, g.h)), kt)
+    by = g.node("Exp", g.node("Clip", g.constant(g.x(g.h, 1, 1) + 2), "", g.floats(2.0)))
+    return (g.finish(g.node("MatMul", g.softmax(g.node("Mul", scores, by)), g.heads(v, g.h))),
+            "h={h} d_model=12 dk={dk} scale=1 qk_norm=l2 norm_span=each norm_eps=1e-12")
 
 
 def masked(g):
@@ -293,7 +321,7 @@ def between(g):
 
 
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, einsum, shared, one_key,
-            rotated(True), rotated(False), masked, windows, unseen, quantized(False), quantized(True), dynamic, between]
+            rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows, unseen, quantized(False), quantized(True), dynamic, between]
 
 
 def model_of(g, y, opset=17):
@@ -424,9 +452,17 @@ def other_axis(g):
     return g.finish(g.node("MatMul", g.softmax(scores, 2), g.heads(v, g.h)))
 
 
-def by_head(g):
+def by_query(g):
     q, k, v = g.qkv(g.source())
     scores = g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)))
+    scores = g.node("Mul", scores, g.constant(g.x(g.seq, 1)))
+    return g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
+
+
+def of_inputs(g):
+    q, k, v = g.qkv(g.source())
+    q, k = [g.node("Sigmoid", g.heads(x, g.h)) for x in (q, k)]
+    scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
     scores = g.node("Mul", scores, g.constant(g.x(g.h, 1, 1)))
     return g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
 
@@ -436,7 +472,8 @@ def classes(g):
 
 
 LEFT = [(by_place, "adds up two products"), (other_axis, "its axis is not the last one"),
-        (by_head, "which is no number"), (classes, "no product")]
+        (by_query, "which is no number for each head"),
+        (of_inputs, "a factor for each head, and Q is no projection"), (classes, "no product")]
 
 
 def test_what_is_no_layer(tmp_path):
@@ -496,6 +533,8 @@ MODELS = {
              "causal=true"),
     "T5Encoder": (dict(d_model=32, d_kv=8, num_heads=4, num_layers=2, d_ff=48, vocab_size=40), "text",
                   "mask=add mask_dims=bhqk scale=1"),
+    "Swinv2": (dict(image_size=32, patch_size=2, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4), "image",
+               "scale=1 qk_norm=l2 norm_span=each mask=add"),
     "Wav2Vec2": (SMALL | dict(conv_dim=(16, 16), conv_kernel=(4, 4), conv_stride=(2, 2), num_feat_extract_layers=2,
                               num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2), "sound", ""),
     "Llama": (DECODER, "text", "causal=true rope=half h_kv=2"),
