@@ -554,7 +554,7 @@ def exported(name, path, config, kind):
     import transformers
     torch.manual_seed(seed_of(name))
     config = getattr(transformers, name.replace("Encoder", "") + "Config")(**config)
-    both = name not in ("Gemma2", "T5Encoder")
+    both = name not in ("Gemma2", "Swinv2", "T5Encoder")
     config._attn_implementation = random.Random(SEED + name).choice(["eager", "sdpa"]) if both else "eager"
     model = getattr(transformers, name + "Model")(config).eval()
     for parameter in model.parameters():
