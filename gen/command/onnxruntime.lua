@@ -147,13 +147,23 @@ local function rounded(layer, given)
   end
 end
 
+-- Why a layer stays that has a body in it of which runs of other lengths take another branch, or nil.
+local function branched(model, layer, given)
+  local body
+  for _, node in ipairs(layer.found and layer.found.nodes or {}) do body = body or node.op == "If" and node end
+  if body and model.same_branches == nil then
+    model.same_branches = graph_layers.branches(model.graph, given, layer.graph)
+  end
+  return body and not model.same_branches and ("%s takes another branch for other lengths"):format(body.name) or nil
+end
+
 function M.choose(model, layers, given)
   name_apart(layers)
   model.source = source_of(model)
   local able, left, stays, replaced = {}, {}, {}, {}
   for _, layer in ipairs(layers) do
     local ends, why = onnx_ends.of(layer)
-    why = why or rounded(layer, given)
+    why = why or rounded(layer, given) or branched(model, layer, given)
     if not why then
       check_config(layer, ends)
       layer.ends, layer.op, layer.source = ends, operators[layer.cfg.io_dtype], model.source

@@ -163,7 +163,7 @@ end
 
 local function open_onnx(path)
   local folder, others = path:match("^(.*/)[^/]*$") or "", {}
-  local graph = onnx(open(path), path, host.type_size, function(name)
+  local graph = onnx.read(open(path), path, host.type_size, function(name)
     others[name] = others[name] or open(folder .. name)
     return others[name], folder .. name
   end)

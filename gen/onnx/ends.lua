@@ -82,7 +82,7 @@ local function told(found, graph, value, axes_of)
   for _ = 1, HOPS do
     local shape = found.shapes[value]
     local axes = shape and axes_of(shape)
-    if axes and not axes:find "f" then return value, axes end
+    if axes and not axes:find "f" and not graph.inner[value] then return value, axes end
     local node = graph.makers[value]
     if not node or node.domain ~= "" or not same[node.op] then return nil end
     value = node.inputs[1]
@@ -178,6 +178,11 @@ local function of_written(layer)
   ends.args.y, ends.axes.y = output_of(found, graph, reader(extents, sides.y))
   if not ends.axes.y or not same_batch(found, ends) then return untold("y", found.output) end
   local why = add_mask(found, ends)
+  for _, values in ipairs { ends.args, ends.sum or {} } do
+    for _, value in pairs(values) do
+      why = why or graph.inner[value] and ("%s is within a node"):format(words.short(value))
+    end
+  end
   return not why and ends or nil, why
 end
 

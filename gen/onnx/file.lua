@@ -1,18 +1,30 @@
 -- An ONNX file: the nodes of its graph, the constants as tensors, and what it says of the types and shapes of values.
--- Of bodies of If and Loop the names of values are read, and nothing of functions of the model.
 --
---   path, nodes         the file; its nodes in their order: { op, domain, name, inputs, outputs, attributes, value }
+--   read(file, path, type_size, open) -> graph     open: of a name to another file of the folder, and its path
+--   body(graph, node, place) -> nodes              of a graph that an attribute of a node is, and nodes which give its
+--                                                  outputs to those of the node; all enter the lists of the graph
+--   function_body(graph, node, place) -> nodes     of a function of the model that a node calls
+--
+-- A graph:
+--
+--   path, nodes         the file; its nodes in their order: { op, domain, name, inputs, outputs, attributes, value,
+--                       uses = inputs and the values that bodies may read, inner = nodes of attention in bodies,
+--                       within = the node of the file that has it in a body, or nil }
 --   makers, users       the node that makes a value; the nodes that read it
 --   tensors             constants by name, as gen/model/tensors.lua has tensors
 --   values              what the file says of a value: { type, dims, params }; an axis without a size is false in dims,
 --                       and params may have its name
 --   inputs, outputs     names of the inputs of the graph in their order; { name = true }
 --   opset               the version of ONNX's own operators
+--   functions           places of those of the model, by domain and name
+--   inner               { name = true } of values within bodies
 
 local cursor = require "model.cursor"
 local protobuf = require "onnx.protobuf"
 local tensors = require "model.tensors"
 local words = require "base.words"
+
+local M = {}
 
 -- ---- messages, by the numbers of onnx.proto ----
 
@@ -29,7 +41,7 @@ local tensor_message = {
 local attribute = {
   message = "AttributeProto", [1] = { "name", "text" }, [2] = { "f", "float" }, [3] = { "i", "int" },
   [4] = { "s", "place" }, [5] = { "t", tensor_message }, [6] = { "g", "place" }, [8] = { "ints", "ints" },
-  [11] = { "graphs", "place", list = NAMES }, [20] = { "type", "int" },
+  [11] = { "graphs", "place", list = NAMES }, [20] = { "type", "int" }, [21] = { "ref_attr_name", "text" },
 }
 local node_message = {
   message = "NodeProto", [1] = { "input", "text", list = NAMES }, [2] = { "output", "text", list = NAMES },
@@ -51,10 +63,17 @@ local graph_message = {
 local opset = { message = "OperatorSetIdProto", [1] = { "domain", "text" }, [2] = { "version", "int" } }
 local model_message = {
   message = "ModelProto", [7] = { "graph", graph_message }, [8] = { "opset_import", opset, list = NAMES },
+  [25] = { "functions", "place", list = NODES },
 }
+local function_message = {
+  message = "FunctionProto", [1] = { "name", "text" }, [4] = { "input", "text", list = NAMES },
+  [5] = { "output", "text", list = NAMES }, [7] = { "node", node_message, list = NODES }, [10] = { "domain", "text" },
+  [11] = { "attribute_proto", attribute, list = NAMES },
+}
+local function_head = { message = "FunctionProto", [1] = { "name", "text" }, [10] = { "domain", "text" } }
 
--- Of a body the names alone.
-local body_node = { message = "NodeProto", [1] = { "input", "text", list = NAMES },
+-- Of a body the names alone, until it is read whole.
+local body_node = { message = "NodeProto", [1] = { "input", "text", list = NAMES }, [4] = { "op_type", "text" },
                     [5] = { "attribute", { message = "AttributeProto", [6] = { "g", "place" },
                                            [11] = { "graphs", "place", list = NAMES } }, list = NAMES } }
 local body_message = {
@@ -143,14 +162,16 @@ end
 
 -- ---- the graph ----
 
-local function attributes_of(self, raw)
+-- Attributes by their names; those of a function may be attributes of the node that calls it.
+local function attributes_of(self, list, given)
   local values = {}
-  for _, attribute in ipairs(raw.attribute) do
+  for _, attribute in ipairs(list) do
     local name, text = attribute.name or "", attribute.s
-    if text and text.bytes <= TEXT then values[name] = self.file:bytes(text.at, text.bytes)
+    if attribute.ref_attr_name then values[name] = given and given[attribute.ref_attr_name]
+    elseif text and text.bytes <= TEXT then values[name] = self.file:bytes(text.at, text.bytes)
     elseif attribute.type == 2 then values[name] = attribute.i or 0 -- which some writers leave out where it is 0
     elseif attribute.type == 1 then values[name] = attribute.f or 0.0
-    elseif attribute.t then values[name] = attribute.t
+    elseif attribute.t or attribute.g then values[name] = attribute.t or attribute.g
     elseif attribute.type == 7 then values[name] = attribute.ints
     else values[name] = attribute.i or attribute.f end
   end
@@ -159,18 +180,21 @@ end
 
 local DEEPEST = 64 -- bodies in bodies
 
+local function cursor_of(self, place) return cursor.new(self.file, self.path, place.at, place.at + place.bytes) end
+
 -- Calls take(name) for each value that the bodies of a node may read, more than once where it is read so often; also
--- for values of their own.
+-- for values of their own. Calls take(nil, op) for each node in them.
 local function names_of_bodies(self, raw, take, depth)
   for _, each in ipairs(raw.attribute) do
     local places = table.move(each.graphs, 1, #each.graphs, 1, {})
     places[#places + 1] = each.g
     for _, place in ipairs(places) do
-      local at = cursor.new(self.file, self.path, place.at, place.at + place.bytes)
+      local at = cursor_of(self, place)
       if depth == DEEPEST then at:fail("more than %d graphs in each other", DEEPEST) end
       local body = protobuf.read(at, body_message)
       for _, output in ipairs(body.output) do take(output.name or "") end
       for _, node in ipairs(body.node) do
+        take(nil, node.op_type)
         for _, name in ipairs(node.input) do take(name) end
         names_of_bodies(self, node, take, depth + 1)
       end
@@ -178,9 +202,21 @@ local function names_of_bodies(self, raw, take, depth)
   end
 end
 
-local function read_node(self, raw)
-  local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = raw.input, outputs = raw.output,
-                 attributes = attributes_of(self, raw) }
+-- The names of a body, with what makes them other ones than those outside.
+local function renamed(list, scope)
+  local names = {}
+  for i, name in ipairs(list) do names[i] = name ~= "" and scope.name(name) or "" end
+  return names
+end
+
+local file_scope = { name = function(name) return name end, depth = 0 }
+local of_attention = { Softmax = true, Attention = true, MultiHeadAttention = true, GroupQueryAttention = true }
+
+-- scope: { name = function of a name in a body, attributes = of the node that calls a function, within, depth }
+local function read_node(self, raw, scope)
+  local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = renamed(raw.input, scope),
+                 outputs = renamed(raw.output, scope), attributes = attributes_of(self, raw.attribute, scope.attributes),
+                 uses = {}, inner = 0, within = scope.within, scope = scope }
   if node.domain == "ai.onnx" then node.domain = "" end -- its two names
   node.name = raw.name ~= nil and raw.name ~= "" and raw.name or ("%s of %s"):format(node.op, node.outputs[1] or "")
   for _, name in ipairs(node.outputs) do
@@ -188,15 +224,14 @@ local function read_node(self, raw)
       if self.makers[name] then
         error({ message = ("%s: value %s is made by two nodes"):format(self.path, words.short(name)) }, 0)
       end
-      self.makers[name] = node
+      self.makers[name], self.inner[name] = node, scope.within and true
     end
   end
-  local function use(name)
-    self.users[name] = self.users[name] or {}
-    table.insert(self.users[name], node)
-  end
-  for _, name in ipairs(node.inputs) do use(name) end
-  names_of_bodies(self, raw, use, 1)
+  table.move(node.inputs, 1, #node.inputs, 1, node.uses)
+  names_of_bodies(self, raw, function(name, op)
+    if name then node.uses[#node.uses + 1] = scope.name(name) end
+    if of_attention[op] then node.inner = node.inner + 1 end
+  end, 1)
   local value = node.attributes.value
   if node.domain == "" and type(value) == "table" and value.dims and node.outputs[1] then
     if node.op == "Constant" then read_tensor(self, value, node.outputs[1])
@@ -205,8 +240,20 @@ local function read_node(self, raw)
   return node
 end
 
+-- The nodes that read each value, in their order.
+function M.users_of(nodes)
+  local users = {}
+  for _, node in ipairs(nodes) do
+    for _, name in ipairs(node.uses) do
+      users[name] = users[name] or {}
+      table.insert(users[name], node)
+    end
+  end
+  return users
+end
+
 -- What a list says of the types and shapes of values; an axis without a size is false.
-local function read_types(self, list)
+local function read_types(self, list, scope)
   for _, info in ipairs(list) do
     local of = info.type and info.type.tensor_type
     if of and info.name then
@@ -215,21 +262,77 @@ local function read_types(self, list)
         dims[i] = dim.value and dim.value >= 0 and dim.value or false
         params[i] = dim.param
       end
-      self.values[info.name] = { type = types[of.elem_type], dims = dims, params = params }
+      self.values[scope.name(info.name)] = { type = types[of.elem_type], dims = dims, params = params }
     end
   end
 end
 
--- open: of a name to another file of the folder, and its path.
-return function(file, path, type_size, open)
+-- Reads the lists of a graph, in a scope of names; returns its nodes.
+local function read_graph(self, raw, scope)
+  local nodes = {}
+  for _, initializer in ipairs(raw.initializer) do read_tensor(self, initializer, scope.name(initializer.name or "")) end
+  for i, node in ipairs(raw.node) do nodes[i] = read_node(self, node, scope) end
+  for _, list in ipairs { raw.input, raw.value_info, raw.output } do read_types(self, list, scope) end
+  return nodes
+end
+
+-- Adds nodes that give values of a body to the outputs of its node.
+local function add_outputs(self, nodes, node, names)
+  for k, name in ipairs(node.outputs) do
+    if name ~= "" and names[k] then
+      local made = { op = "Identity", domain = "", name = node.name, inputs = { names[k] }, outputs = { name },
+                     attributes = {}, uses = { names[k] }, inner = 0, within = node.within or node }
+      self.makers[name], nodes[#nodes + 1] = made, made
+    end
+  end
+  return nodes
+end
+
+-- A scope whose own names end with an output of the node, which no other node has.
+local function inner_scope(self, node, name, attributes)
+  if node.scope.depth == DEEPEST then
+    error({ message = ("%s: node %s: more than %d bodies in each other"):format(self.path, words.short(node.name),
+                                                                                 DEEPEST) }, 0)
+  end
+  local behind = " in " .. (node.outputs[1] or node.name)
+  return { name = function(inner) return name(inner) or inner .. behind end, attributes = attributes,
+           within = node.within or node, depth = node.scope.depth + 1 }
+end
+
+local function body(self, node, place)
+  local raw, own, outputs = protobuf.read(cursor_of(self, place), graph_message), {}, {}
+  for _, initializer in ipairs(raw.initializer) do own[initializer.name or ""] = true end
+  for _, inner in ipairs(raw.node) do
+    for _, name in ipairs(inner.output) do own[name] = true end
+  end
+  local scope = inner_scope(self, node, function(name) return not own[name] and node.scope.name(name) end,
+                            node.scope.attributes)
+  for k, output in ipairs(raw.output) do outputs[k] = scope.name(output.name or "") end
+  return add_outputs(self, read_graph(self, raw, scope), node, outputs)
+end
+
+local function function_body(self, node, place)
+  local raw, given, nodes = protobuf.read(cursor_of(self, place), function_message), {}, {}
+  for k, name in ipairs(raw.input) do given[name] = node.inputs[k] or "" end
+  local attributes = attributes_of(self, raw.attribute_proto)
+  for name, value in pairs(node.attributes) do attributes[name] = value end
+  local scope = inner_scope(self, node, function(name) return given[name] end, attributes)
+  for i, inner in ipairs(raw.node) do nodes[i] = read_node(self, inner, scope) end
+  return add_outputs(self, nodes, node, renamed(raw.output, scope))
+end
+
+local function read(file, path, type_size, open)
   local at = cursor.new(file, path)
   local raw = protobuf.read(at, model_message)
   if not raw.graph then error({ message = path .. ": is no ONNX file: it has no graph" }, 0) end
-  local self = { path = path, file = file, type_size = type_size, open = open, places = {}, nodes = {}, makers = {},
-                 users = {}, tensors = {}, values = {}, inputs = {}, outputs = {}, opset = 0 }
-  for _, initializer in ipairs(raw.graph.initializer) do read_tensor(self, initializer, initializer.name or "") end
-  for i, node in ipairs(raw.graph.node) do self.nodes[i] = read_node(self, node) end
-  for _, list in ipairs { raw.graph.input, raw.graph.value_info, raw.graph.output } do read_types(self, list) end
+  local self = { path = path, file = file, type_size = type_size, open = open, places = {}, makers = {}, tensors = {},
+                 values = {}, inputs = {}, outputs = {}, opset = 0, functions = {}, inner = {} }
+  self.nodes = read_graph(self, raw.graph, file_scope)
+  self.users = M.users_of(self.nodes)
+  for _, place in ipairs(raw.functions) do
+    local head = protobuf.read(cursor_of(self, place), function_head)
+    self.functions[("%s %s"):format(head.domain or "", head.name or "")] = place
+  end
   for _, output in ipairs(raw.graph.output) do self.outputs[output.name or ""] = true end
   for _, input in ipairs(raw.graph.input) do
     if input.name and not self.tensors[input.name] then self.inputs[#self.inputs + 1] = input.name end
@@ -240,3 +343,7 @@ return function(file, path, type_size, open)
   for _, list in pairs(self.places) do tensors.apart(list, list[1].stop) end
   return self
 end
+
+M.read, M.body, M.function_body = read, body, function_body
+
+return M

@@ -34,7 +34,7 @@ local function walk_back(elements, value, list, visit)
 end
 
 -- The value whose rows [batch][rows][width] a projection has: its input, or one whose axes were moved; rather one
--- with these three axes. Without one its input with rows [rows][batch], and true.
+-- with these three axes, and rather one outside of bodies. Without one its input with rows [rows][batch], and true.
 local function projected_input(find, operand, heads)
   local product, list, first, swapped = operand.product, {}, nil, true
   for l = 1, operand.side.leads do
@@ -47,17 +47,21 @@ local function projected_input(find, operand, heads)
       end
     end
   end
-  local best
+  local best, inner
   walk_back(find.elements, product.x, list, function(value, all, factor)
     for _, entry in ipairs(all) do
       if entry.at ~= entry.wanted then return false end
     end
     if factor ~= 1 then return true end
+    if find.graph.inner[value] then
+      inner = inner or value
+      return false
+    end
     first = first or value
     best = #find.elements.shapes[value] == 3 and value or nil
     return best
   end)
-  best = best or first
+  best = best or first or inner
   if not best and swapped then return product.x, true end
   return best
 end
@@ -80,7 +84,7 @@ local function input_as(find, operand, heads, layout)
     for _, size in ipairs(shape or {}) do numbers = numbers * size end
     local own = numbers // (heads.batches * side.rows * side.width)
     if not shape or own < 1 or each % own ~= 0 or own * heads.batches * side.rows * side.width ~= numbers
-        or count and own >= count then
+        or count and (own > count or own == count and not find.graph.inner[best]) then
       return false
     end
     for _, entry in ipairs(all) do

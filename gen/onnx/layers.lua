@@ -1,9 +1,12 @@
 -- The layers of attention in an ONNX graph whose products are written out: each Softmax between two products.
 --
---   of(graph, given) -> layers, left
+--   of(graph, given) -> layers, left, opened
 --     graph     of gen/onnx/file.lua
 --     given     { key = text } of the command line
---     left      the Softmax nodes that are no layers: { name =, why = }, in their order
+--     left      the Softmax nodes that are no layers, and bodies that have some: { name =, why = }, in their order
+--     opened    the graph with bodies in the place of their nodes
+--   longer(graph, given) -> shapes in runs of other lengths
+--   branches(graph, given, opened) -> whether runs of other lengths take the branches of `opened` too
 --
 -- A layer, which another node may stand for in the graph:
 --
@@ -12,8 +15,8 @@
 --               k and v are nil in self-attention. Several masks are added up, each by its node; `hidden`: a bool
 --               says what is not seen.
 --   output      the value that is Y
---   node        the node that makes it
---   nodes       those that nothing else needs, in the order of the file, `node` among them
+--   node        the node of the file that makes it
+--   nodes       those of the file that nothing else needs, in their order, `node` among them
 --   keys        { key = value } of its config
 --   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
 --               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
@@ -25,6 +28,7 @@
 --   shapes      { value = axes } of all values, with numbers for what is open
 --   extents     { b, h, q, k } of its scores in these
 
+local bodies = require "onnx.bodies"
 local graph_elements = require "onnx.elements"
 local graph_indices = require "onnx.indices"
 local graph_inputs = require "onnx.inputs"
@@ -117,7 +121,7 @@ end
 -- ---- nodes ----
 
 -- The nodes that nothing but the output needs, up to the inputs.
-local function own_nodes(graph, layer)
+local function own_nodes(graph, layer, maker)
   local stop, own, list = {}, {}, {}
   for _, key in ipairs { "q", "k", "v", "past_k", "past_v" } do
     if layer.inputs[key] then stop[layer.inputs[key]] = true end
@@ -132,8 +136,8 @@ local function own_nodes(graph, layer)
     end
     return false
   end
-  own[layer.node], list[1] = true, layer.node
-  local waiting = { layer.node }
+  own[maker], list[1] = true, maker
+  local waiting = { maker }
   while #waiting > 0 do
     local node = table.remove(waiting)
     for _, input in ipairs(node.inputs) do
@@ -147,10 +151,19 @@ local function own_nodes(graph, layer)
   return own
 end
 
+-- Nodes of the file among these, in their order: one with a body if nothing else reads its outputs.
 local function in_order(graph, own)
-  local list = {}
+  local list, last = {}, nil
+  local function is_own(node)
+    for _, output in ipairs(node.outputs) do
+      if output ~= "" and not own[graph.makers[output]] then return false end
+    end
+    return true
+  end
   for _, node in ipairs(graph.nodes) do
-    if own[node] then list[#list + 1] = node end
+    local outer = node.within
+    if own[node] and not outer or outer and outer ~= last and is_own(outer) then list[#list + 1] = outer or node end
+    last = outer
   end
   return list
 end
@@ -214,8 +227,8 @@ local function add_ends(work)
   if next(layer.swapped) and layer.given.batch and layer.given.batch ~= "1" then
     work.fail("its rows lie as [rows][batch], and batch = %s", layer.given.batch)
   end
-  layer.node = work.find.graph.makers[layer.output]
-  layer.nodes = in_order(work.find.graph, own_nodes(work.find.graph, layer))
+  local maker = work.find.graph.makers[layer.output]
+  layer.node, layer.nodes = maker.within or maker, in_order(work.find.graph, own_nodes(work.find.graph, layer, maker))
   return scale
 end
 
@@ -304,20 +317,35 @@ local function read(find, softmax, given)
   return layer
 end
 
--- The axes of all values, and their elements.
-local function shapes_of(graph, given, longer)
-  local shapes = {}
-  local elements = graph_elements.new(graph, shapes)
-  elements.unknown = graph_shapes.of(graph, shapes, elements, graph_open.new(given, longer))
-  elements.given = graph_open.places(graph, shapes)
-  return shapes, elements
+-- The axes of all values, and their elements. An open batch is of several sequences where the graph is for these.
+local function shapes_of(graph, given, how)
+  local best, least
+  for batch = how == "single" and 1 or graph_open.BATCH, 1, -1 do
+    local shapes, opened = {}, bodies.opened(graph)
+    local elements, doubts = graph_elements.new(opened, shapes), nil
+    elements.unknown, doubts = graph_shapes.of(opened, shapes, elements, graph_open.new(given, how, batch))
+    elements.given = graph_open.places(opened, shapes)
+    if not best or doubts < least then best, least = elements, doubts end
+    if doubts == 0 then break end
+  end
+  return best.shapes, best
 end
 
--- The axes of all values in runs of other lengths than those that layers have been read with.
-function M.longer(graph, given) return (shapes_of(graph, given, true)) end
+function M.longer(graph, given) return (shapes_of(graph, given, "longer")) end
+
+function M.branches(graph, given, opened)
+  for _, how in ipairs { "longer", "single" } do
+    local _, elements = shapes_of(graph, given, how)
+    for branch in pairs(opened.taken) do
+      if not elements.graph.taken[branch] then return false end
+    end
+  end
+  return true
+end
 
 function M.of(graph, given)
-  local shapes, elements = shapes_of(graph, given)
+  local _, elements = shapes_of(graph, given)
+  graph = elements.graph
   local find = { graph = graph, elements = elements, norms = graph_norms.of(elements), masks = {} }
   for value in pairs(find.norms) do elements.leaves[value] = true end
   elements:forget()
@@ -330,7 +358,7 @@ function M.of(graph, given)
       elements:forget()
     end
   end
-  return found, left
+  return found, table.move(bodies.left(graph), 1, #graph.nodes, #left + 1, left), graph
 end
 
 return M

@@ -1,14 +1,17 @@
 -- Numbers for what an ONNX graph leaves open until it runs: extents of axes, and places of rows.
 --
---   new(given, longer) -> function for gen/onnx/shapes.lua
+--   new(given, how, batch) -> function for gen/onnx/shapes.lua
 --     given     { key = text }, of which seq is the rows of inputs
---     longer    other numbers, which tell the extents that all runs have
+--     how       "longer": other numbers, which tell the extents that all runs have; "single": ones; nil
+--     batch     sequences
 --   places(graph, shapes) -> function(value, i) -> element i of an input that has places of rows, or nil
 
 local M = {}
 
 -- Enough that a mask shows its form, and that a few windows of an image or of sound leave some rows.
-local BATCH, LEAST, PAST, IMAGE, SAMPLES = 2, 8, 5, 256, 20000
+local LEAST, PAST, IMAGE, SAMPLES = 8, 5, 256, 20000
+
+M.BATCH = 2 -- sequences of most graphs
 
 local function largest(text)
   local most = LEAST
@@ -18,13 +21,14 @@ end
 
 local floats = { F32 = true, F16 = true, F64 = true, BF16 = true }
 
-function M.new(given, longer)
+function M.new(given, how, batch)
   local rows, image, samples, past, named = math.min(largest(given.seq), 1 << 16), IMAGE, SAMPLES, PAST, {}
   local keys, first = given.seq_kv and math.min(largest(given.seq_kv), 1 << 16) or rows, nil
-  if longer then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
+  if how == "single" then rows, keys, past = 1, 1, 1 end
+  if how == "longer" then rows, keys, image, samples, past = rows + 3, keys + 3, image + 96, 2 * samples, past + 3 end
   local function pick(name, axis, label, rank, kind)
     local text = (name .. " " .. (label or "")):lower()
-    if axis == 1 and rank > 1 then return BATCH end
+    if axis == 1 and rank > 1 then return batch end
     if text:find "past" or text:find "cache" then return past end
     if rank > 3 and axis > 2 then return image end
     if floats[kind] and rank == 2 then return samples end

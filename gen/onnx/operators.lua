@@ -534,8 +534,8 @@ end
 
 -- Those that are written out, as model.layers has layers.
 local function add_written(graph, from_user, all)
-  local found, left = graph_layers.of(graph, from_user)
-  for _, layer in ipairs(found) do all[#all + 1] = graph_parts.layer(graph, layer) end
+  local found, left, opened = graph_layers.of(graph, from_user)
+  for _, layer in ipairs(found) do all[#all + 1] = graph_parts.layer(opened, layer) end
   return left
 end
 

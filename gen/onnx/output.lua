@@ -109,8 +109,8 @@ local function added(find, product, value)
   return #bias == product.columns and bias or nil, node.outputs[1]
 end
 
--- The first value from this one on whose rows are [batch][rows][width], rather one with these axes. Without one this
--- value if its rows are [rows][batch], and true.
+-- The first value from this one on whose rows are [batch][rows][width], rather one with these axes, and rather one
+-- outside of bodies. Without one this value if its rows are [rows][batch], and true.
 local function plain_output(find, value, product, heads, transposed)
   local graph, elements = find.graph, find.elements
   local rows = product.rows // heads.batches
@@ -129,8 +129,8 @@ local function plain_output(find, value, product, heads, transposed)
         end
       end
     end
-    first = first or good and value
-    if good and #elements.shapes[value] == 3 then return value end
+    if good and (not first or graph.inner[first]) then first = value end
+    if good and #elements.shapes[value] == 3 and not graph.inner[value] then return value end
     local node = only_reader(graph, value)
     local out = node and node.outputs[1]
     local source = out and elements:source(out)
@@ -168,9 +168,10 @@ function M.read(work)
   layer.contexts = { context, table.unpack(list) }
 end
 
--- A context that is not projected, in a layout: the first value that lies so.
+-- A context that is not projected, in a layout: the first value that lies so, rather one outside of bodies.
 function M.as(work, layout)
   local v, heads, leads = work.scores.values, work.heads, work.leads
+  local inner
   for _, value in ipairs(work.layer.contexts) do
     local good = true
     for l = 1, v.leads do
@@ -184,8 +185,10 @@ function M.as(work, layout)
         end
       end
     end
-    if good then return value end
+    if good and not work.find.graph.inner[value] then return value end
+    inner = inner or good and value or nil
   end
+  return inner
 end
 
 return M

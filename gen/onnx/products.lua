@@ -4,6 +4,7 @@
 --     { node, a, b, out, factor, leads, rows, columns, inner,
 --       lead_a[l], lead_b[l], lead_out[l]    where matrix l lies, l from 1
 --       row_a, row_out, column_b, column_out, inner_a, inner_b    steps }
+--   turned(product)            the same with a and b exchanged: rows of one are columns of the other
 --   of_integers(graph, node)    the node that ends a product of integers, by the one that begins it
 --   by_constant(elements, node)    a product by a constant matrix, which is a projection:
 --     { node, x, out, matrix, rows, width, columns, bias = value or nil,
@@ -98,6 +99,13 @@ local function of_einsum(elements, node)
     end
   end
   return build(node, 1, axes)
+end
+
+function M.turned(p)
+  return { node = p.node, a = p.b, b = p.a, out = p.out, factor = p.factor, leads = p.leads, rows = p.columns,
+           columns = p.rows, inner = p.inner, lead_a = p.lead_b, lead_b = p.lead_a, lead_out = p.lead_out,
+           row_a = p.column_b, row_out = p.column_out, column_b = p.row_a, column_out = p.row_out,
+           inner_a = p.inner_b, inner_b = p.inner_a }
 end
 
 local kinds = { MatMul = of_matmul, FusedMatMul = of_matmul, Einsum = of_einsum }

@@ -31,7 +31,7 @@ local function take_away(self, y)
   while #todo > 0 do
     local node = table.remove(todo)
     self.gone[node], gone[#gone + 1] = true, node
-    for _, input in ipairs(node.inputs) do
+    for _, input in ipairs(node.uses) do
       local maker = self.graph.makers[input]
       local needed = not maker or self.gone[maker]
       for _, output in ipairs(maker and maker.outputs or {}) do

@@ -11,6 +11,7 @@
 --     weight_at(i)              the index in the softmax of element i of the weights in `values` }
 --   fail(format, ...)           raises why it is no attention that is known
 
+local bodies = require "onnx.bodies"
 local indices = require "onnx.indices"
 local products = require "onnx.products"
 
@@ -206,8 +207,8 @@ local unchanged = { Cast = true, QuantizeLinear = true, DequantizeLinear = true 
 local function read_values(self, value, steps, depth)
   for _, node in ipairs(depth > 0 and self.graph.users[value] or {}) do
     local product = products.of(self.elements, node)
-    if product and product.a == value then
-      return product, steps
+    if product and (product.a == value or product.b == value) then
+      return product.a == value and product or products.turned(product), steps
     elseif not product and node.outputs[1] then
       local out = node.outputs[1]
       local source = self.elements:source(out)
@@ -252,14 +253,16 @@ local function is_last_axis(elements, node)
   return axis == -1 or shape ~= nil and axis == #shape - 1
 end
 
+local function behind(why) return why and (", %s,"):format(why) or "" end
+
 function M.of(elements, softmax, fail)
   local self = { elements = elements, graph = elements.graph, softmax = softmax, fail = fail, scale = 1, masks = {},
                  steps = {}, factors = {}, products = {} }
   if not is_last_axis(elements, softmax) then fail("its axis is not the last one") end
   local unknown = elements.unknown
   if not elements.shapes[softmax.inputs[1]] then
-    fail("the axes of its input are not known%s", unknown and (", for node %s (%s) does not say its own"):format(
-      unknown.name, unknown.op) or "")
+    fail("the axes of its input are not known%s", unknown and (", for node %s (%s)%s does not say its own"):format(
+      unknown.name, unknown.op, behind(bodies.why(elements.graph, unknown))) or "")
   end
   local product = read_scores(self)
   local values, steps = read_values(self, softmax.outputs[1], {}, DEPTH)

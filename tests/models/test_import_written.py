@@ -26,7 +26,7 @@ class Written(Drawing):
 
     def __init__(self, seed):
         super().__init__(seed)
-        self.h, self.outputs = 2 * self.h_kv, []
+        self.h, self.outputs, self.functions = 2 * self.h_kv, [], []
 
     def ints(self, *values):
         return self.constant(np.array(values, "i8"))
@@ -138,6 +138,18 @@ def channels(g):
     q, k, v = parts
     q, v = [g.node("Transpose", part, perm=[0, 1, 3, 2]) for part in (q, v)]
     return g.finish(g.attend(q, k, v)), "h={h} d_model=12 dk={dk}"
+
+
+def values_first(g):
+    """V by transposed weights, as in YOLO's attention, whose rows are channels."""
+    x = g.node("Transpose", g.source(), perm=[0, 2, 1])
+    y = g.node("Conv", x, g.constant(g.x(3 * g.h * g.dk, g.width, 1)), g.constant(g.x(3 * g.h * g.dk)))
+    made = g.node("Reshape", y, g.ints(0, g.h, 3 * g.dk, -1))
+    q, k, v = g.node("Split", made, g.ints(g.dk, g.dk, g.dk), outputs=3, axis=2)
+    scores = g.node("Mul", g.node("MatMul", g.node("Transpose", q, perm=[0, 1, 3, 2]), k), g.floats(g.dk**-0.5))
+    y = g.node("MatMul", v, g.node("Transpose", g.softmax(scores), perm=[0, 1, 3, 2]))
+    y = g.node("Conv", g.node("Reshape", y, g.ints(0, g.h * g.dk, -1)), g.constant(g.x(8, g.h * g.dk, 1)))
+    return g.node("Transpose", y, perm=[0, 2, 1]), "h={h} d_model=12 dk={dk}"
 
 
 def einsum(g):
@@ -320,12 +332,64 @@ def between(g):
     return g.finish(context), "h={h} dk={dk} k_width=12 v_width=12 project=kv layout=bhsd"
 
 
-BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, einsum, shared, one_key,
-            rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows, unseen, quantized(False), quantized(True), dynamic, between]
+def body(nodes, output, constants=()):
+    """A graph within a node."""
+    return helper.make_graph(nodes, "body", [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+                             list(constants))
+
+
+def choice(g, condition, yes, no):
+    """If, with a node in each body whose output has the same name there."""
+    return g.node("If", condition, then_branch=body([yes], "it"), else_branch=body([no], "it"))
+
+
+def is_one(g, x, axis):
+    size = g.node("Gather", g.node("Shape", x), g.ints(axis))
+    return g.node("Squeeze", g.node("Equal", size, g.ints(1)))
+
+
+def branches(g):
+    """PyTorch's squeeze, for an axis that may have more than one place; in a body of which another one is."""
+    x = g.source()
+    q, k, v = g.qkv(x)
+    q = g.node("Unsqueeze", g.heads(q, g.h), g.ints(0))
+    squeeze, same = helper.make_node("Squeeze", [q, "axis"], ["it"]), helper.make_node("Identity", [q], ["it"])
+    axis = numpy_helper.from_array(np.array([0]), "axis")
+    deep = helper.make_node("If", [is_one(g, x, 0)], ["deep"], then_branch=body([same], "it"),
+                            else_branch=body([squeeze], "it", [axis]))
+    q = g.node("If", is_one(g, q, 0), then_branch=body([deep, helper.make_node("Identity", ["deep"], ["it"])], "it"),
+               else_branch=body([same], "it"))
+    context = g.attend(q, g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))
+    y = g.finish(context)
+    same, other = [helper.make_node(op, [y], ["it"]) for op in ("Identity", "Neg")]
+    return choice(g, is_one(g, y, 1), other, same), "h={h} d_model=12 dk={dk}"
+
+
+def calls(g):
+    """Functions of the model, of which one calls the other, and an attribute is the caller's."""
+    made = helper.make_node
+    turned = made("Transpose", ["x"], ["y"])
+    turned.attribute.append(onnx.AttributeProto(name="perm", type=onnx.AttributeProto.INTS, ref_attr_name="order"))
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    g.functions += [
+        helper.make_function("own", "turn", ["x"], ["y"], [turned], imports, ["order"]),
+        helper.make_function("own", "head", ["x", "w", "shape"], ["y"], [
+            made("MatMul", ["x", "w"], ["0"]), made("Reshape", ["0", "shape"], ["1"]),
+            made("turn", ["1"], ["y"], domain="own", order=[0, 2, 1, 3])], imports)]
+    x, shape = g.source(), g.ints(0, -1, g.h, g.dk)
+    q, k, v = [g.node("head", x, g.constant(g.x(g.width, g.h * g.dk)), shape, domain="own") for _ in range(3)]
+    return g.finish(g.attend(q, g.node("Transpose", k, perm=[0, 1, 3, 2]), v)), "h={h} d_model=12 dk={dk}"
+
+
+BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, einsum,
+            shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows, unseen,
+            quantized(False), quantized(True), dynamic, between, branches, calls]
 
 
 def model_of(g, y, opset=17):
     model = g.model(y, opset)
+    model.functions.extend(g.functions)
+    model.opset_import.extend([helper.make_opsetid("own", 1)] if g.functions else [])
     for name in g.outputs:
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     return model
@@ -367,6 +431,27 @@ def test_layers_of_one_matrix(tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     errors = compare(tmp_path / "m.onnx", model, g.inputs, tmp_path)
     assert len(errors) == 2 and max(errors.values()) <= NEAR, errors
+
+
+def test_one_sequence(tmp_path):
+    """A graph for one sequence, whose file leaves the batch open."""
+    g = Written(f"{SEED} one sequence")
+    g.width, rows = 8, g.node("Gather", g.node("Shape", g.input("x", g.x(1, g.seq, 8))), g.ints(1))
+    x = g.node("Transpose", "x", perm=[1, 0, 2])
+    q, k, v = [g.node("Reshape", part, g.node("Concat", rows, g.ints(g.h, g.dk), axis=0)) for part in g.qkv(x)]
+    q, kt, v = [g.node("Transpose", part, perm=perm) for part, perm in ((q, [1, 0, 2]), (k, [1, 2, 0]), (v, [1, 0, 2]))]
+    y = g.node("Transpose", g.attend(q, kt, v), perm=[1, 0, 2])
+    y = g.node("Reshape", y, g.node("Concat", rows, g.ints(g.h * g.dk), axis=0))
+    y = g.node("Reshape", g.node("MatMul", y, g.constant(g.x(g.h * g.dk, 8))), g.node("Concat", g.ints(1, -1), g.ints(8),
+                                                                                    axis=0))
+    model = model_of(g, y)
+    for axis, name in enumerate(["batch", "rows"]):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    onnx.save(model, tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", f"seq={g.seq}", "-o", tmp_path / "text")
+    assert f"h={g.h} d_model=8 dk={g.dk} seq={g.seq} isa=scalar\n" in text and " project=" not in text
+    (error,) = compare(tmp_path / "m.onnx", model, g.inputs, tmp_path).values()
+    assert error <= NEAR
 
 
 # ---- caches ----
@@ -492,6 +577,34 @@ def test_what_is_no_layer(tmp_path):
     onnx.save(model_of(g, rest), tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
     assert "1 layer, 1 kernel" in text and f"  no layer: Softmax of {rest}: " in text
+
+
+def test_bodies_that_are_not_read(tmp_path):
+    """An If whose condition is an input, and a Loop: each is said with the reason, and the layer beside is imported."""
+    g = Written(f"{SEED} bodies")
+    y, _ = plain(g)
+    own = Written(f"{SEED} in a body")
+    inner = plain(own)[0]
+    flag = g.input("flag", np.array(True))
+    chosen = body(own.nodes, inner, own.constants)
+    other = body([helper.make_node("Identity", [y], ["same"])], "same")
+    g.nodes.append(helper.make_node("If", [flag], ["chosen"], name="choose", then_branch=chosen, else_branch=other))
+    of, boolean = helper.make_tensor_value_info, TensorProto.BOOL
+    step = helper.make_graph([helper.make_node("Softmax", ["now"], ["next"]),
+                              helper.make_node("Identity", ["go"], ["goes"])], "step",
+                             [of("i", TensorProto.INT64, []), of("go", boolean, []), of("now", 1, None)],
+                             [of("goes", boolean, []), of("next", 1, None)])
+    g.nodes.append(helper.make_node("Loop", [g.constant(np.array(2)), "", y], ["looped"], name="loop", body=step))
+    late = g.softmax(g.node("MatMul", "chosen", "looped"))
+    g.nodes[-1].name = "late"
+    g.outputs += ["chosen", "looped"]
+    onnx.save(model_of(g, late), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
+    assert "1 layer, 1 kernel" in text
+    assert "  no layer: choose: is If, whose condition, flag, depends on inputs, with 1 node of attention" in text
+    assert "  no layer: loop: is Loop, whose body is not read, with 1 node of attention" in text
+    assert "  no layer: late: the axes of its input are not known, for node choose (If), whose condition, flag, depends " \
+        "on inputs, does not say its own" in text
 
 
 def test_nodes(tmp_path):

@@ -280,6 +280,31 @@ def test_written_out(tmp_path):
             same(expected, got)
 
 
+def test_branches(tmp_path):
+    """An If within a layer goes with it, but for one of which some runs take the other branch."""
+    for axis, goes in [(2, True), (0, False)]:
+        graph, heads, dk = Graph("branches", axis), 2, 8
+        q, k, v = [graph.by_head(graph.linear(x, 16, 16), heads, dk) for x in [graph.input("x", ["batch", 6, 16])] * 3]
+        size = graph.node("Gather", graph.node("Shape", "x"), graph.constant(axis))
+        made = [helper.make_graph([helper.make_node(op, [q], ["it"])], op, [], [
+            helper.make_tensor_value_info("it", TensorProto.FLOAT, None)]) for op in ("Neg", "Identity")]
+        q = graph.node("If", graph.node("Equal", size, graph.constant(1)), then_branch=made[0], else_branch=made[1])
+        scores = graph.node("MatMul", q, graph.node("Transpose", k, perm=[0, 1, 3, 2]))
+        y = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v)
+        flat = graph.node("Reshape", graph.node("Transpose", y, perm=[0, 2, 1, 3]), graph.constant([0, 0, 16]))
+        path = graph.save(tmp_path / "g.onnx", graph.linear(flat, 16, 16))
+        if not goes:
+            assert "takes another branch for other lengths" in refused(
+                tmp_path, "model", path, "--onnxruntime", "isa=scalar")
+            continue
+        replace(path, tmp_path / "out", "isa=scalar")
+        kinds = [node.op_type for node in onnx.load(tmp_path / "out/model.onnx").graph.node]
+        assert "Attention" in kinds and not {"If", "Softmax"} & set(kinds), kinds
+        for batch in 1, 3:
+            given = {"x": graph.x(batch, 6, 16)}
+            same(session(path).run(None, given)[0], ours(tmp_path / "out").run(None, given)[0])
+
+
 def test_rounded(tmp_path):
     """Where the graph rounds activations to int8, a kernel stands for a layer only if a type of numbers is given."""
     graph = Graph("rounded")
