@@ -50,9 +50,9 @@ function M.wrap(line, indent)
     local cut
     for _, place in ipairs { { ", ", 20 }, { " ", 20 }, { " ", 10 } } do
       local mark, least = place[1], #pad + place[2]
-      for i = limit, least, -1 do
-        if not cut and line:sub(i, i + #mark - 1) == mark then cut = i end
-      end
+      local _, stop = line:sub(1, limit + #mark - 1):find("^.*" .. mark)
+      local last = stop and stop - #mark + 1
+      cut = cut or last and last >= least and last
     end
     if not cut then break end
     out[#out + 1] = line:sub(1, cut):gsub(" $", "")

@@ -59,34 +59,50 @@ local words_of = setmetatable({}, {
   end,
 })
 
-local USING = { "left", "right", "count", "value", "off", "result" }
+-- Of each kind of node: the fields that its text has besides lists and bodies, and those that use what others make.
+local kinds = {
+  op = { says = { "op", "dst", "mutable", "again" }, uses = {} },
+  apply = { says = { "fn", "dst" }, uses = {} },
+  call = { says = { "fn" }, uses = {} },
+  result = { says = { "result" }, uses = { "result" } },
+  int = { says = { "name", "value" }, uses = { "value" } },
+  int_at = { says = { "name", "base", "off" }, uses = { "base", "off" } },
+  loop = { says = { "var", "count", "unrolled" }, uses = { "count" } },
+  when = { says = { "left", "right" }, uses = { "left", "right" } },
+  unless = { says = {}, uses = {} },
+  block = { says = {}, uses = {} },
+  place = { says = { "name", "text" }, uses = {} },
+  buffer = { says = { "name", "count" }, uses = {} },
+  fence = { says = {}, uses = {} },
+  bump = { says = { "pointer", "by" }, uses = {} },
+  note = { says = { "text" }, uses = {} },
+}
 
 M.words_of = words_of
 
--- What a statement uses, in the set `used`: values by themselves, variables and pointers by name.
+-- Marks a value by itself, the names in a text or an expression by name.
+local function mark(used, what)
+  if type(what) == "string" then
+    for _, word in ipairs(words_of[what]) do used[word] = true end
+  elseif type(what) ~= "table" then
+    return
+  elseif what.base then
+    mark(used, what.base)
+    mark(used, what.off)
+  elseif what.terms then
+    expr.variables(what, function(name) mark(used, name) end)
+  else
+    used[what] = true
+  end
+end
+
+-- What a statement uses, in the set `used`.
 local function note_uses(node, used)
-  local function mark(what)
-    if type(what) ~= "string" then
-      used[what] = true
-    else
-      for _, word in ipairs(words_of[what]) do used[word] = true end
-    end
+  for _, a in ipairs(node.args or NOTHING) do
+    if type(a) == "table" then mark(used, a) end
   end
-  local function mark_any(a)
-    if type(a) ~= "table" then return end
-    if a.base then
-      mark(a.base)
-      expr.variables(a.off, mark)
-    elseif a.terms then
-      expr.variables(a, mark)
-    else
-      mark(a)
-    end
-  end
-  for _, a in ipairs(node.args or NOTHING) do mark_any(a) end
-  for _, c in ipairs(node.conditions or NOTHING) do mark(c) end
-  for _, key in ipairs(USING) do mark_any(node[key]) end
-  if node.kind == "int_at" then mark(node.base) end
+  for _, c in ipairs(node.conditions or NOTHING) do mark(used, c) end
+  for _, key in ipairs(kinds[node.kind].uses) do mark(used, node[key]) end
 end
 
 -- Drops values that nothing uses, last ones first, and returns what is used.
@@ -105,19 +121,19 @@ local function prune(body, used)
   return used
 end
 
-local SAID = { "kind", "op", "dst", "mutable", "again", "var", "count", "unrolled", "left", "right", "name",
-               "base", "off", "value", "pointer", "by", "fn", "text", "result" }
-
 -- What a function does, as a text: two have the same if and only if they print the same but for name and doc.
 local function content(fn)
   local out, n = {}, 0
   local function say(what)
-    if type(what) == "table" then
-      what = what.base and what.base .. " + " .. expr.text(what.off) or what.terms and expr.text(what)
-        or what.number or what.name
-    end
     n = n + 1
-    out[n] = type(what) == "string" and what or tostring(what)
+    if type(what) ~= "table" then
+      out[n] = (type(what) == "string" or type(what) == "number") and what or tostring(what)
+    elseif what.base then
+      out[n] = what.base
+      say(expr.text(what.off))
+    else
+      out[n] = what.number or what.name or expr.text(what)
+    end
   end
   local function say_all(list)
     for _, what in ipairs(list or NOTHING) do say(what) end
@@ -125,13 +141,8 @@ local function content(fn)
   end
   local function scan(body)
     for _, node in ipairs(body or NOTHING) do
-      for _, key in ipairs(SAID) do
-        local what = node[key]
-        if what ~= nil then -- of most nodes few are there
-          say(key)
-          say(what)
-        end
-      end
+      say(node.kind)
+      for _, key in ipairs(kinds[node.kind].says) do say(node[key]) end
       say(node.w and node.w.lanes)
       say_all(node.args)
       say_all(node.conditions)
