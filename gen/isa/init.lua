@@ -293,19 +293,20 @@ function M.text(isa, op, w, args, elements, n)
   return table.concat(out)
 end
 
--- Vectors that cover n floats: full ones, and for the rest the narrowest that holds it.
--- Each is { w = width, at = first float, used = floats used }.
-function M.cover(isa, n)
-  local list, at = {}, 0
-  while at < n do
-    local rest = n - at
-    local w = isa.full
-    for _, candidate in ipairs(isa.widths) do
-      if candidate.lanes >= rest and candidate.lanes < w.lanes then w = candidate end
-    end
-    list[#list + 1] = { w = w, at = at, used = math.min(rest, w.lanes) }
-    at = at + w.lanes
+-- Of the vectors that cover n floats, the one at float `at`: a full one, and for the rest the narrowest that holds it:
+-- { w = width, at, used = floats used }.
+function M.vector(isa, n, at)
+  local rest, w = n - at, isa.full
+  for _, candidate in ipairs(isa.widths) do
+    if candidate.lanes >= rest and candidate.lanes < w.lanes then w = candidate end
   end
+  return { w = w, at = at, used = math.min(rest, w.lanes) }
+end
+
+-- All of them.
+function M.cover(isa, n)
+  local list = {}
+  for at = 0, n - 1, isa.lanes do list[#list + 1] = M.vector(isa, n, at) end
   return list
 end
 

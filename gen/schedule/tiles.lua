@@ -160,32 +160,34 @@ end
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
 -- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all, and as
 -- many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as wide.
+-- All blocks of a size but the very last one are equal, so that their number costs nothing.
 function M.vector_blocks(isa, n, most, whole, together)
-  local cover = isas.cover(isa, n)
+  local total = M.ceil_div(n, isa.lanes)
+  if whole and total > most then total = M.round_up(total, most) end
   together = together or 1
-  if whole then
-    cover[#cover].w = isa.full
-    while #cover > most and #cover % most > 0 do cover[#cover + 1] = { w = isa.full, used = 0, at = n } end
-  end
-  local runs, i = {}, 1
-  for _, run in ipairs(M.balanced(M.ceil_div(#cover, together), M.ceil_div(most, together))) do
-    for _ = 1, run.count do
-      local vecs, used = {}, 0
-      for c = 1, math.min(run.size * together, #cover - i + 1) do
-        vecs[c] = cover[i]
-        used = used + cover[i].used
-        i = i + 1
-      end
-      local last, tail = runs[#runs], vecs[#vecs]
-      local same = last and #last.vecs == #vecs and last.vecs[#vecs].w == tail.w
-        and last.used == used
-      if same then
-        last.count = last.count + 1
-      else
-        runs[#runs + 1] = { vecs = vecs, count = 1, at = vecs[1].at, used = used,
-                            width = run.size * together * isa.lanes, lanes = isa.lanes }
-      end
+  local function block(first, size)
+    local vecs, used = {}, 0
+    for i = first, math.min(first + size, total) - 1 do
+      local v = i * isa.lanes < n and isas.vector(isa, n, i * isa.lanes) or { used = 0, at = n }
+      if whole then v.w = isa.full end
+      vecs[#vecs + 1], used = v, used + v.used
     end
+    return { vecs = vecs, count = 1, at = vecs[1].at, used = used, width = size * isa.lanes, lanes = isa.lanes }
+  end
+  local runs, first = {}, 0
+  local function add(count, size)
+    if count == 0 then return end
+    local new, last = block(first, size), runs[#runs]
+    local same = last and #last.vecs == #new.vecs and last.vecs[#last.vecs].w == new.vecs[#new.vecs].w
+      and last.used == new.used
+    if same then last.count = last.count + count else runs[#runs + 1], new.count = new, count end
+    first = first + count * size
+  end
+  local sizes = M.balanced(M.ceil_div(total, together), M.ceil_div(most, together))
+  for i, run in ipairs(sizes) do
+    local ends = i == #sizes and 1 or 0
+    add(run.count - ends, run.size * together)
+    add(ends, run.size * together)
   end
   return runs
 end
@@ -375,7 +377,7 @@ function M.columns(target, keys, sets, columns, sum)
     if not best or product_cost < best_cost then best, best_cost = product, product_cost end
     if vectors * isa.lanes >= columns then break end
   end
-  best.ld = #isas.cover(isa, columns) * isa.lanes
+  best.ld = M.round_up(columns, isa.lanes)
   best.steps, best.chunks, best.depth = steps, M.k_chunks(target, steps, sum.rounded), M.depth(target.scheme, steps)
   best.scheme = target.scheme
   best.panels, best.floats = 0, 0

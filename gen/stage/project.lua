@@ -69,15 +69,26 @@ function M.sections(plan, stage, add)
   if stage.turn then turn_of.key_sections(plan, stage.turn, add) end
 end
 
+local STRAIGHT = 64 -- vectors of a row of zeros that are stored without a loop
+
 -- Row i of V becomes zeros: all of it, or its columns in a row that has more than those.
 function M.clear_row(K, v, i)
   local t, isa, values = K.t, K.plan.isa, K.plan.attend.values
+  local columns, zeros = values.columns or values.row, {}
+  local whole = columns // isa.lanes
+  local looped = whole > STRAIGHT and whole or 0
+  local function zero(w)
+    zeros[w] = zeros[w] or t:op("zero", w, w == isa.full and "zero" or "zero_tail")
+    return zeros[w]
+  end
   t:block(function()
-    local zeros = {}
-    for _, vector in ipairs(isas.cover(isa, values.columns or values.row)) do
-      local w = vector.w
-      zeros[w] = zeros[w] or t:op("zero", w, w == isa.full and "zero" or "zero_tail")
-      t:write(w, v:at(i * values.row + vector.at), zeros[w], vector.used)
+    if looped > 0 then
+      local full = zero(isa.full)
+      K:each("i", looped, function(j) t:write(isa.full, v:at(i * values.row + j * isa.lanes), full, isa.lanes) end)
+    end
+    for at = looped * isa.lanes, columns - 1, isa.lanes do
+      local vector = isas.vector(isa, columns, at)
+      t:write(vector.w, v:at(i * values.row + at), zero(vector.w), vector.used)
     end
   end)
 end

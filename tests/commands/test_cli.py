@@ -324,6 +324,15 @@ def test_links_are_replaced(tmp_path):
     assert not any(path.is_symlink() for path in out.iterdir())
 
 
+@pytest.mark.parametrize("more", [{}, {"kv_len": "true", "qk_norm": "rms", "norm_span": "all"}])
+def test_the_largest_shapes(more, tmp_path):
+    """What a plan has in memory does not grow with the shape, nor do the statements of a row of a million columns."""
+    largest = arguments(h=1024, d_model=16384, dk=1024, seq=65536, isa="avx512", name="kernel", **more)
+    most = (48 << 20, 48 << 20)
+    assert_done(gen(tmp_path, *largest, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, most)))
+    assert len((tmp_path / "kernel.c").read_text()) < 200000
+
+
 # ---- what stays as it was after an error ----
 
 def limited(size):

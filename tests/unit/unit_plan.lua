@@ -1,8 +1,10 @@
 -- Tests of the plan: a schedule key that is given has an effect, or it is refused.
 
 local config = require "options.config"
+local isas = require "isa.init"
 local plan_of = require "plan.init"
 local record = require "plan.record"
+local tiles = require "schedule.tiles"
 
 -- Values of which at least one must make another plan than the plan's own choice.
 local values = {
@@ -78,6 +80,27 @@ return function(check)
     end
   end
   check(refusals >= 4, "no key was refused")
+
+  -- Blocks of vectors cover all numbers in their order, the narrowest vector last; neighbours of one kind are one run.
+  local avx512 = isas.list.avx512
+  for n = 1, 200 do
+    for most = 1, 6 do
+      for together = 1, 2 do
+        local at, blocks, runs = 0, 0, tiles.vector_blocks(avx512, n, most, false, together)
+        for i, run in ipairs(runs) do
+          local last = run.vecs[#run.vecs]
+          check(run.at == at and run.vecs[1].at == at, "a block does not begin where the one before ends")
+          check(#run.vecs <= tiles.round_up(most, together) and run.width >= run.used, "a block is too wide")
+          check(last.w == isas.vector(avx512, last.used, 0).w, "the last vector is not the narrowest")
+          local before = runs[i - 1]
+          check(not before or #before.vecs ~= #run.vecs or before.used ~= run.used, "two runs of one kind")
+          at, blocks = at + run.count * run.used, blocks + run.count
+        end
+        check(at == n and blocks == tiles.ceil_div(tiles.ceil_div(n, 16 * together), tiles.ceil_div(most, together)),
+          ("%d numbers in blocks of %d: %d in %d"):format(n, most, at, blocks))
+      end
+    end
+  end
 
   -- Keys leave the plan the ways in which they have an effect.
   local function lanes(words) return plan_of.build(config.load(nil, split(words))).q_lanes end
