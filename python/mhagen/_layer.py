@@ -57,7 +57,7 @@ class Attention:
     def __init__(self, kernel: _native.Kernel, threads: int = 1):
         self.kernel, self.threads = kernel, threads
         self.packed: np.ndarray | None = None if kernel.data.packed_bytes else _native.allocate(0)
-        self._workspaces: list[np.ndarray] = []  # as many as there were runs at the same time
+        self._workspaces: list[tuple[np.ndarray, int]] = []  # with addresses; as many as were in use at the same time
         self._shapes = {name: self._shapes_of(name) for name in "qkvy"}
 
     # ---- weights ----
@@ -160,9 +160,10 @@ class Attention:
         try:
             workspace = self._workspaces.pop()
         except IndexError:
-            workspace = _native.allocate(self.kernel.data.workspace_bytes)
+            memory = _native.allocate(self.kernel.data.workspace_bytes)
+            workspace = memory, memory.ctypes.data
         try:
-            yield {**arguments, "packed": packed.ctypes.data, "workspace": workspace.ctypes.data}
+            yield {**arguments, "packed": packed.ctypes.data, "workspace": workspace[1]}
         finally:
             self._workspaces.append(workspace)
 

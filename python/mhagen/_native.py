@@ -79,6 +79,10 @@ class Kernel:
         self.needs = self._needs(data.needs, data.need_count)
         self.fill_needs = self._needs(data.fill_needs, data.fill_need_count)
         self._pack = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(data.pack)
+        self._run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(data.run)
+        size = ctypes.sizeof(ctypes.c_void_p)
+        self._arguments = ctypes.c_void_p * (self.layouts["args"][""][0] // size)  # mhagen_args, all pointers
+        self._slots = {name: at // size for name, (at, _) in self.layouts["args"].items()}
         if not ctypes.CFUNCTYPE(ctypes.c_int)(data.supported)():
             isa = ctypes.string_at(data.isa).decode()
             raise RuntimeError(f"mhagen: isa = {isa}: this CPU lacks its instructions: isa = native is for this one")
@@ -98,9 +102,11 @@ class Kernel:
 
     def run(self, arguments: Mapping[str, int], threads: int = 1) -> None:
         """arguments: addresses. Other threads of Python run meanwhile."""
-        args = write(self.layouts["args"], arguments)
+        args = self._arguments()
+        for name, address in arguments.items():
+            args[self._slots[name]] = address
         if threads == 1:
-            status = runtime(self).mhagen_run_parallel(ctypes.c_void_p(self.address), args, None)
+            status = self._run(args)
         else:
             lock, pool = pool_of(runtime(self), threads)
             with lock:

@@ -2,197 +2,32 @@
 
     replace(model, example)              swaps the attention of a model in place, and returns the model
     report(model)                        a line for each layer: its kernels, or why it is left to PyTorch
+    growing_cache(model)                 a cache for a decoder's generate(), whose steps are kernels too
     scaled_dot_product_attention(q, ..)  torch.nn.functional's, by a kernel
-
-Kernels are the operators mhagen::layer and mhagen::sdpa, which torch.compile and torch.export keep. They take the
-model's own weights, which are packed when they are first seen, and again when they have changed.
 """
 from __future__ import annotations
 
-import functools
 import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _build, _native
-from ._layer import Attention
-
-TYPES: dict[torch.dtype, dict[str, str]] = {
-    torch.float32: {}, torch.bfloat16: {"io_dtype": "bf16", "attend_dtype": "bf16"},
-    torch.float16: {"io_dtype": "f16", "attend_dtype": "f16"}}  # keys of the tensors' types
-
-
-# ---- kernels by shape ----
-
-@functools.cache
-def layer_of(keys: str, more: tuple[tuple[str, Any], ...]) -> Attention:
-    """The layer of `key=value ...` and other keys, without weights. What `keys` has wins."""
-    config = {"isa": "native", **dict(more), **dict(word.split("=", 1) for word in keys.split())}
-    return Attention(_native.load(_build.words(config)))
-
-
-def mask_keys(mask: Tensor | None) -> dict[str, str]:
-    """The keys of a mask [b or 1][h or 1][q or 1][k]."""
-    if mask is None:
-        return {}
-    dims = "".join(letter for letter, size in zip("bhqk", mask.shape) if letter == "k" or size > 1)
-    return {"mask": "bool" if mask.dtype == torch.bool else "add", "mask_dims": dims}
-
-
-def require(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
-    """A kernel reads as many bytes as its shape has."""
-    if tuple(tensor.shape) not in shapes:
-        raise ValueError(f"mhagen: {name}: shape {tuple(tensor.shape)}: must be {' or '.join(map(str, shapes))}")
-
-
-def mask_bytes(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The mask as a kernel of the shape [b][h][q][k] reads it: axes of which every entry is the same have one."""
-    if mask.dim() != 4 or any(size not in (1, whole) for size, whole in zip(mask.shape, shape)):
-        require("mask", mask, shape)
-    mask = mask.expand(*mask.shape[:3], shape[3])
-    for axis in range(3):
-        if mask.stride(axis) == 0:
-            mask = mask.narrow(axis, 0, 1)
-    return mask.contiguous() if mask.dtype == torch.bool else mask.to(torch.float32).contiguous()
-
-
-# ---- packed weights ----
-
-_packed: dict[tuple[Any, ...], tuple[list[StorageWeakRef], np.ndarray]] = {}
-
-
-def identity(tensor: Tensor | None) -> tuple[Any, ...]:
-    """What tells the numbers of a tensor from others, as long as a weak reference keeps its storage's place."""
-    if tensor is None:
-        return ()
-    version = 0 if tensor.is_inference() else tensor._version
-    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), *tensor.shape, *tensor.stride(), tensor.dtype,
-            version)
-
-
-def packed_of(layer: Attention, weights: list[Tensor | None], names: Any) -> np.ndarray:
-    """The weights as the layer's kernel reads them; names(weights) has them by name. Kernels that pack alike share."""
-    key = (layer.kernel.data.fingerprint, layer.kernel.data.packed_bytes, *map(identity, weights))
-    if key not in _packed:
-        for old, (kept, _) in list(_packed.items()):
-            if any(storage.expired() for storage in kept):
-                _packed.pop(old, None)
-        arrays = {name: tensor.detach().float().numpy() for name, tensor in names(weights).items()
-                  if tensor is not None}
-        kept = [StorageWeakRef(tensor.untyped_storage()) for tensor in weights if tensor is not None]
-        _packed[key] = kept, layer.packed_of(out_in=True, **arrays)  # of another thread at the same time: the same
-    return _packed[key][1]
-
-
-# ---- operators ----
-
-def multihead_weights(weights: list[Tensor | None]) -> dict[str, Tensor | None]:
-    """Those of nn.MultiheadAttention, by their names in mhagen."""
-    joint, wq, wk, wv, bias, wo, bo = weights
-    if joint is not None:
-        wq, wk, wv = joint.chunk(3)
-    bq, bk, bv = (None, None, None) if bias is None else bias.chunk(3)
-    return {"wq": wq, "wk": wk, "wv": wv, "wo": wo, "bq": bq, "bk": bk, "bv": bv, "bo": bo}
-
-
-@torch.library.custom_op("mhagen::layer", mutates_args=(), device_types="cpu", schema=(
-    "(Tensor q, Tensor? k, Tensor? v, Tensor? mask, Tensor?[] weights, str keys, int h, bool causal, bool probs)"
-    " -> (Tensor, Tensor)"))
-def layer_op(q: Tensor, k: Tensor | None, v: Tensor | None, mask: Tensor | None, weights: list[Tensor | None],
-             keys: str, h: int, causal: bool, probs: bool) -> tuple[Tensor, Tensor]:
-    """y, and the attention weights of every head, of q [b][s][d_model]; without k and v self-attention."""
-    batch, rows, width = q.shape
-    columns = rows if k is None else k.shape[1]
-    more = {"batch": batch, "h": h, "d_model": width, "dk": width // h, "seq": rows, "causal": causal, "probs": probs,
-            **TYPES[q.dtype], **({"dtype": TYPES[q.dtype]["io_dtype"]} if TYPES[q.dtype] else {})}
-    tensors = {"q": q.contiguous()}
-    if k is not None and v is not None:
-        require("k", k, (batch, columns, k.shape[2]))
-        require("v", v, (batch, columns, v.shape[2]))
-        more |= {"attention": "cross", "seq_kv": columns, "k_width": k.shape[2], "v_width": v.shape[2]}
-        tensors |= {"k": k.contiguous(), "v": v.contiguous()}
-    if mask is not None:
-        mask = tensors["mask"] = mask_bytes(mask, (batch, h, rows, columns))
-    more |= mask_keys(mask)
-    layer = layer_of(keys, tuple(more.items()))
-    y = torch.empty(batch, rows, width, dtype=q.dtype)
-    weights_of_heads = torch.empty((batch, h, rows, columns) if probs else 0)
-    layer.run({**{name: tensor.data_ptr() for name, tensor in tensors.items()}, "y": y.data_ptr(),
-               **({"probs": weights_of_heads.data_ptr()} if probs else {})}, torch.get_num_threads(),
-              packed_of(layer, weights, multihead_weights))
-    return y, weights_of_heads
-
-
-@layer_op.register_fake
-def _(q, k, v, mask, weights, keys, h, causal, probs):
-    batch, rows, width = q.shape
-    columns = rows if k is None else k.shape[1]
-    shape = (batch, h, rows, columns) if probs else (0,)
-    return q.new_empty(batch, rows, width), q.new_empty(shape, dtype=torch.float32)
-
-
-@torch.library.custom_op("mhagen::sdpa", mutates_args=(), device_types="cpu", schema=(
-    "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? sink, bool causal, float? scale, float? softcap, str keys)"
-    " -> Tensor"))
-def sdpa_op(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sink: Tensor | None, causal: bool,
-            scale: float | None, softcap: float | None, keys: str) -> Tensor:
-    """[b][s][h][dv] of q [b][h][s][dk], k [b][h_kv][t][dk], v [b][h_kv][t][dv]."""
-    batch, h, rows, dk = q.shape
-    _, h_kv, columns, dv = v.shape
-    require("k", k, (batch, h_kv, columns, dk))
-    require("v", v, (batch, h_kv, columns, dv))
-    by_rows = all(tensor.transpose(1, 2).is_contiguous() for tensor in (k, v))
-    tensors = {name: tensor.transpose(1, 2).contiguous() if by_rows else tensor.contiguous()
-               for name, tensor in (("q", q), ("k", k), ("v", v))}
-    more = {"project": "none", "layout": "bshd" if by_rows else "bhsd", "batch": batch, "h": h, "h_kv": h_kv, "dk": dk,
-            "dv": dv, "seq": rows, "seq_kv": columns, "causal": causal, "scale": scale, "softcap": softcap,
-            "sink": sink is not None, **TYPES[q.dtype]}
-    lengths = None
-    if mask is not None:
-        mask = mask_bytes(mask, (batch, h, rows, columns))
-        if mask.dtype == torch.bool and columns > rows:  # a cache that is not full
-            lengths, mask = seen(mask, batch)
-            more["kv_len"] = True
-    more |= mask_keys(mask)
-    if mask is not None:
-        tensors["mask"] = mask
-    layer = layer_of(keys, tuple(more.items()))
-    y = torch.empty((batch, rows, h, dv) if by_rows else (batch, h, rows, dv), dtype=q.dtype)
-    pointers = {**{name: tensor.data_ptr() for name, tensor in tensors.items()}, "y": y.data_ptr()}
-    if lengths is not None:
-        pointers["kv_len"] = lengths.ctypes.data
-    packed = None if sink is None else packed_of(layer, [sink], lambda weights: {"sink": weights[0]})
-    layer.run(pointers, torch.get_num_threads(), packed)
-    return y if by_rows else y.transpose(1, 2).contiguous()
-
-
-@sdpa_op.register_fake
-def _(q, k, v, mask, sink, causal, scale, softcap, keys):
-    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
-
-
-def seen(mask: Tensor, batch: int) -> tuple[np.ndarray[Any, Any], Tensor | None]:
-    """How many keys of each batch entry are behind the last one that any row sees; and the mask, where it hides some of
-    these."""
-    array: Any = mask.numpy()
-    by_key = array.any(axis=(1, 2))
-    lengths = array.shape[3] - by_key[:, ::-1].argmax(axis=1)
-    lengths[~by_key.any(axis=1)] = 0
-    hides = any(not entry[..., :length].all() for entry, length in zip(array, lengths))
-    return np.full(batch, lengths, np.int32), mask if hides else None
-
+from . import _build
+from ._operators import TYPES, is_step, rooms
 
 # ---- when a kernel is taken ----
 
+Shape = tuple[tuple[int, ...], ...]
 MOST_SHAPES = 16  # of a layer: each takes seconds of the compiler's time
-FEW_QUERIES = 4  # lanes are queries: Zen 5, one query, 9 heads of 64, 512 keys: 86 us, those of PyTorch 52 us
+# Of a step: heads * keys * (dk + dv). Zen 5, a decoder with 9 heads of 64: over 512 keys both take 90 us in the model;
+# over more keys kernels are faster: over 2048 keys, 32 heads of 128, they take .46 of the time.
+FEW_NUMBERS = 600_000
+
+AGAIN = "the first step of a decoder"  # it is not told: one of a static cache has the same shape again
 
 
 def unprojected(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,14 +45,14 @@ class Settings:
         self.attention_keys = " ".join(f"{key}={_build.say(value)}" for key, value in unprojected(keys).items())
         self.others = others
         self.learning = False  # whether shapes that are met now count as seen
-        self.shapes: dict[str, set[tuple[tuple[int, ...], ...]]] = {}  # those of the inputs that a layer has met
+        self.shapes: dict[str, set[Shape]] = {}  # those of the inputs that a layer has met
+        self.steps: dict[str, Shape] = {}  # that of a layer's last step
         self.left: dict[str, str] = {}
         self.names: list[str] = []  # of what was swapped
 
     def takes(self, name: str, inputs: Sequence[Tensor], training: bool, weights: Sequence[Tensor | None] = ()) -> bool:
         """Whether a kernel computes this call. If not, the reason is told once."""
-        given = [*inputs, *(tensor for tensor in weights if tensor is not None)]
-        reason = self.reason(given, training) or self.reason_of_shape(name, inputs)
+        reason = self.reason(inputs, weights, training) or self.reason_of_shape(name, inputs)
         if reason is None:
             return True
         if not torch.compiler.is_compiling():
@@ -225,39 +60,67 @@ class Settings:
         return False
 
     def tell(self, name: str, reason: str) -> None:
-        if name not in self.left:
+        if name not in self.left and reason != AGAIN:
             self.left[name] = reason
             warnings.warn(f"mhagen: {name or 'attention'}: left to PyTorch: {reason}", stacklevel=3)
 
-    def reason(self, given: Sequence[Tensor], training: bool) -> str | None:
+    def reason(self, inputs: Sequence[Tensor], weights: Sequence[Tensor | None], training: bool) -> str | None:
         if training:
             return "it is in training: call eval()"
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-            return "gradients are wanted: call it under torch.no_grad()"
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on: dtype=\"bf16\" of replace has the types of a kernel"
-        if any(tensor.device.type != "cpu" or tensor.is_nested for tensor in given):
-            return "its tensors are not dense ones of the CPU"
-        if given[0].dtype not in TYPES or any(tensor.dtype != given[0].dtype for tensor in given):
-            return f"types {', '.join(sorted({str(tensor.dtype) for tensor in given}))}: must be one of float32, " \
-                   "bfloat16 and float16"
-        if any(size == 0 for tensor in given for size in tensor.shape):
-            return "a tensor is empty"
+        grad, dtype = torch.is_grad_enabled(), inputs[0].dtype
+        for tensor in (*inputs, *weights):
+            if tensor is None:
+                continue
+            if grad and tensor.requires_grad:
+                return "gradients are wanted: call it under torch.no_grad()"
+            if not tensor.is_cpu or tensor.is_nested:
+                return "its tensors are not dense ones of the CPU"
+            if tensor.dtype != dtype or dtype not in TYPES:
+                return f"types {', '.join(sorted({str(dtype), str(tensor.dtype)}))}: must be one of float32, " \
+                       "bfloat16 and float16"
+            if tensor.numel() == 0:
+                return "a tensor is empty"
         return None
 
     def reason_of_shape(self, name: str, inputs: Sequence[Tensor]) -> str | None:
-        if inputs[0].dim() == 4 and inputs[0].shape[0] != inputs[1].shape[0]:
-            return "queries have another number of batch entries than keys"
-        if inputs[0].dim() == 4 and inputs[0].shape[2] <= min(FEW_QUERIES, inputs[1].shape[2] - 1):
-            return "a step of a decoder, for which the call of an operator takes as long as PyTorch's attention"
-        shape, shapes = tuple(tuple(tensor.shape) for tensor in inputs), self.shapes.setdefault(name, set())
-        if shape not in shapes and not torch.compiler.is_compiling():
+        shape, shapes = tuple(tensor.shape for tensor in inputs), self.shapes.setdefault(name, set())
+        compiling = torch.compiler.is_compiling()
+        if inputs[0].dim() == 4:
+            queries, keys, values = inputs
+            if queries.shape[0] != keys.shape[0]:
+                return "queries have another number of batch entries than keys"
+            if is_step(queries, keys):
+                if queries.shape[1] * keys.shape[2] * (keys.shape[3] + values.shape[3]) < FEW_NUMBERS:
+                    return "a step over few keys, for which a call of a kernel takes as long as PyTorch's attention"
+                places = keys.shape[2] if compiling else rooms(keys, values)
+                shape = (shape[0], (*keys.shape[:2], places, keys.shape[3]), values.shape[3:])
+                if shape not in shapes and places == keys.shape[2] and not self.learning:
+                    reason = self.reason_of_step(name, shape, compiling)
+                    if reason:
+                        return reason
+        if shape not in shapes and not compiling:
             if self.others == "torch" and not self.learning:
-                return f"shape {shape} was not seen, and others = torch"
+                return f"shape {plain(shape)} was not seen, and others = torch"
             if len(shapes) == MOST_SHAPES:
-                return f"shape {shape} is one more than {MOST_SHAPES}: a cache grows, or rows are not padded"
+                return f"shape {plain(shape)} is one more than {MOST_SHAPES}: a cache grows, or rows are not padded"
             shapes.add(shape)
         return None
+
+    def reason_of_step(self, name: str, shape: Shape, compiling: bool) -> str | None:
+        """A static cache has the shape of the step before. One that grows by copies has each but once."""
+        if compiling:
+            return "a step of a decoder that was not called before torch.compile"
+        before, self.steps[name] = self.steps.get(name), shape
+        if before is None:
+            return AGAIN
+        return None if shape == before else "its cache grows by copies: give generate() " \
+            "past_key_values=mhagen.torch.growing_cache(model), or a static cache"
+
+
+def plain(shape: Shape) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(sizes) for sizes in shape)
 
 
 # ---- nn.MultiheadAttention ----
@@ -281,7 +144,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         itself = query is key and key is value
         weights = [self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, self.in_proj_bias,
-                   self.out_proj.weight, self.out_proj.bias]
+                   None, None, None, self.out_proj.weight, self.out_proj.bias]
         inputs = [query] if itself else [query, key, value]
         if not self._settings.takes(self._name, inputs, self.training, weights):
             self._original.training = self.training  # for its dropout
@@ -299,7 +162,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         causal = is_causal and key_padding_mask is None and not need_weights
         mask = merged_mask(None if causal else attn_mask, key_padding_mask, q.shape[0], self.num_heads)
         y, probs = torch.ops.mhagen.layer(q, k, v, mask, weights, self._settings.keys, self.num_heads,
-                                          causal, need_weights)
+                                          self.head_dim, None, causal, need_weights)
         if need_weights:
             probs = probs.to(q.dtype)
             probs = probs.mean(dim=1) if average_attn_weights else probs
@@ -393,6 +256,17 @@ def added(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
 
 
+def growing_cache(model: Any) -> Any:
+    """past_key_values for generate(): transformers' DynamicCache, whose layers grow in place."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    from ._cache import GrowingLayer
+    cache = DynamicCache(config=model.config)
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
 def register() -> None:
     """attn_implementation="mhagen" of transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -480,7 +354,7 @@ def learn(model: nn.Module, example: Any, settings: Settings) -> None:
 def report(model: nn.Module) -> str:
     """A line for each layer whose shapes were seen, or that is left to PyTorch."""
     settings: Settings = model.__dict__["_mhagen_settings"]
-    told = {name: f"kernels for {', '.join(map(str, sorted(shapes, key=str)))}"
+    told = {name: f"kernels for {', '.join(sorted(str(plain(shape)) for shape in shapes))}"
             for name, shapes in settings.shapes.items() if shapes}
     left = {name: f"left to PyTorch: {reason}" for name, reason in settings.left.items()}
     return "\n".join(f"{name or type(model).__name__}: {what}" for of in (told, left) for name, what in of.items())

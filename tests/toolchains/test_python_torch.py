@@ -15,6 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(ROOT / "python"))
 import mhagen.torch as mt
+from mhagen import _operators
 
 pytestmark = pytest.mark.slow
 WIDTH, HEADS, ROWS = 24, 4, 9
@@ -114,13 +115,13 @@ def test_weights_that_change():
     new.in_proj_weight.mul_(1.5)
     same(own(x, x, x)[0], new(x, x, x)[0])
     assert (new(x, x, x)[0] - before).abs().max() > 1e-3
-    count = len(mt._packed)
+    count = len(_operators._packed)
     new.load_state_dict({name: torch.randn_like(tensor) for name, tensor in new.state_dict().items()})
     same(own(x, x, x)[0], new(x, x, x)[0], 1e-5)
     del own, new
     other = replaced(layer())
     other(x, x, x)
-    assert len(mt._packed) <= count  # what nobody has is not kept
+    assert len(_operators._packed) <= count  # what nobody has is not kept
 
 
 def test_weights_that_share_memory():
@@ -148,8 +149,9 @@ def test_compile_and_export(tmp_path):
     torch.library.opcheck(torch.ops.mhagen.sdpa, (q, k, k, mask, sink, False, 0.3, 5.0, "isa=scalar"),
                           test_utils=("test_schema", "test_faketensor"))
     torch.library.opcheck(torch.ops.mhagen.layer, (x, None, None, None, [
-        new.in_proj_weight, None, None, None, new.in_proj_bias, new.out_proj.weight, new.out_proj.bias], "isa=scalar",
-        HEADS, True, True), test_utils=("test_schema", "test_faketensor"))
+        new.in_proj_weight, None, None, None, new.in_proj_bias, None, None, None, new.out_proj.weight,
+        new.out_proj.bias], "isa=scalar", HEADS, WIDTH // HEADS, 0.3, True, True),
+        test_utils=("test_schema", "test_faketensor"))
 
 
 def test_left_to_pytorch():
@@ -253,7 +255,7 @@ def test_formulas_of_models():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family, kind, config", MODELS, ids=[family for family, *_ in MODELS])
 def test_transformers(family, kind, config):
-    """All of its attention, by rows that are not padding; a decoder writes the same words, and its steps are
+    """All of its attention, by rows that are not padding; a decoder writes the same words, and its short steps are
     PyTorch's."""
     import transformers
     model = getattr(transformers, family + kind)(getattr(transformers, f"{family}Config")(**config)).eval()
@@ -268,4 +270,73 @@ def test_transformers(family, kind, config):
         steps = {"max_new_tokens": 4, "do_sample": False}
         assert model.generate(IDS[:1], cache_implementation="static", **steps).tolist() == words.tolist()
         assert model.generate(IDS[:1], **steps).tolist() == words.tolist()
-        assert mt.report(model).count("left to PyTorch: a step of a decoder") == 2
+        assert mt.report(model).count("left to PyTorch: a step over few keys") == 2
+
+
+@pytest.fixture
+def short_steps(monkeypatch):
+    monkeypatch.setattr(mt, "FEW_NUMBERS", 0)
+
+
+def decoder():
+    import transformers
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER)).eval()
+
+
+def operators(call, name="mhagen::sdpa"):
+    """How often a call calls an operator."""
+    with torch.profiler.profile() as profile:
+        call()
+    return sum(event.count for event in profile.key_averages() if event.key == name)
+
+
+@needs_transformers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("padded", [False, True])
+def test_steps_of_a_growing_cache(short_steps, padded, monkeypatch):
+    """One kernel serves all lengths; where memory ends there is another one."""
+    from mhagen import _cache
+    monkeypatch.setattr(_cache, "LEAST", 16)
+    model = decoder()
+    given = {"input_ids": IDS, "attention_mask": SEEN if padded else torch.ones_like(SEEN), "max_new_tokens": 12,
+             "do_sample": False}
+    words = model.generate(**given)
+    mt.replace(model, isa="scalar")
+    assert operators(lambda: model.generate(**given)) == 2  # the prompt
+    assert mt.report(model).count("left to PyTorch: its cache grows by copies: give generate() past_key_values=") == 2
+    found = []
+    assert operators(lambda: found.append(model.generate(past_key_values=mt.growing_cache(model), **given))) == 24
+    assert found[0].tolist() == words.tolist()
+    assert "((2, 4, 1, 4), (2, 2, 16, 4), (4,)), ((2, 4, 1, 4), (2, 2, 32, 4), (4,))" in mt.report(model)
+
+
+@needs_transformers
+@pytest.mark.filterwarnings("ignore")
+def test_steps_of_a_static_cache(short_steps):
+    """They have kernels from the second step on, for the first one may be of a cache that grows by copies."""
+    model = decoder()
+    given = {"input_ids": IDS[:1], "max_new_tokens": 5, "do_sample": False, "cache_implementation": "static",
+             "disable_compile": True}
+    words = model.generate(**given)
+    mt.replace(model, isa="scalar")
+    found = []
+    assert operators(lambda: found.append(model.generate(**given))) == 2 + 2 * 3  # the prompt, and three of four steps
+    assert found[0].tolist() == words.tolist()
+
+
+@needs_transformers
+def test_growing_cache(monkeypatch):
+    """Rows stay what they were, in memory for more; what others put in their place is taken."""
+    from mhagen._cache import GrowingLayer
+    cache, all_rows = mt.growing_cache(decoder()).layers[0], torch.randn(2, 3, 300, 4)
+    assert type(cache) is GrowingLayer
+    for first, stop in (0, 200), (200, 201), (201, 256), (256, 300):
+        keys, values = cache.update(all_rows[:, :, first:stop], -all_rows[:, :, first:stop])
+        assert keys.equal(all_rows[:, :, :stop]) and values.equal(-keys)
+        assert _operators.rooms(keys, values) == (512 if stop > 256 else 256)
+    cache.crop(-100)
+    cache.reorder_cache(torch.tensor([1, 0]))
+    keys, values = cache.update(all_rows[:, :, :1], all_rows[:, :, :1])
+    assert keys.equal(torch.cat([all_rows[[1, 0], :, :200], all_rows[:, :, :1]], dim=2)) and keys.shape[2] == 201
+    assert _operators.rooms(*(tensor.contiguous() for tensor in (keys, values))) == 201
+    assert _operators.rooms(all_rows.transpose(1, 2), all_rows.transpose(1, 2)) == 3
