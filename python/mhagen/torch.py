@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import _build
+from . import _build, _projections
 from ._operators import TYPES, is_step, rooms
 
 # ---- when a kernel is taken ----
@@ -44,6 +44,7 @@ class Settings:
         self.keys = " ".join(f"{key}={_build.say(value)}" for key, value in keys.items())
         self.attention_keys = " ".join(f"{key}={_build.say(value)}" for key, value in unprojected(keys).items())
         self.others = others
+        self.checking = False  # whether attention is PyTorch's, to compare results with
         self.learning = False  # whether shapes that are met now count as seen
         self.shapes: dict[str, set[Shape]] = {}  # those of the inputs that a layer has met
         self.steps: dict[str, Shape] = {}  # that of a layer's last step
@@ -223,7 +224,7 @@ def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tens
     settings, name = getattr(module, "_mhagen", (DEFAULTS, type(module).__name__))
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    if not settings.takes(name, [query, key, value], module.training or dropout > 0):
+    if settings.checking or not settings.takes(name, [query, key, value], module.training or dropout > 0):
         return by_pytorch(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout,
                           is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, **kwargs)
     mask = attention_mask
@@ -336,7 +337,9 @@ def take_model(name: str, model: Any, settings: Settings) -> None:
         return
     settings.names.append(name or type(model).__name__)
     for path, module in model.named_modules():
-        module.__dict__["_mhagen"] = settings, f"{name}.{path}".strip(".")
+        whole = f"{name}.{path}".strip(".")
+        module.__dict__["_mhagen"] = settings, whole
+        _projections.take(whole, module, settings)
 
 
 def learn(model: nn.Module, example: Any, settings: Settings) -> None:

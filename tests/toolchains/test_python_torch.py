@@ -15,7 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(ROOT / "python"))
 import mhagen.torch as mt
-from mhagen import _operators
+from mhagen import _operators, _projections
 
 pytestmark = pytest.mark.slow
 WIDTH, HEADS, ROWS = 24, 4, 9
@@ -340,3 +340,135 @@ def test_growing_cache(monkeypatch):
     assert keys.equal(torch.cat([all_rows[[1, 0], :, :200], all_rows[:, :, :1]], dim=2)) and keys.shape[2] == 201
     assert _operators.rooms(*(tensor.contiguous() for tensor in (keys, values))) == 201
     assert _operators.rooms(all_rows.transpose(1, 2), all_rows.transpose(1, 2)) == 3
+
+
+# ---- projections of transformers' modules ----
+
+TEXT = {"input_ids": IDS, "attention_mask": SEEN}
+IMAGE = {"pixel_values": torch.randn(2, 3, 16, 16)}
+SPEECH = {"input_values": torch.randn(1, 100)}
+PICTURES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "image_size": 16, "patch_size": 8}
+TRANSLATES = {"vocab_size": 40, "d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 4,
+              "encoder_ffn_dim": 24, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 24,
+              "max_position_embeddings": 64, "pad_token_id": 0}
+LISTENS = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "conv_dim": (8, 8), "conv_stride": (2, 2), "conv_kernel": (3, 3), "num_feat_extract_layers": 2,
+           "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+PROJECTS = {  # the family of a module: a model with two of it, its config, its inputs
+    "Albert": ("AlbertModel", {**SMALL, "embedding_size": 8}, TEXT),
+    "Bart": ("BartModel", TRANSLATES, TEXT), "Bert": ("BertModel", SMALL, TEXT),
+    "CLIP": ("CLIPVisionModel", PICTURES, IMAGE), "Camembert": ("CamembertModel", SMALL, TEXT),
+    "DeiT": ("DeiTModel", PICTURES, IMAGE), "Dinov2": ("Dinov2Model", PICTURES, IMAGE),
+    "DistilBert": ("DistilBertModel", {"vocab_size": 40, "dim": 16, "n_heads": 4, "hidden_dim": 24, "n_layers": 2},
+                   TEXT),
+    "Electra": ("ElectraModel", {**SMALL, "embedding_size": 16}, TEXT), "Hubert": ("HubertModel", LISTENS, SPEECH),
+    "M2M100": ("M2M100Model", TRANSLATES, TEXT), "MBart": ("MBartModel", TRANSLATES, TEXT),
+    "Marian": ("MarianModel", {**TRANSLATES, "decoder_start_token_id": 0}, TEXT),
+    "Roberta": ("RobertaModel", SMALL, TEXT),
+    "Siglip": ("SiglipVisionModel", {**PICTURES, "vision_use_head": False}, IMAGE),
+    "ViT": ("ViTModel", PICTURES, IMAGE), "Wav2Vec2": ("Wav2Vec2Model", LISTENS, SPEECH),
+    "Whisper": ("WhisperModel", {**TRANSLATES, "num_mel_bins": 8, "max_source_positions": 10},
+                {"input_features": torch.randn(2, 8, 20)}),
+    "XLMRoberta": ("XLMRobertaModel", SMALL, TEXT)}
+
+
+def projecting(family):
+    """The model of a family, or its encoder, and an example."""
+    import transformers
+    kind, config, example = PROJECTS[family]
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**config))
+    model = model.get_encoder() if "d_model" in config else model
+    for parameter in model.parameters():
+        parameter.normal_(0, 0.3)  # with zeros for biases much would be right by chance
+    return model.eval(), example
+
+
+def test_families():
+    """Each known module is tested below."""
+    names = [name.removesuffix("Attention").removesuffix("Self") for name in _projections.FAMILIES]
+    assert sorted(names) == sorted(PROJECTS) and len(set(names)) == len(names)
+
+
+@needs_transformers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", PROJECTS)
+def test_projections(family):
+    """A kernel for each module, which gives the model's results by rows that are not padding."""
+    model, example = projecting(family)
+    right = model(**example)[0]
+    mt.replace(model, example, isa="scalar")
+    found = []
+    assert operators(lambda: found.append(model(**example)[0]), "mhagen::layer") == 2
+    assert operators(lambda: model(**example)) == 0
+    shown = SEEN > 0 if "attention_mask" in example else slice(None)
+    same(right[shown], found[0][shown], 1e-5)
+
+
+@needs_transformers
+@pytest.mark.filterwarnings("ignore")
+def test_projections_of_decoders():
+    """With a cache, and across, the model's own projections and a kernel for attention; without one their own."""
+    import transformers
+    model = transformers.BartModel(transformers.BartConfig(**TRANSLATES)).eval()
+    for cached in False, True:
+        example = {**TEXT, "decoder_input_ids": IDS[:, :5], "use_cache": cached}
+        right = model(**example)[0]
+        mt.replace(model, example, isa="scalar")
+        same(right, model(**example)[0], 1e-5)
+        assert operators(lambda: model(**example), "mhagen::layer") == 2 + (not cached)
+        assert operators(lambda: model(**example)) == 1 + cached
+
+
+@needs_transformers
+def test_projections_that_are_not_plain():
+    """Hooks, other modules in the place of nn.Linear, wrong results, training: the module's own forward."""
+    model, example = projecting("Bert")
+    right = model(**example)[0]
+    mt.replace(model, example, isa="scalar")
+    modules = [layer.attention for layer in model.encoder.layer]
+    called = []
+    hook = modules[0].self.query.register_forward_hook(lambda *_: called.append(1))
+    assert operators(lambda: model(**example), "mhagen::layer") == 1 and called
+    hook.remove()
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+    plain = modules[1].output.dense
+    doubled = modules[1].output.dense = Doubled(16, 16)
+    doubled.weight, doubled.bias = nn.Parameter(plain.weight / 2), nn.Parameter(plain.bias / 2)
+    assert operators(lambda: same(right[SEEN > 0], model(**example)[0][SEEN > 0], 1e-5), "mhagen::layer") == 1
+    with pytest.warns(UserWarning, match="it is in training"):
+        model.train()(**example)
+
+
+@needs_transformers
+def test_projections_that_differ(monkeypatch):
+    """The first call of a shape is compared, so a module that has become another keeps its forward."""
+    model, example = projecting("Bert")
+    right = model(**example)[0]
+    monkeypatch.setitem(_projections.FAMILIES, "BertAttention",
+                        _projections.BERT._replace(q="self.key", k="self.query"))
+    with pytest.warns(UserWarning, match=r"layer.0.attention: left to PyTorch: its result differs by [1-9].*e-0"):
+        mt.replace(model, example, isa="scalar")
+    assert operators(lambda: model(**example), "mhagen::layer") == 0
+    same(right[SEEN > 0], model(**example)[0][SEEN > 0])
+    assert mt.report(model).count("attention.self: kernels for ((2, 4, 9, 4)") == 2
+
+
+@needs_transformers
+@pytest.mark.filterwarnings("ignore")
+def test_copies_and_compiled_projections():
+    """A copy has weights of its own, and torch.compile keeps the operators."""
+    import copy
+    model, example = projecting("ViT")
+    mt.replace(model, example, isa="scalar")
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        parameter.mul_(1.1)
+    assert (other(**example)[0] - model(**example)[0]).abs().max() > 1e-3
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    same(model(**example)[0], compiled(**example)[0])
+    assert operators(lambda: compiled(**example), "mhagen::layer") == 2
