@@ -60,7 +60,7 @@
  * their own. Where exceptions trap (feenableexcept), call runs and fills by mhagen_call_quietly.
  * Packing and threads of a pool switch traps off by themselves.
  *
- * Where weights are integers times scales (MHAGEN_WEIGHT_DTYPE), error is 3e-2 for int8, and 2e-1
+ * Where weights are integers times scales (weight_dtype), error is 3e-2 for int8, and 2e-1
  * for int4, with max(1, s/4). That is for groups of 32 normal numbers; for any of int4 it is
  * 9e-2 * c, c being the root mean square of the largest |w| of groups over that of all weights.
  * unit is 1/254 or 1/8. |W| is then the largest that shares its scale, and the second bound has
@@ -206,7 +206,7 @@ enum {
   MHAGEN_DTYPE = 16777216,   /* operands of the projections are rounded to mhagen_kernel.dtype; of
                                 int8 rows of activations and columns of weights have scales */
   MHAGEN_ATTEND_DTYPE = 33554432, /* those of attention to another one, attend_dtype */
-  MHAGEN_WEIGHT_DTYPE = 67108864, /* wq, wk, wv and wo are integers times scales, weight_dtype */
+  MHAGEN_WEIGHT_DTYPE = 67108864, /* wq, wk, wv and wo have fewer bits: weight_dtype */
   MHAGEN_IO_DTYPE = 134217728, /* q, k, v and y are uint16_t in memory: mhagen_kernel.io_dtype */
   MHAGEN_CACHE_DTYPE = 268435456, /* rows of the cache are of mhagen_kernel.cache_dtype */
   MHAGEN_VALUE_WEIGHT_DTYPE = 536870912 /* wv is of mhagen_kernel.value_weight_dtype */
@@ -311,7 +311,7 @@ typedef struct mhagen_kernel {
   const char *dtype; /* of operands of the projections: "bf16", "f16", "int8"; null is float32 */
   const char *attend_dtype; /* of those of attention; null is dtype */
   unsigned folds; /* where numbers are rounded: MHAGEN_FOLD_BK | ... */
-  const char *weight_dtype; /* where the options say so: "int8", "int4" */
+  const char *weight_dtype; /* where the options say so: "bf16", "f16", "int8", "int4" */
   int group; /* of int4: rows of a column that share a scale */
   const char *value_weight_dtype; /* of wv, where the options say so: "int8" */
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */

@@ -192,7 +192,7 @@ end
 
 -- Keys with which weights are packed in no more bytes than the file has: the most bytes of a number, and the keys.
 local smaller = { { 0.7, "weight_dtype=int4" }, { 1.1, "weight_dtype=int8" } }
-local halves = { F16 = "dtype=f16", BF16 = "dtype=bf16" }
+local halves = { F16 = "weight_dtype=f16", BF16 = "weight_dtype=bf16" } -- as the file has them
 
 -- A line that proposes these, where the file's weights are smaller than what is packed.
 local function proposal(entry)
@@ -200,12 +200,12 @@ local function proposal(entry)
   local packer, packed = entry.packers[1], 0
   for _, part in ipairs(packer.parts) do packed = packed + (part.text == pack.WEIGHTS and part.bytes or 0) end
   if count == 0 or packed <= 1.2 * bytes or entry.cfg.weight_dtype ~= "dtype" then return nil end
-  local keys = halves[type] and entry.cfg.dtype == "f32" and halves[type]
+  local keys, how = halves[type], "without a rounding"
   for _, row in ipairs(smaller) do
-    if not halves[type] and not keys and bytes / count <= row[1] then keys = row[2] end
+    if not keys and bytes / count <= row[1] then keys, how = row[2], "with roundings of its own" end
   end
-  return keys and ("      the file has them as %s, %s bytes a layer: %s packs fewer, with roundings of its own"):format(
-    type, words.number(math.tointeger(bytes // 1)), keys) or nil
+  return keys and ("      the file has them as %s, %s bytes a layer: %s packs fewer, %s"):format(
+    type, words.number(math.tointeger(bytes // 1)), keys, how) or nil
 end
 
 local function summary(model, all, kernels, figures)

@@ -47,7 +47,7 @@ end
 
 -- The same of quants, whose words are read once for all of their steps: so many steps of a tile begin with a whole one.
 local function quants(t, tile)
-  local b, in_step, op, words = tile.b, tiles.in_step(tile.scheme), tile.scheme.quant.op, {}
+  local b, in_step, quant, words = tile.b, tiles.in_step(tile.scheme), tile.scheme.quant, {}
   return function(step)
     local part, vectors = step.i % in_step, {}
     for c, v in ipairs(tile.vecs) do
@@ -56,7 +56,7 @@ local function quants(t, tile)
         local at = b.p:at(expr.share(step.k, in_step) * b.step + (c - 1) * t.isa.lanes)
         words[c] = t:op("load_words", v.w, "words" .. name, at)
       end
-      vectors[c] = t:op(op, v.w, "b" .. name, words[c], part)
+      vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part * (quant.apart or 1))
     end
     return vectors
   end

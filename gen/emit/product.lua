@@ -19,14 +19,14 @@ local function target_of(K, tile, c, base, rows)
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
--- multiplies it, and for quants also their scales. next: what is fetched meanwhile, if something is (fetch.part).
+-- multiplies it, and for integers also their scales. next: what is fetched meanwhile, if something is (fetch.part).
 function M.operand(product, block, panel, k0, next)
   local own, width = product.scheme, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
   local word = expr.share(k0, quant and in_step or 1)
   local b = { p = panel:at(word * width), step = width, scheme = own }
   if next then b.next, b.fetched, b.far = next.p:at(word * next.numbers), next.numbers, next.far end
-  if quant then
+  if own.scales then
     local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
     b.scales = panel:at(row * width):as(own.scales)
   end

@@ -172,8 +172,9 @@ function M.of(cfg, scores)
   keys.turn = turn_of.of(cfg)
   local normed = keys.turn and keys.turn.norm
   if normed then keys.turn.scale, scale = scale, 1.0 end -- behind the norm, with its gains
-  local late
-  if types.by_name[cfg.dtype] ~= types.f32 and not normed then late, scale = scale, 1.0 end
+  local late, quant = nil, types.quants[cfg.weight_dtype]
+  local rounded = types.by_name[cfg.dtype] ~= types.f32 or quant and quant.type
+  if rounded and not normed then late, scale = scale, 1.0 end
   queries.scale = scale
   local context = tensors.lanes "context"
   local attend = {

@@ -93,7 +93,8 @@ static inline __m512 root16(__m512 a) {
       permute = "_mm512_permutexvar_epi32(order, ", order = ")",
       register = "v", scalef = "_mm512_maskz_scalef_round_ps",
       quiet = ", _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC", -- which narrower vectors cannot be
-      root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(" },
+      root = "root16(", roots = ")", widen = "_mm512_cvtph_ps(", narrow = "_mm512_cvtps_ph(",
+      first = "_mm512_castsi512_si256(", second = "_mm512_extracti64x4_epi64(" },
     { lanes = 8, t = "__m256", m = "__mmask8", i = "__m256i", p = "_mm256", si = "si256",
       full = "0xFF", low = "_mm512_castps512_ps256(", wider = "_mm512_castsi256_si512(a)",
       words = x86.words_256, bytes = x86.bytes_256, shorts = x86.shorts_256,
@@ -102,7 +103,8 @@ static inline __m512 root16(__m512 a) {
       register = "v", scalef = "_mm256_maskz_scalef_ps", quiet = "",
       root = "_mm512_castps512_ps256(root16(_mm512_castps256_ps512(", roots = ")))",
       -- Without a mask they are of F16C.
-      widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, " },
+      widen = "_mm256_maskz_cvtph_ps(0xFF, ", narrow = "_mm256_maskz_cvtps_ph(0xFF, ",
+      first = "_mm256_castsi256_si128(", second = "_mm256_extracti128_si256(" },
   },
   rows = {
     load = "$p_loadu_ps($1)",
@@ -159,6 +161,9 @@ static inline __m512 root16(__m512 a) {
     as_f = "$p_cast$si_ps($1)",
     byte = byte,
     nibble = nibble,
+    bf16_half = { [0] = "$p_cast$si_ps($p_slli_epi32($1, 16))",
+                  [1] = "$p_cast$si_ps($p_and_$si($1, $p_set1_epi32((int)0xFFFF0000)))" },
+    f16_halves = { [0] = "$widen$first$1))", [8] = "$widen$second$1, 1))", [16] = "$widen$second$1, 1))" },
     lt = "$p_cmp_ps_mask($1, $2, _CMP_LT_OQ)",
     sel = "$p_mask_blend_ps($1, $3, $2)",
     low = "$low$1)",

@@ -216,11 +216,12 @@ function M.own_products(isa)
   return list
 end
 
--- A scheme whose operand B, weights, is packed as quants of a kind: as float32 with a scale for `group` steps of a
--- column, or (nil) for all of it. Words take registers of a tile as well.
+-- A scheme whose operand B, weights, is packed as quants of a kind: as float32, and integers with a scale for `group`
+-- steps of a column, or (nil) for all of it. Words take registers of a tile as well. apart: columns of a vector.
 function M.quantized(isa, scheme, kind, group)
-  local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group }, b = types.f32,
-                scales = types.f32 }
+  local own = { quant = { bits = kind.bits, in_word = kind.in_word, op = kind.op, group = group, type = kind.type,
+                          apart = kind.apart and isa.lanes or nil },
+                b = types.f32, scales = not kind.type and types.f32 or nil }
   own.rows = {}
   for order, most in pairs(scheme.rows) do
     own.rows[order] = {}

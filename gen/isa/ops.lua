@@ -269,6 +269,12 @@ op { "as_f",    "f <- i",     "the float with these bits", ref = "FLOAT(a)", opt
 -- signed integers in the words of a vector, as floats
 op { "byte",    "f <- i n",   "byte n", ref = "BYTE(a, n)" }
 op { "nibble",  "f <- i n",   "four bits, from bit 4 n on", ref = "NIBBLE(a, n)" }
+-- numbers of 16 bits in the words of a vector, as floats
+op { "bf16_half", "f <- i n", "half n of each word, a bfloat16", optional = true,
+     ref = "pick(n == 0, FLOAT(ishl(a, 16)), FLOAT(iand(a, 4294901760)))" }
+op { "f16_halves", "f <- i n", "of the halves of all words in their order, which are of half precision, those from " ..
+     "the n-th on", optional = true,
+     ref = "pick((n + i) % 2 == 0, LOW_F16(FLOAT(WORD(A(idiv(n + i, 2))))), HIGH_F16(FLOAT(WORD(A(idiv(n + i, 2))))))" }
 -- comparison and choice
 op { "lt",      "m <- f f",   "a < b; false where either is NaN", ref = "a < b" }
 op { "sel",     "f <- m f f", "b where the mask is set, else c", ref = "pick(a, b, c)" }

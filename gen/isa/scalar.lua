@@ -89,6 +89,11 @@ static inline int8_t as_int8(float a) {
 }
 ]]
 
+-- The number in half n of a word.
+local function halves(of)
+  return { [0] = of .. "((uint16_t)((uint32_t)$1 & 0xFFFFu))", [1] = of .. "((uint16_t)((uint32_t)$1 >> 16))" }
+end
+
 return {
   name = "scalar",
   title = "plain C, any machine",
@@ -116,6 +121,7 @@ return {
   fused = false,
   saturates = true,
   helpers = {
+    bf16_half = of_bf16, f16_halves = of_f16,
     load_bf16 = of_bf16, load_bf16_n = of_bf16, store_bf16 = as_bf16, store_bf16_n = as_bf16,
     load_f16 = of_f16, load_f16_n = of_f16, store_f16 = as_f16, store_f16_n = as_f16,
     store_int8 = as_int8, store_int8_n = as_int8,
@@ -267,6 +273,8 @@ static inline float scale2(float a, float b) {
     as_f = "with_bits($1)",
     byte = part(8),
     nibble = part(4),
+    bf16_half = halves "of_bf16",
+    f16_halves = halves "of_f16",
     lt = "$1 < $2",
     sel = "$1 ? $2 : $3",
     zero_if = "$1 ? 0.0f : $2",

@@ -51,7 +51,8 @@ local function rounding(plan)
   if own ~= types.f32 or attend ~= types.f32 or quant then
     told[#told + 1] = ("operands of projections in %s, of attention in %s"):format(own.name, attend.name)
   end
-  if quant then
+  if quant and quant.type then told[#told + 1] = ("weights in %s"):format(quant.type.name) end
+  if quant and not quant.type then
     told[#told + 1] = ("weights are integers of %d bits, with a scale for %s"):format(quant.bits,
       quant.group and ("%d rows of a column"):format(quant.group) or "each column")
     local of_values = plan.value_weights.quant

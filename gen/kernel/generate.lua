@@ -289,7 +289,7 @@ function M.kernel(cfg, answer)
   local list = pack.list(plan)
   local rows, sizes, instead = pack_text(list, cfg.h)
   local rope = rope_text(plan.attend.turn)
-  local quant = quant_text(plan.weights.quant) .. type_text(list) .. deep_text(list.deep)
+  local quant = quant_text(pack.integers(plan)) .. type_text(list) .. deep_text(list.deep)
     .. apart_text(pack.apart(plan))
   local small = {}
   for i = 2, #pack.lists do table.move(rows[pack.lists[i]], 1, #rows[pack.lists[i]], #small + 1, small) end

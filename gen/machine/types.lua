@@ -89,16 +89,30 @@ end
 M.words = { name = "words of int8", bytes = 4, c = "int8_word" }
 M.short_words = { name = "pairs of int8", bytes = 4, c = "int8_pair" }
 
--- Weights as small integers in words of memory, times a scale: name; bits of an integer, of which so many are in_word;
--- op, which makes floats of them; columns: a scale is that of a column, else that of a group of its rows; unit and
--- error as above, unit being the largest rounding as a part of the largest number that shares a scale; scores up to
--- which the error is so, if not 16.
+-- Weights of fewer bits than operands, in words of memory:
+--
+--   name, bits   bits of a number, of which so many are in_word
+--   op, ops      the op that makes floats of a word's numbers, and those that an ISA may lack
+--   unit, error  as above; of integers unit is a part of the largest number that shares a scale
+--   scores       up to which the error is so, if not 16
+--   type         numbers of this type, which have no scale; else integers times a scale
+--   columns      a scale is that of a column, else that of a group of its rows
+--   apart        a vector of words has the first numbers of as many columns as it has lanes, then the second ones
 M.quants = {}
 
 function M.add_quant(row)
   row.in_word = 32 // row.bits
   M.quants[#M.quants + 1], M.quants[row.name] = row, row
 end
+
+local function add_short(name, op, apart)
+  local type = M.by_name[name]
+  M.add_quant { name = name, bits = 16, op = op, ops = { op }, type = type, apart = apart, unit = type.unit,
+                error = type.error }
+end
+
+add_short("bf16", "bf16_half")
+add_short("f16", "f16_halves", true)
 
 M.add_quant { name = "int8", bits = 8, op = "byte", columns = true, unit = 0.5 / 127, error = 3e-2 }
 M.add_quant { name = "int4", bits = 4, op = "nibble", unit = 1.0 / 8, error = 2e-1, scores = 4 }

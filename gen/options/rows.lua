@@ -91,6 +91,7 @@ end
 local called = { f32 = { "float32", "fp32", "float" }, f16 = { "float16", "half" }, bf16 = { "bfloat16" } }
 
 local MIXES = "since strassen mixes rows"
+local NO_SCALES, FINER = "which has no scales", "which is nearer to the weights"
 
 local M = {}
 
@@ -338,19 +339,21 @@ M.options = {
     doc = "number type of parts of the projections' sums; f16 is for dtype = f16: fewer instructions if the ISA " ..
       "adds f16, and twice the error",
     draw = { chance = 0.5 } },
-  { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, default = "dtype",
-    name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
+  { key = "weight_dtype", kind = "choice", choices = { "dtype", table.unpack(quants) }, called = called,
+    default = "dtype", name = "_weights_", word = "weights in %s", bit = "MHAGEN_WEIGHT_DTYPE", number = true,
     akin = { "load_in_8bit", "load_in_4bit", "weight_quant", "quant_method" },
     excludes = { { key = "project", is = "none", why = "which leaves no weights" },
                  { key = "dtype", is = "int8", why = "whose weights are int8, each column with a scale" },
                  { key = "io_dtype", of = "int4", why = "since y adds the sums of groups in float32" } },
-    doc = "number type of packed matrices; int8: a scale for each column; int4: one for each `group` rows of a " ..
-      "column; arithmetic is that of dtype",
+    doc = "number type of packed matrices, read as float32; int8: a scale for each column; int4: one for each " ..
+      "`group` rows of a column; arithmetic is that of dtype",
     draw = { chance = 0.25 } },
   { key = "group", kind = "integer", min = 8, max = 16384, step = 8, default = 32, beside = { "weight_dtype" },
     name = "_gr", word = "groups of %s rows", number = true, also = { "group_size", "q_group_size" },
     akin = { "block_size" },
-    excludes = { { key = "weight_dtype", is = "int8", why = "which has a scale for a whole column" } },
+    excludes = { { key = "weight_dtype", is = "int8", why = "which has a scale for a whole column" },
+                 { key = "weight_dtype", is = "bf16", why = NO_SCALES },
+                 { key = "weight_dtype", is = "f16", why = NO_SCALES } },
     doc = "rows of a column that share a scale with weight_dtype = int4, a multiple of 8",
     draw = { chance = 0.4, of = { 8, 16, 24, 64 } } },
   { key = "io_dtype", kind = "choice", choices = types.stored_names, called = called, default = "f32", name = "_io_",
@@ -367,6 +370,8 @@ M.options = {
     beside = { "weight_dtype" }, name = "_wv_", word = "Wv in %s", bit = "MHAGEN_VALUE_WEIGHT_DTYPE", number = true,
     akin = { "attn_v" },
     excludes = { { key = "weight_dtype", is = "int8", why = "which makes all weights int8" },
+                 { key = "weight_dtype", is = "bf16", why = FINER },
+                 { key = "weight_dtype", is = "f16", why = FINER },
                  { key = "project", lacks = "v", why = "which does not project V" } },
     doc = "number type of packed Wv with weight_dtype = int4; int8 has a scale for each column; errors of values " ..
       "count most",

@@ -131,7 +131,11 @@ local function of_weights(plan, kind)
   local quant, own = types.quants[kind], plan.scheme.quant
   if own then return setmetatable({ quant = own }, { __index = plan }) end
   if not quant then return plan end
-  local scheme = isas.quantized(plan.isa, plan.scheme, quant, not quant.columns and plan.cfg.group or nil)
+  if not isas.has(plan.isa, quant) then
+    refuse("weight_dtype", kind, ("isa = %s has nothing to widen it with"):format(plan.isa.name))
+  end
+  local grouped = not (quant.columns or quant.type)
+  local scheme = isas.quantized(plan.isa, plan.scheme, quant, grouped and plan.cfg.group or nil)
   return setmetatable({ scheme = scheme, quant = scheme.quant }, { __index = plan })
 end
 
@@ -174,6 +178,9 @@ local function add_products(plan, formula)
   plan.value_weights = types.quants[cfg.value_weight_dtype] and of_weights(plan, cfg.value_weight_dtype) or plan.weights
   check_inputs(cfg)
   add(plan, paired.choose(plan, formula))
+  if plan.weights.quant and plan.weights.quant.type and plan.scheme.group > 1 then -- pairs have 16 bits as well
+    plan.weights, plan.value_weights = plan, plan
+  end
   plan.scheme = blocks.choose(plan, formula)
   plan.attending = setmetatable({ scheme = plan.attend_scheme }, { __index = plan })
   plan.applying = setmetatable({ scheme = isas.by_vectors(plan.scheme) }, { __index = plan })

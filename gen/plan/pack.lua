@@ -85,11 +85,24 @@ function Pack:rows(product, to, build)
   end
 end
 
--- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind.
+-- A fill of weights, in pairs or rounded where a plan has them so, or as quants of a kind: two of 16 bits are a pair.
 function Pack:of_weights(fill)
-  local scheme = self.plan.scheme
-  fill.list = scheme.group > 1 and "pairs" or scheme.packed and "rounded"
+  local scheme, short = self.plan.scheme, fill.quant and fill.quant.type
+  if short then fill.quant = nil end
+  fill.list = (short or scheme.group > 1) and "pairs" or scheme.packed and "rounded"
   return fill
+end
+
+-- How weights are quantized that are integers.
+function M.integers(plan)
+  local quant = plan.weights.quant
+  return quant and not quant.type and quant or nil
+end
+
+-- The type of weights of 16 bits, where operands may have another one.
+local function short_type(plan)
+  local quant = plan.weights.quant
+  return quant and quant.type or plan.scheme.b
 end
 
 -- Packing of a kernel:
@@ -116,7 +129,7 @@ function M.list(plan)
   kinds.of(plan.attend).fills(pack, plan.attend)
   return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
            lists = pack.lists, deep = ways.beside(plan.scheme),
-           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and plan.scheme.b == types.by_name.f16 }
+           f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
@@ -131,7 +144,8 @@ end
 
 -- Columns whose numbers of a word lie apart, those of a step before those of the next one; 0: none.
 function M.apart(plan)
-  local spread = ways.spread(plan.scheme)
+  local quant, spread = plan.weights.quant, ways.spread(plan.scheme)
+  if quant and quant.apart then return quant.apart end
   return spread > 1 and spread * plan.isa.lanes or 0
 end
 
@@ -161,7 +175,7 @@ function M.packing(plan, fingerprint)
   local rope = turn and turn.pairs > 0
   return { bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
            apart = M.apart(plan), deep = list.deep,
-           quant = plan.weights.quant, sizes = M.sizes(plan.cfg), instead = instead,
+           quant = M.integers(plan), sizes = M.sizes(plan.cfg), instead = instead,
            turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
 end
 

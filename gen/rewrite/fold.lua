@@ -109,7 +109,10 @@ function M.rewrite(plan, list)
   list = drop_biases(list, cfg, scores, why)
   -- Behind a mask keys stand in a buffer with a margin, which inputs do not have.
   if #list > 1 then choices.add(why, scores.masked and "masked_unfolded" or "fold") end
-  if plan.weights.quant then choices.say(why, "no products of weights", "their integers have scales of their own") end
+  if plan.weights.quant then
+    choices.say(why, "no products of weights", plan.weights.scheme.scales and "their integers have scales of their own"
+      or "those would be rounded, in place of the weights")
+  end
   if scores.masked or plan.weights.quant or plan.scheme.group > 1 or plan.attend_scheme.group > 1 then return list end
   -- What is projected as `name`, its matrix met by that of the stage `other`, if there is one.
   local function least(name, other, absorb, merge)

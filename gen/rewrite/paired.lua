@@ -38,7 +38,9 @@ local against_projections = {
     "given rows of tiles have to be even" },
   { function(_, list) return graph.find(list, "keys") and graph.find(list, "keys").fill end,
     "a cache is filled from rows of float32" },
-  { function(plan) return plan.weights.quant end, "weights are small integers, which become float32" },
+  { function(plan) return plan.weights.scheme.scales end, "weights are small integers, which become float32" },
+  { function(plan) return plan.weights.quant and plan.weights.quant.type ~= plan.scheme.b end,
+    "weights have 16 bits of another type, and become float32" },
   { function(plan) return isas.paired(plan.isa, plan.scheme.b).f16_sums and plan.sums ~= plan.scheme.b end,
     "sums of half precision would err twice as much: sum_dtype = f16 takes them" },
 }

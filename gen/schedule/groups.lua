@@ -80,7 +80,7 @@ function M.plan(plan, list, hb)
   local isa, cfg, whole = plan.isa, plan.cfg, ways.of(plan.attend_scheme).whole
   local best, best_cost
   for _, vectors in ipairs(tiles.vector_counts(plan.attending, "query_vectors", keys)) do
-    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, whole), 0
+    local groups, cost = tiles.vector_blocks(isa, cfg.seq, vectors, whole and "equal"), 0
     for _, group in ipairs(groups) do
       group.why = {}
       cost = cost + group.count * plan_group(plan, group, list, hb)

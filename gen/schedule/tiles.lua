@@ -80,12 +80,12 @@ function M.in_step(scheme)
   return quant and quant.in_word // scheme.group or 1
 end
 
--- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of quants then the scales,
+-- Rows of a panel of a product's operand B for sums of so many steps: of numbers or words; of integers then the scales,
 -- and what sums begin with (mhagen.h).
 function M.depth(scheme, steps)
-  local quant = scheme.quant
-  if not quant then return M.padded(scheme, steps) end
-  local words, scales = M.ceil_div(steps, M.in_step(scheme)), quant.group and M.ceil_div(steps, quant.group) or 1
+  local quant, words = scheme.quant, M.ceil_div(steps, M.in_step(scheme))
+  if not scheme.scales then return M.padded(scheme, words) end
+  local scales = quant.group and M.ceil_div(steps, quant.group) or 1
   -- Tile registers take the scales for words, times zeros.
   return math.max(M.padded(scheme, words), words + scales + (quant.sums and 1 or 0))
 end
@@ -158,12 +158,12 @@ function M.k_chunks(target, steps, rounded)
 end
 
 -- Vectors in blocks of at most `most`, evenly; equal neighbours become one run:
--- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all, and as
--- many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as wide.
--- All blocks of a size but the very last one are equal, so that their number costs nothing.
+-- { vecs, count, at = first float, used = floats of one block, width = its slots }. whole: of full width all; "equal":
+-- and as many in each block, the last of them perhaps unused. together: so many of them stay in a block, which is as
+-- wide. All blocks of a size but the very last one are equal, so that their number costs nothing.
 function M.vector_blocks(isa, n, most, whole, together)
   local total = M.ceil_div(n, isa.lanes)
-  if whole and total > most then total = M.round_up(total, most) end
+  if whole == "equal" and total > most then total = M.round_up(total, most) end
   together = together or 1
   local function block(first, size)
     local vecs, used = {}, 0
@@ -353,8 +353,9 @@ end
 function M.columns(target, keys, sets, columns, sum)
   local steps, a_order = sum.steps, sum.order
   local isa, best, best_cost = target.isa, nil, nil
+  local apart = target.scheme.quant and target.scheme.quant.apart
   for _, vectors in ipairs(M.vector_counts(target, keys.vectors, { { keys.rows, a_order } })) do
-    local product = { blocks = M.vector_blocks(isa, columns, vectors, false, ways.spread(target.scheme)), runs = {} }
+    local product = { blocks = M.vector_blocks(isa, columns, vectors, apart, ways.spread(target.scheme)), runs = {} }
     local product_cost = 0
     for i, set in ipairs(sets) do
       local function cost(tile_rows)

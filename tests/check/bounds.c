@@ -142,8 +142,20 @@ static const float *magnitudes(const float *from, size_t count, int largest, flo
 
 int ref_has_integers(const mhagen_kernel *shape) { return shape->dtype && !strcmp(shape->dtype, "int8"); }
 
+static const char *small_weights(const mhagen_kernel *shape) {
+  return shape->options & MHAGEN_WEIGHT_DTYPE ? shape->weight_dtype : NULL;
+}
+
+static int is_integer(const char *type) { return type && !strncmp(type, "int", 3); }
+
 const char *ref_quants(const mhagen_kernel *shape) {
-  return ref_has_integers(shape) ? "int8" : shape->options & MHAGEN_WEIGHT_DTYPE ? shape->weight_dtype : NULL;
+  const char *own = small_weights(shape);
+  return ref_has_integers(shape) ? "int8" : is_integer(own) ? own : NULL;
+}
+
+const char *ref_weight_type(const mhagen_kernel *shape) {
+  const char *own = small_weights(shape);
+  return own && !is_integer(own) ? own : shape->dtype;
 }
 
 const char *ref_quants_of_values(const mhagen_kernel *shape) {
@@ -249,7 +261,7 @@ static double row_error(const mhagen_kernel *shape, double score_size) {
   const double error = steps * shape->unit * (1 + score_size);
   /* Weights far below a sink grow or shrink by the power of their scores' error. So do all where weights are
    * quantized. Other rows sum to one. */
-  return shape->options & MHAGEN_SINK || shape->options & MHAGEN_WEIGHT_DTYPE ? fmin(expm1(error), 1e30) : error;
+  return shape->options & MHAGEN_SINK || is_integer(small_weights(shape)) ? fmin(expm1(error), 1e30) : error;
 }
 
 /* What is there for all batch entries. The bounds may be null; without those of y there are no sizes. */

@@ -124,6 +124,9 @@ int ref_has_integers(const mhagen_kernel *shape);
 const char *ref_quants(const mhagen_kernel *shape);
 const char *ref_quants_of_values(const mhagen_kernel *shape);
 
+/* The type that weights are rounded to which are no integers. */
+const char *ref_weight_type(const mhagen_kernel *shape);
+
 /* Rows of a column of such weights that share a scale. */
 size_t ref_rows_of_scale(const mhagen_kernel *shape, const char *quants, size_t in);
 

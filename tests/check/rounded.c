@@ -62,8 +62,9 @@ int mhagen_is_rounded(const mhagen_kernel *shape) {
   const char *quants = ref_quants(shape);
   if (quants && strcmp(quants, "int8") && strcmp(quants, "int4")) return 0;
   if ((!is_known(shape->dtype) && !ref_has_integers(shape)) || !is_known(attend)) return 0;
-  return quants || format_of(shape->dtype) || format_of(attend) || format_of(shape->io_dtype) ||
-         format_of(cache_type(shape)) || is_int8(cache_type(shape));
+  if (!is_known(ref_weight_type(shape)) && !quants) return 0;
+  return quants || format_of(ref_weight_type(shape)) || format_of(shape->dtype) || format_of(attend) ||
+         format_of(shape->io_dtype) || format_of(cache_type(shape)) || is_int8(cache_type(shape));
 }
 
 static double nearest(const format *f, double x) {
@@ -337,7 +338,7 @@ static void take_heads(const extents *e, const float *x, size_t all, size_t rows
 typedef struct rounding {
   const mhagen_kernel *shape;
   extents e;
-  const format *own, *attend;
+  const format *own, *weights, *attend;
   int quantized; /* operands of projections */
   int coarse; /* their sums */
   mhagen_weights given;
@@ -408,7 +409,7 @@ static void take_weights(rounding *r, int i, const float *w, const float *b, siz
   r->w[i] = room_for(r, in * out), r->exact[i] = room_for(r, in * out), r->b[i] = room_for(r, out);
   for (size_t j = 0; j < in * out && w && !r->short_of_memory; j++) {
     r->exact[i][j] = (double)(flipped ? w[j % out * in + j / out] : w[j]);
-    r->w[i][j] = quants ? r->exact[i][j] : nearest(r->own, r->exact[i][j]);
+    r->w[i][j] = quants ? r->exact[i][j] : nearest(r->weights, r->exact[i][j]);
   }
   if (quants && w && !r->short_of_memory) {
     quantize_weights(quants, ref_rows_of_scale(r->shape, quants, in), in, out, r->w[i]);
@@ -750,7 +751,8 @@ static void entry_rounded(rounding *r, const mhagen_args *args, const mhagen_res
 int mhagen_reference_rounded(const mhagen_kernel *shape, const mhagen_weights *weights, const mhagen_args *args,
                              const mhagen_results *results) {
   rounding r = {.shape = shape, .e = ref_extents(shape), .own = format_of(shape->dtype),
-                .attend = format_of(attend_type(shape)), .quantized = ref_has_integers(shape), .given = *weights,
+                .weights = format_of(ref_weight_type(shape)), .attend = format_of(attend_type(shape)),
+                .quantized = ref_has_integers(shape), .given = *weights,
                 .coarse = shape->sum_dtype != NULL,
                 .x = ref_numbers(shape, weights, args, NULL)};
   extents *e = &r.e;

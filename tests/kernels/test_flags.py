@@ -166,7 +166,7 @@ def test_self_test_sees(compiler, flags, bench, tmp_path):
 @pytest.mark.parametrize("isa", ISAS)
 def test_environment(isa, tmp_path):
     """Packing and the self-test raise nothing but what is inexact, and another rounding mode has its status."""
-    types = ["", "dtype=bf16", "dtype=f16", "dtype=int8", "weight_dtype=int4"]
+    types = ["", "dtype=bf16", "dtype=f16", "dtype=int8", "weight_dtype=int4", "weight_dtype=f16"]
     for i, more in enumerate(in_turn(types, "environment", isa)):
         out = tmp_path / str(i)
         generate(out, f"h=2 d_model=12 dk=5 seq=3 seq_kv=7 attention=cross cache=fixed {more}", isa)

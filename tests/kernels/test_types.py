@@ -163,9 +163,21 @@ def test_what_the_files_say_of_quantized_weights(tmp_path):
     assert "with a scale for 16 rows of a column, those of values of 8 bits; sums" in said
     # int8 takes a quarter of float32's bytes, and scales; int4 half of that, and more scales; a quarter is Wv.
     sizes = {kind: packed_bytes(f"h=4 d_model=256 dk=64 seq=1 isa=scalar weight_dtype={kind}", tmp_path)
-             for kind in ("dtype", "int8", "int4", "int4 value_weight_dtype=int8")}
+             for kind in ("dtype", "bf16", "f16", "int8", "int4", "int4 value_weight_dtype=int8")}
+    assert 0.5 < sizes["bf16"] / sizes["dtype"] < 0.505 and sizes["f16"] == sizes["bf16"], sizes
     assert 0.25 < sizes["int8"] / sizes["dtype"] < 0.26 and 0.156 < sizes["int4"] / sizes["dtype"] < 0.17, sizes
     assert abs(sizes["int4 value_weight_dtype=int8"] - (sizes["int8"] + 3 * sizes["int4"]) / 4) < 2000, sizes
+
+
+@pytest.mark.parametrize("kind, error, unit", [("bf16", "0.008", "0x1p-8"), ("f16", "0.001", "0x1p-11")])
+def test_what_the_files_say_of_weights_of_16_bits(kind, error, unit, tmp_path):
+    shape = f"h=2 d_model=40 dk=4 seq=5 isa=scalar weight_dtype={kind}".split()
+    run(MHAGEN, "gen", *shape, "name=k", "-o", tmp_path)
+    text = (tmp_path / "k.c").read_text()
+    for said in f'.weight_dtype = "{kind}"', f".error = {error}", f".unit = {unit}", f"of_{kind}(":
+        assert said in text, said
+    assert ".quant_bits" not in text
+    assert f"weights in {kind}; sums in float32" in explain(*shape)
 
 
 def packed_bytes(config, folder):
@@ -223,6 +235,11 @@ def test_error_of_int4_without_biases(shape):
     ("group=64", "group = 64: has no effect without weight_dtype"),
     ("group=64 weight_dtype=int8",
      "group = 64: must be 32 with weight_dtype = int8, which has a scale for a whole column"),
+    ("group=64 weight_dtype=bf16", "group = 64: must be 32 with weight_dtype = bf16, which has no scales"),
+    ("weight_dtype=f16 value_weight_dtype=int8",
+     "value_weight_dtype = int8: must be weight_dtype with weight_dtype = f16, which is nearer to the weights"),
+    ("weight_dtype=f16 dtype=int8",
+     "weight_dtype = f16: must be dtype with dtype = int8, whose weights are int8, each column with a scale"),
     ("sum_dtype=f16", "sum_dtype = f16: has no effect without dtype"),
     ("sum_dtype=f16 dtype=bf16", "sum_dtype = f16: must be f32 with dtype = bf16, whose sums are float32"),
     ("group=12 weight_dtype=int4", "group = 12: must be a multiple of 8 from 8 to 16384"),

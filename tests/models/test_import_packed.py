@@ -72,7 +72,7 @@ def test_bytes_by_part(tmp_path):
 def test_smaller_weights_are_proposed(tmp_path):
     path = chain(tmp_path / "half.onnx", "a", np.float16)
     told, _, _ = model(tmp_path / "f32", path)
-    assert re.search(r"\n +the file has them as F16, 1,536 bytes a layer: dtype=f16 packs fewer, ", told)
-    for keys in ["dtype=f16"], ["weight_dtype=int8"]:
+    assert re.search(r"\n +the file has them as F16, 1,536 bytes a layer: weight_dtype=f16 packs fewer, ", told)
+    for keys in ["weight_dtype=f16"], ["weight_dtype=int8"]:
         assert "the file has" not in model(tmp_path / keys[0], path, *keys)[0]
     assert "the file has" not in model(tmp_path / "full", chain(tmp_path / "full.onnx", "a"))[0]

@@ -28,9 +28,9 @@ local function choices(isa, op, w)
   if not op.sig:find("n$") then return { false } end
   if op.name == "ishl" then return { 1, 23, 31 } end
   if op.name == "byte" then return { 0, 1, 2, 3 } end
-  if op.name == "shorts" then return { 0, 1 } end
+  if op.name == "shorts" or op.name == "bf16_half" then return { 0, 1 } end
   if op.name == "nibble" then return { 0, 1, 2, 3, 4, 5, 6, 7 } end
-  if op.name == "zip_halves" then return { 0, w.lanes } end
+  if op.name == "zip_halves" or op.name == "f16_halves" then return { 0, w.lanes } end
   if op.name:find "_lane$" then
     for n = 0, (op.name:find "halves" and 2 or 1) * isa.lanes - 1 do list[#list + 1] = n end
   elseif op.by == "n" then

@@ -83,6 +83,8 @@ BROKEN = [
     ("toy", "load_bytes=(toy){ { (float)$e1, (float)$e1 } }", "FAIL load_bytes of 2 lanes"),
     ("avx2", "ishl=_mm256_slli_epi32($1, 23)", "FAIL ishl of 8 lanes, n = 1"),
     ("avx2", "as_i=_mm256_cvtps_epi32($1)", "FAIL as_i of 8 lanes"),
+    ("avx2", "bf16_half=_mm256_castsi256_ps($1)", "FAIL bf16_half of 8 lanes, n = 0"),
+    ("avx2", "f16_halves=_mm256_cvtph_ps(_mm256_castsi256_si128($1))", "FAIL f16_halves of 8 lanes, n = 8"),
     ("amx", "tile_zero=(void)$1", "FAIL tile_zero: row 0, column 0"),
     ("amx", "tile_load=_tile_loadd($1, $2, 64)", "FAIL tile_load: row 1, column 0"),
     ("amx", "tile_store=tile_store($1, $2, $3 - 1)", "FAIL tile_store: row 0, column 18"),

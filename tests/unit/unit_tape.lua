@@ -181,10 +181,32 @@ local function quantized(bits, numbers)
   return integers, scale
 end
 
+local function even(x) return math.tointeger(x + 0x1.8p52 - 0x1.8p52) end
+
+-- The 16 bits of the nearest number of a type, and that number, of a float32 that is finite there.
+local shorts = {
+  bf16 = function(x)
+    local bits = string.unpack("<I4", string.pack("<f", x))
+    bits = bits + 0x7FFF + (bits >> 16 & 1) >> 16
+    return bits, string.unpack("<f", string.pack("<I4", bits << 16))
+  end,
+  f16 = function(x)
+    local size, sign = math.abs(x), x < 0 and 0x8000 or 0
+    local exponent = math.max((string.unpack("<I4", string.pack("<f", size)) >> 23) - 127, -14)
+    local steps = even(size * 2.0 ^ (10 - exponent))
+    local bits = steps + (exponent + 14 << 10)
+    return sign | bits, (x < 0 and -1 or 1) * steps * 2.0 ^ (exponent - 10)
+  end,
+}
+
 -- A matrix [in][out] of weights as a kernel has them.
 local function dequantized(quant, rows, columns, weights)
   local group = quant.group or rows
   local out = evaluate.buffer("dequantized", rows * columns, function() return 0.0 end)
+  for i = 0, quant.type and rows * columns - 1 or -1 do
+    out.buffer[i] = select(2, shorts[quant.type.name](weights.buffer[i]))
+  end
+  if quant.type then return out end
   for first = 0, rows - 1, group do
     for c = 0, columns - 1 do
       local numbers = {}
@@ -247,6 +269,20 @@ local function pack_weights(list, weights, packed)
       end
     end
   end
+  local function pairs_of(fill, moved)
+    local to, apart = fill.to + moved.to, list.apart
+    for row = 0, -(-fill.steps // 2) - 1 do
+      for c = 0, fill.width - 1 do packed.buffer[to + row * fill.width + c] = 0 end
+    end
+    for k = 0, fill.steps - 1 do
+      for c = 0, fill.width - 1 do
+        local at = apart > 0 and (2 * (c // apart) + k % 2) * apart + c % apart or 2 * c + k % 2
+        local word = to + k // 2 * fill.width + at // 2
+        local bits = shorts[list.f16 and "f16" or "bf16"](float32(element_of(fill, moved, k, c)))
+        packed.buffer[word] = packed.buffer[word] | bits << at % 2 * 16
+      end
+    end
+  end
   local function panel(fill, moved)
     for k = 0, fill.steps - 1 do
       for c = 0, fill.width - 1 do
@@ -265,9 +301,8 @@ local function pack_weights(list, weights, packed)
       rounds(fill, write, i + 1, at)
     end
   end
-  for _, fill in ipairs(list.lists.fills) do rounds(fill, panel, 1, { to = 0, row = 0, column = 0, first = 0 }) end
-  for _, fills in ipairs { list.lists.quants, list.lists.value_quants } do
-    for _, fill in ipairs(fills) do rounds(fill, quants, 1, { to = 0, row = 0, column = 0, first = 0 }) end
+  for name, write in pairs { fills = panel, pairs = pairs_of, quants = quants, value_quants = quants } do
+    for _, fill in ipairs(list.lists[name]) do rounds(fill, write, 1, { to = 0, row = 0, column = 0, first = 0 }) end
   end
 end
 
@@ -400,6 +435,7 @@ local function kernel_of(text, kv_len)
     return evaluate.buffer(name, size, function() return 0.0 / 0.0 end)
   end
   local list = pack.list(plan)
+  list.apart = pack.apart(plan)
   local content = content_of(kernels, list, plan)
   if ran[content] then return end -- ISAs that differ in types alone record the same of float32
   ran[content] = true
@@ -525,6 +561,9 @@ local function kernels()
       { "h=3 d_model=37 dk=11 seq=6 seq_kv=4 attention=cross weight_dtype=int4 fold=off probs=true" },
       { "h=2 d_model=70 dk=9 seq=3 weight_dtype=int4 group=24 k_block=16 unroll=k fold=off" },
       { "h=2 h_kv=1 d_model=70 dk=9 seq=3 weight_dtype=int4 value_weight_dtype=int8 k_block=16 fold=off" },
+      { "h=2 h_kv=1 d_model=37 dk=9 seq=3 weight_dtype=bf16 k_block=16 kv_len=true", { [0] = 2 } },
+      { "h=2 h_kv=1 d_model=37 dk=9 seq=3 weight_dtype=f16 k_block=16 unroll=tile" },
+      { "h=1 d_model=3 dk=2 seq=2 weight_dtype=f16 unroll=full fold=off" },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
         "kv_len=true", { [0] = 9 } },
