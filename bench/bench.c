@@ -23,7 +23,7 @@
 
 static const double WARM_UP = 0.02, SAMPLE = 0.5e-3, PEAK = 30e-6, SAMPLING = 1.0; /* seconds */
 enum { MOST_PAST = 100, /* rows before those whose error is measured */
-       LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 24, STACK = 16384,
+       LEAST_SAMPLES = 5, MOST_SAMPLES = 400, COLD_CALLS = 15, TICKS = 8192, AREAS = 32, STACK = 16384,
        PAGE = 4096, PROBES = 4 };
 
 /* A number type, and the flops of a run in it. */
@@ -100,6 +100,7 @@ static void *allocate(bench *b, size_t bytes, double deviation) {
   void *at = aligned_alloc(PAGE, (bytes / PAGE + 1) * PAGE); /* what shares cache sets does not depend on luck */
   if (!at) fail("time", "out of memory");
   memset(at, 0, bytes);
+  if (b->area_count == AREAS) fail("time", "more than %d arrays", AREAS);
   b->areas[b->area_count++] = (area){at, bytes, deviation, NULL, 0};
   return at;
 }

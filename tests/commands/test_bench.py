@@ -96,7 +96,9 @@ def test_row(tmp_path):
 @pytest.mark.parametrize("config", [
     "dv=9 seq=19 attention=cross seq_kv=23 causal=true kv_len=true probs=true batch=3 unroll=tile",
     "seq=19 kv_start=true q_len=true mask=add mask_dims=hqk scores=masked alibi=true sink=true batch=2",
-    "seq=3 seq_kv=23 cache=append rope=half qk_norm=rms scores=scaled batch=2"])
+    "seq=3 seq_kv=23 cache=append rope=half qk_norm=rms scores=scaled batch=2",
+    "seq=3 seq_kv=23 attention=cross cache=append q_len=true kv_len=true kv_start=true mask=add probs=true "
+    "scores=masked rope=half alibi=true sink=true io_dtype=bf16"])
 def test_every_argument(config, tmp_path):
     sane(bench_row(tmp_path, *f"h=2 d_model=20 dk=6 isa=scalar {config}".split()))
 
