@@ -48,7 +48,7 @@ typedef struct bench {
   double flops; /* of one run */
   int threads, cores;
   mhagen_weights weights;
-  void *packed;
+  void *packed, *tables;
   mhagen_args args;
   const float *q, *k, *v; /* the inputs in float32; args has them as the kernel wants them */
   const float *q_rows, *k_rows, *v_rows; /* with cache = append, all rows that there ever are of the inputs that keys
@@ -221,10 +221,10 @@ static void make_data(bench *b) {
     *projections[i].weights = numbers(b, projections[i].in * projections[i].out, 1 / sqrt((double)projections[i].in));
     *projections[i].bias = numbers(b, projections[i].out, 0.1);
   }
-  b->packed = allocate(b, k->packed_bytes, 0);
+  b->packed = allocate(b, k->packed_bytes, 0), b->tables = allocate(b, k->tables_bytes, 0);
   const int cross = (k->options & MHAGEN_CROSS) != 0;
   b->args = (mhagen_args){.y = allocate(b, n * dy * sizeof(float), 0),
-                          .packed = b->packed, .workspace = allocate(b, k->workspace_bytes, 0)};
+                          .packed = b->packed, .workspace = allocate(b, k->workspace_bytes, 0), .tables = b->tables};
   b->q = cross ? input(b, n * q_width(k), 1) : key_input(b, d, &b->q_rows);
   if (cross) b->k = key_input(b, dk, &b->k_rows), b->v = key_input(b, dv, &b->v_rows);
   b->args.q = as_given(b, b->q, n * q_width(k));
@@ -241,7 +241,8 @@ static void make_data(bench *b) {
 }
 
 static void pack(const bench *b) {
-  const mhagen_status status = b->kernel->pack(&b->weights, b->packed);
+  mhagen_status status = b->kernel->pack(&b->weights, b->packed);
+  if (status == MHAGEN_OK && b->kernel->pack_tables) status = b->kernel->pack_tables(&b->weights, b->tables);
   if (status != MHAGEN_OK) fail("check", "pack: %s", mhagen_status_text(status));
 }
 
@@ -746,7 +747,8 @@ int mhagen_compare_main(const mhagen_entry *entries, double flops, int argc, cha
   void *shared = allocate(&all[0], workspace, 0);
   for (int j = 0; j < count; j++) {
     all[j].packed = allocate(&all[j], all[j].kernel->packed_bytes, 0);
-    all[j].args.packed = all[j].packed;
+    all[j].tables = allocate(&all[j], all[j].kernel->tables_bytes, 0);
+    all[j].args.packed = all[j].packed, all[j].args.tables = all[j].tables;
     all[j].args.workspace = shared;
   }
   if (samples > 0) {

@@ -256,7 +256,7 @@ const char *mhagen_status_text(mhagen_status status) {
   switch (status) {
     case MHAGEN_OK: return "done";
     case MHAGEN_ERR_NULL: return "a pointer that the kernel needs is null";
-    case MHAGEN_ERR_ALIGN: return "packed, workspace or cache is not aligned to 64 bytes";
+    case MHAGEN_ERR_ALIGN: return "packed, tables, workspace or cache is not aligned to 64 bytes";
     case MHAGEN_ERR_LENGTH: return "a kv_len, kv_start, q_len or past is out of its range";
     case MHAGEN_ERR_CPU: return "this CPU lacks the instructions of the kernel";
     case MHAGEN_ERR_LAYOUT: return "the layout of the weights is not one of mhagen_layout";
@@ -350,7 +350,13 @@ static int is_packed_for(const mhagen_kernel *kernel, const void *packed) {
   return kernel->packed_bytes == 0 || fingerprint_in(packed) == kernel->fingerprint;
 }
 
-/* The same with what this machine can run, and with whose packed weights they are. */
+/* The same of tables that are apart. Elsewhere they are not read: a caller may have been compiled
+ * with a mhagen_args that ends before them. */
+static int has_own_tables(const mhagen_kernel *kernel, const mhagen_args *args) {
+  return kernel->tables_bytes == 0 || fingerprint_in(args->tables) == kernel->tables_fingerprint;
+}
+
+/* The same with what this machine can run, and with whose packed weights and tables they are. */
 static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
                                 const mhagen_args *args) {
   const mhagen_status status = check_needs(needs, count, args, kernel->batch);
@@ -358,7 +364,8 @@ static mhagen_status check_call(const mhagen_kernel *kernel, const mhagen_need *
   if (kernel->phase_count == 0) return MHAGEN_ERR_TARGET;
   if (!kernel->supported()) return MHAGEN_ERR_CPU;
   if (!rounds_to_nearest()) return MHAGEN_ERR_ROUNDING;
-  return is_packed_for(kernel, args->packed) ? MHAGEN_OK : MHAGEN_ERR_PACKED;
+  const int own = is_packed_for(kernel, args->packed) && has_own_tables(kernel, args);
+  return own ? MHAGEN_OK : MHAGEN_ERR_PACKED;
 }
 
 mhagen_status mhagen_check_args(const mhagen_kernel *kernel, const mhagen_args *args) {
@@ -378,8 +385,8 @@ typedef struct arg_row {
 } arg_row;
 
 /* What is wrong with what a run, or a fill, was given. */
-static const char *call_error(const mhagen_need *needs, int count, const mhagen_args *args,
-                              int batch, mhagen_status status) {
+static const char *call_error(const mhagen_kernel *kernel, const mhagen_need *needs, int count,
+                              const mhagen_args *args, mhagen_status status) {
 #define ROW(name, range) \
   {offsetof(mhagen_args, name), \
    {#name " is null, and the kernel needs it", #name " is not aligned to 64 bytes, MHAGEN_ALIGN", \
@@ -389,17 +396,22 @@ static const char *call_error(const mhagen_need *needs, int count, const mhagen_
     ROW(kv_len, "0..seq_kv"), ROW(probs, ""),
     ROW(kv_start, "0..seq_kv"),
     ROW(q_len, "0..seq"), ROW(mask, ""), ROW(scores, ""),
-    ROW(past, "0..seq_kv - seq"), ROW(cache, ""),
+    ROW(past, "0..seq_kv - seq"), ROW(cache, ""), ROW(tables, ""),
   };
 #undef ROW
   if (!args) return "args is null";
+  if (status == MHAGEN_ERR_PACKED && is_packed_for(kernel, args->packed)) {
+    return fingerprint_in(args->tables) == 0
+               ? "tables is empty: the kernel's pack_tables has not filled it"
+               : "tables is not of this kernel: its pack_tables has to fill it, or a file of them";
+  }
   if (status == MHAGEN_ERR_PACKED) {
     return fingerprint_in(args->packed) == 0
                ? "packed has no weights yet: the kernel's pack has not filled it"
                : "packed is not of this kernel: its pack has to fill it, or a file of its weights";
   }
   for (int i = 0; i < count; ++i) {
-    if (check_need(&needs[i], args, batch) != status) continue;
+    if (check_need(&needs[i], args, kernel->batch) != status) continue;
     for (size_t j = 0; j < sizeof rows / sizeof rows[0]; ++j) {
       if (rows[j].at == needs[i].at && status <= MHAGEN_ERR_LENGTH && status >= MHAGEN_ERR_NULL) {
         return rows[j].text[status - MHAGEN_ERR_NULL];
@@ -411,13 +423,12 @@ static const char *call_error(const mhagen_need *needs, int count, const mhagen_
 
 const char *mhagen_args_error(const mhagen_kernel *kernel, const mhagen_args *args) {
   const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
-  return call_error(one->needs, one->need_count, args, one->batch, mhagen_check_args(one, args));
+  return call_error(one, one->needs, one->need_count, args, mhagen_check_args(one, args));
 }
 
 const char *mhagen_fill_error(const mhagen_kernel *kernel, const mhagen_args *args) {
   const mhagen_kernel *const one = mhagen_kernel_at(kernel, args);
-  return call_error(one->fill_needs, one->fill_need_count, args, one->batch,
-                    mhagen_check_fill(one, args));
+  return call_error(one, one->fill_needs, one->fill_need_count, args, mhagen_check_fill(one, args));
 }
 
 mhagen_status mhagen_check_weights(const mhagen_packing *packing, const mhagen_weights *weights,
@@ -854,12 +865,15 @@ mhagen_status mhagen_packed_check_head(const mhagen_kernel *kernel, const void *
   if (size < sizeof head) return MHAGEN_ERR_PACKED;
   memcpy(&head, bytes, sizeof head);
   const mhagen_kernel *const one = mhagen_kernel_of(kernel);
+  const int of_weights = head.fingerprint == one->fingerprint &&
+                         head.packed_bytes == one->packed_bytes;
+  const int of_tables = one->tables_bytes > 0 && head.fingerprint == one->tables_fingerprint &&
+                        head.packed_bytes == one->tables_bytes;
   const uint64_t rest = size - sizeof head;
   const uint64_t layers = head.packed_bytes > 0 ? rest / head.packed_bytes : head.layers;
   const int good = memcmp(head.magic, MHAGEN_PACKED_MAGIC, sizeof head.magic) == 0 &&
                    head.version == MHAGEN_PACKED_VERSION && head.head_bytes == sizeof head &&
-                   head.fingerprint == one->fingerprint &&
-                   head.packed_bytes == one->packed_bytes && head.layers == layers &&
+                   (of_weights || of_tables) && head.layers == layers &&
                    rest == layers * head.packed_bytes;
   return good ? MHAGEN_OK : MHAGEN_ERR_PACKED;
 }
@@ -869,10 +883,8 @@ mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes
   mhagen_packed_head head;
   if (found != MHAGEN_OK) return found;
   memcpy(&head, bytes, sizeof head);
-  for (size_t i = 0; i < head.layers; ++i) {
-    if (!is_packed_for(mhagen_kernel_of(kernel), mhagen_packed_layer(bytes, i))) {
-      return MHAGEN_ERR_PACKED;
-    }
+  for (size_t i = 0; i < head.layers && head.packed_bytes > 0; ++i) {
+    if (fingerprint_in(mhagen_packed_layer(bytes, i)) != head.fingerprint) return MHAGEN_ERR_PACKED;
   }
   const uint64_t sum = sum_words(0, (const char *)bytes + sizeof head, size - sizeof head);
   return sum == head.checksum ? MHAGEN_OK : MHAGEN_ERR_PACKED;

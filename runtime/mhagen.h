@@ -91,21 +91,21 @@ extern "C" {
 #endif
 #endif
 
-/* Required alignment, in bytes, of the packed weights, of the workspace and of a cache. */
+/* Required alignment, in bytes, of the packed weights, tables, the workspace and a cache. */
 #define MHAGEN_ALIGN 64
 
 typedef enum mhagen_status {
   MHAGEN_OK = 0,
   MHAGEN_ERR_NULL = 1,   /* a pointer that the kernel needs is null */
-  MHAGEN_ERR_ALIGN = 2,  /* packed, workspace or cache is not aligned to MHAGEN_ALIGN */
+  MHAGEN_ERR_ALIGN = 2,  /* packed, tables, workspace or cache is not aligned to MHAGEN_ALIGN */
   MHAGEN_ERR_LENGTH = 3, /* a kv_len or kv_start is outside 0..seq_kv, a q_len outside 0..seq,
                             or a past outside 0..seq_kv - seq */
   MHAGEN_ERR_CPU = 4,    /* this CPU lacks the instructions of the kernel */
   MHAGEN_ERR_LAYOUT = 5, /* mhagen_weights.layout is not one of mhagen_layout */
   MHAGEN_ERR_TARGET = 6, /* the kernel was compiled for an architecture without its instructions */
   MHAGEN_ERR_ARITHMETIC = 7, /* the compiler's flags changed the arithmetic of the kernel */
-  MHAGEN_ERR_PACKED = 8, /* packed weights of another kernel, or of another member of a bundle, or
-                           none; or a damaged file of them */
+  MHAGEN_ERR_PACKED = 8, /* packed weights or tables of another kernel, or of another member of a
+                           bundle, or none; or a damaged file of them */
   MHAGEN_ERR_ROUNDING = 9 /* the thread's rounding mode is not to nearest */
 } mhagen_status;
 
@@ -174,6 +174,9 @@ typedef struct mhagen_args {
                              may write those behind. With MHAGEN_CACHE_BHSD it is aligned as its
                              numbers, with int8 as float, and what is behind these rows stays as it
                              is */
+  const void *tables;     /* filled by the kernel's pack_tables, or a part of a file of tables; it
+                             begins with a fingerprint; aligned to MHAGEN_ALIGN; only read; only
+                             where the config has rope_tables = apart */
 } mhagen_args;
 
 /* The options of a kernel, as bits of mhagen_kernel.options. */
@@ -317,6 +320,9 @@ typedef struct mhagen_kernel {
   const char *io_dtype; /* of q, k, v and y in memory: "bf16", "f16"; null is float32 */
   const char *cache_dtype; /* of rows in the cache: the same, "f32", "int8"; null is attention's */
   const char *sum_dtype; /* of sums of the projections' products: "f16"; null is float32 or int32 */
+  size_t tables_bytes; /* of args->tables; 0: the tables of rope, if there are any, are in packed */
+  uint64_t tables_fingerprint; /* of how tables are packed: kernels with the same can share them */
+  mhagen_status (*pack_tables)(const mhagen_weights *weights, void *tables); /* null without them */
 } mhagen_kernel;
 
 /* A bundle has kernels for different CPUs, and the functions of one kernel. Its sizes are enough
@@ -356,14 +362,15 @@ MHAGEN_API const char *mhagen_args_error(const mhagen_kernel *kernel, const mhag
 MHAGEN_API const char *mhagen_fill_error(const mhagen_kernel *kernel, const mhagen_args *args);
 
 /* What a file of packed weights begins with: this head, and behind it the packed weights of one or
- * more layers, packed_bytes each. Numbers have the byte order of the CPU that packed. A file needs
- * no copy where it is mapped, or was read to an address aligned to MHAGEN_ALIGN. */
+ * more layers, packed_bytes each. A file of tables has tables in their place. Numbers have the byte
+ * order of the CPU that packed. A file needs no copy where it is mapped, or was read to an address
+ * aligned to MHAGEN_ALIGN. */
 typedef struct mhagen_packed_head {
   char magic[8];        /* MHAGEN_PACKED_MAGIC, with the null byte */
   uint32_t version;     /* MHAGEN_PACKED_VERSION */
   uint32_t head_bytes;  /* sizeof(mhagen_packed_head), a multiple of MHAGEN_ALIGN */
-  uint64_t fingerprint; /* of the kernel */
-  uint64_t packed_bytes; /* of the kernel, a multiple of MHAGEN_ALIGN */
+  uint64_t fingerprint; /* of the kernel, or of its tables */
+  uint64_t packed_bytes; /* of the kernel, or tables_bytes; a multiple of MHAGEN_ALIGN */
   uint64_t layers;
   uint64_t checksum; /* of all bytes behind the head */
   char name[80];     /* of the kernel, its first 79 bytes, and zeros behind: for people */
@@ -377,16 +384,16 @@ typedef struct mhagen_packed_head {
 MHAGEN_API mhagen_packed_head mhagen_packed_begin(const mhagen_kernel *kernel);
 MHAGEN_API void mhagen_packed_add(mhagen_packed_head *head, const void *packed);
 
-/* Whether the `size` bytes of a file, aligned to MHAGEN_ALIGN, are packed weights of the kernel.
- * The first function reads only the head and the size. The second one also checks the checksum, of
- * all bytes. Errors: MHAGEN_ERR_NULL, MHAGEN_ERR_ALIGN, MHAGEN_ERR_PACKED. */
+/* Whether the `size` bytes of a file, aligned to MHAGEN_ALIGN, are packed weights of the kernel, or
+ * tables of it. The first function reads only the head and the size. The second one also checks the
+ * checksum, of all bytes. Errors: MHAGEN_ERR_NULL, MHAGEN_ERR_ALIGN, MHAGEN_ERR_PACKED. */
 MHAGEN_API mhagen_status mhagen_packed_check_head(const mhagen_kernel *kernel, const void *bytes,
                                                   size_t size);
 MHAGEN_API mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes,
                                              size_t size);
 
-/* The packed weights of a layer, from 0 on, in a file that was found right; null if it has not so
- * many layers. */
+/* The packed weights of a layer, from 0 on, in a file that was found right, or tables in a file of
+ * them; null if it has not so many. */
 MHAGEN_API const void *mhagen_packed_layer(const void *bytes, size_t layer);
 
 /* From mhagen_flush_begin on the calling thread takes numbers below 2^-126 for zeros, as operands
@@ -482,8 +489,8 @@ typedef struct mhagen_pack_fill {
 
 typedef struct mhagen_packing {
   size_t bytes;
-  uint64_t fingerprint; /* of the kernel, with which packed weights begin; zeros are behind it up to
-                           MHAGEN_ALIGN */
+  uint64_t fingerprint; /* of the kernel, or of its tables, with which what is packed begins; zeros
+                           are behind it up to MHAGEN_ALIGN */
   mhagen_matrix_size sizes[MHAGEN_MATRICES]; /* from MHAGEN_WQ on */
   const float *instead[MHAGEN_MATRICES];     /* what a null matrix stands for; null means zeros */
   const mhagen_pack_term *terms;

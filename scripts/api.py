@@ -49,9 +49,10 @@ def page():
     header = re.sub(r"/\* For generated code: a list of fills.*?(?=/\* Instruction sets)", "", header, flags=re.S)
     kernel = (ROOT / "templates/kernel.h.in").read_text().split('extern "C" {\n#endif\n')[1]
     kernel = kernel.replace("${known_answer}", (ROOT / "templates/known_answer.h.in").read_text())
+    kernel = kernel.replace("${pack_tables}", (ROOT / "templates/pack_tables.h.in").read_text())
     kernel = re.sub(r"\$\{\w*name\}", "N", re.sub(r"\$\{fill_declaration\}", "", kernel).replace("${NAME}", "N"))
     words = {"inputs": "inputs", "stack": "a stated number of", "isa": "its instruction set",
-             "packed_bytes": "N_PACKED_BYTES", "bytes": ""}
+             "packed_bytes": "N_PACKED_BYTES", "tables_bytes": "N_TABLES_BYTES", "bytes": ""}
     kernel = re.sub(r"\$\{(\w+)\}", lambda found: words[found[1]], kernel.split("/* Packs", 1)[1])
     return "\n".join([HEAD, *section("Of a kernel, N being its name", "/* Packs" + kernel),
                       *section("Of the runtime", header)])

@@ -244,7 +244,7 @@ def hidden(compiled, name, isa):
     need(nm)
     allowed = symbols(re.findall(r"\b(mhagen_\w+)\(", (ROOT / "runtime/mhagen.h").read_text()))
     allowed |= {"memset", "memcpy", "_GLOBAL_OFFSET_TABLE_"}
-    own, found, rows = {f"{name}_{part}" for part in ("pack", "packed_check", "run", "fill", "supported",
+    own, found, rows = {f"{name}_{part}" for part in ("pack", "pack_tables", "packed_check", "run", "fill", "supported",
                                                "self_test", "kernel")}, [], 0
     for line in run(nm, "-f", "sysv", compiled).splitlines():
         columns = [column.strip() for column in line.split("|")]

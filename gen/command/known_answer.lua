@@ -19,15 +19,15 @@ local function memory_of(test, batch)
   return memory
 end
 
--- test: of kernel/known_answer.lua.
-return function(test, recorded, packing)
+-- test: of kernel/known_answer.lua. packing, of_tables: of weights, and of tables that are apart or nil.
+return function(test, recorded, packing, of_tables)
   local cfg, given = recorded.plan.cfg, { in_out = true }
   local memory, sum = memory_of(test, cfg.batch), 0
   for _, name in ipairs(test.matrices) do
     local array = test.arrays[name]
     given[name] = host.known_numbers(array.first, array.count, test.scale / 32768)
   end
-  memory.packed = host.pack(packing, given)
+  memory.packed, memory.tables = host.pack(packing, given), of_tables and host.pack(of_tables, given)
   local program, buffers = program_of(recorded.tape), {}
   local function call(name)
     for i, global in ipairs(program.globals) do buffers[i] = memory[global] or false end

@@ -16,8 +16,8 @@ local tiles = require "schedule.tiles"
 local M = {}
 
 -- What a config asks for, or nil: dk; norm, all (heads together), eps, q_heads and k_heads (that have gains of their
--- own, or nil); pairs, 0 without rope, interleaved, theta, and of the places that tables have the first and their
--- number. It is negative where queries stand before the first key.
+-- own, or nil); pairs, 0 without rope, interleaved, theta, the space of the tables, and of the places that tables have
+-- the first and their number. It is negative where queries stand before the first key.
 function M.of(cfg)
   local norm, rope = cfg.qk_norm ~= "none" and cfg.qk_norm, cfg.rope ~= "none"
   if not norm and not rope then return nil end
@@ -26,19 +26,19 @@ function M.of(cfg)
   return { dk = cfg.dk, norm = norm, all = cfg.norm_span == "all", eps = cfg.norm_eps,
            q_heads = own and cfg.h or nil, k_heads = own and cfg.h_kv or nil,
            pairs = rope and cfg.rope_dims // 2 or 0, interleaved = cfg.rope == "interleaved", theta = cfg.rope_theta,
+           space = cfg.rope_tables == "apart" and "tables" or "packed",
            first = first, places = math.max(cfg.seq_kv, query + cfg.seq) - first }
 end
 
--- The matrices that packing is given: name, rows, columns.
-function M.matrices(turn)
-  local list = {}
-  if turn and turn.norm then
-    list = { { "q_norm", 1, turn.dk * (turn.q_heads or 1) }, { "k_norm", 1, turn.dk * (turn.k_heads or 1) } }
-  end
-  if turn and turn.pairs > 0 then
-    for _, name in ipairs { "rope_cos", "rope_sin" } do list[#list + 1] = { name, turn.places, turn.pairs } end
-  end
-  return list
+-- The matrices that packing is given, { name, rows, columns } each: gains, and those of the tables.
+function M.gains(turn)
+  if not turn or not turn.norm then return {} end
+  return { { "q_norm", 1, turn.dk * (turn.q_heads or 1) }, { "k_norm", 1, turn.dk * (turn.k_heads or 1) } }
+end
+
+function M.matrices_of_tables(turn)
+  if not turn or turn.pairs == 0 then return {} end
+  return { { "rope_cos", turn.places, turn.pairs }, { "rope_sin", turn.places, turn.pairs } }
 end
 
 -- By which part of a full turn each pair is turned from place to place, for tables that are not given.
@@ -65,7 +65,7 @@ end
 function M.key_sections(plan, turn, add)
   local names, width = M.key_tables(turn)
   for _, name in ipairs(names) do
-    add("packed", { name = name, doc = "rotations of K", cols = width, count = turn.places * width })
+    add(turn.space, { name = name, doc = "rotations of K", cols = width, count = turn.places * width })
   end
   if not turn.norm then return end
   add_gain(plan, turn, add, { name = "k_gain", doc = "gains of K", heads = turn.k_heads })
@@ -77,21 +77,26 @@ function M.query_tables(turn) return turn.pairs > 0 and { "q_cos", "q_sin" } or 
 function M.query_sections(plan, turn, add)
   local row = M.lanes_row(plan, turn)
   for _, name in ipairs(M.query_tables(turn)) do
-    add("packed", { name = name, doc = "rotations of Q", cols = row, count = turn.pairs * row })
+    add(turn.space, { name = name, doc = "rotations of Q", cols = row, count = turn.pairs * row })
   end
   if turn.norm then
     add_gain(plan, turn, add, { name = "q_gain", doc = "gains of Q, times the scale", heads = turn.q_heads })
   end
 end
 
-local function table_fill(a, fill)
+local function given_fill(a, fill)
   fill.scale, fill.terms, fill.rounds = fill.scale or 1.0, { { a = a, a_flipped = fill.flipped } }, fill.rounds or {}
   return fill
 end
 
+local function add_table(pack, turn, a, fill)
+  fill.list = turn.space == "tables" and turn.space or nil
+  pack:add(a, given_fill(a, fill))
+end
+
 local function gain_fill(pack, turn, letter, scale)
   local section, a = pack.plan.memory.sections[letter .. "_gain"], letter .. "_norm"
-  local fill = table_fill(a, { to = section.offset, steps = 1, used = section.count, width = section.count,
+  local fill = given_fill(a, { to = section.offset, steps = 1, used = section.count, width = section.count,
                                scale = scale })
   if not section.heads then return pack:add(a, fill) end
   pack:add_heads({ text = a, along = "column", width = turn.dk, heads = section.heads }, fill)
@@ -103,7 +108,7 @@ function M.key_fills(pack, turn)
   if not turn.interleaved then
     for i, name in ipairs(names) do
       local a = ({ "rope_cos", "rope_sin" })[i]
-      pack:add(a, table_fill(a, { to = pack:at(name), steps = turn.places, used = width, width = width }))
+      add_table(pack, turn, a, { to = pack:at(name), steps = turn.places, used = width, width = width })
     end
     return
   end
@@ -111,9 +116,9 @@ function M.key_fills(pack, turn)
   for i, entries in ipairs {
     { { "rope_cos", 1.0 }, { "rope_sin", 1.0 } }, { { "rope_sin", -1.0 }, { "rope_cos", 1.0 } } } do
     for j, entry in ipairs(entries) do
-      pack:add(entry[1], table_fill(entry[1], {
+      add_table(pack, turn, entry[1], {
         to = pack:at(names[i]) + j - 1, steps = 1, used = 1, width = 1, scale = entry[2],
-        rounds = { { count = turn.places, to = width, row = 1 }, { count = turn.pairs, to = 2, column = 1 } } }))
+        rounds = { { count = turn.places, to = width, row = 1 }, { count = turn.pairs, to = 2, column = 1 } } })
     end
   end
 end
@@ -123,8 +128,8 @@ function M.query_fills(pack, turn)
   if turn.norm then gain_fill(pack, turn, "q", turn.scale) end
   for i, name in ipairs(M.query_tables(turn)) do
     local a = ({ "rope_cos", "rope_sin" })[i]
-    pack:add(a, table_fill(a, { to = pack:at(name), steps = turn.pairs, used = turn.places, width = row,
-                                flipped = true }))
+    add_table(pack, turn, a, { to = pack:at(name), steps = turn.pairs, used = turn.places, width = row,
+                               flipped = true })
   end
 end
 

@@ -13,19 +13,22 @@ local template = require "base.template"
 
 -- A plan for all members:
 --   sizes         of buffers and stack: the largest
---   fingerprint   which all have
+--   fingerprint, tables_fingerprint   which all have
 --   shortest      the config with the fewest rows, which has room for most before them
 local function plan_for(all)
   local last = all[#all]
-  local plan = { fingerprint = last.fingerprint, stack = 0, shortest = all[1].plan.cfg }
-  for _, size in ipairs { "packed_bytes", "workspace_bytes", "cache_bytes", "error" } do
+  local plan = { fingerprint = last.fingerprint, tables_fingerprint = last.tables_fingerprint, stack = 0,
+                 shortest = all[1].plan.cfg }
+  for _, size in ipairs { "packed_bytes", "tables_bytes", "workspace_bytes", "cache_bytes", "error" } do
     plan[size] = 0
     for _, recorded in ipairs(all) do plan[size] = math.max(plan[size], recorded.plan[size]) end
   end
   for _, recorded in ipairs(all) do
     plan.stack = math.max(plan.stack, budget.stack(recorded.plan))
     if recorded.answer_bytes then plan.answer_bytes = math.max(plan.answer_bytes or 0, recorded.answer_bytes) end
-    if recorded.fingerprint ~= last.fingerprint then plan.fingerprint = nil end
+    if recorded.fingerprint ~= last.fingerprint or recorded.tables_fingerprint ~= last.tables_fingerprint then
+      plan.fingerprint = nil
+    end
   end
   return setmetatable(plan, { __index = last.plan })
 end
@@ -57,12 +60,15 @@ local function choosing_files(cfg, members, all)
   if plan.answer_bytes then
     declared, defined = known_answer.choosing(cfg, members, how == by_length, plan.answer_bytes)
   end
+  local pack_tables = plan.tables_bytes > 0 and template.file("choose_tables.c.in", {
+    name = cfg.name, NAME = cfg.name:upper() }) or ""
   local header, facts = generate.outside(cfg, plan, plan.stack, declared)
   return { header, generate.file(cfg, "bundle.c.in", ".c", {
     includes = table.concat(includes), members = table.concat(list, "\n"), needs = generate.needs(plan, "args"),
     choice = template.file(how.choice, how == by_length and { last = names.last } or { name = cfg.name }),
-    what = how.what, fill_function = fill, facts = facts, known_answer = defined,
-    fields = how == by_length and template.file(how.fields, { fingerprint = plan.fingerprint }) or "" }) }
+    what = how.what, fill_function = fill, facts = facts, known_answer = defined, pack_tables = pack_tables,
+    fields = how == by_length and template.file(how.fields, { fingerprint = plan.fingerprint,
+      tables_fingerprint = generate.tables_fingerprint(plan) }) or "" }) }
 end
 
 -- answer: as generate.kernel takes it.

@@ -76,6 +76,9 @@ function M.header(recorded)
   end
   lines[#lines + 1] = (" *   cost      %s flops; %s bytes packed, %s bytes of workspace"):format(
     number(plan.flops), number(plan.packed_bytes), number(plan.workspace_bytes))
+  if plan.tables_bytes > 0 then
+    lines[#lines + 1] = (" *             %s bytes of tables, which layers share"):format(number(plan.tables_bytes))
+  end
   if plan.cache_bytes > 0 then
     lines[#lines + 1] = (" *             %s bytes of cache for each batch entry"):format(number(plan.cache_bytes))
   end
@@ -96,7 +99,7 @@ end
 -- own, and how to compile them.
 function M.written(all, paths, bytes, compile)
   local lines, statements = { table.concat(paths, " ") }, 0
-  local most = { packed_bytes = 0, workspace_bytes = 0, cache_bytes = 0 }
+  local most = { packed_bytes = 0, tables_bytes = 0, workspace_bytes = 0, cache_bytes = 0 }
   for _, recorded in ipairs(all) do
     statements = statements + recorded.statements
     for size, value in pairs(most) do most[size] = math.max(value, recorded.plan[size]) end
@@ -104,6 +107,7 @@ function M.written(all, paths, bytes, compile)
   local function line(label, ...) lines[#lines + 1] = ("  %-10s %s"):format(label, string.format(...)) end
   line("code", "%s bytes of C, %s statements", number(bytes), number(statements))
   line("packed", "%s bytes", number(most.packed_bytes))
+  if most.tables_bytes > 0 then line("tables", "%s bytes, which layers share", number(most.tables_bytes)) end
   line("workspace", "%s bytes", number(most.workspace_bytes))
   if most.cache_bytes > 0 then line("cache", "%s bytes for each batch entry", number(most.cache_bytes)) end
   line("compile", "%s", compile)
@@ -188,12 +192,12 @@ end
 local function buffer_lines(recorded)
   local plan, lines = recorded.plan, { "buffers (bytes)" }
   for _, space in ipairs {
-    { "packed", "packed" }, { "head", "  a block of heads, of it" },
+    { "packed", "packed" }, { "head", "  a block of heads, of it" }, { "tables", "tables" },
     { "entry", "workspace of an entry" }, { "projected", "  a block of heads, of it" }, { "task", "  a task, of it" },
     { "cache", "cache of an entry", plan.cache.stored.bytes }, { "scales", "scales behind it" },
   } do
     local sections, bytes = plan.memory[space[1]], space[3] or memory.BYTES
-    local always = space[1] ~= "cache" and space[1] ~= "scales"
+    local always = space[1] ~= "cache" and space[1] ~= "scales" and space[1] ~= "tables"
     local parts = {}
     for i, section in ipairs(sections) do parts[i] = section.doc .. " " .. number(section.count * bytes) end
     if always or sections.total > 0 then

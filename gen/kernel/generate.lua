@@ -148,7 +148,8 @@ local function pack_text(list, h)
     #instead > 0 and ("\n  .instead = {\n%s  },"):format(table.concat(instead)) or ""
 end
 
--- A table of packing and the fields that lead to it; without rows there is neither.
+-- A table of packing and the fields that lead to it; without rows there is neither. Tables apart have `tables_` in the
+-- place of `pack_`.
 local packing_tables = {
   { doc = "a, transposed?, b, transposed?, row, column, first, inner, sign", type = "mhagen_pack_term",
     name = "pack_terms", pointer = "terms" },
@@ -167,16 +168,16 @@ local packing_tables = {
 }
 
 -- These, for the rows of the tables by their pointers.
-local function packing_text(rows)
+local function packing_text(rows, prefix)
   local tables, fields = {}, {}
   for _, of in ipairs(packing_tables) do
-    local list = rows[of.pointer]
+    local list, name = rows[of.pointer] or {}, of.name:gsub("^pack_", prefix)
     if #list > 0 then
-      tables[#tables + 1] = template.file("table.c.in", { doc = of.doc, type = of.type, name = of.name,
+      tables[#tables + 1] = template.file("table.c.in", { doc = of.doc, type = of.type, name = name,
                                                           rows = table.concat(list, "\n") })
-      fields[#fields + 1] = ("  .%s = %s,\n"):format(of.pointer, of.name)
+      fields[#fields + 1] = ("  .%s = %s,\n"):format(of.pointer, name)
       if of.count then
-        fields[#fields + 1] = ("  .%s = sizeof %s / sizeof %s[0],\n"):format(of.count, of.name, of.name)
+        fields[#fields + 1] = ("  .%s = sizeof %s / sizeof %s[0],\n"):format(of.count, name, name)
       end
     end
   end
@@ -212,6 +213,28 @@ local function rope_text(turn)
     turn.first)
 end
 
+-- What the files have more where tables are apart from packed weights, by the names of templates.
+local function tables_texts(cfg, plan)
+  if plan.tables_bytes == 0 then return { size = "", declaration = "", fields = "" } end
+  local name, NAME, bytes = cfg.name, cfg.name:upper(), ("%d"):format(plan.tables_bytes)
+  return { size = template.file("tables_size.h.in", { NAME = NAME, bytes = bytes }),
+           declaration = template.file("pack_tables.h.in", { name = name, tables_bytes = bytes }),
+           fields = ("\n  .tables_bytes = %s_TABLES_BYTES,\n  .pack_tables = %s_pack_tables,"):format(NAME, name) }
+end
+
+-- What fills tables that are apart, or nothing. list: of the weights.
+local function tables_packing(recorded, list)
+  local plan = recorded.plan
+  local name, tables = plan.cfg.name, pack.tables(plan, list)
+  if not tables then return "" end
+  local rows, sizes = pack_text(tables)
+  local rope, arrays, fields = rope_text(plan.attend.turn), packing_text(rows, "tables_")
+  recorded.tables_fingerprint = packed_by(plan.tables_bytes, sizes, table.concat(rows.terms),
+    table.concat(rows.fills), rope)
+  return template.file("pack_tables.c.in", { name = name, NAME = name:upper(), arrays = arrays, sizes = sizes,
+    fields = fields, rope = rope, fingerprint = recorded.tables_fingerprint })
+end
+
 -- ---- the files ----
 
 -- A file of a config from its template, with more values than those that all have.
@@ -240,21 +263,28 @@ end
 
 local M = { file = file, needs = needs_table }
 
+-- The fingerprint of tables that are apart as an initializer, or nothing. of: what was recorded, or of several kernels
+-- a plan with what all have.
+function M.tables_fingerprint(of)
+  return of.tables_fingerprint and ("  .tables_fingerprint = %s,\n"):format(of.tables_fingerprint) or ""
+end
+
 -- The header, what mhagen_kernel says of a config, and the texts of its cache. Of the plan only the sizes count, and
 -- what the config asks for. answer: the declaration of a known answer, or nothing.
 function M.outside(cfg, plan, stack, answer)
   local of_cache, bits, _, inputs = cache_texts(cfg, plan), options.bits(plan), needs_text(plan, "args")
+  local tables = tables_texts(cfg, plan)
   local header = file(cfg, "kernel.h.in", ".h", extents(cfg, {
     packed_bytes = ("%d"):format(plan.packed_bytes), workspace_bytes = ("%d"):format(plan.workspace_bytes),
-    cache_size = of_cache.cache_size, fill_declaration = of_cache.fill_declaration,
-    stack = tostring(stack), inputs = inputs, known_answer = answer,
+    cache_size = of_cache.cache_size .. tables.size, fill_declaration = of_cache.fill_declaration,
+    pack_tables = tables.declaration, stack = tostring(stack), inputs = inputs, known_answer = answer,
   }))
   return header, template.file("facts.c.in", extents(cfg, {
     name = cfg.name, NAME = cfg.name:upper(), isa = config.told(cfg, "isa"),
     error = cprint.double(plan.error), unit = ("%a"):format(plan.unit),
     options = cprint.wrap(("  .options = %s,"):format(#bits > 0 and table.concat(bits, " | ") or "0"), "  "),
     numbers = numbers_text(plan), scale = cprint.double(cfg.scale or 1 / math.sqrt(cfg.dk)),
-    cache_fields = of_cache.cache_fields,
+    cache_fields = of_cache.cache_fields .. tables.fields,
   })), of_cache
 end
 
@@ -271,7 +301,7 @@ local function answer_texts(recorded, answer)
   local test = known_answer.of(plan)
   recorded.answer_bytes = test.bytes
   local declared, defined = known_answer.texts(plan.cfg, test,
-    answer(test, recorded, pack.packing(plan, recorded.fingerprint)))
+    answer(test, recorded, pack.packing(plan, recorded.fingerprint, recorded.tables_fingerprint)))
   return declared, "\n" .. defined
 end
 
@@ -288,7 +318,7 @@ function M.kernel(cfg, answer)
   local weight_needs = needs_text(plan, "weights")
   local list = pack.list(plan)
   local rows, sizes, instead = pack_text(list, cfg.h)
-  local rope = rope_text(plan.attend.turn)
+  local rope, pack_tables = plan.tables_bytes == 0 and rope_text(plan.attend.turn) or "", tables_packing(recorded, list)
   local quant = quant_text(pack.integers(plan)) .. type_text(list) .. deep_text(list.deep)
     .. apart_text(pack.apart(plan))
   local small = {}
@@ -296,7 +326,7 @@ function M.kernel(cfg, answer)
   recorded.fingerprint = packed_by(plan.packed_bytes, sizes, instead, table.concat(rows.terms),
     table.concat(rows.fills), rope .. quant, table.unpack(small))
   rows.needs = weight_needs
-  local tables, fields = packing_text(rows)
+  local tables, fields = packing_text(rows, "pack_")
   local declared, defined = answer_texts(recorded, answer)
   local header, facts, of_cache = M.outside(cfg, plan, budget.stack(plan), declared)
   local test_inputs, test_bits = test_values(test_rows)
@@ -304,7 +334,8 @@ function M.kernel(cfg, answer)
     plan = describe.header(recorded), guard = isa.guard,
     packing_tables = tables, pack_sizes = sizes, pack_instead = instead, packing_fields = fields,
     headers = isa.headers, begin = asked.begin or "", prelude = prelude_of(plan),
-    pack_rope = rope .. quant, fingerprint = recorded.fingerprint,
+    pack_rope = rope .. quant, fingerprint = recorded.fingerprint, pack_tables = pack_tables,
+    tables_fingerprint = M.tables_fingerprint(recorded),
     macros = recorded.tape.rolled and cprint.unroll or "", functions = recorded.functions,
     test = cprint.functions(testing), test_inputs = test_inputs, test_bits = test_bits,
     lanes = tostring(isa.lanes), finish = isa.finish or "",

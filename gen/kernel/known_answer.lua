@@ -64,6 +64,7 @@ function M.of(plan)
   local small = halves[cfg.io_dtype]
   local test = { scale = scale_of(cfg), arrays = arrays, matrices = {}, inputs = {}, lengths = {}, sections = {},
                  small = small, numbers = 0, words = 0, written = written(plan), fills = plan.filling[1] ~= nil,
+                 tables = plan.tables_bytes > 0,
                  runs = cfg.cache == "append" and math.min(2, cfg.seq_kv // cfg.seq) or 1, bytes = 0 }
   local function add(list, name, size, of)
     local first = APART * count
@@ -89,6 +90,7 @@ function M.of(plan)
     test.bytes = test.bytes + (bytes + ALIGN - 1) // ALIGN * ALIGN
   end
   section("packed", plan.packed_bytes)
+  section("tables", plan.tables_bytes)
   section("workspace", plan.workspace_bytes)
   section("cache", cfg.batch * plan.cache_bytes)
   section("numbers", 4 * test.numbers)
@@ -167,6 +169,8 @@ function M.texts(cfg, test, sum)
   for _, section in ipairs(test.sections) do at[section.name] = section.at end
   return declaration(cfg, test.bytes), template.file("known_answer.c.in", {
     name = cfg.name, weights = weights, args = args, past = past_text(cfg, test), arrays = arrays_text(cfg, test, at),
+    tables = test.tables and template.file("known_tables.c.in", { name = cfg.name,
+                                                                               at = number(at.tables) }) or "",
     fill = test.fills and template.file("known_fill.c.in", { name = cfg.name }) or "", runs = number(test.runs),
     results_at = number(test.first_written), bytes = number(test.bytes), sum = ("0x%016X"):format(sum),
   })

@@ -98,8 +98,10 @@ local M = {}
 -- What every kernel needs; with `letter` where that matrix is in `project`, with `bytes` where the plan has such.
 M.always = {
   args = { { pointer = "q", input = true }, { pointer = "y" },
-           { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true } },
-  fill = { { pointer = "workspace", aligned = true, bytes = "fill_workspace" } },
+           { pointer = "packed", aligned = true, bytes = "packed_bytes" }, { pointer = "workspace", aligned = true },
+           { pointer = "tables", aligned = true, bytes = "tables_bytes" } },
+  fill = { { pointer = "tables", aligned = true, bytes = "tables_bytes" },
+           { pointer = "workspace", aligned = true, bytes = "fill_workspace" } },
   weights = { { pointer = "wq", letter = "q" }, { pointer = "wk", letter = "k" }, { pointer = "wv", letter = "v" },
               { pointer = "wo", letter = "o" } },
 }
@@ -276,6 +278,11 @@ M.options = {
     word = "theta %s", number = true, also = { "rope_base", "rotary_base", "rotary_emb_base" },
     doc = "rope rotates pair i of the row at place x by x * rope_theta^(-2i / rope_dims), unless weights has tables",
     draw = { chance = 0.1, of = { 1, 1.5, 500000, 1e6, 1e12 } } },
+  { key = "rope_tables", kind = "choice", choices = { "packed", "apart" }, default = "packed", beside = { "rope" },
+    name = "_tables_", word = "tables of rope %s",
+    doc = "packed: tables of cosines and sines are in the packed weights; apart: in args.tables, which layers share " ..
+      "and N_pack_tables fills",
+    draw = { chance = 0.4 } },
   { key = "cache", kind = "choice", choices = { "none", "append", "fixed" }, default = "none", name = "_",
     word = "cache %s", bit = { append = "MHAGEN_CACHE_APPEND", fixed = "MHAGEN_CACHE_FIXED" },
     akin = { "kv_cache", "use_cache", "past_key_values" },

@@ -7,7 +7,7 @@
 --   work      flops, folded_flops, cycles, work by type
 --   stages    the arrangement (plan/arrange.lua): q_lanes, hb, head_blocks, in_one, stages, groups; stage, by name
 --   tasks     resident, tasks_wanted, groups_per_task, attend_tasks
---   memory    packed, workspace, the bytes of all buffers; walked and filling, stages in their order
+--   memory    packed, tables, workspace, the bytes of all buffers; walked and filling, stages in their order
 --   error     error, error_scores, unit
 --
 -- The lanes of a vector are queries in transpose and attend, columns in keys_values and output; in attend of few
@@ -57,6 +57,7 @@ local function memory_of(plan)
   memory.check_size(plan.cfg, "batch", "the workspace", workspace)
   memory.check_size(plan.cfg, "batch", "the cache", plan.cfg.batch * laid.cache.total)
   return { memory = laid, packed = packed, workspace = workspace, packed_bytes = memory.BYTES * packed.total,
+           tables_bytes = memory.BYTES * laid.tables.total,
            workspace_bytes = memory.BYTES * workspace, cache_bytes = cache_bytes(plan, laid) }
 end
 

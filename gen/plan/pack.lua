@@ -18,6 +18,9 @@ local types = require "machine.types"
 local ways = require "way.init"
 
 local M = {}
+
+local function append(list, more) table.move(more, 1, #more, #list + 1, list) end
+
 local Pack = {}
 Pack.__index = Pack
 
@@ -46,7 +49,8 @@ end
 function Pack:at(name) return self.plan.memory.sections[name].offset end
 
 -- The lists of fills, by what a number becomes: float32, the nearest one of a type as float32, one of two in a word,
--- one of the integers in a word; and one of those where Wv has others.
+-- one of the integers in a word; and one of those where Wv has others. Beside them `tables` has the fills of tables
+-- that are apart.
 M.lists = { "fills", "rounded", "pairs", "quants", "value_quants" }
 
 -- Adds a fill, with the rounds that do more than one.
@@ -119,7 +123,7 @@ end
 --   row, column   where the panel begins
 --   inner      of a product: the columns of a, from the first of them on
 function M.list(plan)
-  local pack = setmetatable({ plan = plan, lists = {} }, Pack)
+  local pack, turn = setmetatable({ plan = plan, lists = { tables = {} } }, Pack), plan.attend.turn
   for _, name in ipairs(M.lists) do pack.lists[name] = {} end
   for _, letter in ipairs { "q", "k", "v", "o" } do
     for _, stage in ipairs(plan.stages) do
@@ -127,15 +131,26 @@ function M.list(plan)
     end
   end
   kinds.of(plan.attend).fills(pack, plan.attend)
-  return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = turn_of.matrices(plan.attend.turn),
-           lists = pack.lists, deep = ways.beside(plan.scheme),
+  local more = turn_of.gains(turn)
+  if plan.tables_bytes == 0 then append(more, turn_of.matrices_of_tables(turn)) end
+  return { matrices = matrices(plan.cfg), rows = plan.scores.packed, more = more, lists = pack.lists,
+           deep = ways.beside(plan.scheme),
            f16 = #pack.lists.pairs + #pack.lists.rounded > 0 and short_type(plan) == types.by_name.f16 }
+end
+
+-- The same of tables that are apart, of what M.list returns; nil without such.
+function M.tables(plan, list)
+  if plan.tables_bytes == 0 then return nil end
+  local lists = {}
+  for _, name in ipairs(M.lists) do lists[name] = {} end
+  lists.fills = list.lists.tables
+  return { matrices = {}, rows = {}, more = turn_of.matrices_of_tables(plan.attend.turn), lists = lists, deep = 1 }
 end
 
 -- The sizes of the matrices of a config by their names: { rows, columns }, zeros where it has none.
 function M.sizes(cfg)
-  local sizes = {}
-  for _, list in ipairs { matrices(cfg), turn_of.matrices(turn_of.of(cfg)) } do
+  local sizes, turn = {}, turn_of.of(cfg)
+  for _, list in ipairs { matrices(cfg), turn_of.gains(turn), turn_of.matrices_of_tables(turn) } do
     for _, matrix in ipairs(list) do sizes[matrix[1]] = { matrix[2], matrix[3] } end
   end
   for _, row in ipairs(score.of(cfg).packed) do sizes[row.matrix] = { 1, cfg.h } end
@@ -167,16 +182,23 @@ function M.parts(plan)
   return list
 end
 
+-- Adds to what the host's pack takes: turns, for tables of rope, the part of a turn of each pair; and the first place.
+local function with_turns(packing, turn)
+  if turn and turn.pairs > 0 then packing.turns, packing.first = turn_of.turns(turn), turn.first end
+  return packing
+end
+
 -- What the host's pack takes: the lists of fills and the fingerprint that packed weights begin with; instead, by the
--- names of matrices, the numbers of a null pointer; turns, for tables of rope, the part of a turn of each pair.
-function M.packing(plan, fingerprint)
-  local list, turn, instead = M.list(plan), plan.attend.turn, {}
+-- names of matrices, the numbers of a null pointer. Behind it the same of tables that are apart, or nil.
+function M.packing(plan, fingerprint, tables_fingerprint)
+  local list, turn, instead, sizes = M.list(plan), plan.attend.turn, {}, M.sizes(plan.cfg)
+  local tables = M.tables(plan, list)
   for _, row in ipairs(list.rows) do instead[row.matrix] = row.default and row.default(plan.cfg.h) end
-  local rope = turn and turn.pairs > 0
-  return { bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16,
-           apart = M.apart(plan), deep = list.deep,
-           quant = M.integers(plan), sizes = M.sizes(plan.cfg), instead = instead,
-           turns = rope and turn_of.turns(turn) or nil, first = rope and turn.first or nil }
+  return with_turns({
+    bytes = plan.packed_bytes, fingerprint = fingerprint, lists = list.lists, f16 = list.f16, apart = M.apart(plan),
+    deep = list.deep, quant = M.integers(plan), sizes = sizes, instead = instead }, not tables and turn),
+    tables and with_turns({ bytes = plan.tables_bytes, fingerprint = tables_fingerprint, lists = tables.lists,
+                            sizes = sizes, instead = {} }, turn)
 end
 
 return M

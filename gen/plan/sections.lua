@@ -1,4 +1,4 @@
--- The sections of the workspace and of the packed weights, by name and shape, as the text of a kernel has them:
+-- The sections of the workspace, of packed weights and of tables, by name and shape, as the text of a kernel has them:
 -- { name, first, text } each, in their order.
 
 local M = {}
@@ -47,7 +47,7 @@ local function of(plan, space)
 end
 
 -- By their pointers of a batch entry.
-local spaces = { packed = "packed", ws = "entry", cache = "cache", scales = "scales" }
+local spaces = { packed = "packed", tables = "tables", ws = "entry", cache = "cache", scales = "scales" }
 
 function M.of(plan, pointer) return of(plan, spaces[pointer]) end
 

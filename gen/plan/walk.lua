@@ -58,6 +58,9 @@ local function entry_pointers(K, b, slot)
   if plan.packed_bytes > 0 then
     e.packed = buffer(tape.pointer("(const float *)args->packed"), "packed")
   end
+  if plan.tables_bytes > 0 then
+    e.tables = buffer(tape.pointer("(const float *)args->tables"), "tables")
+  end
   e.ws = buffer(tape.pointer("(float *)args->workspace", slot * plan.memory.entry.total), "ws")
   if plan.cache_bytes == 0 then return e end
   e.cache = buffer(tape.pointer(("(%s *)args->cache"):format(stored.c), b * (plan.cache_bytes // stored.bytes), stored),
@@ -173,8 +176,8 @@ local function with_pointers(K, e, of, record)
   if not K.full then return record(K, e) end
   local params = {}
   for _, p in ipairs { { "q", "in" }, { "k", "in" }, { "v", "in" }, { "y", "out" }, { "probs", "out" },
-                       { "scores", "out" }, { "packed", "in" }, { "ws", "out" }, { "cache", "out" },
-                       { "scales", "out" } } do
+                       { "scores", "out" }, { "packed", "in" }, { "tables", "in" }, { "ws", "out" },
+                       { "cache", "out" }, { "scales", "out" } } do
     if e[p[1]] then params[#params + 1] = { p[1], p[2], e[p[1]] } end
   end
   if of.scores then score.add_params(of.scores, params, e) end

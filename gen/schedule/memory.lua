@@ -1,6 +1,7 @@
 -- Where everything lies: named sections in spaces. Each space is a list of parts, in this order:
 --
 --   packed      the fingerprint; weights of each block of heads (`head`); those of all heads
+--   tables      tables that are apart from packed weights: their fingerprint, then they
 --   workspace   of a batch entry: matrices with queries in the lanes, group after group; rows of the inputs; for each
 --               block of heads what is projected (`projected`); for each task its own (`task`)
 --   cache       of a batch entry: keys of all blocks of heads, values, scales (`scales`) if it has them; counted in
@@ -31,7 +32,7 @@ M.ALIGN = 64 // M.BYTES -- sections start at multiples of so many numbers
 local within = { head = { "packed", "hb" }, projected = { "entry", "heads_slot" },
                  task = { "entry", "task_slot" } }
 -- Of a place, to the outer ones.
-local pointers = { packed = "packed", entry = "ws", cache = "cache", scales = "scales" }
+local pointers = { packed = "packed", tables = "tables", entry = "ws", cache = "cache", scales = "scales" }
 
 -- Buffers are below 2^45 numbers; the factors of a size are so bounded that 64 bits hold it.
 function M.check_size(cfg, key, what, count)
@@ -56,23 +57,24 @@ function Memory:add(space, section)
   list[#list + 1], self.sections[section.name] = section, section
 end
 
--- Packed weights begin with what a run tells them by, as long as an alignment; mhagen_pack writes it.
-local function add_fingerprint(memory, sections)
-  local count = memory.head.total
+-- What is packed begins with what a run tells it by, as long as an alignment; mhagen_pack writes it. count: of numbers
+-- besides those of the sections.
+local function add_fingerprint(memory, space, sections, count)
   for _, section in ipairs(sections) do count = count + (section.within and 0 or section.count) end
   if count > 0 then
-    memory:add("packed", { name = "fingerprint", doc = "of how what follows is packed, and zeros", count = M.ALIGN })
+    memory:add(space, { name = "fingerprint", doc = "of how what follows is packed, and zeros", count = M.ALIGN })
   end
 end
 
 -- Lays the sections that the stages of a plan need: sections(plan, stage, add), where add(space, section) has "lanes"
 -- as one more space.
 function M.lay(plan, sections_of)
-  local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, projected = { total = 0 },
+  local memory = setmetatable({ sections = {}, head = { total = 0 }, packed = { total = 0 }, tables = { total = 0 },
+                                projected = { total = 0 },
                                 task = { total = 0 }, entry = { total = 0 }, scales = { total = 0 },
                                 cache = { total = 0, align = M.ALIGN * M.BYTES // plan.cache.stored.bytes },
                                 head_blocks = plan.head_blocks }, Memory)
-  local outer = { packed = {}, entry = {}, lanes = {} }
+  local outer = { packed = {}, tables = {}, entry = {}, lanes = {} }
   for _, stage in ipairs(plan.stages) do
     sections_of(plan, stage, function(space, section)
       if not outer[space] then return memory:add(space, section) end
@@ -85,9 +87,11 @@ function M.lay(plan, sections_of)
   local function add_spaces(space, name, doc, count)
     memory:add(space, { name = name, doc = doc, count = plan.head_blocks * count * memory[name].total })
   end
-  add_fingerprint(memory, outer.packed)
+  add_fingerprint(memory, "packed", outer.packed, memory.head.total)
   add_spaces("packed", "head", "weights of the blocks of heads", 1)
   add_all("packed", outer.packed)
+  add_fingerprint(memory, "tables", outer.tables, 0)
+  add_all("tables", outer.tables)
   for _, section in ipairs(outer.lanes) do section.count, section.starts = groups.lanes(plan, section.rows) end
   add_all("entry", outer.lanes)
   add_all("entry", outer.entry)

@@ -58,7 +58,7 @@ static int supported_elsewhere(checker *c) {
   c->part = "unsupported CPU";
   if (c->kernel->self_test() != lack) fail(c, "the self-test does not say so");
   draw(c, &sets[NORMAL]);
-  memset(c->buffers[PACKED].master, 0, c->buffers[PACKED].bytes);
+  for (int i = TABLES; i <= PACKED; i++) memset(c->buffers[i].master, 0, c->buffers[i].bytes);
   const mhagen_args args = place_args(c, AFTER_GUARD, 0xFF);
   expect(c, &args, lack, "valid arguments");
   printf("skip %s this %s has no %s\n", c->kernel->name, stub ? "target" : "CPU", c->kernel->isa);

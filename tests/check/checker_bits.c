@@ -87,12 +87,14 @@ void check_alone(checker *c, const mhagen_kernel *alone) {
   run(c, AFTER_GUARD, 0xFF, RUN, NULL);
   keep_as_base(c);
 
-  const size_t rooms[] = {alone->packed_bytes, alone->workspace_bytes + MHAGEN_ALIGN};
+  const size_t rooms[] = {alone->packed_bytes, alone->workspace_bytes + MHAGEN_ALIGN, alone->tables_bytes};
   void *packed = aligned_alloc(MHAGEN_ALIGN, (rooms[0] / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN),
-       *workspace = aligned_alloc(MHAGEN_ALIGN, (rooms[1] / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN);
-  if (!packed || !workspace) fail(c, "out of memory");
+       *workspace = aligned_alloc(MHAGEN_ALIGN, (rooms[1] / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN),
+       *tables = aligned_alloc(MHAGEN_ALIGN, (rooms[2] / MHAGEN_ALIGN + 1) * MHAGEN_ALIGN);
+  if (!packed || !workspace || !tables) fail(c, "out of memory");
   const mhagen_weights weights = masters_of_weights(c, 1);
   mhagen_status status = alone->pack(&weights, packed);
+  if (status == MHAGEN_OK && alone->pack_tables) status = alone->pack_tables(&weights, tables);
   for (int b = 0; b < kernel->batch && status == MHAGEN_OK; b++) {
     void *at[BUFFERS];
     for (int i = 0; i < BUFFERS; i++)
@@ -101,12 +103,12 @@ void check_alone(checker *c, const mhagen_kernel *alone) {
     const mhagen_args args = {.q = at[Q], .k = at[K], .v = at[V], .y = at[Y], .packed = packed,
                               .workspace = workspace, .kv_len = at[KV_LEN], .probs = at[PROBS],
                               .kv_start = at[KV_START], .q_len = at[Q_LEN], .mask = at[MASK],
-                              .scores = at[SCORES],
+                              .scores = at[SCORES], .tables = tables,
                               .past = at[PAST], /* what is in the cache before is the same for both */
                               .cache = c->buffers[CACHE].at + (size_t)b * kernel->cache_bytes};
     status = alone->run(&args);
   }
-  free(packed), free(workspace);
+  free(packed), free(workspace), free(tables);
   if (is_small(c, Y)) decode(c, Y, c->buffers[Y].at, c->buffers[Y].master, c->buffers[Y].bytes);
   if (status != MHAGEN_OK) fail(c, "%s", mhagen_status_text(status));
   require_same_bits(c, "in a batch");

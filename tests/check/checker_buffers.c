@@ -122,7 +122,7 @@ void make_buffers(checker *c) {
       [K_NORM] = normed * (own ? hk : (size_t)kernel->dk) * f,
       [ROPE_COS] = table, [ROPE_SIN] = table,
       [SLOPES] = has(c, MHAGEN_ALIBI) ? h * f : 0, [SINKS] = has(c, MHAGEN_SINK) ? h * f : 0,
-      [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,
+      [TABLES] = kernel->tables_bytes, [PACKED] = kernel->packed_bytes, [WORKSPACE] = kernel->workspace_bytes,
       [CACHE] = batch * kernel->cache_bytes,
       [Y] = batch * n * yd * io,
       [PROBS] = need_of(c, PROBS) ? batch * h * n * m * f : 0,
@@ -133,7 +133,7 @@ void make_buffers(checker *c) {
     buffer *b = &c->buffers[i];
     b->name = names[i];
     b->bytes = bytes[i];
-    const int wide = i == PACKED || i == WORKSPACE || (i == CACHE && cache_align(c) > 1);
+    const int wide = i == TABLES || i == PACKED || i == WORKSPACE || (i == CACHE && cache_align(c) > 1);
     b->align = wide ? MHAGEN_ALIGN : i == CACHE && kept_bytes(c) == 2 ? 2 : element(c, i);
     b->master = allocate(c, master_bytes(c, i));
     b->room_bytes = (b->bytes + MHAGEN_ALIGN + c->page - 1) / c->page * c->page;

@@ -20,7 +20,7 @@ void expect(checker *c, const mhagen_args *args, mhagen_status status, const cha
            mhagen_status_text(status));
   }
   require_untouched(c, Q, WQ - 1, -1, what);
-  require_untouched(c, PACKED, SCORES, -1, what);
+  require_untouched(c, TABLES, SCORES, -1, what);
 }
 
 /* The same of filling the cache, whose arguments are placed. */
@@ -31,17 +31,17 @@ static void expect_of_fill(checker *c, const mhagen_args *args, mhagen_status st
       fail(c, "%s: fill says \"%s\", not \"%s\"", what, mhagen_status_text(got[i]), mhagen_status_text(status));
   }
   require_untouched(c, Q, WQ - 1, -1, what);
-  require_untouched(c, PACKED, SCORES, -1, what);
+  require_untouched(c, TABLES, SCORES, -1, what);
 }
 
-/* The same of packing. */
-static void expect_of_pack(checker *c, const mhagen_weights *weights, void *packed,
+/* The same of packing the weights, PACKED, or tables, TABLES. */
+static void expect_of_pack(checker *c, int id, const mhagen_weights *weights, void *at,
                            mhagen_status status, const char *what) {
-  const mhagen_status got = c->kernel->pack(weights, packed);
+  const mhagen_status got = id == TABLES ? c->kernel->pack_tables(weights, at) : c->kernel->pack(weights, at);
   if (got != status)
     fail(c, "%s: pack says \"%s\", not \"%s\"", what, mhagen_status_text(got),
          mhagen_status_text(status));
-  require_untouched(c, WQ, PACKED, PACKED, what);
+  require_untouched(c, WQ, id, id, what);
 }
 
 /* What is said of arguments begins with a name, and goes on with a word of the reason. */
@@ -75,25 +75,41 @@ static void check_pointers(checker *c, const mhagen_need *needs, int need_count,
   }
 }
 
-/* Packed weights that begin with zeros, or with a fingerprint that differs in a bit. */
-static void check_other_weights(checker *c) {
+/* Packed weights or tables that begin with zeros, or with a fingerprint that differs in a bit. */
+static void check_other_packs(checker *c, int id) {
   const mhagen_kernel *kernel = c->kernel;
-  void *const packed = c->buffers[PACKED].master;
+  void *const packed = c->buffers[id].master;
   uint64_t own;
   memcpy(&own, packed, sizeof own);
   const uint64_t others[] = {0, own ^ 1, own ^ UINT64_C(1) << 63};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     memcpy(packed, &others[i], sizeof own);
-    place_input(c, PACKED, AFTER_GUARD);
+    place_input(c, id, AFTER_GUARD);
     const mhagen_args args = args_of(c, kernel->needs, kernel->need_count);
-    expect(c, &args, MHAGEN_ERR_PACKED, "weights of another kernel");
-    require_words(c, mhagen_args_error(kernel, &args), "packed", i ? "of this kernel" : "no weights");
+    const char *const word = i ? "of this kernel" : "has not filled it";
+    expect(c, &args, MHAGEN_ERR_PACKED, "those of another kernel");
+    require_words(c, mhagen_args_error(kernel, &args), names[id], word);
     if (!kernel->fill) continue;
     const mhagen_args filling = args_of(c, kernel->fill_needs, kernel->fill_need_count);
-    expect_of_fill(c, &filling, MHAGEN_ERR_PACKED, "weights of another kernel");
-    require_words(c, mhagen_fill_error(kernel, &filling), "packed", i ? "of this kernel" : "no weights");
+    expect_of_fill(c, &filling, MHAGEN_ERR_PACKED, "those of another kernel");
+    require_words(c, mhagen_fill_error(kernel, &filling), names[id], word);
   }
   memcpy(packed, &own, sizeof own);
+  place_input(c, id, AFTER_GUARD);
+}
+
+/* What either way of packing refuses; the weights are placed. */
+static void check_bad_packing(checker *c, int id) {
+  place(c, id, BEFORE_GUARD, 0xFF);
+  char *const at = c->buffers[id].at;
+  const mhagen_weights weights = placed_weights(c, MHAGEN_IN_OUT, 1);
+  mhagen_weights unknown = weights;
+  unknown.layout = (mhagen_layout)2;
+  expect_of_pack(c, id, NULL, at, MHAGEN_ERR_NULL, "no weights");
+  if (c->buffers[id].bytes) expect_of_pack(c, id, &weights, NULL, MHAGEN_ERR_NULL, "nowhere");
+  expect_of_pack(c, id, &weights, at + 4, MHAGEN_ERR_ALIGN, "4 bytes behind");
+  expect_of_pack(c, id, &weights, at + MHAGEN_ALIGN / 2, MHAGEN_ERR_ALIGN, "32 bytes behind");
+  expect_of_pack(c, id, &unknown, at, MHAGEN_ERR_LAYOUT, "layout = 2");
 }
 
 void check_bad_args(checker *c) {
@@ -119,24 +135,21 @@ void check_bad_args(checker *c) {
     }
   }
 
-  if (kernel->packed_bytes) check_other_weights(c);
+  for (int i = TABLES; i <= PACKED; i++) {
+    if (c->buffers[i].bytes) check_other_packs(c, i);
+  }
   for (int i = WQ; i <= LAST_WEIGHTS; i++) place_input(c, i, AFTER_GUARD);
-  place(c, PACKED, BEFORE_GUARD, 0xFF);
-  char *packed = c->buffers[PACKED].at;
+  check_bad_packing(c, PACKED);
   const mhagen_weights weights = placed_weights(c, MHAGEN_IN_OUT, 1);
   mhagen_weights lacking = weights;
-  expect_of_pack(c, NULL, packed, MHAGEN_ERR_NULL, "no weights");
-  if (c->kernel->packed_bytes) expect_of_pack(c, &weights, NULL, MHAGEN_ERR_NULL, "packed = NULL");
-  expect_of_pack(c, &weights, packed + 4, MHAGEN_ERR_ALIGN, "packed + 4");
-  expect_of_pack(c, &weights, packed + MHAGEN_ALIGN / 2, MHAGEN_ERR_ALIGN, "packed + 32");
-#define EXPECT(field, value, status) \
-  lacking.field = (value), \
-  expect_of_pack(c, &lacking, packed, MHAGEN_ERR_##status, #field " = " #value), lacking = weights
-  if (projects(c, Q)) EXPECT(wq, NULL, NULL);
-  if (projects(c, K)) EXPECT(wk, NULL, NULL);
-  if (projects(c, V)) EXPECT(wv, NULL, NULL);
-  if (projects(c, Y)) EXPECT(wo, NULL, NULL);
-  EXPECT(layout, (mhagen_layout)2, LAYOUT);
-#undef EXPECT
+#define LACKS(field) \
+  lacking.field = NULL, \
+  expect_of_pack(c, PACKED, &lacking, c->buffers[PACKED].at, MHAGEN_ERR_NULL, #field " = NULL"), lacking = weights
+  if (projects(c, Q)) LACKS(wq);
+  if (projects(c, K)) LACKS(wk);
+  if (projects(c, V)) LACKS(wv);
+  if (projects(c, Y)) LACKS(wo);
+#undef LACKS
+  if (kernel->pack_tables) check_bad_packing(c, TABLES);
   note(c, "give their status, and nothing is written");
 }

@@ -11,15 +11,15 @@
 
 enum {
   Q, K, V, KV_LEN, KV_START, Q_LEN, MASK, PAST, WQ, WK, WV, WO, BQ, BK, BV, BO, SLOPES, SINKS, Q_NORM, K_NORM,
-  ROPE_COS, ROPE_SIN, PACKED, WORKSPACE, CACHE, Y, PROBS, SCORES, BUFFERS, LAST_WEIGHTS = ROPE_SIN
+  ROPE_COS, ROPE_SIN, TABLES, PACKED, WORKSPACE, CACHE, Y, PROBS, SCORES, BUFFERS, LAST_WEIGHTS = ROPE_SIN
 };
 
 typedef struct buffer {
   const char *name;
   size_t bytes; /* 0: this kernel does not use it */
   size_t align;
-  void *master; /* what a run should find (inputs, weights, packed), or the last result; of q, k, v and y as float32,
-                   whatever they are in the kernel's memory */
+  void *master; /* what a run should find (inputs, weights, tables, packed), or the last result; of q, k, v and y as
+                   float32, whatever they are in the kernel's memory */
   char *room;   /* room_bytes between the two inaccessible pages */
   size_t room_bytes;
   char *at; /* where the kernel finds it now, within room */
@@ -69,7 +69,7 @@ typedef struct data_set {
 } data_set;
 
 enum { NORMAL, LARGE_SCORES }; /* the first two of `sets` */
-enum { ARGUMENTS = 14, INT_BUFFERS = 4, SETS = 11 };
+enum { ARGUMENTS = 15, INT_BUFFERS = 4, SETS = 11 };
 
 struct argument {
   int id;
@@ -160,7 +160,7 @@ void require_untouched(const checker *c, int from, int to, int except, const cha
 
 mhagen_weights masters_of_weights(const checker *c, int biases);
 mhagen_weights placed_weights(const checker *c, mhagen_layout layout, int biases);
-/* Packs the weights; the result becomes the master of PACKED. */
+/* Packs the weights and tables; the results become the masters of PACKED and TABLES. */
 void pack(checker *c, enum place where, int fill, mhagen_layout layout, int biases);
 void set_arg(mhagen_args *args, size_t at, const void *pointer);
 /* The arguments of a table. What the kernel must not look at is null. */

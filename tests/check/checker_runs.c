@@ -47,15 +47,19 @@ void pack(checker *c, enum place where, int fill, mhagen_layout layout, int bias
     transpose(b[i].master, in, out, (float *)(void *)b[i].at);
   }
   place(c, PACKED, where, fill);
+  place(c, TABLES, where, fill);
   const mhagen_weights weights = placed_weights(c, layout, biases);
   mhagen_status status = kernel->pack(&weights, b[PACKED].bytes ? b[PACKED].at : NULL);
+  if (status == MHAGEN_OK && b[TABLES].bytes) status = kernel->pack_tables(&weights, b[TABLES].at);
   if (status != MHAGEN_OK) fail(c, "pack: %s", mhagen_status_text(status));
   for (int i = WQ; i <= LAST_WEIGHTS; i++) {
     if (layout == MHAGEN_IN_OUT || i > WO) require_unchanged(c, i);
     else require_surroundings(c, i, 0xFF);
   }
-  require_surroundings(c, PACKED, fill);
-  memcpy(b[PACKED].master, b[PACKED].at, b[PACKED].bytes);
+  for (int i = TABLES; i <= PACKED; i++) {
+    require_surroundings(c, i, fill);
+    memcpy(b[i].master, b[i].at, b[i].bytes);
+  }
 }
 
 void set_arg(mhagen_args *args, size_t at, const void *pointer) {
@@ -87,7 +91,7 @@ mhagen_args place_args(checker *c, enum place where, int fill) {
     gather(c, i, c->buffers[PAST].master, c->buffers[i].master);
   }
   for (int i = Q; i < WQ; i++) place_input(c, i, where);
-  place_input(c, PACKED, where);
+  for (int i = TABLES; i <= PACKED; i++) place_input(c, i, where);
   place(c, WORKSPACE, where, fill);
   place(c, CACHE, where, 0xFF);
   for (int i = Y; i <= SCORES; i++) place(c, i, where, 0xFF);
@@ -211,7 +215,7 @@ void run(checker *c, enum place where, int fill, enum scheduler scheduler, mhage
   if (status != MHAGEN_OK) fail(c, "run: %s", mhagen_status_text(status));
   c->runs++;
   for (int i = Q; i < WQ; i++) require_unchanged(c, i);
-  require_unchanged(c, PACKED);
+  for (int i = TABLES; i <= PACKED; i++) require_unchanged(c, i);
   require_surroundings(c, WORKSPACE, fill);
   require_surroundings(c, CACHE, 0xFF);
   require_cache_left(c);

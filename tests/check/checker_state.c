@@ -5,8 +5,8 @@
 
 const char *const names[BUFFERS] = {
     "q",  "k",  "v",  "kv_len", "kv_start", "q_len", "mask", "past", "wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo",
-    "alibi", "sink", "q_norm", "k_norm", "rope_cos", "rope_sin", "packed", "workspace", "cache", "y", "probs",
-    "scores"};
+    "alibi", "sink", "q_norm", "k_norm", "rope_cos", "rope_sin", "tables", "packed", "workspace", "cache", "y",
+    "probs", "scores"};
 
 int has(const checker *c, unsigned option) { return (c->kernel->options & option) != 0; }
 
@@ -24,7 +24,7 @@ const struct argument arguments[ARGUMENTS] = {
     {PROBS, offsetof(mhagen_args, probs)}, {KV_START, offsetof(mhagen_args, kv_start)},
     {Q_LEN, offsetof(mhagen_args, q_len)}, {MASK, offsetof(mhagen_args, mask)},
     {SCORES, offsetof(mhagen_args, scores)}, {PAST, offsetof(mhagen_args, past)},
-    {CACHE, offsetof(mhagen_args, cache)},
+    {CACHE, offsetof(mhagen_args, cache)}, {TABLES, offsetof(mhagen_args, tables)},
 };
 
 const char *name_at(size_t at) {

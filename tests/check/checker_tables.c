@@ -6,30 +6,52 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A copy of what packing has made, of both buffers. */
+typedef struct packs { float *of[2]; } packs;
+
+static packs keep_packs(const checker *c) {
+  packs kept;
+  for (int i = TABLES; i <= PACKED; i++) {
+    const buffer *b = &c->buffers[i];
+    memcpy(kept.of[i - TABLES] = allocate(c, b->bytes), b->master, b->bytes);
+  }
+  return kept;
+}
+
+/* Packing has made the same, but for so much of a number; of what `why` says otherwise. */
+static void require_packs(const checker *c, packs kept, double apart, const char *why) {
+  for (int i = TABLES; i <= PACKED; i++) {
+    const float *x = kept.of[i - TABLES], *y = c->buffers[i].master;
+    if (apart == 0 && memcmp(x, y, c->buffers[i].bytes)) fail(c, "%s: %s", names[i], why);
+    for (size_t j = 0; apart > 0 && j < c->buffers[i].bytes / sizeof *x; j++) {
+      if (fabs((double)x[j] - (double)y[j]) > apart) fail(c, "%s: %s", names[i], why);
+    }
+  }
+}
+
+static void free_packs(packs kept) { free(kept.of[0]), free(kept.of[1]); }
+
 void check_pack(checker *c) {
   c->part = "pack";
-  buffer *packed = &c->buffers[PACKED];
   draw(c, &sets[NORMAL]);
   pack(c, AFTER_GUARD, 0xFF, MHAGEN_IN_OUT, 1);
-  float *first = allocate(c, packed->bytes);
-  memcpy(first, packed->master, packed->bytes);
+  packs first = keep_packs(c);
   pack(c, BEFORE_GUARD, 0x00, MHAGEN_IN_OUT, 1);
-  if (memcmp(first, packed->master, packed->bytes)) fail(c, "leaves bytes of packed as they were");
+  require_packs(c, first, 0, "leaves bytes as they were");
   pack(c, BETWEEN, 0xFF, MHAGEN_OUT_IN, 1);
-  if (memcmp(first, packed->master, packed->bytes)) fail(c, "the layouts give other bytes");
+  require_packs(c, first, 0, "the layouts give other bytes");
+  free_packs(first);
   for (int i = BQ; i <= SINKS; i++) memset(c->buffers[i].master, 0, c->buffers[i].bytes);
   for (int i = 0; c->buffers[SLOPES].bytes && i < c->kernel->h; i++)
     ((float *)c->buffers[SLOPES].master)[i] = (float)mhagen_alibi_slope(c->kernel->h, i);
   fill_tables(c);
   pack(c, AFTER_GUARD, 0xFF, MHAGEN_IN_OUT, 1);
-  memcpy(first, packed->master, packed->bytes);
+  first = keep_packs(c);
   pack(c, BEFORE_GUARD, 0xFF, MHAGEN_OUT_IN, 0);
   /* Tables of rope may be rounded otherwise. */
-  for (size_t i = 0; i < packed->bytes / sizeof(float); i++) {
-    if (fabs((double)first[i] - (double)((float *)packed->master)[i]) > (has(c, MHAGEN_ROPE) ? 0x1p-24 : 0))
-      fail(c, "null pointers are not zero biases or sinks, the slopes of the paper, or the tables of rope");
-  }
-  free(first);
+  require_packs(c, first, has(c, MHAGEN_ROPE) ? 0x1p-24 : 0,
+                "null pointers are not zero biases or sinks, the slopes of the paper, or the tables of rope");
+  free_packs(first);
   note(c, "both layouts, null for zero biases and any prefill give the same bytes");
 }
 
@@ -67,6 +89,8 @@ static void check_needs(checker *c) {
   require_need(c, Q, 1, 1, -1);
   require_need(c, Y, 1, 1, -1);
   require_need(c, PACKED, c->kernel->packed_bytes > 0, MHAGEN_ALIGN, -1);
+  require_need(c, TABLES, kernel->tables_bytes > 0, MHAGEN_ALIGN, -1);
+  if ((kernel->tables_bytes > 0) != (kernel->pack_tables != NULL)) fail(c, "tables without what packs them");
   require_need(c, WORKSPACE, 1, MHAGEN_ALIGN, -1);
   if (c->kernel->options & ~known) return;
   require_need(c, K, cross, 1, -1);
@@ -85,13 +109,13 @@ static void check_needs(checker *c) {
             integers = kernel->dtype && !strcmp(kernel->dtype, "int8") && projected,
             small = kept_bytes(c) < sizeof(float), wide = has(c, MHAGEN_IO_DTYPE) && (made || !small),
             scratch = has(c, MHAGEN_QK_NORM) || integers || wide || (small && made) || rounds_ahead(c, projected);
-  const int fills = fixed * (3 + (kernel->packed_bytes > 0) + scratch);
+  const int fills = fixed * (3 + (kernel->packed_bytes > 0) + (kernel->tables_bytes > 0) + scratch);
   if (!kernel->fill != !fixed || kernel->fill_need_count != fills) fail(c, "fill is not as the options say");
-  const int filling[] = {K, V, PACKED, CACHE};
-  for (int i = 0; i < 4 && fixed; i++) {
-    if (filling[i] == PACKED && !kernel->packed_bytes) continue;
+  const int filling[] = {K, V, PACKED, CACHE, TABLES};
+  for (int i = 0; i < 5 && fixed; i++) {
+    if ((filling[i] == PACKED && !kernel->packed_bytes) || (filling[i] == TABLES && !kernel->tables_bytes)) continue;
     const mhagen_need *need = fill_need_of(c, filling[i]);
-    if (!need || need->most != -1 || need->align != (i < 2 ? 1 : i == 2 ? MHAGEN_ALIGN : cache_align(c)))
+    if (!need || need->most != -1 || need->align != (i < 2 ? 1 : filling[i] == CACHE ? cache_align(c) : MHAGEN_ALIGN))
       fail(c, "fill does not need %s as mhagen.h says", names[filling[i]]);
   }
 }

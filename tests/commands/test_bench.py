@@ -98,7 +98,7 @@ def test_row(tmp_path):
     "seq=19 kv_start=true q_len=true mask=add mask_dims=hqk scores=masked alibi=true sink=true batch=2",
     "seq=3 seq_kv=23 cache=append rope=half qk_norm=rms scores=scaled batch=2",
     "seq=3 seq_kv=23 attention=cross cache=append q_len=true kv_len=true kv_start=true mask=add probs=true "
-    "scores=masked rope=half alibi=true sink=true io_dtype=bf16"])
+    "scores=masked rope=half rope_tables=apart alibi=true sink=true io_dtype=bf16"])
 def test_every_argument(config, tmp_path):
     sane(bench_row(tmp_path, *f"h=2 d_model=20 dk=6 isa=scalar {config}".split()))
 

@@ -82,6 +82,7 @@ INT = "must be an integer from"
     ("rotary_dim=8", "rotary_dim = 8: unknown key: it is rope_dims here"),
     ("rope_scaling=2", "rope_scaling = 2: is no key: scaled angles are tables, rope_cos and rope_sin"),
     ("rope_dims=4", "rope_dims = 4: has no effect without rope"),
+    ("rope_tables=apart", "rope_tables = apart: has no effect without rope"),
     ("sliding_window=8", "sliding_window = 8: is no key: it counts the row itself, so window_left is "
      "sliding_window - 1"),
     ("window_left=-1", "window_left = -1: must be an integer from 0 to 65536"),

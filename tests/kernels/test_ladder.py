@@ -29,6 +29,8 @@ def test_steps_fill_the_cache(tmp_path):
 @pytest.mark.parametrize("config", in_turn([
     "attention=cross seq=3 seq_kv=4,9 kv_len=true isa=scalar", "seq=1,4 seq_kv=8 q_len=true cache=append isa=scalar",
     "seq=1,3 seq_kv=8 q_len=true cache=append causal=true rope=half rope_dims=4 qk_norm=rms isa=scalar",
+    "seq=1,3 seq_kv=8 q_len=true cache=append rope=half rope_dims=4 rope_tables=apart isa=scalar",
+    "seq=5 rope=half rope_dims=4 rope_tables=apart isa=scalar+avx2",
     "attention=cross seq=1,4 seq_kv=7 q_len=true cache=fixed isa=scalar", "seq=2,5 q_len=true kv_len=true isa=x86"],
     "ladders"))
 def test_check(config, tmp_path):
@@ -68,7 +70,8 @@ LENGTHS = "q_len=true kv_len=true"
       for more in ("rope=half causal_align=bottom_right", "rope=half cache=fixed")],
     (f"seq=4,6 seq_kv=9 attention=cross {LENGTHS} causal=true causal_align=bottom_right",
      "causal_align = bottom_right: must be top_left with seq = 4,6"),
-    (f"seq=4,6 seq_kv=5 attention=cross {LENGTHS} rope=half rope_dims=4", "needs kernels that pack the same"),
+    *[(f"seq=4,6 seq_kv=5 attention=cross {LENGTHS} rope=half rope_dims=4 rope_tables={tables}",
+       "needs kernels that pack the same") for tables in ("packed", "apart")],
     (f"seq=2 seq_kv=6,9 {LENGTHS} cache=append", "cache = append: must be none with seq_kv = 6,9")])
 def test_refused(words, told, tmp_path):
     result = subprocess.run([MHAGEN, "gen", *BASE.split(), *words.split(), "isa=scalar", "-o", tmp_path / "out"],

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from tools import ISAS, ROOT, WARNINGS, compiler_for, generate, in_turn, run
+from tools import ISAS, ROOT, WARNINGS, compiler_for, generate, in_turn, run, runner_for
 
 CONFIG = "h=2 d_model=24 dk=8 seq=7"
 HEAD = struct.Struct("=8sIIQQQQ80s")
@@ -44,6 +44,19 @@ def test_files(tmp_path):
     head = HEAD.pack(magic, version, HEAD.size, fingerprint, packed_bytes, 2, checksum(data[HEAD.size:]), b"another")
     (tmp_path / "ours.packed").write_bytes(head + data[HEAD.size:])
     run(program, tmp_path / "one.packed", tmp_path / "ours.packed")
+
+
+@pytest.mark.parametrize("isa", in_turn(["scalar", "avx2", "avx512"], "shared tables"))
+@pytest.mark.parametrize("rope", ["half", "interleaved rope_dims=4"])
+def test_shared_tables(isa, rope, tmp_path):
+    """Kernels of other lengths and masks share tables of rope. Other tables, and files of others, are refused."""
+    base = f"h=2 d_model=24 dk=8 seq_kv=40 cache=append rope={rope}"
+    configs = {"one": f"{base} rope_tables=apart seq=7", "step": f"{base} rope_tables=apart seq=1 window_left=30",
+               "other": f"{base} rope_tables=apart seq=7 rope_theta=500", "own": f"{base} seq=7"}
+    sources = [generate(tmp_path, config, isa, name) for name, config in configs.items()]
+    run(*compiler_for(isa, "gcc"), "-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *WARNINGS,
+        "-I", tmp_path, ROOT / "tests/kernels/tables_test.c", *sources, tmp_path / "mhagen.c", "-o", tmp_path / "test")
+    run(*runner_for(isa), tmp_path / "test")
 
 
 def fingerprint_of(tmp_path, config, isa):
