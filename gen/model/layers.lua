@@ -215,8 +215,8 @@ local identities, identity_count = setmetatable({}, { __mode = "k" }), 0
 
 local LONGEST = 1 << 16 -- list that is compared by its numbers
 
--- A value as a text: a tensor by its place in a file, a list by its numbers, or by which it is if it is long, other
--- tables by what they have, functions by which they are.
+-- A value as a text: a tensor by its place in a file, a list by its numbers, another table by its fields. Functions and
+-- long lists are told by their identity.
 local function told_by(x)
   if type(x) == "table" and x.path and x.at then return ("%s %d %s"):format(x.path, x.at, x.type) end
   if type(x) == "table" and type(x[1]) == "number" and not x[LONGEST] then

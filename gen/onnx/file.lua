@@ -8,8 +8,10 @@
 -- A graph:
 --
 --   path, nodes         the file; its nodes in their order: { op, domain, name, inputs, outputs, attributes, value,
---                       uses = inputs and the values that bodies may read, inner = nodes of attention in bodies,
---                       within = the node of the file that has it in a body, or nil }
+--                       uses, inner, within }
+--     uses              inputs, and the values that bodies may read
+--     inner             nodes of attention in bodies
+--     within            the node of the file that has it in a body, or nil
 --   makers, users       the node that makes a value; the nodes that read it
 --   tensors             constants by name, as gen/model/tensors.lua has tensors
 --   values              what the file says of a value: { type, dims, params }; an axis without a size is false in dims,
