@@ -392,8 +392,8 @@ MHAGEN_API mhagen_status mhagen_packed_check_head(const mhagen_kernel *kernel, c
 MHAGEN_API mhagen_status mhagen_packed_check(const mhagen_kernel *kernel, const void *bytes,
                                              size_t size);
 
-/* The packed weights of a layer, from 0 on, in a file that was found right, or tables in a file of
- * them; null if it has not so many. */
+/* The packed weights of a layer, from 0 on, or the tables in a file of them. The file was found
+ * right by mhagen_packed_check. Null if it has not so many layers. */
 MHAGEN_API const void *mhagen_packed_layer(const void *bytes, size_t layer);
 
 /* From mhagen_flush_begin on the calling thread takes numbers below 2^-126 for zeros, as operands

@@ -7,7 +7,7 @@
 --                                                                         acc_r3_c1 is acc_c1[r], or acc[r][c]
 
 local expr = require "base.expr"
-local words_of = require "tape.init".words_of
+local words_of = require("tape.nodes").words_of
 
 local NOTHING = {}
 
