@@ -107,8 +107,8 @@ inline memory allocate(std::size_t bytes) noexcept {
   return memory(::operator new(bytes, std::align_val_t{MHAGEN_ALIGN}, std::nothrow));
 }
 
-/* The bytes of a file of packed weights of the kernel, in which mhagen_packed_layer finds those of a
- * layer. MHAGEN_ERR_PACKED stands for a file that cannot be read too. */
+/* The bytes of a file of packed weights of the kernel, or of its tables, in which mhagen_packed_layer
+ * finds those of a layer. MHAGEN_ERR_PACKED stands for a file that cannot be read too. */
 inline result<memory> read_packed(const mhagen_kernel &kernel, const std::string &path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff end = file.tellg();
@@ -139,30 +139,41 @@ inline thread_pool make_pool(int threads) noexcept {
  * another thread takes a copy. */
 class attention {
 public:
-  static result<attention> make(const mhagen_kernel &kernel, const mhagen_weights &weights) {
+  /* tables: with rope_tables=apart those of a layer with the same angles, else they are packed. */
+  static result<attention> make(const mhagen_kernel &kernel, const mhagen_weights &weights,
+                                std::shared_ptr<const void> tables = nullptr) {
     memory packed = allocate(kernel.packed_bytes), workspace = allocate(kernel.workspace_bytes);
     if (!packed || !workspace) return MHAGEN_ERR_NULL;
-    const mhagen_status status = kernel.pack(&weights, packed.get());
+    mhagen_status status = kernel.pack(&weights, packed.get());
+    if (status == MHAGEN_OK && kernel.pack_tables && !tables) {
+      memory own = allocate(kernel.tables_bytes);
+      status = own ? kernel.pack_tables(&weights, own.get()) : MHAGEN_ERR_NULL;
+      tables = std::move(own);
+    }
     if (status != MHAGEN_OK) return status;
-    return attention(kernel, std::move(packed), std::move(workspace));
+    return attention(kernel, std::move(packed), std::move(tables), std::move(workspace));
   }
-  attention(const mhagen_kernel &kernel, const mhagen_weights &weights)
-      : attention(make(kernel, weights).value()) {}
+  attention(const mhagen_kernel &kernel, const mhagen_weights &weights,
+            std::shared_ptr<const void> tables = nullptr)
+      : attention(make(kernel, weights, std::move(tables)).value()) {}
   result<attention> copy() const noexcept {
     memory workspace = allocate(kernel_->workspace_bytes);
     if (!workspace) return MHAGEN_ERR_NULL;
-    return attention(*kernel_, packed_, std::move(workspace));
+    return attention(*kernel_, packed_, tables_, std::move(workspace));
   }
 
   const mhagen_kernel &kernel() const noexcept { return *kernel_; }
+  const std::shared_ptr<const void> &tables() const noexcept { return tables_; }
 
   /* Numbers in q (of self-attention x) and in y, of all batch entries. */
   std::size_t q_size() const noexcept { return numbers(kernel_->d_model); }
   std::size_t y_size() const noexcept { return numbers(kernel_->y_width); }
 
-  /* Everything but packed and workspace is the caller's: inputs of other kinds, lengths, caches. */
+  /* Everything but packed, tables and workspace is the caller's: inputs of other kinds, lengths,
+   * caches. */
   mhagen_status try_run(mhagen_args args, mhagen_pool *pool = nullptr) noexcept {
     args.packed = packed_.get();
+    args.tables = tables_.get();
     args.workspace = workspace_.get();
     return mhagen_run_parallel(kernel_, &args, pool);
   }
@@ -184,8 +195,9 @@ public:
 
 private:
   attention(const mhagen_kernel &kernel, std::shared_ptr<const void> packed,
-            memory workspace) noexcept
-      : kernel_(&kernel), packed_(std::move(packed)), workspace_(std::move(workspace)) {}
+            std::shared_ptr<const void> tables, memory workspace) noexcept
+      : kernel_(&kernel), packed_(std::move(packed)), tables_(std::move(tables)),
+        workspace_(std::move(workspace)) {}
   template <class X, class Y>
   mhagen_status run_one(view<X> x, view<Y> y, bool fits, mhagen_pool *pool) noexcept {
     if (!fits || x.size() < q_size() || y.size() < y_size()) return MHAGEN_ERR_LENGTH;
@@ -200,7 +212,7 @@ private:
   }
 
   const mhagen_kernel *kernel_;
-  std::shared_ptr<const void> packed_;
+  std::shared_ptr<const void> packed_, tables_;
   memory workspace_;
 };
 

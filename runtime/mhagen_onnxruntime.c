@@ -587,6 +587,7 @@ static void prepare(const run *r, int index, char *workspace, entry *e) {
   e->args = (mhagen_args){
       .q = rows_in(r, &r->q, index, r->seq, one->seq, workspace),
       .y = (void *)to, .packed = r->node->layer.packed, .workspace = workspace,
+      .tables = r->node->layer.tables,
       .kv_len = &e->kv_len, .q_len = &e->q_len};
   if (one->options & MHAGEN_CROSS) {
     e->args.k = rows_in(r, &r->k, index, r->seq_kv, one->seq_kv, workspace);

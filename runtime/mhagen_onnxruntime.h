@@ -20,6 +20,7 @@ typedef struct mhagen_ort_layer {
   const char *name;            /* as the attribute `layer` of its node */
   const mhagen_kernel *kernel; /* the one that this CPU runs */
   const void *packed;          /* the weights of the layer */
+  const void *tables;          /* its tables of rope, or null */
   const char *axes[4]; /* of q, k, v and the mask, a letter for each; null: not given, or for a mask
                           the last of "bhqk", as many as it has */
   const char *y_axes;

@@ -46,7 +46,7 @@ class Weights(ctypes.Structure):
 
 class Args(ctypes.Structure):
     _fields_ = [(key, ctypes.c_void_p) for key in
-                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache".split()]
+                "q k v y packed workspace kv_len probs kv_start q_len mask scores past cache tables".split()]
 
 
 def shape_of(options, **shape):

@@ -3,7 +3,7 @@
 --   load_config(arguments)          CONFIG.lua and key=value -> cfg, and which keys were given
 --   load_one(arguments, command)    the same for a command that takes one kernel
 --   files_of(cfg)                   files of the config and of the runtime, and the recorded kernels
---   packers(cfg, recorded)          the kernels that pack: { { cfg, packing } }
+--   packers(cfg, recorded)          the kernels that pack: { { cfg, packing, tables, parts } }
 --   cxx()                           the file of the runtime for C++
 --   entries_of, read_records        tables of Lua files, and the records of a tuning file
 --   refuse_key, refuse_word         refuse a wrong argument
@@ -123,15 +123,16 @@ end
 function M.cxx() return M.of_runtime "mhagen.hpp" end
 
 -- The kernels whose packed weights runs of a config take: of a bundle one for each CPU, in the order in which the
--- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, parts } }
+-- runtime asks, of all others one. recorded: what files_of returns. -> { { cfg, packing, tables, parts } }, tables: the
+-- packing of those that are apart, or nil
 function M.packers(cfg, recorded)
   local of_name, list = {}, {}
   for _, one in ipairs(recorded) do of_name[one.plan.cfg.name] = one end
   for _, member in ipairs(config.is_ladder(cfg) and { cfg } or config.members(cfg) or { cfg }) do
     local lengths = config.members(member) or { member }
     local one = of_name[lengths[#lengths].name]
-    table.insert(list, 1, { cfg = member, packing = pack.packing(one.plan, one.fingerprint),
-                            parts = pack.parts(one.plan) })
+    local packing, tables = pack.packing(one.plan, one.fingerprint, one.tables_fingerprint)
+    table.insert(list, 1, { cfg = member, packing = packing, tables = tables, parts = pack.parts(one.plan) })
   end
   return list
 end

@@ -12,12 +12,15 @@ local onnxruntime = require "command.onnxruntime"
 local options = require "options.init"
 local pack = require "plan.pack"
 local packed_file = require "command.packed_file"
+local tables = require "command.tables"
 local takes = require "command.takes"
 local unread = require "model.unread"
 local weights = require "command.weights"
 local words = require "base.words"
 
 local must = errors.must
+
+local function append(list, more) table.move(more, 1, #more, #list + 1, list) end
 
 -- ---- configs ----
 
@@ -86,7 +89,10 @@ local function layers_of(model, args, given)
   end
   if #all == 0 then error({ message = ("--only: no layer's name has %s"):format(errors.show(args.only)) }, 0) end
   if args.onnxruntime then onnxruntime.add_keys(model, all, given) end
-  for _, layer in ipairs(all) do layer.cfg = config_of(layer, args.config, given) end
+  local function keys_again(layer) return config_of(layer, args.config, given) end
+  tables.place(all, given)
+  for _, layer in ipairs(all) do layer.cfg = keys_again(layer) end
+  tables.choose(all, given, keys_again)
   return args.onnxruntime and onnxruntime.choose(model, all, given) or all
 end
 
@@ -114,34 +120,42 @@ local function plan(model, args)
   return kernels, all
 end
 
+-- The place of a source in the files of a list of packers, and whether it is new there.
+local function place_of(packers, source)
+  local known = packers.known
+  if known[source] then return known[source], false end
+  known[source], known.places = known.places, known.places + 1
+  for _, packer in ipairs(packers) do packer.layers = known.places end
+  return known[source], true
+end
+
 -- Gives each layer its place in the files of its kernel, and what angles of rope are made of. Layers with the same
--- weights have one place; `first` is the layer that is packed there.
+-- weights have one place; `first` is the layer that is packed there. The same of tables, for first_tables.
 local function share(kernels)
   for _, entry in ipairs(kernels) do
-    local known = {}
-    entry.places = 0
+    local packers, apart = entry.packers, entry.tables
     for _, layer in ipairs(entry.layers) do
-      layer.turns = weights.turns(layer, entry.cfg, entry.packers[1].packing.turns)
-      local source = layers.source(layer, layer.turns)
-      if not known[source] then
-        known[source], entry.places, layer.first = entry.places, entry.places + 1, true
-      end
-      layer.index = known[source]
+      layer.turns = weights.turns(layer, entry.cfg, (packers[1].tables or packers[1].packing).turns)
+      local source = apart and layers.source(layer, nil, false) or layers.source(layer, layer.turns)
+      layer.index, layer.first = place_of(packers, source)
+      if apart then layer.tables, layer.first_tables = place_of(apart, layers.source(layer, layer.turns, true)) end
     end
-    for _, packer in ipairs(entry.packers) do packer.layers = entry.places end
   end
 end
 
--- The files of all kernels, each once; and all packers, which get the name of their file.
+-- The files of all kernels, each once; and all packers, of weights and of tables, which get the name of their file.
 local function generate(kernels)
-  local files, packers, seen = {}, {}, {}
+  local files, packers, seen, sets = {}, {}, {}, {}
   for _, entry in ipairs(kernels) do
     local made, recorded = kernel.files_of(entry.cfg)
     entry.packers = kernel.packers(entry.cfg, recorded)
+    entry.packers.known = { places = 0 }
     for _, packer in ipairs(entry.packers) do
-      packer.name = packer.cfg.name .. ".packed"
-      packers[#packers + 1] = packer
+      packer.name, packer.kind = packer.cfg.name .. ".packed", model_text.PACKED
     end
+    entry.tables = tables.of(entry, sets)
+    append(packers, entry.packers)
+    append(packers, entry.tables and entry.tables.owner == entry and entry.tables or {})
     for _, file in ipairs(made) do
       if not seen[file.name] then files[#files + 1], seen[file.name] = file, true end
     end
@@ -151,9 +165,12 @@ end
 
 local SOON = 2 -- seconds between lines that say how far it is
 
--- Packs a layer for each CPU; returns how many bytes that are.
+-- Packs what is new in a layer, for each CPU; returns how many bytes that are.
 local function pack_layer(layer)
-  local packers, done = layer.kernel.packers, 0
+  local packers, done = {}, 0
+  append(packers, layer.first and layer.kernel.packers or {})
+  append(packers, layer.first_tables and layer.kernel.tables or {})
+  if not packers[1] then return done end
   local given = weights.read(layer.weights, layer.in_out)
   for _, packer in ipairs(packers) do
     local packed = host.pack(turned(packer.packing, layer.turns), given)
@@ -170,7 +187,7 @@ local function pack_layers(all, packers, args)
   local told, done, files = host.clock(), 0, {}
   for _, packer in ipairs(packers) do packer.file = packed_file.new(args.output, packer.name, packer) end
   for i, layer in ipairs(all) do
-    if layer.first then done = done + pack_layer(layer) end
+    done = done + pack_layer(layer)
     if not args.quiet and not args.values and host.clock() - told > SOON then
       told = host.clock()
       must(host.print(("packed %d of %d layers\n"):format(i, #all)))
@@ -213,11 +230,13 @@ local function summary(model, all, kernels, figures)
     words.counted(#kernels, "kernel")) }
   for _, entry in ipairs(kernels) do
     local first, last = entry.layers[1].name, entry.layers[#entry.layers].name
-    local shared = entry.places < #entry.layers and (", with the weights of %d"):format(entry.places) or ""
+    local places = entry.packers.known.places
+    local shared = places < #entry.layers and (", with the weights of %d"):format(places) or ""
     lines[#lines + 1] = ("  %-3d %s%s"):format(#entry.layers, first == last and first or first .. " .. " .. last,
       shared)
     lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
     for _, packer in ipairs(entry.packers) do lines[#lines + 1] = packed_text(packer, #entry.packers > 1) end
+    append(lines, tables.lines(entry))
     lines[#lines + 1] = proposal(entry)
   end
   for _, node in ipairs(model.left) do
@@ -240,8 +259,6 @@ local function values_of(all)
   end
   return table.concat(lines, "\n") .. "\n"
 end
-
-local function append(list, more) table.move(more, 1, #more, #list + 1, list) end
 
 local function compile_line(args, files, cfg)
   local emulated = build.emulated(cfg)
@@ -266,7 +283,7 @@ local function run(args)
   local written = {}
   for i, packer in ipairs(packers) do
     append(files, args.embed and model_text.embedded(packer.cfg.name, packer.name, packed_file.bytes(
-      packer.packing.bytes, packer.layers)) or {})
+      packer.packing.bytes, packer.layers), packer.kind) or {})
     written[i] = { name = packer.name, mark = packed_file.MARK }
   end
   append(files, args.onnxruntime and onnxruntime.sources(model, args, all) or {})

@@ -81,11 +81,29 @@ local function parts_of(packing, files, in_out)
   return parts
 end
 
--- The name of a file; of several, each has the ISA behind the name that is given.
-local function file_name(name, packer, several)
-  if not several then return name end
+-- The name of a file; of several, each has the ISA behind the name that is given. Tables have an extension of theirs.
+local function file_name(name, packer, several, kind)
   local stem, extension = name:match("^(.+)(%.[^.]*)$")
-  return ("%s_%s%s"):format(stem or name, packer.cfg.isa, extension or "")
+  if kind == model_text.TABLES then extension = "." .. kind.suffix end
+  return (stem or name) .. (several and "_" .. packer.cfg.isa or "") .. (extension or "")
+end
+
+-- The files of packers, of weights and of tables: { cfg, packing, kind, file } each.
+local function files_of(packers, name)
+  local list = {}
+  local function add(packer, packing, kind)
+    list[#list + 1] = { cfg = packer.cfg, packing = packing, kind = kind,
+                        file = file_name(name, packer, #packers > 1, kind) }
+  end
+  for _, packer in ipairs(packers) do
+    add(packer, packer.packing, model_text.PACKED)
+    if packer.tables then add(packer, packer.tables, model_text.TABLES) end
+    if #list > 1 and list[#list].file == list[#list - 1].file then
+      error({ message = ("-o: %s: is the name of the tables; name the packed weights otherwise"):format(
+        errors.show(name)) }, 0)
+    end
+  end
+  return list
 end
 
 local function run(args)
@@ -93,15 +111,14 @@ local function run(args)
   local keys, files = divide(args.config)
   local cfg = kernel.load_config(keys)
   local _, recorded = kernel.files_of(cfg)
-  local packers, in_out = kernel.packers(cfg, recorded), args.layout == "in_out"
-  local parts = parts_of(packers[1].packing, files, in_out)
   local dir, name = takes.split(args.output)
+  local packers, in_out = files_of(kernel.packers(cfg, recorded), name), args.layout == "in_out"
+  local parts = parts_of(packers[1].packing, files, in_out)
   local written, replaced, lines = {}, {}, {}
   for i, packer in ipairs(packers) do
-    packer.file = file_name(name, packer, #packers > 1)
     replaced[i] = { name = packer.file, mark = packed_file.MARK }
     local linked = args.embed and model_text.embedded(packer.cfg.name, packer.file,
-                                                      packed_file.bytes(packer.packing.bytes, 1)) or {}
+                                                      packed_file.bytes(packer.packing.bytes, 1), packer.kind) or {}
     table.move(linked, 1, #linked, #written + 1, written)
   end
   takes.refuse_foreign(dir, table.move(written, 1, #written, #replaced + 1, replaced), args.force)
@@ -111,8 +128,8 @@ local function run(args)
     file:add(packed)
     packed:free()
     written[#written + 1] = file:finish()
-    lines[i] = ("%s: %s bytes of packed weights for %s\n"):format(
-      args.output:sub(1, -#name - 1) .. packer.file, words.number(packer.packing.bytes), packer.cfg.name)
+    lines[i] = ("%s: %s bytes of %s for %s\n"):format(args.output:sub(1, -#name - 1) .. packer.file,
+      words.number(packer.packing.bytes), packer.kind.what, packer.cfg.name)
   end
   errors.must(host.write_files(dir, written))
   if not args.quiet then errors.must(host.print(table.concat(lines))) end

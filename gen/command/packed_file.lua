@@ -1,4 +1,4 @@
--- A file of packed weights of a kernel, with the layout of docs/format.md.
+-- A file of packed weights of a kernel, or of its tables, with the layout of docs/format.md.
 
 local host = require "host"
 local errors = require "command.errors"
@@ -13,7 +13,7 @@ M.MARK = "mhagen\n\0" -- with which such files begin
 -- The bytes of a file with so many layers of so many bytes.
 function M.bytes(packed_bytes, layers) return #host.packed_head("", "0", packed_bytes) + layers * packed_bytes end
 
--- Begins the file of one of kernel.packers in `dir`, which need not be there yet.
+-- Begins the file of one of kernel.packers, or of its tables, in `dir`, which need not be there yet.
 function M.new(dir, name, packer)
   local head = host.packed_head(packer.cfg.name, packer.packing.fingerprint, packer.packing.bytes)
   local file = setmetatable({ name = name, stream = must(host.stream(dir, name)), head = head }, M)
@@ -21,7 +21,7 @@ function M.new(dir, name, packer)
   return file
 end
 
--- Adds the packed weights of a layer.
+-- Adds the packed weights of a layer, or tables.
 function M:add(packed)
   self.head = host.add_packed(self.head, packed)
   must(self.stream:write(packed))

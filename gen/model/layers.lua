@@ -234,13 +234,18 @@ local function told_by(x)
   return "#" .. identities[x]
 end
 
+-- Whether a matrix is of the tables of rope.
+function M.is_table(matrix) return matrix:find "^rope_" ~= nil end
+
 -- What the weights of a layer are, as a text: layers with the same one, of one kernel, have the same packed weights.
--- turns: what angles of rope are made of, or nil.
-function M.source(layer, turns)
+-- turns: what angles of rope are made of, or nil. tables: true, of the matrices those of tables alone; false, the
+-- others; nil, all.
+function M.source(layer, turns, tables)
   local words = { tostring(layer.in_out) }
   for matrix, part in pairs(layer.weights) do
-    words[#words + 1] = matrix
-    for field, value in pairs(part) do
+    local counts = tables == nil or M.is_table(matrix) == tables
+    words[#words + 1] = counts and matrix or nil
+    for field, value in pairs(counts and part or {}) do
       if field ~= "name" then words[#words + 1] = field .. " " .. told_by(value) end
     end
   end

@@ -14,10 +14,11 @@ Value = Union[str, int, float, bool, Sequence[int], None]
 Result = Union[np.ndarray, "tuple[np.ndarray, ...]"]
 
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo", "alibi", "sink", "q_norm", "k_norm", "rope_cos", "rope_sin")
+TABLES = ("rope_cos", "rope_sin")
 SWITCHES = ("alibi", "sink")  # keys of a config with the names of weights: an array is both
 LENGTHS = ("kv_len", "kv_start", "q_len", "past")
 READ = ("q", "k", "v", "mask", "cache", *LENGTHS)
-MADE = ("y", "packed", "workspace", "probs", "scores")
+MADE = ("y", "packed", "tables", "workspace", "probs", "scores")
 
 
 def refuse(name: str, value: object, rule: str) -> NoReturn:
@@ -57,6 +58,7 @@ class Attention:
     def __init__(self, kernel: _native.Kernel, threads: int = 1):
         self.kernel, self.threads = kernel, threads
         self.packed: np.ndarray | None = None if kernel.data.packed_bytes else _native.allocate(0)
+        self.tables = kernel.tables({})
         self._workspaces: list[tuple[np.ndarray, int]] = []  # with addresses; as many as were in use at the same time
         self._shapes = {name: self._shapes_of(name) for name in "qkvy"}
 
@@ -77,13 +79,15 @@ class Attention:
             head = data.norm_span == kernel.layouts["constant"]["MHAGEN_SPAN_HEAD"][0]
             shapes |= {"q_norm": (data.dk if head else queries,), "k_norm": (data.dk if head else keys,)}
         if kernel.has("ROPE"):
-            shapes |= dict.fromkeys(("rope_cos", "rope_sin"), (-1, data.rope_dims // 2))
+            shapes |= dict.fromkeys(TABLES, (-1, data.rope_dims // 2))
         return shapes
 
     def pack(self, *, out_in: bool = False, **weights: ArrayLike | None) -> Attention:
         """Packs the weights, float32, which are not needed any more afterwards. With out_in matrices are [out][in], as
         torch.nn.Linear has them. A bias that is not given is zero. Returns the layer."""
         self.packed = self.packed_of(out_in=out_in, **weights)
+        angles = {name: float32(name, weights[name]) for name in TABLES if weights.get(name) is not None}
+        self.tables = self.kernel.tables({name: table.ctypes.data for name, table in angles.items()})
         return self
 
     def packed_of(self, *, out_in: bool = False, **weights: ArrayLike | None) -> np.ndarray:
@@ -163,7 +167,8 @@ class Attention:
             memory = _native.allocate(self.kernel.data.workspace_bytes)
             workspace = memory, memory.ctypes.data
         try:
-            yield {**arguments, "packed": packed.ctypes.data, "workspace": workspace[1]}
+            tables = {} if self.tables is None else {"tables": self.tables.ctypes.data}
+            yield {**arguments, **tables, "packed": packed.ctypes.data, "workspace": workspace[1]}
         finally:
             self._workspaces.append(workspace)
 

@@ -78,7 +78,9 @@ class Kernel:
         self.data = data = read(self.layouts["kernel"], self.address)
         self.needs = self._needs(data.needs, data.need_count)
         self.fill_needs = self._needs(data.fill_needs, data.fill_need_count)
-        self._pack = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(data.pack)
+        packs = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+        self._pack, self._pack_tables = packs(data.pack), packs(data.pack_tables or 0)
+        self._tables: np.ndarray | None = None  # those of the kernel's own angles
         self._run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(data.run)
         size = ctypes.sizeof(ctypes.c_void_p)
         self._arguments = ctypes.c_void_p * (self.layouts["args"][""][0] // size)  # mhagen_args, all pointers
@@ -99,6 +101,16 @@ class Kernel:
     def pack(self, weights: Mapping[str, int], packed: int) -> None:
         """weights: addresses, and the layout."""
         self._require(self._pack(write(self.layouts["weights"], weights).raw, packed))
+
+    def tables(self, given: Mapping[str, int]) -> np.ndarray | None:
+        """Tables of rope, if they are apart: of addresses that are given, or what all layers without such share."""
+        if not self.data.tables_bytes or not given and self._tables is not None:
+            return self._tables
+        tables = allocate(self.data.tables_bytes)
+        self._require(self._pack_tables(write(self.layouts["weights"], given).raw, tables.ctypes.data))
+        if not given:
+            self._tables = tables
+        return tables
 
     def run(self, arguments: Mapping[str, int], threads: int = 1) -> None:
         """arguments: addresses. Other threads of Python run meanwhile."""

@@ -18,7 +18,7 @@ typedef struct field {
 MHAGEN_API extern const field mhagen_python_fields[];
 const field mhagen_python_fields[] = {
   ARG(q), ARG(k), ARG(v), ARG(y), ARG(packed), ARG(workspace), ARG(kv_len), ARG(probs), ARG(kv_start), ARG(q_len),
-  ARG(mask), ARG(scores), ARG(past), ARG(cache), {"args", "", sizeof(mhagen_args), ' '},
+  ARG(mask), ARG(scores), ARG(past), ARG(cache), ARG(tables), {"args", "", sizeof(mhagen_args), ' '},
   WEIGHT(wq), WEIGHT(wk), WEIGHT(wv), WEIGHT(wo), WEIGHT(bq), WEIGHT(bk), WEIGHT(bv), WEIGHT(bo), WEIGHT(alibi),
   WEIGHT(sink), WEIGHT(q_norm), WEIGHT(k_norm), WEIGHT(rope_cos), WEIGHT(rope_sin),
   {"weights", "layout", offsetof(mhagen_weights, layout), 'i'}, {"weights", "", sizeof(mhagen_weights), ' '},
@@ -27,6 +27,7 @@ const field mhagen_python_fields[] = {
   KERNEL(run), KERNEL(self_test), KERNEL(needs), KERNEL(need_count), KERNEL(error), KERNEL(h_kv), KERNEL(k_width),
   KERNEL(v_width), KERNEL(y_width), KERNEL(norm_span), KERNEL(rope_dims), KERNEL(project), KERNEL(mask_dims),
   KERNEL(cache_bytes), KERNEL(fill), KERNEL(fill_needs), KERNEL(fill_need_count), KERNEL(io_dtype),
+  KERNEL(tables_bytes), KERNEL(pack_tables),
   {"kernel", "fingerprint", offsetof(mhagen_kernel, fingerprint), 'Q'},
   {"kernel", "", sizeof(mhagen_kernel), ' '},
   NEED(at), NEED(most), {"need", "", sizeof(mhagen_need), ' '},

@@ -44,9 +44,9 @@ extern "C" {
  * MHAGEN_ERR_ROUNDING; nothing is written then. */
 MHAGEN_API mhagen_status tiny_tables_pack(const mhagen_weights *weights, void *packed);
 
-/* Fills the 320 bytes at tables, once for all layers, from the rope_cos and rope_sin of
- * weights, or where these are null from the angles of rope_theta. Errors: those of packing; nothing
- * is written then. Kernels with the same mhagen_kernel.tables_fingerprint can share tables. */
+/* Fills the 320 bytes at tables, once for all layers. Tables are the rope_cos and
+ * rope_sin of weights, or where these are null the angles of rope_theta. Errors: those of packing;
+ * nothing is written then. Kernels with the same tables_fingerprint can share tables. */
 MHAGEN_API mhagen_status tiny_tables_pack_tables(const mhagen_weights *weights, void *tables);
 
 /* Whether these `size` bytes, aligned to MHAGEN_ALIGN, are a whole and undamaged file of packed

@@ -39,7 +39,8 @@ def test_bits(isa, tmp_path):
 
 @pytest.mark.parametrize("more", [
     "dtype=bf16 io_dtype=bf16", "dtype=f16 io_dtype=f16 rope=half",
-    "rope=interleaved rope_tables=apart attention=cross cache=fixed seq_kv=23", "dtype=int8", "weight_dtype=int4 qk_norm=rms",
+    "rope=interleaved rope_tables=apart attention=cross cache=fixed seq_kv=23", "dtype=int8",
+    "weight_dtype=int4 qk_norm=rms",
     "cache=append seq_kv=45 cache_dtype=int8", "attention=cross cache=fixed seq_kv=23",
     "mask=bool mask_dims=bqk sink=true", "mask=add mask_dims=hqk alibi=true", "project=none attention=cross"])
 def test_bits_of_keys(more, tmp_path):

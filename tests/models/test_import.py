@@ -35,8 +35,16 @@ class KernelRow(ctypes.Structure):
     _fields_ = [("kernel", ctypes.POINTER(Kernel)), ("file", ctypes.c_char_p)]
 
 
+class KernelTablesRow(ctypes.Structure):
+    _fields_ = [*KernelRow._fields_, ("tables_file", ctypes.c_char_p)]
+
+
 class Layer(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("kernel", ctypes.c_int), ("index", ctypes.c_int)]
+
+
+class TablesLayer(ctypes.Structure):
+    _fields_ = [*Layer._fields_, ("tables", ctypes.c_int)]
 
 
 class Imported:
@@ -49,33 +57,37 @@ class Imported:
         run("cc", "-O0", "-shared", "-fPIC", *[path for path in out.glob("*.c") if path.name != "mhagen.c"],
             runtime()[0], "-o", library)
         self.library = ctypes.CDLL(library)
-        counts = dict(re.findall(r"#define MODEL_(\w+) (\d+)", (out / "model.h").read_text()))
+        header = (out / "model.h").read_text()
+        counts = dict(re.findall(r"#define MODEL_(\w+) (\d+)", header))
         rows = int(counts["KERNELS"]) * int(counts["MEMBERS"])
-        self.kernels = (KernelRow * rows).in_dll(self.library, "model_kernels")
-        layers = (Layer * int(counts["LAYERS"])).in_dll(self.library, "model_layers")
+        self.row_type, layer_type = (KernelTablesRow, TablesLayer) if "tables_file" in header else (KernelRow, Layer)
+        self.kernels = (self.row_type * rows).in_dll(self.library, "model_kernels")
+        layers = (layer_type * int(counts["LAYERS"])).in_dll(self.library, "model_layers")
         self.layers = {layer.name.decode(): layer for layer in layers}
 
     def row(self, kernel):
         """That of this CPU."""
         find = self.library.model_row
-        find.restype = ctypes.POINTER(KernelRow)
+        find.restype = ctypes.POINTER(self.row_type)
         return find(kernel).contents
 
-    def packed(self, layer, row):
-        """A copy of the file, and where the packed weights of a layer are in it."""
-        data = (self.out / row.file.decode()).read_bytes()
+    def packed(self, row, file, index):
+        """A copy of a file of a kernel, and where the packed weights of a layer, or tables, are in it."""
+        data = (self.out / file.decode()).read_bytes()
         room, at = aligned(len(data))
         ctypes.memmove(at, data, len(data))
         assert self.library.mhagen_packed_check(row.kernel, ctypes.c_void_p(at), ctypes.c_size_t(len(data))) == 0
         find = self.library.mhagen_packed_layer
         find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
-        return room, find(at, layer.index)
+        return room, find(at, index)
 
     def run(self, name, row=None, **args):
         layer = self.layers.get(name) or next(x for other, x in self.layers.items() if other.endswith("." + name))
         row = row or self.row(layer.kernel)
         kernel = row.kernel.contents
-        packed, workspace = self.packed(layer, row), aligned(kernel.workspace_bytes)
+        packed, workspace = self.packed(row, row.file, layer.index), aligned(kernel.workspace_bytes)
+        if tables := getattr(row, "tables_file", None) and self.packed(row, row.tables_file, layer.tables):
+            args["tables"] = tables[1]
         call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(kernel.run)
         assert call(ctypes.byref(Args(**args, packed=packed[1], workspace=workspace[1]))) == 0
 
@@ -762,8 +774,11 @@ RUN_LINKED = r"""
 #include <stdio.h>
 #include "model.h"
 
-static const float x[4 * 8] = {1, -2, 3};
-static float y[4 * 8];
+#ifndef NUMBERS
+#define NUMBERS (4 * 8)
+#endif
+static const float x[NUMBERS] = {1, -2, 3};
+static float y[NUMBERS];
 static _Alignas(64) unsigned char workspace[1 << 16];
 
 int main(void) {
@@ -780,7 +795,11 @@ int main(void) {
   for (int i = 0; i < MODEL_LAYERS; i++) {
     const model_kernel_row *row = model_row(model_layers[i].kernel);
     const mhagen_args args = {.q = x, .y = y, .workspace = workspace,
-                              .packed = mhagen_packed_layer(row->packed, model_layers[i].index)};
+                              .packed = mhagen_packed_layer(row->packed, model_layers[i].index)
+#ifdef TABLES
+                              , .tables = mhagen_packed_layer(row->tables, model_layers[i].tables)
+#endif
+    };
     if (row->kernel->workspace_bytes > sizeof workspace || row->kernel->run(&args) != MHAGEN_OK) return 4;
     fwrite(y, sizeof y, 1, stdout);
   }
@@ -910,6 +929,74 @@ def test_prompt_and_steps(tmp_path):
             steps.run(name, q=x[past:].ctypes.data, y=got[past:].ctypes.data, cache=cache[1],
                       **{key: ctypes.addressof(value) for key, value in ints.items()})
         assert numpy.abs(got - expected).max() < 1e-5
+
+
+def decoder(folder, kind="llama", layers=4, **config):
+    """A decoder of random weights, small enough that tables of rope are larger."""
+    draw, d = numpy.random.default_rng(5), 16
+    names = {f"model.layers.{i}.self_attn.{letter}_proj": (d, d) if letter in "qo" else (d // 2, d)
+             for i in range(layers) for letter in "qkvo"}
+    return write_model(folder, dict(
+        model_type=kind, hidden_size=d, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=layers,
+        rope_theta=100.0, **config), {f"{name}.weight": torch.from_numpy(draw.normal(size=shape).astype("f4") / 2)
+                                      for name, shape in names.items()})
+
+
+WINDOWS = dict(kind="qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=2)
+SOME = dict(kind="smollm3", no_rope_layers=[1, 0, 1, 1])
+
+
+@pytest.mark.parametrize("config, keys, kernels, count", [
+    ({}, ["isa=scalar"], 1, 1), ({}, ["isa=scalar+avx2" if native("avx2") else "isa=scalar"], 1, 2),
+    (WINDOWS, ["isa=scalar"], 2, 1),  # kernels of other masks have the same tables
+    (SOME, ["isa=scalar"], 2, 1), (SOME, ["isa=scalar", "rope_tables=apart"], 2, 1)])
+def test_tables_are_packed_once(config, keys, kernels, count, tmp_path):
+    """Tables of rope that are half of what a layer packs, or more, are in a file of their own; results stay."""
+    path, rows = decoder(tmp_path / "model", **config), 200
+    own = Imported(path, tmp_path / "own", f"seq={rows}", keys[0], "rope_tables=packed")
+    apart = Imported(path, tmp_path / "apart", f"seq={rows}", *keys)
+    files = sorted((tmp_path / "apart").glob("*.tables"))
+    assert len(files) == (count if native("avx2") else 1) and not list((tmp_path / "own").glob("*.tables"))
+    x = numpy.random.default_rng(3).normal(size=(rows, 16)).astype("f4")
+    for name in own.layers:
+        expected, got = numpy.empty_like(x), numpy.full_like(x, numpy.nan)
+        own.run(name, q=x.ctypes.data, y=expected.ctypes.data)
+        apart.run(name, q=x.ctypes.data, y=got.ctypes.data)
+        assert expected.tobytes() == got.tobytes()
+    assert len(apart.kernels) == kernels * count and {layer.tables for layer in apart.layers.values()} == {0}
+    told = re.findall(r"([\d,]+) bytes of tables of rope.*, packed once", apart.text)
+    told = [int(size.replace(",", "")) for size in told]
+    assert sorted(told) == sorted(path.stat().st_size - 128 for path in files)
+    packed = sum(path.stat().st_size - 128 for path in [*files, *(tmp_path / "apart").glob("*.packed")])
+    assert f"packed {packed:,} bytes in " in apart.text
+
+
+def test_embedded_tables(tmp_path):
+    """Linked, they give what those of the file do."""
+    path, out, x = decoder(tmp_path / "model"), tmp_path / "out", numpy.zeros((200, 16), "f4")
+    keys, expected = ["isa=scalar", "seq=200"], b""
+    imported = Imported(path, tmp_path / "plain", *keys)
+    run(MHAGEN, "model", path, "-o", out, *keys, "--embed")
+    x.flat[:3] = 1, -2, 3
+    for name in imported.layers:
+        y = numpy.empty_like(x)
+        imported.run(name, q=x.ctypes.data, y=y.ctypes.data)
+        expected += y.tobytes()
+    (tmp_path / "main.c").write_text(RUN_LINKED)
+    run("gcc", "-O0", "-Wall", "-Wextra", "-Werror", "-DTABLES", f"-DNUMBERS={x.size}", "-I", out, tmp_path / "main.c",
+        *out.glob("*.c"), *out.glob("*.S"), "-lm", "-o", tmp_path / "main")
+    assert subprocess.run([tmp_path / "main"], capture_output=True, check=True).stdout == expected
+
+
+def test_tables_that_stay_packed(tmp_path):
+    """Those of one layer, and small ones: the files are what they were before there were others."""
+    for name, layers, rows in ("one", 1, 200), ("small", 3, 5):
+        out = tmp_path / f"{name}.out"
+        path = decoder(tmp_path / name, layers=layers)
+        run(MHAGEN, "model", path, "isa=scalar", f"seq={rows}", "-o", out)
+        assert not list(out.glob("*.tables")) and "tables" not in (out / "model.h").read_text()
+    assert "rope_tables = apart: has no effect without rope" in refused(
+        tmp_path, "model", path, "isa=scalar", "seq=5", "rope=none", "rope_tables=apart")
 
 
 def test_pack_several(tmp_path):

@@ -337,6 +337,32 @@ def test_half(tmp_path):
     assert np.linalg.norm(got - expected) <= 2e-3 * np.linalg.norm(expected)
 
 
+def test_tables_of_rope(tmp_path):
+    """Two layers with the same tables, which the library has once, beside one without rope."""
+    graph, heads, dk, seq = Graph("tables"), 2, 8, 6
+    angles = np.arange(seq)[:, None] * np.tile(50.0 ** -(np.arange(4) / 4), 2)
+    cosine, sine = [graph.constant(table(angles).astype("f4")) for table in (np.cos, np.sin)]
+    ends = [graph.constant([end]) for end in (0, dk // 2, dk)]
+
+    def turned(x):
+        first, second = [graph.node("Slice", x, *ends[i:i + 2], graph.constant([-1])) for i in range(2)]
+        beside = graph.node("Concat", graph.node("Neg", second), first, axis=-1)
+        return graph.node("Add", graph.node("Mul", x, cosine), graph.node("Mul", beside, sine))
+
+    x = graph.input("x", ["batch", seq, heads * dk])
+    for turn in turned, turned, lambda x: x:
+        q, k, v = [graph.by_head(graph.linear(x, heads * dk, heads * dk), heads, dk) for _ in "qkv"]
+        scores = graph.node("MatMul", turn(q), graph.node("Transpose", turn(k), perm=[0, 1, 3, 2]))
+        y = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v)
+        x = graph.node("Relu", graph.node("Reshape", graph.node("Transpose", y, perm=[0, 2, 1, 3]),
+                                          graph.constant([0, 0, heads * dk])))
+    path = graph.save(tmp_path / "g.onnx", x)
+    text = replace(path, tmp_path / "out", f"isa={drawn_isa('tables')}", "rope_tables=apart")
+    assert len(re.findall(r"bytes of tables of rope, packed once\n", text)) == 1 and "  stays" not in text
+    given = {"x": graph.x(3, seq, heads * dk)}
+    same(session(path).run(None, given)[0], ours(tmp_path / "out").run(None, given)[0])
+
+
 def test_torch(tmp_path):
     """A module as PyTorch exports it, with batch and rows of the run."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -255,10 +255,14 @@ def test_cxx(use, environment):
             layer_works(run(folder / "layer"))
 
 
-def write_model(folder):
-    """BERT with the layer above twice."""
-    weights = {f"encoder.layer.{i}.attention.{name}.weight": numbers(D * D, seed) for i in (0, 1) for seed, name in
-               enumerate(["self.query", "self.key", "self.value", "output.dense"], 1)}
+BERT = "bert", "encoder.layer.{}.attention.", ["self.query", "self.key", "self.value", "output.dense"]
+LLAMA = "llama", "model.layers.{}.self_attn.", ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+def write_model(folder, kind, prefix, parts):
+    """A model with the layer above twice."""
+    weights = {f"{prefix.format(i)}{name}.weight": numbers(D * D, seed) for i in (0, 1)
+               for seed, name in enumerate(parts, 1)}
     size, header, data = 4 * D * D, {}, b""
     for name, matrix in weights.items():
         header[name] = dict(dtype="F32", shape=[D, D], data_offsets=[len(data), len(data) + size])
@@ -266,14 +270,14 @@ def write_model(folder):
     text = json.dumps(header).encode()
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (folder / "config.json").write_text(json.dumps(dict(model_type="bert", hidden_size=D, num_attention_heads=HEADS,
+    (folder / "config.json").write_text(json.dumps(dict(model_type=kind, hidden_size=D, num_attention_heads=HEADS,
                                                         num_hidden_layers=2)))
 
 
 def test_model(use, environment, tmp_path):
     """All layers of a model, with the packed weights that this CPU takes."""
     folder = use / "model"
-    write_model(folder / "bert")
+    write_model(folder / "bert", *BERT)
     commands = commands_of(folder / "main.cpp").replace("MODEL", "bert").replace("x86", BUNDLE)
 
     def layers_work(output):
@@ -301,6 +305,52 @@ def test_model(use, environment, tmp_path):
     (wrong / name).unlink()
     (wrong / name).mkdir()
     assert subprocess.run([folder / "checked", wrong], capture_output=True).returncode == 1
+
+
+def test_model_with_tables(use, environment):
+    """Layers that share tables of rope give what layers with their own do. A file of other tables is refused."""
+    folder, told = use / "model", {}
+    write_model(folder / "llama", *LLAMA)
+    for tables in "packed", "apart":
+        commands = commands_of(folder / "main.cpp").replace("MODEL", "llama").replace("x86", "scalar").replace(
+            " -o out", f" rope_tables={tables} --quiet -o out")
+        told[tables] = run("sh", "-eu", "-c", f"rm -rf out *.o; {commands}", cwd=folder, env=environment)
+    assert told["packed"] == told["apart"] and told["apart"].count("# layers.") == 2
+    (file,), (packed,) = (folder / "out").glob("*.tables"), (folder / "out").glob("*.packed")
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    result = subprocess.run([folder / "model", folder / "out"], text=True, capture_output=True)
+    assert result.stderr == f"{file.name}: packed weights are another kernel's, damaged, or none\n"
+    shutil.copy(packed, file)  # a file of this kernel, but not of its tables
+    result = subprocess.run([folder / "model", folder / "out"], text=True, capture_output=True)
+    assert result.stderr == "layers.0.self_attn: packed weights are another kernel's, damaged, or none\n"
+
+
+CXX_TABLES = r"""
+#include "layer.h"
+#include "mhagen.hpp"
+#include <vector>
+int main() {
+  const std::vector<float> w(LAYER_D_MODEL * LAYER_D_MODEL, 0.25f), x(LAYER_SEQ * LAYER_D_MODEL, 1.0f);
+  std::vector<float> y(x.size()), other(x.size()), third(x.size());
+  mhagen_weights weights{};
+  weights.wq = weights.wk = weights.wv = weights.wo = w.data();
+  mhagen::attention one(layer_kernel, weights), two(layer_kernel, weights, one.tables());
+  auto copy = two.copy();
+  one.run(x, y), two.run(x, other), copy.value().run(x, third);
+  return !one.tables() || one.tables() != two.tables() || y != other || y != third;
+}
+"""
+
+
+def test_cxx_tables(tmp_path):
+    """Layers share tables of rope, also after one has ended."""
+    run(MHAGEN, "gen", "h=2", "d_model=8", "dk=4", "seq=3", "isa=scalar", "rope=half", "rope_tables=apart",
+        "name=layer", "--cxx", "-o", tmp_path)
+    (tmp_path / "test.cpp").write_text(CXX_TABLES)
+    run("gcc", "-O1", "-c", "layer.c", "mhagen.c", cwd=tmp_path)
+    run("g++", "-std=c++17", "-fsanitize=address,undefined", *WARNINGS, "test.cpp", "layer.o", "mhagen.o", "-pthread",
+        "-o", "test", cwd=tmp_path)
+    run(tmp_path / "test")
 
 
 CXX_MISTAKES = r"""

@@ -220,6 +220,14 @@ def test_caches():
     cache = step.new_cache()
     rows = [step(row[None], past=at, cache=cache)[0] for at, row in enumerate(arguments["q"][0])]
     assert np.abs(rows - whole(**arguments)[0]).max() < 1e-5
+    apart = mhagen.attention(**TINY, causal=True, rope="half", rope_tables="apart", **weights)
+    other = mhagen.attention(**TINY, causal=True, rope="half", rope_tables="apart", **weights)
+    assert apart.tables is other.tables and np.array_equal(apart(**arguments), whole(**arguments))
+    turned = {name: np.tile(np.float32([[0.6], [0.8]][name == "rope_sin"]), (5, apart.kernel.data.rope_dims // 2))
+              for name in ("rope_cos", "rope_sin")}
+    whole.pack(**weights, **turned)
+    assert np.array_equal(apart.pack(**weights, **turned)(**arguments), whole(**arguments))
+    assert apart.tables is not other.tables and not np.array_equal(apart(**arguments), other(**arguments))
     cross, weights, arguments = tiny(attention="cross", seq_kv=7, batch=2)
     fixed = mhagen.attention(**TINY, attention="cross", seq_kv=7, batch=2, cache="fixed", **weights)
     cache = fixed.new_cache()

@@ -19,15 +19,25 @@ static std::vector<float> numbers(int rows, int width, unsigned seed) {
   return x;
 }
 
+// Whether a file of the kernel could be read.
+static bool read(const mhagen_kernel &kernel, const std::string &folder, const char *name, mhagen::memory &to) {
+  auto bytes = mhagen::read_packed(kernel, folder + "/" + name);
+  if (!bytes) return std::fprintf(stderr, "%s: %s\n", name, mhagen_status_text(bytes.status())), false;
+  to = std::move(bytes).value();
+  return true;
+}
+
 int main(int argc, char **argv) {
   const std::string folder = argc > 1 ? argv[1] : ".";
-  std::vector<mhagen::memory> files; // the packed weights of each kernel
+  std::vector<mhagen::memory> files(MODEL_KERNELS), tables(MODEL_KERNELS); // the packed weights of each kernel
   std::size_t most = 0;
   for (int i = 0; i < MODEL_KERNELS; i++) {
     const model_kernel_row &row = *model_row(i); // of a bundle that of this CPU
-    auto bytes = mhagen::read_packed(*row.kernel, folder + "/" + row.file);
-    if (!bytes) return std::fprintf(stderr, "%s: %s\n", row.file, mhagen_status_text(bytes.status())), 1;
-    files.push_back(std::move(bytes).value());
+    const auto at = static_cast<std::size_t>(i);
+    if (!read(*row.kernel, folder, row.file, files[at])) return 1;
+#ifdef MODEL_TABLES // cosines and sines that layers share
+    if (row.tables_file && !read(*row.kernel, folder, row.tables_file, tables[at])) return 1;
+#endif
     most = std::max(most, row.kernel->workspace_bytes);
   }
   const mhagen::memory workspace = mhagen::allocate(most); // one for all, as layers run one after another
@@ -41,8 +51,11 @@ int main(int argc, char **argv) {
     const std::vector<int> lengths(static_cast<std::size_t>(kernel.batch), kernel.seq_kv); // no padding
     mhagen_args args{}; // what a model needs besides, docs/models.md says: masks, caches, k and v
     args.q = x.data(), args.y = y.data(), args.kv_len = lengths.data();
-    args.packed = mhagen_packed_layer(files[static_cast<std::size_t>(layer.kernel)].get(),
-                                      static_cast<std::size_t>(layer.index));
+    const auto at = static_cast<std::size_t>(layer.kernel);
+    args.packed = mhagen_packed_layer(files[at].get(), static_cast<std::size_t>(layer.index));
+#ifdef MODEL_TABLES
+    if (tables[at]) args.tables = mhagen_packed_layer(tables[at].get(), static_cast<std::size_t>(layer.tables));
+#endif
     args.workspace = workspace.get();
     const mhagen_status status = mhagen_run_parallel(&kernel, &args, threads.get());
     if (status != MHAGEN_OK) return std::fprintf(stderr, "%s: %s\n", layer.name, mhagen_status_text(status)), 1;
