@@ -106,7 +106,7 @@ def test_layouts():
     for of, struct, more in ("args", Args, ()), ("weights", Weights, {"layout"}):
         body = re.search(rf"typedef struct mhagen_{of} \{{(.*?)\}} mhagen_{of};", header, re.S)[1]
         pointers = re.findall(r"\*(\w+)", re.sub(r"/\*.*?\*/", "", body, flags=re.S))
-        assert len(pointers) == 14 and {*kernel.layouts[of]} == {*pointers, *more, ""}
+        assert len(pointers) >= 14 and {*kernel.layouts[of]} == {*pointers, *more, ""}
         assert {name: at for name, (at, _) in kernel.layouts[of].items() if name} == {
             name: getattr(struct, name).offset for name in [*pointers, *more]}
     assert {*_layer.WEIGHTS} == {*kernel.layouts["weights"]} - {"layout", ""}
