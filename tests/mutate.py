@@ -230,7 +230,7 @@ MUTATIONS = [
     ("a sum of every second weight", "emit/weights.lua", '"\\x80\\x3F\\x80\\x3F"', '"\\x80\\x3F\\0\\0"'),
     ("powers of two that are too large", "isa/powers.lua", "math.floor(23.5 + 256", "math.floor(26.5 + 256"),
     ("powers of large maxima on the safe path", "emit/weights.lua",
-     "local of, any, known = {}, tile.pass.any,", "local of, any, known = {}, false,"),
+     "local any = pass.any or pass.lifts and not tile.next", "local any = false"),
     ("weights that products take for zeros", "emit/probs.lua", '"normal" .. suffix, 2.0 ^ -126',
      '"normal" .. suffix, 0.0'),
     ("weights that overwrite those of another pair", "emit/weights.lua", '"store", w, nil, place(row, at.c), pair',

@@ -53,11 +53,11 @@ local function head_again(K, group, ptrs, span)
         local negmax = t:op("sel", w, "m_" .. name, good, load "kept", load "negmax")
         put("negmax", negmax)
         put("kept", negmax)
-        if not softmax.is_late(K.plan.attend_scheme) then return end
+        if group.keys.tiles == 1 or not softmax.from_maximum(K.plan) then return end
         if K.plan.scores.masked then
-          put("late", t:op("sel", w, "later_" .. name, good, load "late", negmax))
+          put("later", t:op("sel", w, "later_" .. name, good, load "late", negmax))
         else
-          put("late", t:op("zero_if", w, "late_" .. name, good, negmax))
+          put("later", t:op("zero_if", w, "later_" .. name, good, negmax))
         end
       end)
     end)
@@ -133,7 +133,7 @@ function M.check(K, group, ptrs, span)
         mark()
         return head_again(K, group, ptrs, span)
       end
-      if softmax.is_late(K.plan.attend_scheme) then
+      if group.keys.tiles > 1 and softmax.from_maximum(K.plan) then
         K.t:block(function()
           statistics.each(K, group, ptrs.stats, function(w, name, _, put)
             put("late", K.t:op("zero", w, "late_" .. name))

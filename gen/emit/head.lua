@@ -1,5 +1,6 @@
 -- One head for one group of queries: scores, softmax and context over the tiles of keys that the group sees.
 
+local choices = require "base.choices"
 local context = require "emit.context"
 local exp = require "tape.exp"
 local expr = require "base.expr"
@@ -15,7 +16,20 @@ local M = {}
 -- Whether sums are looked at behind each block: of few keys that would take longer than what it saves, and their heads
 -- are done again.
 local FEW = 32
+local MINOR, MANY = 10, 5 -- a share of the queries, and tiles of keys: see `rises` in choices.lua
 local function is_guarded(K, group) return group.keys.tiles > 1 and K.plan.cfg.seq_kv > FEW end
+
+-- Whether the maxima of a group may rise in each tile: of few queries, whose tiles are not those of other groups.
+local function always_rises(K, group)
+  return is_guarded(K, group) and not (K.full or score_tiles.buffered(K))
+    and group.count * group.used * MINOR <= K.plan.cfg.seq
+end
+
+-- The same of the last tile of keys alone, which is lower than the others.
+local function rest_rises(K, group, ptrs)
+  return is_guarded(K, group) and not (K.full or K.plan.scores.masked or ptrs.sums) and group.keys.rest > 0
+    and group.keys.tiles >= MANY
+end
 
 -- The mask of the lanes that see no key, where the interval has an end; w, name, load as each_stat gives them.
 function M.blind(K, w, name, load)
@@ -46,8 +60,14 @@ end
 local function part_of_attend(name, record)
   return function(K, ...) return K:of(name, record, ...) end
 end
-local score_tile = part_of_attend("scores", score_tiles.record)
 local score_products = part_of_attend("scores", score_tiles.products)
+local score_tile = part_of_attend("scores", function(K, group, ptrs, tile)
+  if ptrs.apart and tile.pass.ahead then
+    score_tiles.products(K, group, ptrs, tile.key, tile.rows or group.keys.rows)
+    tile.next = nil
+  end
+  score_tiles.record(K, group, ptrs, tile)
+end)
 local context_block = part_of_attend("context", context.block)
 
 -- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
@@ -126,10 +146,9 @@ local function invert_sums(K, group, ptrs)
 end
 
 -- Whether the products of each tile are made beside the softmax of the one before: where they are made by tile
--- registers, and tiles come in the order of their keys.
-local function is_ahead(K, group, head)
-  return score_tiles.buffered(K) and group.keys.tiles > 1 and not (K.full or head.again)
-    and not K.plan.scores.bounds.first
+-- registers, and tiles come in the order of their keys. Where a head is done again they stay apart (ptrs.apart).
+local function is_ahead(K, group)
+  return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full and not K.plan.scores.bounds.first
 end
 
 -- The tile of keys behind one, or nil behind the last. Behind a mask there is one more, which a run may not ask for.
@@ -149,6 +168,15 @@ local function ends_apart(K, group, run)
   return not behind or behind.rows < group.keys.rows
 end
 
+-- Puts what tiles begin with, by a function of softmax.
+local function begin(K, group, ptrs, by)
+  local changed = #K.plan.scores.changes > 0 and not K.plan.attend_scheme.powers
+  if changed and by ~= "begin_known" then return end -- m is subtracted last anyway
+  K.t:block(function()
+    statistics.each(K, group, ptrs.stats, function(...) softmax[by](K.t, K.plan, ...) end)
+  end)
+end
+
 -- The first tile: m comes from it. It is one that all lanes see, if there is any; if not, and its keys are not the
 -- first ones of all lanes, m comes from all tiles.
 local function lead_tile(K, group, ptrs, head)
@@ -156,13 +184,22 @@ local function lead_tile(K, group, ptrs, head)
   local function tile(pass, edge)
     local p_at = K.plan.whole_p and span.lead * (group.keys.words * group.width) or 0
     score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge,
+                                 p_first = p_at, p_rows = 0, o_rows = 0,
                                  next = ptrs.sums and tile_behind(K, group, span.lead) })
   end
-  if head.again then return tile(passes.again, K.plan.scores.masked) end
+  local alone = group.keys.tiles == 1
+  local function known_tile(edge)
+    if not alone or K.plan.attend_scheme.powers then begin(K, group, ptrs, "begin_known") end
+    tile(alone and passes.again or passes.steady, edge)
+  end
+  if head.again then
+    known_tile(K.plan.scores.masked)
+    return alone or begin(K, group, ptrs, "begin_later")
+  end
   K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
     if K.plan.scores.bounds.first then
       M.raise(K, group, ptrs, head)
-      tile(passes.again, true)
+      known_tile(true)
     else
       tile(passes.first, true)
     end
@@ -194,7 +231,7 @@ local function each_tile(K, group, ptrs, part, pass)
 end
 
 -- The tiles of a block again, where m may rise. From there on that is how all blocks of a task are made.
-local function steady_block(K, group, ptrs, head, part)
+local function steady_block(K, group, ptrs, part)
   local t, rows = K.t, group.keys.rows
   local params = { { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p }, { "stats", "out", ptrs.stats },
                    { "o", "out", ptrs.o }, { "steady", "out", ptrs.steady },
@@ -203,25 +240,26 @@ local function steady_block(K, group, ptrs, head, part)
     params[#params + 1] = { name, "int", part[name] }
   end
   score.add_head_params(K.plan.scores, params, ptrs.reads)
+  local edge = K.plan.scores.masked or group.keys.rest > 0 and not rest_rises(K, group, ptrs)
   K:part("steady_" .. group.name, "Scores of a block of keys, whose maximum may rise.", params, function(p)
     statistics.each(K, group, p.stats, function(_, _, load, put)
       put("sum", load "before")
     end)
     t:op("store", K.plan.isa.full, nil, p.steady, t:op("set", K.plan.isa.full, "on", math.huge))
     local own = { q = p.q, k = p.k, p = p.p, stats = p.stats, o = p.o, reads = p }
-    local ahead = is_ahead(K, group, head)
+    local ahead = is_ahead(K, group)
     if ahead then own.sums = t:buffer("sums", score_tiles.buffered(K).size(K.plan.isa, rows, group.vecs)) end
     each_tile(K, group, own, {
       from = p.from, start = p.start, bound = p.bound, stop = p.stop, made = p.made, upto = p.upto,
       o_rows = p.o_rows,
-      edge = K.plan.scores.masked or group.keys.rest > 0,
+      edge = edge,
       behind = function(at) return { key = (at + 1) * rows, rows = rows } end,
       each = function(run, tile)
         local count = run.to - run.from
         if not ahead then return K:each("tile", count, tile) end
         t:when(0, count, function()
           score_products(K, group, own, run.from * rows, run.tile.rows or rows)
-          K:each("tile", count - 1, tile)
+          if not run.tile.rows then K:each("tile", count - 1, tile) end -- of lower ones there is one
           tile(count - 1, true)
         end)
       end,
@@ -230,7 +268,7 @@ local function steady_block(K, group, ptrs, head, part)
 end
 
 -- The tiles of a block, and again where m has to rise. Whether that is so has no influence on other lanes.
-local function guarded_block(K, group, ptrs, head, part, fast)
+local function guarded_block(K, group, ptrs, part, fast)
   local t, plan = K.t, K.plan
   t:block(function()
     local w = group.vecs[1].w
@@ -246,7 +284,7 @@ local function guarded_block(K, group, ptrs, head, part, fast)
       local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_scheme)))
       good[c] = t:op("all", v.w, name "good", calm)
     end
-    t:unless(good, function() steady_block(K, group, ptrs, head, part) end)
+    t:unless(good, function() steady_block(K, group, ptrs, part) end)
   end)
   if not part.last then M.note_sums(K, group, ptrs) end
 end
@@ -258,8 +296,7 @@ local function block(K, group, ptrs, head, part)
   local t, plan, span = K.t, K.plan, head.span
   local masked, probs, rows = plan.scores.masked, plan.whole_p, group.keys.rows
   local p_tile, from = group.keys.words * group.width, part.from
-  local start, stop = part.start, part.stop
-  local bound = start
+  local start, stop, bound = part.start, part.stop, part.start
   if part.open then
     bound = expr.max(start, (masked or part.last) and expr.min(span.opened, stop) or stop)
     if masked then bound = t:int("bound", bound) end
@@ -269,16 +306,25 @@ local function block(K, group, ptrs, head, part)
     o_rows = part.first and 0 or plan.attend.breadth,
     behind = function(at) return tile_behind(K, group, at) end,
     each = function(run, tile)
-      local count, alone = run.to - run.from, ptrs.sums and ends_apart(K, group, run)
+      local count, alone = run.to - run.from, ptrs.sums and not ptrs.apart and ends_apart(K, group, run)
       K:each("tile", alone and count - 1 or count, tile)
       if alone then tile(count - 1) end
     end,
   }, { __index = part })
-  local none = not is_guarded(K, group) or expr.is_const(start) and expr.is_const(stop) and start >= stop
-  if head.again or none then
-    each_tile(K, group, ptrs, own, head.again and softmax.passes.next_again or softmax.passes.next)
+  local rises = head.again or always_rises(K, group)
+  if rises and not head.again then choices.add(t.why, "rises") end
+  local rest = not rises and part.edge and rest_rises(K, group, ptrs) and stop
+  if rest then own.stop, own.edge = bound, false end
+  local none = expr.is_const(start) and expr.is_const(own.stop) and start >= own.stop
+  if rises or none or not is_guarded(K, group) then
+    each_tile(K, group, ptrs, own, rises and softmax.passes.steady or softmax.passes.next)
   else
-    guarded_block(K, group, ptrs, head, own, function() each_tile(K, group, ptrs, own, softmax.passes.next) end)
+    guarded_block(K, group, ptrs, own, function() each_tile(K, group, ptrs, own, softmax.passes.next) end)
+  end
+  if rest then
+    choices.add(t.why, "rises")
+    own.start, own.stop, own.edge = bound, stop, true
+    each_tile(K, group, ptrs, own, softmax.passes.steady)
   end
   if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
@@ -304,17 +350,18 @@ function M.pass(K, group, ptrs, head)
   if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
 
   if not count then context.clear(K, group, ptrs.o, plan.attend.breadth) end
-  if is_ahead(K, group, head) then
+  if is_ahead(K, group) then
     local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
-    ptrs = setmetatable({ sums = sums }, { __index = ptrs })
-    score_products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows)
+    ptrs = setmetatable({ sums = sums, apart = head.again }, { __index = ptrs })
+    if not head.again then score_products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
   end
   lead_tile(K, group, ptrs, head)
   if not head.again and is_guarded(K, group) then
     K.t:block(function()
       statistics.each(K, group, ptrs.stats, function(_, _, load, put) put("kept", load("negmax", "first_negmax")) end)
     end)
-    M.note_sums(K, group, ptrs)
+    begin(K, group, ptrs, "begin_next")
+    if not always_rises(K, group) then M.note_sums(K, group, ptrs) end
   end
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)

@@ -14,6 +14,7 @@ local choices = require "base.choices"
 local epilogue = require "emit.epilogue"
 local exp = require "tape.exp"
 local gemm = require "emit.gemm"
+local powers = require "isa.powers"
 local stat = require "emit.stats".at
 local types = require "machine.types"
 local ways = require "way.init"
@@ -47,27 +48,22 @@ function M.inverse(t, w, name, sum, plan)
   return t:op("zero_if", w, "scale_" .. name, none, t:op("div", w, "inverse_" .. name, one, some))
 end
 
--- What is done in a tile. from_m: sums start at the -m of the statistics, but for the part of it that is subtracted
--- late; else m is subtracted from them: old_m, the m of the statistics, new_m, raised by the scores of this tile.
--- lifts: m rises where a score is far above it.
--- weighs: makes weights; adds: their sum is added to that of the tiles before; any: whatever the size of m. shows: the
--- scores go where weights go. ahead: the products of a tile may be made beside the softmax of the one before. word: of
--- the function's name.
+-- What is done in a tile. from_m: sums start at the -m of the statistics; else m is subtracted from them: old_m, the m
+-- of the statistics, new_m, raised by the scores of this tile. lifts: m rises where a score is far above it, and sums
+-- start as the statistics say.
+-- weighs: makes weights; adds: their sum is added to that of the tiles before. shows: the scores go where weights go.
+-- ahead: the products of a tile may be made beside the softmax of the one before. word: of the function's name.
 M.passes = {
   first = { word = "_first", new_m = true, weighs = true, ahead = true,
             doc = "Scores of the first keys: their maximum, the weights and their sum." },
   next = { word = "", from_m = true, weighs = true, adds = true, ahead = true,
            doc = "Weights exp2(score - maximum) of some keys, added to the sum." },
-  -- The same weights, but where m rises.
+  -- Weights of `first`, where m is known and there are no other keys.
+  again = { word = "_again", old_m = true, weighs = true, any = true,
+            doc = "Weights of all keys with a known maximum." },
+  -- The weights of `next`, but where m rises; or those of `first`, where m is known.
   steady = { word = "_steady", from_m = true, weighs = true, adds = true, ahead = true, lifts = true,
              doc = "The same for scores that may be far above the maximum, which rises then." },
-  -- The first tile with a known m, in the operations of `first`.
-  again = { word = "_again", old_m = true, weighs = true, any = true,
-            doc = "Weights of the first keys with a known maximum." },
-  -- A maximum that was found by sums from zero is subtracted from such: large scores round otherwise behind -m, and
-  -- all weights of a row could be zero.
-  next_again = { word = "_next_again", from_m = true, late = true, weighs = true, adds = true, any = true,
-                 lifts = true, doc = "Weights of some keys, added to the sum; a new maximum is subtracted last." },
   shown = { word = "_shown", shows = true, doc = "Scores of some keys as they are before softmax, in base 2." },
   maximum = { word = "_maximum", old_m = true, new_m = true, doc = "Raises the maximum by the scores of some keys." },
 }
@@ -75,8 +71,9 @@ M.passes = {
 -- The m of lanes that see no key: any at all where weights are powers, and the lowest float is no m for them.
 function M.unseen(scheme) return scheme.powers and 0.0 or types.LOWEST end
 
--- Whether a part of m is subtracted late on the safe path.
-function M.is_late(scheme) return not scheme.powers end
+-- Whether sums of scores start at -m behind the first tile: not where m is subtracted from a changed score, nor where
+-- weights are powers.
+function M.from_maximum(plan) return #plan.scores.changes == 0 and not plan.attend_scheme.powers end
 
 -- Masks of the lanes that do not see a key, { mask, name } each: those of the ends of the interval, as M.ends has
 -- them, and those of rows that hide keys.
@@ -135,33 +132,66 @@ end
 local START = 2.0 ^ -60
 function M.start_of_sums(t, w, name) return t:start("set", w, name, START) end
 
+-- Whether they start at that: not where biases are their start, nor sums of pairs.
+local function is_raised(plan) return plan.attend_scheme.group == 1 and #plan.scores.biases == 0 end
+
 local function is_not_zero(t, w, name, x)
   local zero = t:op("zero", w, "none_" .. name)
   return t:op("lt", w, "nonzero_" .. name, zero,
     t:op("max", w, "size_" .. name, t:op("sub", w, "minus_" .. name, zero, x), x))
 end
 
--- What the accumulators start at: biases, and -m. Where m is subtracted last, sums start as those did by which it was
--- found: a product that lies between two floats is rounded by what it is added to.
+-- The offset of scores whose maximum is large: their weights are infinite, and no exception is raised.
+local LARGE = 2.0 ^ 127
+
+-- The statistics of a first tile whose m is known: its sums start as those did by which m was found, for a product
+-- that lies between two floats is rounded by what it is added to. load and put as statistics.each has them.
+function M.begin_known(t, plan, w, name, load, put)
+  put("sum", t:op("zero", w, "empty_" .. name))
+  if M.from_maximum(plan) then
+    put("late", load("negmax", "first_late"))
+    put("begin", is_raised(plan) and t:op("set", w, "begin_" .. name, START) or t:op("zero", w, "begin_" .. name))
+  elseif plan.attend_scheme.powers then
+    put("begin", t:op("set", w, "begin_" .. name, powers.offset))
+  end
+end
+
+-- Those of the tiles behind a first one.
+function M.begin_next(t, plan, w, name, load, put)
+  if M.from_maximum(plan) then
+    put("late", t:op("zero", w, "late_" .. name))
+    put("begin", load("negmax", "begin"))
+  elseif plan.attend_scheme.powers then
+    put("begin", t:op("set", w, "begin_" .. name, LARGE))
+  end
+end
+
+-- The same in another attempt: a maximum that was found by sums from zero is subtracted from such, for large scores
+-- round otherwise behind -m, and all weights of a row could be zero.
+function M.begin_later(t, plan, w, name, load, put)
+  if not M.from_maximum(plan) then return end
+  local late = load "later"
+  local begin = t:op("sub", w, "early_" .. name, load "negmax", late)
+  if is_raised(plan) then
+    local least = t:op("set", w, "least_" .. name, START)
+    begin = t:op("sel", w, "begin_" .. name, is_not_zero(t, w, name, late), least, begin)
+  end
+  put("late", late)
+  put("begin", begin)
+end
+
+-- What the accumulators start at: biases, and -m.
 local function start(t, tile, from_m)
-  local group, biases, late = tile.group, tile.scores.biases, tile.late
+  local group, biases = tile.group, tile.scores.biases
   if not from_m and #biases == 0 then return tile.rest end
+  local at = tile.pass.lifts and "begin" or "negmax"
   return function(r, c, w, name)
-    local negmax_at = stat(group, tile.stats, "negmax", c)
-    local function early(dst, how) -- of -m
-      if not late then return how(t, "load", w, dst, negmax_at) end
-      local last = t:op("load", w, "late_" .. name, stat(group, tile.stats, "late", c))
-      local whole = t:op("load", w, "whole_" .. name, negmax_at)
-      if #biases > 0 or not tile.rest then return how(t, "sub", w, dst, whole, last) end
-      return how(t, "sel", w, dst, is_not_zero(t, w, name, last), t:op("set", w, "begin_" .. name, START),
-        t:op("sub", w, "early_" .. name, whole, last))
-    end
-    if #biases == 0 then return early(name, t.start) end
+    if #biases == 0 then return t:start("load", w, name, stat(group, tile.stats, at, c)) end
     local terms = {}
     for i, row in ipairs(biases) do
       terms[i] = row.bias(t, w, ("bias%d_%s"):format(i, name), M.place(tile, r, c))
     end
-    terms[#terms + 1] = from_m and early("negmax_" .. name, t.op) or nil
+    terms[#terms + 1] = from_m and t:op("load", w, ("%s_%s"):format(at, name), stat(group, tile.stats, at, c)) or nil
     if #terms == 1 then terms[2] = t:op("zero", w, "zero_" .. name) end
     local last = table.remove(terms)
     return t:start("add", w, name, weights.reduce(t, w, "add", terms, "biases_" .. name .. "_"), last)
@@ -246,15 +276,10 @@ local function maximum(t, tile, old, least, out, small)
   }
 end
 
--- What of -m is to come late, of vector c.
-local function late_of(t, tile, c, v, name)
-  return t:op("load", v.w, ("%s_c%d"):format(name, c - 1), stat(tile.group, tile.stats, "late", c))
-end
-
 -- How far m rises in each lane: nothing, or to the largest of the scores acc. m: the old one of each vector, where
 -- scores are not less that; it becomes what is to be subtracted. The rest is told what is multiplied by less then.
 local function lift(t, tile, acc, m)
-  local lifts, low, list = {}, {}, nil
+  local lifts, lates, low, list = {}, {}, {}, nil
   local scheme = tile.scheme
   epilogue.run(tile, acc, { {
     start = function() list = {} end,
@@ -267,8 +292,9 @@ local function lift(t, tile, acc, m)
       local top = weights.reduce(t, w, "max", list, ("top_%s_"):format(name))
       if m[c] then
         top = t:op("sub", w, "above_" .. name, top, m[c])
-      elseif tile.late then
-        top = t:op("add", w, "above_" .. name, top, late_of(t, tile, c, v, "top_late"))
+      else
+        lates[c] = t:op("load", w, "late_" .. name, stat(tile.group, tile.stats, "late", c))
+        top = t:op("add", w, "above_" .. name, top, lates[c])
       end
       local below = t:op("lt", w, "below_" .. name, top, t:op("set", w, "far_" .. name, threshold(scheme)))
       if scheme.b.round then top = weights.whole(t, w, "top_" .. name, top) end
@@ -284,21 +310,16 @@ local function lift(t, tile, acc, m)
     tile.rescale()
   end)
   for c, v in ipairs(tile.vecs) do
-    m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c]) or lifts[c]
+    m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c])
+      or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], lates[c])
   end
 end
 
--- Subtracts m[c], and adds what of -m is to come late, as far as there is either.
-local function less(t, tile, m)
-  local late = {}
-  return {
-    start = function(c, v) late[c] = tile.late and late_of(t, tile, c, v, "late") end,
-    apply = function(value, at)
-      local w, c = at.v.w, at.c
-      if late[c] then value = t:op("add", w, (m[c] and "late_" or "x_") .. at.name, value, late[c]) end
-      return m[c] and t:op("sub", w, "x_" .. at.name, value, m[c]) or value
-    end,
-  }
+-- Subtracts m[c], if there is one.
+local function less(t, m)
+  return { apply = function(value, at)
+    return m[at.c] and t:op("sub", at.v.w, "x_" .. at.name, value, m[at.c]) or value
+  end }
 end
 
 -- tile: what gemm.tile takes, and
@@ -317,8 +338,7 @@ function M.tile(t, tile)
   local by_powers = tile.scheme.powers
   local from_m = pass.from_m and #scores.changes == 0 and not by_powers
   local old_m = pass.old_m or pass.from_m and not (from_m or by_powers) or pass.lifts and not from_m
-  tile.late = from_m and pass.late
-  tile.far = from_m and not tile.late and #scores.biases + #scores.hides == 0
+  tile.far = from_m and not pass.lifts and #scores.biases + #scores.hides == 0
   tile.final = #scores.rises > 0 and final_keys(t, tile) or {}
   tile.origin = scores.places and places(t, tile) or tile.final
   tile.rest = tile.scheme.group == 1 and not pass.shows and function(_, _, w, name)
@@ -348,7 +368,7 @@ function M.tile(t, tile)
     local beside = tile.next and ways.of(tile.scheme).buffered.beside(t, tile.next, tile.sums, tile.rows)
     return epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
   end
-  local steps = { less(t, tile, m), weights.weight(t, tile) }
+  local steps = { less(t, m), weights.weight(t, tile) }
   if tile.scheme.group > 1 then
     steps[3] = weights.pairs(t, tile, target)
   else

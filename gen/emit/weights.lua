@@ -93,9 +93,11 @@ local ONES = string.unpack("<f", "\x80\x3F\x80\x3F") -- a pair of ones
 
 -- Pairs of weights as powers of what (score - m) scale + offset is; m[c] and small[c]: of each vector, as far as they
 -- are known. What is added to scaled scores is infinite where m is so large that its product with the scale loses
--- digits: weights are infinite then, and the safe path subtracts m before.
+-- digits: weights are infinite then. Where m may rise it is subtracted before in such lanes, and the offset that is
+-- added is of the statistics: weights are infinite still, but on the safe path, which makes no tiles beside others.
 function M.powers(t, tile, m, small)
-  local of, any, known = {}, tile.pass.any, tile.pass.adds and not tile.pass.lifts
+  local of, pass, known = {}, tile.pass, tile.pass.adds and not tile.pass.lifts
+  local any = pass.any or pass.lifts and not tile.next
   local floor = M.hides_keys(tile) and powers.scale * M.FAR
   local function start(c, v)
     local w, name = v.w, "c" .. c - 1
@@ -103,15 +105,15 @@ function M.powers(t, tile, m, small)
     of[c] = { scale = t:op("set", w, "scale_" .. name, powers.scale),
               floor = floor and t:op("set", w, "floor_" .. name, floor) }
     if known then of[c].start = t:op("load", w, "start_" .. name, at) end
-    if known and not any then return end
+    if known then return end
     local own = m[c] or t:op("sub", w, "m_" .. name, t:op("zero", w, "zero_" .. name),
       t:op("load", w, "negmax_" .. name, stat(tile.group, tile.stats, "negmax", c)))
     of[c].m, of[c].small = own, small[c] or M.is_small(t, w, name, own)
-    of[c].offset = t:op("set", w, "offset_" .. name, powers.offset)
-    if known then return end
+    local offset = t:op("set", w, "offset_" .. name, powers.offset)
+    if any then of[c].large = t:op("load", w, "large_offset_" .. name, stat(tile.group, tile.stats, "begin", c)) end
     local minus = t:op("set", w, "minus_scale_" .. name, -powers.scale)
     of[c].start = t:op("sel", w, "start_" .. name, of[c].small,
-      t:op("fma", w, "from_" .. name, own, minus, of[c].offset), t:op("set", w, "infinite_" .. name, math.huge))
+      t:op("fma", w, "from_" .. name, own, minus, offset), t:op("set", w, "infinite_" .. name, math.huge))
     t:op("store", w, nil, at, of[c].start)
   end
   local function pair(at, name, scores)
@@ -129,7 +131,7 @@ function M.powers(t, tile, m, small)
     end)
     if any then
       local less = each("less", scores, function(dst, score) return t:op("sub", w, dst, score, c.m) end)
-      local far = each("far", less, function(dst, score) return t:op("fma", w, dst, score, c.scale, c.offset) end)
+      local far = each("far", less, function(dst, score) return t:op("fma", w, dst, score, c.scale, c.large) end)
       x = each("x", far, function(dst, score, half) return t:op("sel", w, dst, c.small, x[half], score) end)
     end
     x.high = x.high or t:op("set", w, "none_" .. name, powers.scale * M.FAR)

@@ -10,7 +10,7 @@
  *             attend    1 x 5 of 16 queries: Q 1 of 8x5
  *                       scores 5x5 k4 | context 1 of 4x5 k5
  *             output    tiles 5x8, k8
- *   cost      3,040 flops; 2,048 bytes packed, 3,136 bytes of workspace
+ *   cost      3,040 flops; 2,048 bytes packed, 3,200 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -369,7 +369,7 @@ static NOINLINE void scores_maximum_masked_1x5of16(const float *k, const float *
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_masked_5x5of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5], sum_c0[4];
@@ -457,9 +457,6 @@ static NOINLINE void again_5of16(const float *q, const float *k, const float *v,
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
     _mm256_storeu_ps(stats + 80, m_c0);
-    const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
-    const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
-    _mm256_storeu_ps(stats + 96, later_c0);
   }
   scores_again_masked_5x5of16(k, q, stats, p, 0);
   {
@@ -516,10 +513,6 @@ static NOINLINE void attend_5of16(const float *xt, const float *packed, const fl
       const __mmask8 below1_c0 = _mm256_cmp_ps_mask(both1_c0, most1_c0, _CMP_LT_OQ);
       const int good1_c0 = below1_c0 == 0xFF;
       if (!good1_c0) {
-        {
-          const __m256 late_c0 = _mm256_setzero_ps();
-          _mm256_storeu_ps(scratch + 304, late_c0);
-        }
         again_5of16(scratch + 64 * head, keys + 4 * head, values + 4 * head, scratch + 128,
             scratch + 208, o + 64 * head, finish);
         {
@@ -576,7 +569,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   const ptrdiff_t len = args->kv_len[b];
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 768, calm);
+    _mm512_storeu_ps((float *)args->workspace + 784, calm);
   }
   /* transpose */
   transpose_5of16(args->q + 40 * b, xt);
@@ -622,7 +615,7 @@ static void task_attend(const mhagen_args *args, int index) {
   const ptrdiff_t len = args->kv_len[0];
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 768, calm);
+    _mm512_storeu_ps((float *)args->workspace + 784, calm);
   }
   attend_5of16(xt, head, keys, values, task, context, len);
 }

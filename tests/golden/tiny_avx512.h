@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_AVX512_PACKED_BYTES 2048
-#define TINY_AVX512_WORKSPACE_BYTES 3136
+#define TINY_AVX512_WORKSPACE_BYTES 3200
 
 /* Packs the weights, once, into the 2048 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

@@ -13,7 +13,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      19,568 flops; 4,608 bytes packed, 30,208 bytes of workspace
+ *   cost      19,568 flops; 4,608 bytes packed, 30,272 bytes of workspace
  *   registers sums and operands of a K step take at most 10 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -932,14 +932,21 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + 144);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
   const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
   _mm512_storeu_ps(stats + 96, start_c0);
   UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], risen_c0);
+    const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], risen_c0);
+    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_offset_c0);
+    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_offset_c0);
+    const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
+    const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 start_r_c0 = _mm512_setzero_ps();
@@ -947,8 +954,14 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     sum_r_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
   UNROLL(12) for (ptrdiff_t r = 4; r < 16; ++r) {
-    const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 x_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
+    const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
+    const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], risen_c0);
+    const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], risen_c0);
+    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, large_offset_c0);
+    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, large_offset_c0);
+    const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
+    const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
@@ -970,73 +983,6 @@ static NOINLINE void products_2x2of16(const bf16_pair *k, const bf16_pair *q, fl
   tile_load(B0, q, 16);
   _tile_dpbf16ps(C00, A0, B0);
   tile_store(C00, sums, 16);
-}
-
-/* The same for scores that may be far above the maximum, which rises then. */
-static NOINLINE void scores_steady_2x2of16(float *sums, const bf16_pair *next_k, const bf16_pair *q,
-    float *stats, bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
-  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
-  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m512 above_c0 = _mm512_sub_ps(top_c0_2_0, m_c0);
-  const __m512 far_c0 = _mm512_set1_ps(100.5f);
-  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
-  const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
-  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
-  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
-  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
-  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
-  const int low_c0 = below_c0 == 0xFFFF;
-  if (!low_c0) {
-    _mm512_storeu_ps(stats + 128, lift_c0);
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
-  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
-  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
-  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
-  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
-  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
-  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
-  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
-  _tile_zero(C00);
-  _tile_zero(C10);
-  tile_load(B0, q, 16);
-  tile_load(A0, next_k, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_load(A1, next_k + 256, 16);
-  _tile_dpbf16ps(C10, A1, B0);
-  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
-  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
-  const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
-  _mm512_storeu_ps(p, pair_r0_c0);
-  const __m512 start_r0_c0 = _mm512_setzero_ps();
-  const __m512 ones_r0_c0 = _mm512_set1_ps(1.00193787f);
-  const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
-      (__m512bh)ones_r0_c0);
-  UNROLL(15) for (ptrdiff_t none = 1; none < 16; ++none) {
-    const __m512 none_c0_2 = _mm512_setzero_ps();
-    _mm512_storeu_ps(p + 16 * none, none_c0_2);
-  }
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + 16, sum_c0);
-  tile_store(C00, sums, 16);
-  tile_store(C10, sums + 256, 16);
 }
 
 /* The same for scores that may be far above the maximum, which rises then. */
@@ -1075,13 +1021,20 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
   const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
   const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
+  const __m512 large_offset_c0 = _mm512_loadu_ps(stats + 144);
   const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
   const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
   const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
   const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
   _mm512_storeu_ps(stats + 96, start_c0);
-  const __m512 x_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
-  const __m512 x_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
+  const __m512 near_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
+  const __m512 near_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
+  const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, risen_c0);
+  const __m512 less_high_r0_c0 = _mm512_sub_ps(acc_r1_c0, risen_c0);
+  const __m512 far_low_r0_c0 = _mm512_fmadd_ps(less_low_r0_c0, scale_c0, large_offset_c0);
+  const __m512 far_high_r0_c0 = _mm512_fmadd_ps(less_high_r0_c0, scale_c0, large_offset_c0);
+  const __m512 x_low_r0_c0 = _mm512_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
+  const __m512 x_high_r0_c0 = _mm512_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
   const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
   _mm512_storeu_ps(p, pair_r0_c0);
   const __m512 start_r0_c0 = _mm512_setzero_ps();
@@ -1118,11 +1071,6 @@ static NOINLINE void steady_2of16(const bf16_pair *q, const bf16_pair *k, bf16_p
   }
   if (0 < stop - bound) {
     products_2x2of16(k + 512 * bound, q, sums);
-    for (ptrdiff_t tile = 0; tile < stop - bound - 1; ++tile) {
-      scores_steady_2x2of16(sums, k + 512 * bound + 512 * tile + 512, q, stats,
-          p + 256 * bound + 256 * tile - 256 * from, p, o,
-          16 * (bound + tile > upto ? bound + tile : upto) - 16 * made, o_rows);
-    }
     scores_steady_last_2x2of16(sums, stats, p + 256 * stop - 256 * from - 256, p, o,
         16 * (stop - 1 > upto ? stop - 1 : upto) - 16 * made, o_rows);
   }
@@ -1179,143 +1127,6 @@ static NOINLINE void scores_maximum_1x2of16(const bf16_pair *k, const bf16_pair 
   _mm512_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
-static NOINLINE void scores_again_32x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
-  __m512 acc_c0[32], sum_c0[16];
-  float sums[512] __attribute__((aligned(64)));
-  /* 32 rows and 16 columns of sums, 16 K steps at a time */
-  _tile_zero(C00);
-  _tile_zero(C10);
-  tile_load(A0, k, 16);
-  tile_load(A1, k + 256, 16);
-  tile_load(B0, q, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  _tile_dpbf16ps(C10, A1, B0);
-  tile_store(C00, sums, 16);
-  tile_store(C10, sums + 256, 16);
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
-  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, m_c0);
-  const __m512 size_c0 = _mm512_max_ps(m_c0, minus_c0);
-  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
-  const __m512 from_c0 = _mm512_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
-  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
-  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
-  for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], m_c0);
-    const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], m_c0);
-    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, offset_c0);
-    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, offset_c0);
-    const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
-    const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
-    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
-    _mm512_storeu_ps(p + 16 * r, pair_c0);
-    const __m512 start_r_c0 = _mm512_setzero_ps();
-    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
-  }
-  for (ptrdiff_t r = 4; r < 16; ++r) {
-    const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
-    const __m512 near_high_c0 = _mm512_fmadd_ps(acc_c0[2 * r + 1], scale_c0, start_c0);
-    const __m512 less_low_c0 = _mm512_sub_ps(acc_c0[2 * r], m_c0);
-    const __m512 less_high_c0 = _mm512_sub_ps(acc_c0[2 * r + 1], m_c0);
-    const __m512 far_low_c0 = _mm512_fmadd_ps(less_low_c0, scale_c0, offset_c0);
-    const __m512 far_high_c0 = _mm512_fmadd_ps(less_high_c0, scale_c0, offset_c0);
-    const __m512 x_low_c0 = _mm512_mask_blend_ps(small_c0, far_low_c0, near_low_c0);
-    const __m512 x_high_c0 = _mm512_mask_blend_ps(small_c0, far_high_c0, near_high_c0);
-    const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
-    _mm512_storeu_ps(p + 16 * r, pair_c0);
-    const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_c0[r] = _mm512_dpbf16_ps(sum_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
-  }
-  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
-  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
-  const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
-  _mm512_storeu_ps(stats + 16, sum_c0_4_0);
-}
-
-/* Weights of some keys, added to the sum; a new maximum is subtracted last. */
-static NOINLINE void scores_next_again_2x2of16(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  float sums[256] __attribute__((aligned(64)));
-  /* 2 rows and 16 columns of sums, 16 K steps at a time */
-  _tile_zero(C00);
-  tile_load(A0, k, 16);
-  tile_load(B0, q, 16);
-  _tile_dpbf16ps(C00, A0, B0);
-  tile_store(C00, sums, 16);
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  const __m512 negmax_c0 = _mm512_loadu_ps(stats);
-  const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
-  const __m512 acc_r0_c0 = _mm512_loadu_ps(sums);
-  const __m512 acc_r1_c0 = _mm512_loadu_ps(sums + 16);
-  const __m512 top_c0_2_0 = _mm512_max_ps(acc_r0_c0, acc_r1_c0);
-  const __m512 above_c0 = _mm512_sub_ps(top_c0_2_0, m_c0);
-  const __m512 far_c0 = _mm512_set1_ps(100.5f);
-  const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
-  const __m512 none_top_c0 = _mm512_setzero_ps();
-  const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, above_c0);
-  const __m512 size_top_c0 = _mm512_max_ps(above_c0, minus_top_c0);
-  const __m512 large_top_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_top_c0 = _mm512_cmp_ps_mask(size_top_c0, large_top_c0, _CMP_LT_OQ);
-  const __m512 near_top_c0 = _mm512_roundscale_ps(above_c0,
-      _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 whole_top_c0 = _mm512_mask_blend_ps(small_top_c0, above_c0, near_top_c0);
-  const __m512 margin_c0 = _mm512_set1_ps(5.0f);
-  const __m512 room_c0 = _mm512_add_ps(whole_top_c0, margin_c0);
-  const __m512 lift_c0 = _mm512_maskz_mov_ps((__mmask16)~below_c0, room_c0);
-  const int low_c0 = below_c0 == 0xFFFF;
-  if (!low_c0) {
-    _mm512_storeu_ps(stats + 128, lift_c0);
-    rescale_2of16(p_first, o, stats, p_rows, o_rows);
-  }
-  const __m512 risen_c0 = _mm512_add_ps(m_c0, lift_c0);
-  const __m512 scale_c0 = _mm512_set1_ps(256.0f);
-  const __m512 none_c0 = _mm512_setzero_ps();
-  const __m512 minus_c0 = _mm512_sub_ps(none_c0, risen_c0);
-  const __m512 size_c0 = _mm512_max_ps(risen_c0, minus_c0);
-  const __m512 large_c0 = _mm512_set1_ps(4194304.0f);
-  const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
-  const __m512 offset_c0 = _mm512_set1_ps(32488.5f);
-  const __m512 minus_scale_c0 = _mm512_set1_ps(-256.0f);
-  const __m512 from_c0 = _mm512_fmadd_ps(risen_c0, minus_scale_c0, offset_c0);
-  const __m512 infinite_c0 = _mm512_set1_ps(INFINITY);
-  const __m512 start_c0 = _mm512_mask_blend_ps(small_c0, infinite_c0, from_c0);
-  _mm512_storeu_ps(stats + 96, start_c0);
-  const __m512 near_low_r0_c0 = _mm512_fmadd_ps(acc_r0_c0, scale_c0, start_c0);
-  const __m512 near_high_r0_c0 = _mm512_fmadd_ps(acc_r1_c0, scale_c0, start_c0);
-  const __m512 less_low_r0_c0 = _mm512_sub_ps(acc_r0_c0, risen_c0);
-  const __m512 less_high_r0_c0 = _mm512_sub_ps(acc_r1_c0, risen_c0);
-  const __m512 far_low_r0_c0 = _mm512_fmadd_ps(less_low_r0_c0, scale_c0, offset_c0);
-  const __m512 far_high_r0_c0 = _mm512_fmadd_ps(less_high_r0_c0, scale_c0, offset_c0);
-  const __m512 x_low_r0_c0 = _mm512_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
-  const __m512 x_high_r0_c0 = _mm512_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
-  const __m512 pair_r0_c0 = powers_16(x_low_r0_c0, x_high_r0_c0);
-  _mm512_storeu_ps(p, pair_r0_c0);
-  const __m512 start_r0_c0 = _mm512_setzero_ps();
-  const __m512 ones_r0_c0 = _mm512_set1_ps(1.00193787f);
-  const __m512 sum_r0_c0 = _mm512_dpbf16_ps(start_r0_c0, (__m512bh)pair_r0_c0,
-      (__m512bh)ones_r0_c0);
-  for (ptrdiff_t none = 1; none < 16; ++none) {
-    const __m512 none_c0_2 = _mm512_setzero_ps();
-    _mm512_storeu_ps(p + 16 * none, none_c0_2);
-  }
-  const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + 16, sum_c0);
-}
-
 /* The same head with the true maximum: for sums that overflowed, and for NaN and Inf. */
 static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const bf16_pair *v,
     bf16_pair *p, float *stats, float *o) {
@@ -1335,8 +1146,19 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
     _mm512_storeu_ps(stats, m_c0);
     _mm512_storeu_ps(stats + 80, m_c0);
   }
-  scores_again_32x2of16(k, q, stats, p);
-  scores_next_again_2x2of16(k + 512, q, stats, p + 256, p, o, 16, 0);
+  float sums[512] __attribute__((aligned(64)));
+  {
+    const __m512 empty_c0 = _mm512_setzero_ps();
+    _mm512_storeu_ps(stats + 16, empty_c0);
+    const __m512 begin_c0 = _mm512_set1_ps(32488.5f);
+    _mm512_storeu_ps(stats + 144, begin_c0);
+  }
+  products_32x2of16(k, q, sums);
+  scores_steady_last_32x2of16(sums, stats, p, p, o, 0, 0);
+  {
+  }
+  products_2x2of16(k + 512, q, sums);
+  scores_steady_last_2x2of16(sums, stats, p + 256, p, o, 16, 0);
   {
     const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
     const __m512 one_c0 = _mm512_set1_ps(1.0f);
@@ -1393,11 +1215,15 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     _mm512_storeu_ps(scratch + 912, first_negmax_c0);
   }
   {
+    const __m512 begin_c0 = _mm512_set1_ps(1.70141183e+38f);
+    _mm512_storeu_ps(scratch + 976, begin_c0);
+  }
+  {
     const __m512 sum_before_c0 = _mm512_loadu_ps(scratch + 848);
     _mm512_storeu_ps(scratch + 944, sum_before_c0);
   }
   {
-    const __m512 steady = _mm512_loadu_ps(scratch + 976);
+    const __m512 steady = _mm512_loadu_ps(scratch + 992);
     const __m512 off = _mm512_setzero_ps();
     const __mmask16 on = _mm512_cmp_ps_mask(off, steady, _CMP_LT_OQ);
     const int all_on = on == 0xFFFF;
@@ -1405,13 +1231,13 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
       scores_last_2x2of16(sums, scratch + 832, scratch + 576);
     }
     const __m512 whole_sum_c0 = _mm512_loadu_ps(scratch + 848);
-    const __m512 mode_c0 = _mm512_loadu_ps(scratch + 976);
+    const __m512 mode_c0 = _mm512_loadu_ps(scratch + 992);
     const __m512 known_c0 = _mm512_add_ps(whole_sum_c0, mode_c0);
     const __m512 most_c0 = _mm512_set1_ps(1.2676506e+30f);
     const __mmask16 calm_c0 = _mm512_cmp_ps_mask(known_c0, most_c0, _CMP_LT_OQ);
     const int good_c0 = calm_c0 == 0xFFFF;
     if (!good_c0) {
-      steady_2of16(scratch + 64, keys, scratch + 320, scratch + 832, scratch + 992, scratch + 976,
+      steady_2of16(scratch + 64, keys, scratch + 320, scratch + 832, scratch + 1008, scratch + 992,
           0, 0, 1, 1, 2, 0, 0);
     }
   }
@@ -1423,7 +1249,7 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
     const __m512 test_zero_c0 = _mm512_setzero_ps();
     _mm512_storeu_ps(scratch + 864, test_zero_c0);
   }
-  context_4x2of16_k34_final(values, scratch + 320, scratch + 832, scratch + 992);
+  context_4x2of16_k34_final(values, scratch + 320, scratch + 832, scratch + 1008);
   {
     const __m512 sum1_c0 = _mm512_loadu_ps(scratch + 848);
     const __m512 test1_c0 = _mm512_loadu_ps(scratch + 864);
@@ -1435,10 +1261,10 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
       const __m512 none_c0 = _mm512_set1_ps(INFINITY);
       const __m512 mark_c0 = _mm512_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm512_storeu_ps(scratch + 848, mark_c0);
-      again_2of16(scratch + 64, keys, values, scratch + 320, scratch + 832, scratch + 992);
+      again_2of16(scratch + 64, keys, values, scratch + 320, scratch + 832, scratch + 1008);
     }
   }
-  y_rows_2of16(scratch + 992, y);
+  y_rows_2of16(scratch + 1008, y);
 }
 
 /* Everything for one batch entry. */
@@ -1455,7 +1281,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 6496; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 7472, calm);
+    _mm512_storeu_ps((float *)args->workspace + 7488, calm);
   }
   /* inputs in pairs */
   narrow_2x33(args->q + 66 * b, pairs_q);
@@ -1551,7 +1377,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 6496; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 7472, calm);
+    _mm512_storeu_ps((float *)args->workspace + 7488, calm);
   }
   attend_2of16(xt, head, key_rows, value_rows, task, args->y);
   _tile_release();

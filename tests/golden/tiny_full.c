@@ -11,7 +11,7 @@
  *             attend    1 x 3 of 16 queries
  *                       scores 3x3 k2 | context 1 of 2x3 k3
  *             output    tiles 3x4, k2
- *   cost      264 flops; 576 bytes packed, 1,280 bytes of workspace
+ *   cost      264 flops; 576 bytes packed, 1,344 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile; the words are
  *               acc: sums of a tile
@@ -186,7 +186,7 @@ static NOINLINE void scores_maximum_1x3of16(const float *k, const float *q, floa
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_3x3of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
@@ -264,8 +264,6 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
     _mm256_storeu_ps(stats + 80, m_c0);
-    const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
-    _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_3x3of16(k, q, stats, p);
   {
@@ -283,7 +281,7 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
 static NOINLINE void forward(const float *q, float *y, const float *packed, float *ws) {
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps(ws + 304, calm);
+    _mm512_storeu_ps(ws + 320, calm);
   }
   /* keys and values */
   {

@@ -33,7 +33,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_FULL_PACKED_BYTES 576
-#define TINY_FULL_WORKSPACE_BYTES 1280
+#define TINY_FULL_WORKSPACE_BYTES 1344
 
 /* Packs the weights, once, into the 576 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

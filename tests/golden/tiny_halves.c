@@ -14,7 +14,7 @@
  *   numbers   operands of projections in f16, of attention in f16;
  *             sums in f16 and float32;
  *             error at most 0.002 for scores up to 16
- *   cost      1,584 flops; 4,288 bytes packed, 2,176 bytes of workspace
+ *   cost      1,584 flops; 4,288 bytes packed, 2,240 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -499,7 +499,7 @@ static NOINLINE void scores_maximum_1x1of16(const float *k, const float *q, floa
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_3x1of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_c0[3], sum_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
@@ -548,8 +548,6 @@ static NOINLINE void again_1of16(const float *q, const float *k, const float *v,
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
     _mm256_storeu_ps(stats + 80, m_c0);
-    const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
-    _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_3x1of16(k, q, stats, p);
   {
@@ -600,7 +598,7 @@ static NOINLINE void attend_1of16(const float *keys, const float *values, float 
     const __m256 test_zero_c0 = _mm256_setzero_ps();
     _mm256_storeu_ps(scratch + 112, test_zero_c0);
   }
-  context_2x1of16_k3_final(values, scratch + 32, scratch + 80, scratch + 240);
+  context_2x1of16_k3_final(values, scratch + 32, scratch + 80, scratch + 256);
   {
     const __m256 sum1_c0 = _mm256_loadu_ps(scratch + 96);
     const __m256 test1_c0 = _mm256_loadu_ps(scratch + 112);
@@ -612,10 +610,10 @@ static NOINLINE void attend_1of16(const float *keys, const float *values, float 
       const __m256 none_c0 = _mm256_set1_ps(INFINITY);
       const __m256 mark_c0 = _mm256_mask_blend_ps(below1_c0, none_c0, both1_c0);
       _mm256_storeu_ps(scratch + 96, mark_c0);
-      again_1of16(scratch, keys, values, scratch + 32, scratch + 80, scratch + 240);
+      again_1of16(scratch, keys, values, scratch + 32, scratch + 80, scratch + 256);
     }
   }
-  y_rows_1of16(scratch + 240, y);
+  y_rows_1of16(scratch + 256, y);
 }
 
 /* Everything for one batch entry. */
@@ -626,7 +624,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 272; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 496, calm);
+    _mm512_storeu_ps((float *)args->workspace + 512, calm);
   }
   /* inputs in pairs */
   narrow_3x130(args->v + 390 * b, pairs_v);
@@ -660,7 +658,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 272; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 496, calm);
+    _mm512_storeu_ps((float *)args->workspace + 512, calm);
   }
   attend_1of16(args->k, values, task, args->q, args->y);
 }

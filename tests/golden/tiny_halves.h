@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_HALVES_PACKED_BYTES 4288
-#define TINY_HALVES_WORKSPACE_BYTES 2176
+#define TINY_HALVES_WORKSPACE_BYTES 2240
 
 /* Packs the weights, once, into the 4288 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

@@ -605,7 +605,7 @@ static NOINLINE void scores_maximum_1x1of4(const bf16_pair *k, const bf16_pair *
   vst1q_f32(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
     bf16_pair *p) {
   float32x4_t acc_c0[5];
@@ -668,8 +668,6 @@ static NOINLINE void again_1of4(const bf16_pair *q, const bf16_pair *k, const bf
     const float32x4_t m_c0 = vbslq_f32(good_c0, kept_c0, negmax_c0);
     vst1q_f32(stats, m_c0);
     vst1q_f32(stats + 20, m_c0);
-    const float32x4_t late_c0 = vbslq_f32(good_c0, vdupq_n_f32(0.0f), m_c0);
-    vst1q_f32(stats + 24, late_c0);
   }
   scores_again_5x1of4(k, q, stats, p);
   {

@@ -250,7 +250,7 @@ static NOINLINE void scores_maximum_1x1(const float *k, const float *q, float *s
   stats[0] = minus_m_c0;
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_1x1(const float *k, const float *q, float *stats, float *p) {
   float acc_r0_c0 = 8.67361738e-19f;
   const float b_c0 = q[0];
@@ -284,8 +284,6 @@ static NOINLINE void again_1(const float *q, const float *k, const float *v, flo
     const float m_c0 = good_c0 ? kept_c0 : negmax_c0;
     stats[0] = m_c0;
     stats[5] = m_c0;
-    const float late_c0 = good_c0 ? 0.0f : m_c0;
-    stats[6] = late_c0;
   }
   scores_again_1x1(k, q, stats, p);
   {

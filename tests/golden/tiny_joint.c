@@ -12,7 +12,7 @@
  *             attend    1 x 3 of 16 queries
  *                       scores 2x3 k3 | context 1 of 3x3 k3
  *             output    tiles 3x4, k3
- *   cost      360 flops; 640 bytes packed, 1,536 bytes of workspace
+ *   cost      360 flops; 640 bytes packed, 1,600 bytes of workspace
  *   registers sums and operands of a K step take at most 6 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -354,43 +354,6 @@ static NOINLINE void scores_maximum_masked_1x3of16(const float *k, const float *
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
-static NOINLINE void scores_again_masked_2x3of16(const float *k, const float *q, float *stats,
-    float *p, ptrdiff_t key) {
-  __m256 s_c0[2], sum_c0[2];
-  __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
-  __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
-  for (ptrdiff_t step = 0; step < 3; ++step) {
-    const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
-    const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
-    const __m256 a_r1 = _mm256_set1_ps(k[16]);
-    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
-    k += 1;
-    q += 16;
-  }
-  const __m256 last_c0 = _mm256_loadu_ps(stats + 64);
-  const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
-  const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
-  const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
-  const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
-  const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
-  const __m256 zero_c0 = _mm256_setzero_ps();
-  const __m256 negmax_c0 = _mm256_loadu_ps(stats);
-  const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], m_c0);
-    const __m256 far_c0 = _mm256_set1_ps(-1000.0f);
-    const __m256 near_c0 = _mm256_max_ps(far_c0, x_c0);
-    sum_c0[r] = exp2_8(near_c0);
-    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
-  }
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
-  _mm256_storeu_ps(stats + 16, sum_c0_2_0);
-}
-
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
@@ -425,6 +388,9 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
   _mm256_storeu_ps(stats, minus_m_c0);
+  const __m256 begin_c0 = _mm256_loadu_ps(stats + 144);
+  const __m256 next_begin_c0 = _mm256_sub_ps(begin_c0, lift_c0);
+  _mm256_storeu_ps(stats + 144, next_begin_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
     const __m256 zero_c0 = _mm256_setzero_ps();
@@ -449,27 +415,18 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   }
 }
 
-/* Weights of some keys, added to the sum; a new maximum is subtracted last. */
-static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const float *q, float *stats,
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m256 acc_c0[2], s_c0[2], sum_r_c0[2];
-  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
-    const __m256 late_acc_c0 = _mm256_loadu_ps(stats + 96);
-    const __m256 whole_acc_c0 = _mm256_loadu_ps(stats);
-    const __m256 none_acc_c0 = _mm256_setzero_ps();
-    const __m256 minus_acc_c0 = _mm256_sub_ps(none_acc_c0, late_acc_c0);
-    const __m256 size_acc_c0 = _mm256_max_ps(minus_acc_c0, late_acc_c0);
-    const __mmask8 nonzero_acc_c0 = _mm256_cmp_ps_mask(none_acc_c0, size_acc_c0, _CMP_LT_OQ);
-    const __m256 begin_acc_c0 = _mm256_set1_ps(8.67361738e-19f);
-    const __m256 early_acc_c0 = _mm256_sub_ps(whole_acc_c0, late_acc_c0);
-    acc_c0[r] = _mm256_mask_blend_ps(nonzero_acc_c0, early_acc_c0, begin_acc_c0);
-  }
+  __m256 s_c0[2], sum_r_c0[2];
+  __m256 acc_r0_c0 = _mm256_loadu_ps(stats + 144);
+  __m256 acc_r1_c0 = _mm256_loadu_ps(stats + 144);
   for (ptrdiff_t step = 0; step < 3; ++step) {
     const __m256 b_c0 = kept8(_mm256_loadu_ps(q));
     const __m256 a_r0 = _mm256_set1_ps(k[0]);
-    acc_c0[0] = _mm256_fmadd_ps(a_r0, b_c0, acc_c0[0]);
+    acc_r0_c0 = _mm256_fmadd_ps(a_r0, b_c0, acc_r0_c0);
     const __m256 a_r1 = _mm256_set1_ps(k[16]);
-    acc_c0[1] = _mm256_fmadd_ps(a_r1, b_c0, acc_c0[1]);
+    acc_r1_c0 = _mm256_fmadd_ps(a_r1, b_c0, acc_r1_c0);
     k += 1;
     q += 16;
   }
@@ -477,13 +434,13 @@ static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const floa
   const __m256 hidden_c0 = _mm256_set1_ps(-INFINITY);
   const __m256 key_r0_c0 = _mm256_set1_ps((float)(key));
   const __mmask8 hide_r0_c0 = _mm256_cmp_ps_mask(last_c0, key_r0_c0, _CMP_LT_OQ);
-  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_c0[0], hidden_c0);
+  s_c0[0] = _mm256_mask_blend_ps(hide_r0_c0, acc_r0_c0, hidden_c0);
   const __m256 key_r1_c0 = _mm256_set1_ps((float)(key + 1));
   const __mmask8 hide_r1_c0 = _mm256_cmp_ps_mask(last_c0, key_r1_c0, _CMP_LT_OQ);
-  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_c0[1], hidden_c0);
+  s_c0[1] = _mm256_mask_blend_ps(hide_r1_c0, acc_r1_c0, hidden_c0);
   const __m256 top_c0_2_0 = _mm256_max_ps(s_c0[0], s_c0[1]);
-  const __m256 top_late_c0 = _mm256_loadu_ps(stats + 96);
-  const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, top_late_c0);
+  const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
+  const __m256 above_c0 = _mm256_add_ps(top_c0_2_0, late_c0);
   const __m256 far_c0 = _mm256_set1_ps(100.5f);
   const __mmask8 below_c0 = _mm256_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
   const __m256 margin_c0 = _mm256_set1_ps(5.0f);
@@ -494,10 +451,9 @@ static NOINLINE void scores_next_again_masked_2x3of16(const float *k, const floa
     _mm256_storeu_ps(stats + 128, lift_c0);
     rescale_3of16(p_first, o, stats, p_rows, o_rows);
   }
-  const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
+  const __m256 fall_c0 = _mm256_sub_ps(lift_c0, late_c0);
   UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
-    const __m256 late_r_c0 = _mm256_add_ps(s_c0[r], late_c0);
-    const __m256 x_c0 = _mm256_sub_ps(late_r_c0, lift_c0);
+    const __m256 x_c0 = _mm256_sub_ps(s_c0[r], fall_c0);
     const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
     const __m256 near_c0 = _mm256_max_ps(far_r_c0, x_c0);
     sum_r_c0[r] = exp2_8(near_c0);
@@ -556,10 +512,31 @@ static NOINLINE void again_3of16(const float *q, const float *k, const float *v,
     _mm256_storeu_ps(stats + 80, m_c0);
     const __m256 late_c0 = _mm256_loadu_ps(stats + 96);
     const __m256 later_c0 = _mm256_mask_blend_ps(good_c0, m_c0, late_c0);
-    _mm256_storeu_ps(stats + 96, later_c0);
+    _mm256_storeu_ps(stats + 112, later_c0);
   }
-  scores_again_masked_2x3of16(k, q, stats, p, 0);
-  scores_next_again_masked_2x3of16(k + 32, q, stats, p + 32, 2, p, o, 2, 0);
+  {
+    const __m256 empty_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + 16, empty_c0);
+    const __m256 first_late_c0 = _mm256_loadu_ps(stats);
+    _mm256_storeu_ps(stats + 96, first_late_c0);
+    const __m256 begin_c0 = _mm256_set1_ps(8.67361738e-19f);
+    _mm256_storeu_ps(stats + 144, begin_c0);
+  }
+  scores_steady_masked_2x3of16(k, q, stats, p, 0, p, o, 0, 0);
+  {
+    const __m256 later_c0 = _mm256_loadu_ps(stats + 112);
+    const __m256 negmax_c0 = _mm256_loadu_ps(stats);
+    const __m256 early_c0 = _mm256_sub_ps(negmax_c0, later_c0);
+    const __m256 least_c0 = _mm256_set1_ps(8.67361738e-19f);
+    const __m256 none_c0 = _mm256_setzero_ps();
+    const __m256 minus_c0 = _mm256_sub_ps(none_c0, later_c0);
+    const __m256 size_c0 = _mm256_max_ps(minus_c0, later_c0);
+    const __mmask8 nonzero_c0 = _mm256_cmp_ps_mask(none_c0, size_c0, _CMP_LT_OQ);
+    const __m256 begin_c0 = _mm256_mask_blend_ps(nonzero_c0, early_c0, least_c0);
+    _mm256_storeu_ps(stats + 96, later_c0);
+    _mm256_storeu_ps(stats + 144, begin_c0);
+  }
+  scores_steady_masked_2x3of16(k + 32, q, stats, p + 32, 2, p, o, 2, 0);
   {
     const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
     const __m256 one_c0 = _mm256_set1_ps(1.0f);
@@ -658,7 +635,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 112; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 368, calm);
+    _mm512_storeu_ps((float *)args->workspace + 384, calm);
   }
   /* keys and values */
   project_qkv_3(args->q + 12 * b, head, qkv, head + 64);
@@ -690,7 +667,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 112; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 368, calm);
+    _mm512_storeu_ps((float *)args->workspace + 384, calm);
   }
   attend_3of16(qkv + 3, qkv + 6, task, context, qkv);
 }

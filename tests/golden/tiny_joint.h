@@ -34,7 +34,7 @@ extern "C" {
 
 /* Sizes in bytes of the buffers that the caller provides, both aligned to MHAGEN_ALIGN. */
 #define TINY_JOINT_PACKED_BYTES 640
-#define TINY_JOINT_WORKSPACE_BYTES 1536
+#define TINY_JOINT_WORKSPACE_BYTES 1600
 
 /* Packs the weights, once, into the 640 bytes at packed. Errors: MHAGEN_ERR_NULL for a
  * null argument or weight matrix, MHAGEN_ERR_ALIGN, MHAGEN_ERR_LAYOUT, MHAGEN_ERR_ARITHMETIC,

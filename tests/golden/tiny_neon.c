@@ -330,7 +330,7 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
   }
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
   float32x4_t acc[5][2], m[2], sum[4][2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
@@ -394,8 +394,6 @@ static NOINLINE void again_5of8(const float *q, const float *k, const float *v, 
     const float32x4_t m = vbslq_f32(good, kept, negmax);
     vst1q_f32(stats + 4 * c, m);
     vst1q_f32(stats + 4 * c + 40, m);
-    const float32x4_t late = vbslq_f32(good, vdupq_n_f32(0.0f), m);
-    vst1q_f32(stats + 4 * c + 48, late);
   }
   scores_again_5x5of8(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {

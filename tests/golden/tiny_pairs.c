@@ -13,7 +13,7 @@
  *   numbers   operands of projections in bf16, of attention in bf16;
  *             sums in float32;
  *             error at most 0.008 for scores up to 16
- *   cost      1,104 flops; 896 bytes packed, 2,688 bytes of workspace
+ *   cost      1,104 flops; 896 bytes packed, 2,752 bytes of workspace
  *   registers sums and operands of a K step take at most 7 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -458,7 +458,7 @@ static NOINLINE void scores_maximum_masked_1x3of16(const bf16_pair *k, const bf1
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_pair *q,
     float *stats, bf16_pair *p, ptrdiff_t key) {
   __m256 acc_c0[5], s_c0[5];
@@ -486,6 +486,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 large_c0 = _mm256_set1_ps(4194304.0f);
   const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, large_c0, _CMP_LT_OQ);
   const __m256 offset_c0 = _mm256_set1_ps(32488.5f);
+  const __m256 large_offset_c0 = _mm256_loadu_ps(stats + 144);
   const __m256 minus_scale_c0 = _mm256_set1_ps(-256.0f);
   const __m256 from_c0 = _mm256_fmadd_ps(m_c0, minus_scale_c0, offset_c0);
   const __m256 infinite_c0 = _mm256_set1_ps(INFINITY);
@@ -495,8 +496,8 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 near_high_r0_c0 = _mm256_fmadd_ps(s_c0[1], scale_c0, start_c0);
   const __m256 less_low_r0_c0 = _mm256_sub_ps(s_c0[0], m_c0);
   const __m256 less_high_r0_c0 = _mm256_sub_ps(s_c0[1], m_c0);
-  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, offset_c0);
-  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, offset_c0);
+  const __m256 far_low_r0_c0 = _mm256_fmadd_ps(less_low_r0_c0, scale_c0, large_offset_c0);
+  const __m256 far_high_r0_c0 = _mm256_fmadd_ps(less_high_r0_c0, scale_c0, large_offset_c0);
   const __m256 x_low_r0_c0 = _mm256_mask_blend_ps(small_c0, far_low_r0_c0, near_low_r0_c0);
   const __m256 x_high_r0_c0 = _mm256_mask_blend_ps(small_c0, far_high_r0_c0, near_high_r0_c0);
   const __m256 seen_low_r0_c0 = _mm256_max_ps(floor_c0, x_low_r0_c0);
@@ -511,8 +512,8 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
   const __m256 near_high_r1_c0 = _mm256_fmadd_ps(s_c0[3], scale_c0, start_c0);
   const __m256 less_low_r1_c0 = _mm256_sub_ps(s_c0[2], m_c0);
   const __m256 less_high_r1_c0 = _mm256_sub_ps(s_c0[3], m_c0);
-  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, offset_c0);
-  const __m256 far_high_r1_c0 = _mm256_fmadd_ps(less_high_r1_c0, scale_c0, offset_c0);
+  const __m256 far_low_r1_c0 = _mm256_fmadd_ps(less_low_r1_c0, scale_c0, large_offset_c0);
+  const __m256 far_high_r1_c0 = _mm256_fmadd_ps(less_high_r1_c0, scale_c0, large_offset_c0);
   const __m256 x_low_r1_c0 = _mm256_mask_blend_ps(small_c0, far_low_r1_c0, near_low_r1_c0);
   const __m256 x_high_r1_c0 = _mm256_mask_blend_ps(small_c0, far_high_r1_c0, near_high_r1_c0);
   const __m256 seen_low_r1_c0 = _mm256_max_ps(floor_c0, x_low_r1_c0);
@@ -525,7 +526,7 @@ static NOINLINE void scores_again_masked_5x3of16(const bf16_pair *k, const bf16_
       (__m256bh)ones_r1_c0);
   const __m256 near_low_r2_c0 = _mm256_fmadd_ps(s_c0[4], scale_c0, start_c0);
   const __m256 less_low_r2_c0 = _mm256_sub_ps(s_c0[4], m_c0);
-  const __m256 far_low_r2_c0 = _mm256_fmadd_ps(less_low_r2_c0, scale_c0, offset_c0);
+  const __m256 far_low_r2_c0 = _mm256_fmadd_ps(less_low_r2_c0, scale_c0, large_offset_c0);
   const __m256 x_low_r2_c0 = _mm256_mask_blend_ps(small_c0, far_low_r2_c0, near_low_r2_c0);
   const __m256 none_r2_c0 = _mm256_set1_ps(-256000.0f);
   const __m256 seen_low_r2_c0 = _mm256_max_ps(floor_c0, x_low_r2_c0);
@@ -595,6 +596,12 @@ static NOINLINE void again_3of16(const bf16_pair *q, const bf16_pair *k, const b
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
     _mm256_storeu_ps(stats + 80, m_c0);
+  }
+  {
+    const __m256 empty_c0 = _mm256_setzero_ps();
+    _mm256_storeu_ps(stats + 16, empty_c0);
+    const __m256 begin_c0 = _mm256_set1_ps(32488.5f);
+    _mm256_storeu_ps(stats + 144, begin_c0);
   }
   scores_again_masked_5x3of16(k, q, stats, p, 0);
   {
@@ -700,7 +707,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 336; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 592, calm);
+    _mm512_storeu_ps((float *)args->workspace + 608, calm);
   }
   /* inputs in pairs */
   narrow_3x5(args->q + 15 * b, pairs_q);
@@ -764,7 +771,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 336; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 592, calm);
+    _mm512_storeu_ps((float *)args->workspace + 608, calm);
   }
   attend_3of16(xt, head, keys, values, task, context);
 }

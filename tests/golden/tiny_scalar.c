@@ -297,7 +297,7 @@ static NOINLINE void scores_maximum_1x2(const float *k, const float *q, float *s
   }
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], m[2];
   acc_r0[0] = 8.67361738e-19f;
@@ -357,8 +357,6 @@ static NOINLINE void again_2(const float *q, const float *k, const float *v, flo
     const float m = good ? kept : negmax;
     stats[c] = m;
     stats[c + 10] = m;
-    const float late = good ? 0.0f : m;
-    stats[c + 12] = late;
   }
   scores_again_2x2(k, q, stats, p);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {

@@ -440,38 +440,6 @@ static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *s
   }
 }
 
-/* Weights of the first keys with a known maximum. */
-static NOINLINE void scores_again_2x4(const float *k, const float *q, float *stats, float *p) {
-  float acc_r0[4], acc_r1[4], m[4];
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = 8.67361738e-19f;
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = 8.67361738e-19f;
-  for (ptrdiff_t step = 0; step < 2; ++step) {
-    float b[4];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
-    const float a_r0 = k[0];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
-    const float a_r1 = k[2];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
-    k += 1;
-    q += 4;
-  }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float zero = 0.0f;
-    const float negmax = stats[c];
-    m[c] = zero - negmax;
-  }
-  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float x_r0 = acc_r0[c] - m[c];
-    const float sum_r0 = exp2_1(x_r0);
-    p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - m[c];
-    const float sum_r1 = exp2_1(x_r1);
-    p[c + 4] = sum_r1;
-    const float sum_2_0 = sum_r0 + sum_r1;
-    stats[c + 4] = sum_2_0;
-  }
-}
-
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
@@ -507,6 +475,9 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
     const float negmax = stats[c];
     const float minus_m = negmax - lift;
     stats[c] = minus_m;
+    const float begin = stats[c + 36];
+    const float next_begin = begin - lift;
+    stats[c + 36] = next_begin;
   }
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
@@ -536,38 +507,28 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
   }
 }
 
-/* Weights of some keys, added to the sum; a new maximum is subtracted last. */
-static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float *stats, float *p,
+/* The same for scores that may be far above the maximum, which rises then. */
+static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *stats, float *p,
     float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  float acc[2][4], lift[4];
+  float acc_r0[4], acc_r1[4], late[4], lift[4];
   int low[4];
-  UNROLL(2) for (ptrdiff_t r = 0; r < 2; ++r) {
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-      const float late_acc = stats[c + 24];
-      const float whole_acc = stats[c];
-      const float none_acc = 0.0f;
-      const float minus_acc = none_acc - late_acc;
-      const float size_acc = minus_acc > late_acc ? minus_acc : late_acc;
-      const int nonzero_acc = none_acc < size_acc;
-      const float begin_acc = 8.67361738e-19f;
-      const float early_acc = whole_acc - late_acc;
-      acc[r][c] = nonzero_acc ? begin_acc : early_acc;
-    }
-  }
+  float fall[4];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = stats[c + 36];
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = stats[c + 36];
   for (ptrdiff_t step = 0; step < 2; ++step) {
     float b[4];
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) b[c] = q[c];
     const float a_r0 = k[0];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc[0][c] = a_r0 * b[c] + acc[0][c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r0[c] = a_r0 * b[c] + acc_r0[c];
     const float a_r1 = k[2];
-    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc[1][c] = a_r1 * b[c] + acc[1][c];
+    UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) acc_r1[c] = a_r1 * b[c] + acc_r1[c];
     k += 1;
     q += 4;
   }
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float top_2_0 = acc[0][c] > acc[1][c] ? acc[0][c] : acc[1][c];
-    const float top_late = stats[c + 24];
-    const float above = top_2_0 + top_late;
+    const float top_2_0 = acc_r0[c] > acc_r1[c] ? acc_r0[c] : acc_r1[c];
+    late[c] = stats[c + 24];
+    const float above = top_2_0 + late[c];
     const float far = 100.5f;
     const int below = above < far;
     const float margin = 5.0f;
@@ -579,14 +540,12 @@ static NOINLINE void scores_next_again_2x4(const float *k, const float *q, float
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) stats[c + 32] = lift[c];
     rescale_4(p_first, o, stats, p_rows, o_rows);
   }
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) fall[c] = lift[c] - late[c];
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
-    const float late = stats[c + 24];
-    const float late_r0 = acc[0][c] + late;
-    const float x_r0 = late_r0 - lift[c];
+    const float x_r0 = acc_r0[c] - fall[c];
     const float sum_r0 = exp2_1(x_r0);
     p[c] = sum_r0;
-    const float late_r1 = acc[1][c] + late;
-    const float x_r1 = late_r1 - lift[c];
+    const float x_r1 = acc_r1[c] - fall[c];
     const float sum_r1 = exp2_1(x_r1);
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
@@ -615,11 +574,32 @@ static NOINLINE void again_4(const float *q, const float *k, const float *v, flo
     const float m = good ? kept : negmax;
     stats[c] = m;
     stats[c + 20] = m;
-    const float late = good ? 0.0f : m;
-    stats[c + 24] = late;
+    const float later = good ? 0.0f : m;
+    stats[c + 28] = later;
   }
-  scores_again_2x4(k, q, stats, p);
-  scores_next_again_2x4(k + 4, q, stats, p + 8, p, o, 2, 0);
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float empty = 0.0f;
+    stats[c + 4] = empty;
+    const float first_late = stats[c];
+    stats[c + 24] = first_late;
+    const float begin = 8.67361738e-19f;
+    stats[c + 36] = begin;
+  }
+  scores_steady_2x4(k, q, stats, p, p, o, 0, 0);
+  UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
+    const float later = stats[c + 28];
+    const float negmax = stats[c];
+    const float early = negmax - later;
+    const float least = 8.67361738e-19f;
+    const float none = 0.0f;
+    const float minus = none - later;
+    const float size = minus > later ? minus : later;
+    const int nonzero = none < size;
+    const float begin = nonzero ? least : early;
+    stats[c + 24] = later;
+    stats[c + 36] = begin;
+  }
+  scores_steady_2x4(k + 4, q, stats, p + 8, p, o, 2, 0);
   UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
     const float sum = stats[c + 4];
     const float one = 1.0f;

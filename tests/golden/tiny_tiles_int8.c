@@ -14,7 +14,7 @@
  *   numbers   operands of projections in int8, of attention in f32;
  *             sums in int32 and float32;
  *             error at most 0.03 for scores up to 16
- *   cost      320 flops; 4,288 bytes packed, 3,776 bytes of workspace
+ *   cost      320 flops; 4,288 bytes packed, 3,840 bytes of workspace
  *   registers sums and operands of a K step take at most 5 of 32 vectors
  *   names     <word>_r<row>_k<step>_c<vector>, places in a tile, of which those that a loop
  *             counts are indices: <word>_c<vector>[row]; the words are
@@ -492,7 +492,7 @@ static NOINLINE void scores_maximum_1x2of16(const float *k, const float *q, floa
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_2x2of16(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   __m256 acc_r1_c0 = _mm256_set1_ps(8.67361738e-19f);
@@ -537,8 +537,6 @@ static NOINLINE void again_2of16(const float *q, const float *k, const float *v,
     const __m256 m_c0 = _mm256_mask_blend_ps(good_c0, negmax_c0, kept_c0);
     _mm256_storeu_ps(stats, m_c0);
     _mm256_storeu_ps(stats + 80, m_c0);
-    const __m256 late_c0 = _mm256_maskz_mov_ps((__mmask8)~good_c0, m_c0);
-    _mm256_storeu_ps(stats + 96, late_c0);
   }
   scores_again_2x2of16(k, q, stats, p);
   {
@@ -698,7 +696,7 @@ static void run_entry(const mhagen_args *args, ptrdiff_t b) {
   float *const task = (float *)args->workspace + 720; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 928, calm);
+    _mm512_storeu_ps((float *)args->workspace + 944, calm);
   }
   /* inputs in int8 */
   quantize_2x9(args->q + 18 * b, words_q, scales_q);
@@ -759,7 +757,7 @@ static void task_attend(const mhagen_args *args, int index) {
   float *const task = (float *)args->workspace + 720; /* what tasks have */
   {
     const __m512 calm = _mm512_setzero_ps();
-    _mm512_storeu_ps((float *)args->workspace + 928, calm);
+    _mm512_storeu_ps((float *)args->workspace + 944, calm);
   }
   attend_2of16(keys, values, task, context, queries);
   _tile_release();
