@@ -72,7 +72,7 @@ def glue_of(folder):
 def test_lines_of_glue():
     rows = re.findall(r"^\| \[.*?\]\(\.\./examples/use/(\w+)\) \|.*\| (\d+) \|$",
                       (ROOT / "docs/integrate.md").read_text(), re.M)
-    assert len(rows) == 7
+    assert len(rows) == 8
     glue = {name: glue_of(USE / name) for name, _ in rows}
     assert glue == {name: int(lines) for name, lines in rows} and max(glue.values()) <= MOST_LINES
 
@@ -323,6 +323,23 @@ def test_model_with_tables(use, environment):
     shutil.copy(packed, file)  # a file of this kernel, but not of its tables
     result = subprocess.run([folder / "model", folder / "out"], text=True, capture_output=True)
     assert result.stderr == "layers.0.self_attn: packed weights are another kernel's, damaged, or none\n"
+
+
+def test_decoder(use, environment):
+    """A prompt and steps of each layer, with tables of rope in the layers, and apart."""
+    folder, told = use / "decoder", []
+    write_model(folder / "llama", *LLAMA)
+    for tables in "packed", "apart":
+        commands = commands_of(folder / "main.c").replace("MODEL", "llama").replace("isa=native", "isa=scalar").replace(
+            " -o out", f" rope_tables={tables} --quiet -o out", 1)
+        output = run("sh", "-eu", "-c", f"rm -rf out; {commands}", cwd=folder, env=environment)
+        assert re.search(r"^all layers: .* steps differ by [\d.e-]+$", output, re.M)
+        told.append(output.splitlines()[:-1])
+    assert told[0] == told[1] and len(told[0]) == 2
+    run("cc", "-c", "-Iout", *(folder / "out").glob("*.S"), cwd=folder)
+    run("cc", "-std=c11", "-fsanitize=address,undefined", *WARNINGS, "-Iout", "main.c", *(folder / "out").glob("*.c"),
+        *folder.glob("*.o"), "-lm", "-o", "checked", cwd=folder)
+    assert run(folder / "checked").splitlines()[:-1] == told[1]
 
 
 CXX_TABLES = r"""
