@@ -235,6 +235,7 @@ local function summary(model, all, kernels, figures)
     lines[#lines + 1] = ("  %-3d %s%s"):format(#entry.layers, first == last and first or first .. " .. " .. last,
       shared)
     lines[#lines + 1] = "      " .. config.canonical(entry.cfg)
+    for _, note in ipairs(entry.layers[1].notes or {}) do lines[#lines + 1] = "      " .. note end
     for _, packer in ipairs(entry.packers) do lines[#lines + 1] = packed_text(packer, #entry.packers > 1) end
     append(lines, tables.lines(entry))
     lines[#lines + 1] = proposal(entry)

@@ -235,8 +235,11 @@ local function changed(memory, part)
   return made
 end
 
--- A list in memory of the host; nothing of nothing.
-local function numbers_of(list) return list and host.floats(list) end
+-- A list or a part in memory of the host; a number as it is.
+local function numbers_of(x)
+  if type(x) == "number" then return x end
+  return x.tensor and M.floats(x) or host.floats(x)
+end
 
 -- The numbers of a part of a tensor, or of a list, in memory of the host.
 function M.floats(part)
@@ -247,10 +250,10 @@ function M.floats(part)
     if not good then error({ message = ("%s: %s"):format(part.tensor.path, why) }, 0) end
   end
   for _, scaled in ipairs(part.scaled or {}) do
-    local by, zeros = numbers_of(scaled.by), numbers_of(scaled.zeros)
-    memory:scale(by, zeros, scaled.inner)
+    local by, zeros = numbers_of(scaled.by), numbers_of(scaled.zeros or 0)
+    memory:scale(by, zeros, scaled.columns, scaled.down, scaled.across)
     by:free()
-    if zeros then zeros:free() end
+    if type(zeros) ~= "number" then zeros:free() end
   end
   return part.change and changed(memory, part) or memory
 end

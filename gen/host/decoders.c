@@ -176,6 +176,15 @@ static void read_u8(const unsigned char *from, float *to, size_t blocks) {
   for (size_t i = 0; i < blocks; ++i) to[i] = (float)from[i];
 }
 
+/* The number in the low half of a byte is the first. */
+static void read_u4(const unsigned char *from, float *to, size_t blocks) {
+  for (size_t i = 0; i < 2 * blocks; ++i) to[i] = (float)(from[i / 2] >> (i % 2 * 4) & 15);
+}
+
+static void read_i4(const unsigned char *from, float *to, size_t blocks) {
+  for (size_t i = 0; i < 2 * blocks; ++i) to[i] = (float)((from[i / 2] >> (i % 2 * 4) & 15) ^ 8) - 8.0f;
+}
+
 static const Type types[] = {
     {"F64", 1, 8, read_f64},           {"F32", 1, 4, read_f32},           {"F16", 1, 2, read_f16},
     {"BF16", 1, 2, read_bf16},         {"Q8_0", 32, 34, read_q8_0},       {"Q4_0", 32, 18, read_q4_0},
@@ -185,7 +194,8 @@ static const Type types[] = {
     {"IQ4_XS", SUPER, 136, read_iq4_xs},
 };
 
-static const Type integers[] = {{"I8", 1, 1, read_i8}, {"U8", 1, 1, read_u8}};
+static const Type integers[] = {
+    {"I8", 1, 1, read_i8}, {"U8", 1, 1, read_u8}, {"U4", 2, 1, read_u4}, {"I4", 2, 1, read_i4}};
 
 static const Type *find(const Type *list, size_t count, const char *name) {
   for (size_t i = 0; i < count; ++i) {

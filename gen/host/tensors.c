@@ -299,20 +299,29 @@ static int memory_set(lua_State *L) {
   return 0;
 }
 
-/* memory:scale(scales, zeros, inner): float i becomes (x - zeros[k]) * scales[k], k = i / inner modulo their number.
- * Both are memory; zeros may be nil. */
+/* memory:scale(scales, zeros, columns, down, across): of rows with so many columns each block of `down` rows and
+ * `across` columns has a scale, and x becomes (x - its zero) * scale. Both are memory; zeros may be one number. */
 static int memory_scale(lua_State *L) {
   const Memory *memory = luaL_checkudata(L, 1, MEMORY), *scales = luaL_checkudata(L, 2, MEMORY);
-  const Memory *zeros = lua_isnoneornil(L, 3) ? NULL : luaL_checkudata(L, 3, MEMORY);
-  const size_t count = scales->bytes / sizeof(float), inner = (size_t)luaL_checkinteger(L, 4);
-  luaL_argcheck(L, count > 0, 2, "has no numbers");
+  const Memory *zeros = lua_isnumber(L, 3) ? NULL : luaL_checkudata(L, 3, MEMORY);
+  const double zero = zeros == NULL ? lua_tonumber(L, 3) : 0.0;
+  size_t of[3];
+  for (int i = 0; i < 3; ++i) {
+    of[i] = (size_t)luaL_checkinteger(L, 4 + i);
+    luaL_argcheck(L, luaL_checkinteger(L, 4 + i) > 0, 4 + i, "out of range");
+  }
+  const size_t columns = of[0], down = of[1], across = of[2], count = memory->bytes / sizeof(float);
+  const size_t wide = (columns - 1) / across + 1, rows = count / columns;
+  luaL_argcheck(L, count == rows * columns, 4, "does not divide the memory");
+  luaL_argcheck(L, scales->bytes == ((rows + down - 1) / down) * wide * sizeof(float), 2, "has another size");
   luaL_argcheck(L, zeros == NULL || zeros->bytes == scales->bytes, 3, "as many as scales");
-  luaL_argcheck(L, luaL_checkinteger(L, 4) > 0, 4, "out of range");
   const float *by = scales->at, *off = zeros == NULL ? NULL : zeros->at;
-  for (size_t i = 0; i < memory->bytes / sizeof(float); ++i) {
-    float *x = (float *)memory->at + i;
-    const size_t k = i / inner % count;
-    *x = (float)(((double)*x - (off == NULL ? 0.0 : (double)off[k])) * (double)by[k]);
+  float *x = memory->at;
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c, ++x) {
+      const size_t k = r / down * wide + c / across;
+      *x = (float)(((double)*x - (off == NULL ? zero : (double)off[k])) * (double)by[k]);
+    }
   }
   return 0;
 }

@@ -153,7 +153,7 @@ local function check_shape(model, part, type_size)
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
   local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(tensor.shape) ==
-    tensors.shape_text(wanted) or part.firsts and tensors.count(tensor) == part.features * part.width
+    tensors.shape_text(wanted) or part.firsts and tensors.count(tensor) == part.features * (part.stride or part.width)
   if not same then
     tensors.fail(tensor, "its shape is %s, and by the config it must be %s", tensors.shape_text(tensor.shape),
                  tensors.shape_text(wanted))
@@ -185,14 +185,14 @@ function M.weights(model, layer, cfg, type_size)
   return all
 end
 
--- What the host's memory:read takes of a part: a list, a piece for each block. turned: in memory it lies the other way
+-- What the host's memory:read takes of a part: a list, a piece for each block. stride: numbers of a row in the file. turned: in memory it lies the other way
 -- round than in the file.
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
-  assert(tensors.count(tensor) == part.features * (part.width or 1), "a part of a tensor of another size")
+  assert(tensors.count(tensor) == part.features * (part.stride or part.width or 1), "a part of another size")
   local elements, bytes = type_size(tensor.type, part.integers)
   local rows = part.width and not part.in_out
-  local row = rows and part.width or part.features
+  local row = rows and (part.stride or part.width) or part.features
   local count, width = part.blocks * part.count, part.width or 1
   local feature, input = width, 1 -- steps in memory
   if (part.in_out or false) ~= (part.turned or false) or not part.width then feature, input = 1, count end
@@ -200,7 +200,7 @@ function M.pieces(part, type_size)
     local first = part.firsts and part.firsts[block + 1] or part.first + block * part.step
     local piece = { type = tensor.type, at = tensor.at, columns = row, to = block * part.count * feature }
     if rows then
-      piece.at, piece.rows = tensor.at + first * (row // elements * bytes), part.count
+      piece.at, piece.rows, piece.used = tensor.at + first * (row // elements * bytes), part.count, part.width
       piece.row_step, piece.column_step = feature, input
     else
       piece.rows, piece.column, piece.used = width, first, part.count

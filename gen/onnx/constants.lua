@@ -14,11 +14,15 @@ end
 
 local function brain(bits) return (string.unpack("<f", string.pack("<I4", bits << 16))) end
 
--- Each row: the format of string.unpack, the bytes, and what a number is made of by.
+-- The low half of a byte has the first number.
+local function fourth(byte, i) return byte >> i % 2 * 4 & 15 end
+
+-- Each row: the format of string.unpack, the bytes, what a number is made of by, and how many numbers these are.
 local rows = {
   F64 = { "<d", 8 }, F32 = { "<f", 4 }, F16 = { "<I2", 2, half }, BF16 = { "<I2", 2, brain }, I64 = { "<i8", 8 },
   I32 = { "<i4", 4 }, I16 = { "<i2", 2 }, I8 = { "<i1", 1 }, U8 = { "<I1", 1 }, U16 = { "<I2", 2 },
-  U32 = { "<I4", 4 }, bool = { "<I1", 1 },
+  U32 = { "<I4", 4 }, bool = { "<I1", 1 }, U4 = { "<I1", 1, fourth, 2 },
+  I4 = { "<I1", 1, function(byte, i) return (fourth(byte, i) ~ 8) - 8 end, 2 },
 }
 
 -- Numbers of a list of varints, for integers alone.
@@ -44,7 +48,7 @@ local function of(tensor, i)
     local value, make = tensor.list[i + 1], kind and rows[kind] and rows[kind][3]
     return value and (make and make(value) or value)
   end
-  local at = i * row[2]
+  local at = i // (row[4] or 1) * row[2]
   local block = at // BLOCK
   tensor.blocks = tensor.blocks or {}
   local bytes = tensor.blocks[block]
@@ -56,7 +60,7 @@ local function of(tensor, i)
   local from = at - block * BLOCK
   if i < 0 or from + row[2] > #bytes then return nil end
   local value = string.unpack(row[1], bytes, from + 1)
-  if row[3] then return row[3](value) end
+  if row[3] then return row[3](value, i) end
   return value
 end
 

@@ -86,7 +86,7 @@ local body_message = {
 -- ---- tensors ----
 
 local types = { "F32", "U8", "I8", "U16", "I16", "I32", "I64", "string", "bool", "F16", "F64", "U32", "U64",
-                "complex64", "complex128", "BF16" }
+                "complex64", "complex128", "BF16", [21] = "U4", [22] = "I4" }
 
 -- Where the numbers of a type may be; as varints they are not read.
 local places = { { "raw_data" }, { "float_data", "F32" }, { "double_data", "F64" }, { "int32_data" },

@@ -20,8 +20,9 @@
 --   keys        { key = value } of its config
 --   weights     { wq = { tensor, in_out, width, features, columns }, .., bq = numbers, .., q_norm = numbers, .. };
 --               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
---               scales and zeros, a number of each for a column, or with by_row for a row; by: of each column a
---               factor, or nil
+--               scales and zeros, a number of each for a column, or with by_row for a row; or block and stride of
+--               gen/onnx/blocks.lua; by: of each column a factor, or nil
+--   notes       what is no projection though it looks like one, and why
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
 --   softmax     the node that is its heart
@@ -175,7 +176,7 @@ local function matrix_of(product, columns, by)
   local matrix, list = product.matrix, {}
   for i = 1, columns and #columns or product.columns do list[i] = matrix.of(columns and columns[i] or i - 1) end
   local made = { tensor = matrix.tensor, in_out = matrix.in_out, width = product.width, features = matrix.features,
-                 columns = list, by_row = matrix.by_row, by = by }
+                 columns = list, by_row = matrix.by_row, by = by, stride = matrix.stride, block = matrix.block }
   if matrix.scale then
     made.scales, made.zeros = {}, {}
     for k = 1, matrix.by_row and product.width or #list do
@@ -216,10 +217,15 @@ end
 local function add_ends(work)
   local layer, made = work.layer, work.weights
   layer.weights, layer.swapped = {}, {}
-  local output = graph_output.read(work)
+  local output, why = graph_output.read(work)
   for key, value in pairs(made.keys) do layer.keys[key] = value end
   local layout, scale = graph_inputs.read(work, output ~= nil)
   add_keys(work, output, layout)
+  layer.notes = { why and "Y is not projected: " .. why or nil }
+  for _, letter in ipairs { "q", "k", "v" } do
+    local reason = not made[letter] and (work.operands[letter].why or letter ~= "v" and made.why)
+    if reason then layer.notes[#layer.notes + 1] = ("%s is an input: %s"):format(letter:upper(), reason) end
+  end
   local own = layer.weights
   own.q_norm, own.k_norm = made.gains.q, made.gains.k
   if made.tables then own.rope_cos, own.rope_sin = made.tables.cos, made.tables.sin end

@@ -9,6 +9,7 @@
 --       rows          those that are computed here
 --       past          { value, rows } of earlier runs, or nil
 --       product       the projection, or nil
+--       why           it is no projection, if it looks like one
 --       norm          behind it, or nil
 --       cell(l, row, i)   a list of { row, column, factor, bias, element }, element being an index in a row of the
 --                         norm; its field constant is added behind all
@@ -47,7 +48,8 @@ local function product_of(find, base)
     base = base_of(elements:at(norm.x, 0))
     if not base then return nil end
   end
-  return products.by_constant(elements, elements.graph.makers[base]), norm
+  local product, why = products.by_constant(elements, elements.graph.makers[base])
+  return product, norm, why
 end
 
 -- Where a term of a form comes from: { row, column, factor, bias, element }, or nil.
@@ -78,7 +80,7 @@ function M.read(find, side)
   if not operand.base then return operand end
   operand.past = past_of(elements, side, operand.base)
   if operand.past then operand.rows = side.rows - operand.past.rows end
-  operand.product, operand.norm = product_of(find, operand.base)
+  operand.product, operand.norm, operand.why = product_of(find, operand.base)
   if not operand.product then return operand end
   function operand.cell(l, row, i)
     local form, cells = elements:at(side.value, side.at(l, row + side.rows - operand.rows, i)), {}

@@ -1,6 +1,7 @@
 -- What a layer of attention in an ONNX graph writes: the context, or what a projection of it makes.
 --
---   read(work) -> the projection, with the output and weights.bo of the layer; nil where there is none
+--   read(work) -> the projection, with the output and weights.bo of the layer; nil where there is none, and why if
+--                 something looks like one
 --   as(work, layout) -> the context as it is, in a layout: the first value that lies so, or nil
 --     work    { find, layer, scores, heads, leads, .. }, as gen/onnx/layers.lua has them
 --   edges(count)    numbers from 0 on that stand for all
@@ -44,8 +45,8 @@ local function followed(elements, value)
   for _ = 1, HOPS do
     local node = only_reader(graph, value)
     if node and node.op == "DynamicQuantizeLinear" then node = products.of_integers(graph, node) end
-    local product = node and products.by_constant(elements, node)
-    if product and product.x == value then return list, product end
+    local product, why = products.by_constant(elements, node)
+    if why or product and product.x == value then return list, product, why end
     local out = node and node.outputs[1]
     local source = out and elements:source(out)
     if not (source and source.from == value or node and moves[node.op]) then return list end
@@ -145,7 +146,7 @@ end
 function M.read(work)
   local find, layer, scores, heads = work.find, work.layer, work.scores, work.heads
   local context = scores.values.out
-  local list, product = followed(find.elements, context)
+  local list, product, why = followed(find.elements, context)
   local good, transposed = false, false
   if product then good, transposed = output_rows(work, product) end
   if good then
@@ -166,6 +167,7 @@ function M.read(work)
     end
   end
   layer.contexts = { context, table.unpack(list) }
+  return nil, why
 end
 
 -- A context that is not projected, in a layout: the first value that lies so, rather one outside of bodies.

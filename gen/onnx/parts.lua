@@ -30,12 +30,25 @@ local function fail(layer, matrix, has, wanted)
     layer.graph.path, words.short(layer.name), matrix, has[1], has[2], wanted[1], wanted[2]) }, 0)
 end
 
--- What numbers of a matrix are multiplied by, as host's memory:scale takes it.
-local function scaled_of(layer, of)
+-- What numbers of a matrix are multiplied by, as host's memory:scale takes it; part: of the matrix.
+local function scaled_of(layer, of, part)
   local list, count = {}, #of.columns
-  local column, row = layer.in_out and 1 or of.width, layer.in_out and count or 1
-  if of.scales then list[1] = { by = of.scales, zeros = of.zeros, inner = of.by_row and row or column } end
-  if of.by then list[#list + 1] = { by = of.by, inner = column } end
+  local function add(by, zeros, inputs, features)
+    list[#list + 1] = { by = by, zeros = zeros, columns = layer.in_out and count or of.width,
+                        down = layer.in_out and inputs or features, across = layer.in_out and features or inputs }
+  end
+  if of.scales then add(of.scales, of.zeros, of.by_row and 1 or of.width, of.by_row and count or 1) end
+  local function beside(tensor, stride, integers)
+    return { tensor = tensor, features = of.features, width = (of.width - 1) // of.block.size + 1, stride = stride,
+             in_out = of.in_out, turned = part.turned, blocks = part.blocks, firsts = part.firsts, count = part.count,
+             integers = integers }
+  end
+  if of.block then
+    local zeros = of.block.zeros
+    add(beside(of.block.scales), type(zeros) == "table" and beside(zeros, zeros.stride, zeros.integers) or zeros,
+        of.block.size, 1)
+  end
+  if of.by then add(of.by, nil, of.width, 1) end
   return list
 end
 
@@ -43,9 +56,11 @@ local function matrix_part(layer, matrix, of, wanted)
   local count = #of.columns
   if of.width ~= wanted[1] or count ~= wanted[2] then fail(layer, matrix, { of.width, count }, wanted) end
   local firsts, each = runs(of.columns)
-  return { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width, in_out = of.in_out,
-           turned = of.in_out ~= layer.in_out, blocks = #firsts, firsts = firsts, count = each,
-           integers = of.scales ~= nil, scaled = scaled_of(layer, of) }
+  local part = { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width,
+                 stride = of.stride, in_out = of.in_out, turned = of.in_out ~= layer.in_out, blocks = #firsts,
+                 firsts = firsts, count = each, integers = of.scales ~= nil or of.block ~= nil }
+  part.scaled = scaled_of(layer, of, part)
+  return part
 end
 
 local function numbers_part(layer, matrix, numbers, wanted)
@@ -102,7 +117,7 @@ function M.layer(graph, found)
   local own = found.weights
   local first = own.wq or own.wk or own.wv or own.wo or { in_out = true }
   return { name = found.name, graph = graph, found = found, node = found.softmax, in_out = first.in_out,
-           keys = layers.key_list(found.keys), features = features_of, values = values_of,
+           notes = found.notes, keys = layers.key_list(found.keys), features = features_of, values = values_of,
            divide = found.turns and function() return found.turns end or nil }
 end
 

@@ -6,12 +6,14 @@
 --       row_a, row_out, column_b, column_out, inner_a, inner_b    steps }
 --   turned(product)            the same with a and b exchanged: rows of one are columns of the other
 --   of_integers(graph, node)    the node that ends a product of integers, by the one that begins it
---   by_constant(elements, node)    a product by a constant matrix, which is a projection:
+--   by_constant(elements, node)    a product by a constant matrix, which is a projection; or nil and why it is none:
 --     { node, x, out, matrix, rows, width, columns, bias = value or nil,
 --       x_at(row, i), cell(i) -> row, column of an element of the output }
 --     matrix = { tensor, in_out, features = all that the tensor has, of(column) = the feature that a column is,
---                scale(row, column) -> scale, zero of integers, or nil; by_row: whether these differ by row }
+--                scale(row, column) -> scale, zero of integers, or nil; by_row: whether these differ by row;
+--                stride, block of gen/onnx/blocks.lua, or nil }
 
+local blocks = require "onnx.blocks"
 local indices = require "onnx.indices"
 local tensors = require "model.tensors"
 
@@ -162,9 +164,14 @@ local function matrix_of(elements, value, rows, row, columns, column)
     end
   end
   local made = { tensor = tensor, in_out = in_out, features = features, of = of }
-  if node then
+  if node and (node.attributes.block_size or 0) ~= 0 then
+    local block, why = blocks.of_node(elements, node, tensor, in_out, features)
+    if not block then return nil, why end
+    made.block = block
+  elseif node then
     local index = elements:scale_index(node)
-    if not index or tensor.bytes ~= count then return nil end
+    if not index then return nil, "has scales along other axes" end
+    if tensor.bytes ~= count then return nil, ("has numbers of type %s with such scales"):format(tensor.type) end
     local function of_scale(i, c) return index(before(i * row + c * column)) end
     made.by_row = rows > 1 and of_scale(1, 0) ~= of_scale(0, 0)
     if made.by_row and columns > 1 and of_scale(0, 1) ~= of_scale(0, 0) then return nil end
@@ -174,20 +181,36 @@ local function matrix_of(elements, value, rows, row, columns, column)
   return made
 end
 
--- Of rows side by side in both values.
-local function plain(elements, node, turned)
-  local x, shape = elements.shapes[node.inputs[1]], elements.shapes[node.inputs[2]]
-  if not x or not shape or #x < 2 or #shape ~= 2 or shape[1] * shape[2] == 0 then return nil end
-  local width, columns, rows = shape[turned and 2 or 1], shape[turned and 1 or 2], 1
-  if x[#x] ~= width then return nil end
-  local matrix = matrix_of(elements, node.inputs[2], width, turned and 1 or columns, columns, turned and width or 1)
+-- A product of rows side by side, in x as in the output.
+local function rows_of(node, x, matrix, width, columns)
+  local rows = 1
   for k = 1, #x - 1 do rows = rows * x[k] end
-  return matrix and { node = node, x = node.inputs[1], out = node.outputs[1], matrix = matrix, width = width,
+  return { node = node, x = node.inputs[1], out = node.outputs[1], matrix = matrix, width = width,
     columns = columns, rows = rows, x_at = function(row, i) return row * width + i end,
     cell = function(i) return i // columns, i % columns end }
 end
 
+local function plain(elements, node, turned)
+  local x, shape = elements.shapes[node.inputs[1]], elements.shapes[node.inputs[2]]
+  if not x or not shape or #x < 2 or #shape ~= 2 or shape[1] * shape[2] == 0 then return nil end
+  local width, columns = shape[turned and 2 or 1], shape[turned and 1 or 2]
+  if x[#x] ~= width then return nil end
+  local matrix, why = matrix_of(elements, node.inputs[2], width, turned and 1 or columns, columns,
+                                turned and width or 1)
+  return matrix and rows_of(node, x, matrix, width, columns), why
+end
+
 local constant = {}
+
+function constant.MatMulNBits(elements, node)
+  local matrix, width, columns = blocks.of_bits(elements, node)
+  local x, bias = elements.shapes[node.inputs[1]], node.inputs[6]
+  if not matrix then return nil, width end
+  if not x or x[#x] ~= width then return nil end
+  local made = rows_of(node, x, matrix, width, columns)
+  made.bias = bias ~= "" and bias or nil
+  return made
+end
 
 function constant.MatMul(elements, node) return plain(elements, node, false) end
 
@@ -200,9 +223,9 @@ end
 function constant.Gemm(elements, node)
   local t = node.attributes
   if (t.alpha or 1) ~= 1 or (t.beta or 1) ~= 1 or (t.transA or 0) ~= 0 then return nil end
-  local made = plain(elements, node, (t.transB or 0) ~= 0)
+  local made, why = plain(elements, node, (t.transB or 0) ~= 0)
   if made then made.bias = node.inputs[3] ~= "" and node.inputs[3] or nil end
-  return made
+  return made, why
 end
 
 local function all_are(list, x)
@@ -272,7 +295,9 @@ end
 
 function M.by_constant(elements, node)
   local read = node and constant[node.op]
-  return read and read(elements, node) or nil
+  if not read then return nil end
+  local product, why = read(elements, node)
+  return product, why and ("%s (%s) %s"):format(node.name, node.op, why)
 end
 
 return M

@@ -69,6 +69,10 @@ add_rules("MatMul FusedMatMul MatMulInteger", function(_, node, a, b)
   return lead and appended(lead, rows, columns)
 end)
 
+function rules.MatMulNBits(_, node, a)
+  return a and appended(copied(a, 1, #a - 1), node.attributes.N)
+end
+
 function rules.Gemm(_, node, a, b)
   local t = node.attributes
   return a and b and { a[(t.transA or 0) ~= 0 and 2 or 1], b[(t.transB or 0) ~= 0 and 1 or 2] }

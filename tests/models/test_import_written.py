@@ -26,7 +26,7 @@ class Written(Drawing):
 
     def __init__(self, seed):
         super().__init__(seed)
-        self.h, self.outputs, self.functions = 2 * self.h_kv, [], []
+        self.h, self.outputs, self.functions, self.opset = 2 * self.h_kv, [], [], 17
 
     def ints(self, *values):
         return self.constant(np.array(values, "i8"))
@@ -307,6 +307,58 @@ def quantized(by_row):
     return build
 
 
+def few_bits(g):
+    """MatMulNBits, with zeros or without, and rows of a last block that is padded; beside it a matrix of floats."""
+    g.width = g.random.choice([32, 40])
+    x, columns, parts = g.source(), g.h * g.dk, []
+
+    def product(x, width, columns, bits, zeros):
+        size = 16
+        groups = -(-width // size)
+        scales = (g.numbers.random(columns * groups) / 8 / 2**bits + 0.01).astype("f4")
+        wide = groups if bits == 8 else -(-groups // 2)
+        inputs = [x, g.constant(g.numbers.integers(0, 256, (columns, groups, size * bits // 8), "u1")),
+                  g.constant(scales)]
+        if zeros == "packed":
+            inputs.append(g.constant(g.numbers.integers(0, 256, columns * wide, "u1")))
+        elif zeros:
+            inputs.append(g.constant(g.x(columns * groups) + 8))
+        return g.node("MatMulNBits", *inputs, domain="com.microsoft", K=width, N=columns, bits=bits, block_size=size)
+    for zeros in "packed", "floats", None:
+        parts.append(product(x, g.width, columns, 4 if zeros == "floats" or g.coin() else 8, zeros))
+    parts[1] = g.node("Add", parts[1], g.constant(g.x(columns)))
+    q, k, v = parts
+    scores = g.node("Mul", g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))), g.floats(0.02))
+    context = g.rows(g.node("MatMul", g.softmax(scores), g.heads(v, g.h)))
+    last = g.node("MatMul", context, g.constant(g.x(columns, 8))) if g.coin() else product(context, columns, 8, 4, None)
+    return last, "h={h} d_model={width} dk={dk}"
+
+
+def blocks(g):
+    """DequantizeLinear with scales of blocks of rows: in the order of MatMul, and of Gemm."""
+    g.width, g.opset, columns, parts = 32, 21, g.h * g.dk, []
+    flat = g.node("Reshape", g.source(), g.ints(-1, g.width))
+    for kind in TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8:
+        turned = g.random.randrange(2)
+        low, high = {TensorProto.INT4: (-8, 8), TensorProto.UINT4: (0, 16), TensorProto.INT8: (-127, 128)}[kind]
+
+        def integers(*shape):
+            name, shape = f"w{len(g.constants)}", shape[::-1] if turned else shape
+            x = g.numbers.integers(low, high, shape).ravel()
+            raw = x.astype("i1") if high > 16 else (x[::2] & 15 | (x[1::2] & 15) << 4).astype("u1")
+            g.constants.append(helper.make_tensor(name, kind, shape, raw.tobytes(), raw=True))
+            return name
+        scales = (g.numbers.random((2, columns)) / 50 + 0.01).astype("f4")
+        zeros = [integers(2, columns)] if kind == TensorProto.UINT4 else []
+        w = g.node("DequantizeLinear", integers(g.width, columns), g.constant(scales.T.copy() if turned else scales),
+                   *zeros, axis=turned, block_size=16)
+        y = g.node("Gemm", flat, w, g.constant(g.x(columns)), transB=turned)
+        parts.append(g.node("Reshape", y, g.ints(BATCH, g.seq, columns)))
+    q, k, v = parts
+    scores = g.node("Mul", g.node("MatMul", g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1))), g.floats(0.05))
+    return g.finish(g.node("MatMul", g.softmax(scores), g.heads(v, g.h))), "h={h} d_model={width} dk={dk}"
+
+
 def dynamic(g):
     """Products of integers, as ONNX Runtime's dynamic quantization writes them."""
     def product(x, width, columns):
@@ -383,7 +435,7 @@ def calls(g):
 
 BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, einsum,
             shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows, unseen,
-            quantized(False), quantized(True), dynamic, between, branches, calls]
+            quantized(False), quantized(True), few_bits, blocks, dynamic, between, branches, calls]
 
 
 def model_of(g, y, opset=17):
@@ -400,11 +452,11 @@ def test_written(build, tmp_path):
     """Each is one layer with these keys, and computes the same."""
     g = Written(f"{SEED} {build.__name__}")
     y, keys = build(g)
-    model = model_of(g, y)
+    model = model_of(g, y, g.opset)
     onnx.save(model, tmp_path / "m.onnx")
     text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", f"seq={max(g.seq, 3)}", "-o", tmp_path / "text")
     found = [line.strip() for line in text.splitlines() if " isa=scalar" in line]
-    wanted = keys.format(h=g.h, dk=g.dk, h_kv=g.h_kv).split()
+    wanted = keys.format(h=g.h, dk=g.dk, h_kv=g.h_kv, width=g.width).split()
     assert len(found) == 1 and "1 layer, 1 kernel" in text
     assert {word for word in found[0].split() if not word.startswith(("seq", "isa"))} >= set(wanted), (found, wanted)
     errors = compare(tmp_path / "m.onnx", model, g.inputs, tmp_path)
@@ -605,6 +657,21 @@ def test_bodies_that_are_not_read(tmp_path):
     assert "  no layer: loop: is Loop, whose body is not read, with 1 node of attention" in text
     assert "  no layer: late: the axes of its input are not known, for node choose (If), whose condition, flag, depends " \
         "on inputs, does not say its own" in text
+
+
+def test_notes(tmp_path):
+    """The summary says why a product is no projection."""
+    g = Written(f"{SEED} notes")
+    g.width = 32
+    x, columns = g.source(), g.h * g.dk
+    q = g.node("MatMulNBits", x, g.constant(np.zeros((columns, 2, 8), "u1")), g.constant(g.x(2 * columns)), "",
+               g.constant(np.zeros(32, "i4")), domain="com.microsoft", K=32, N=columns, bits=4, block_size=16)
+    g.nodes[-1].name = "few"
+    k, v = [g.linear(x, columns) for _ in range(2)]
+    y = g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h)))
+    onnx.save(model_of(g, y), tmp_path / "m.onnx")
+    text = run(MHAGEN, "model", tmp_path / "m.onnx", "isa=scalar", "seq=3", "-o", tmp_path / "out")
+    assert " project=kvo" in text and "      Q is an input: few (MatMulNBits) has g_idx\n" in text
 
 
 def test_nodes(tmp_path):
