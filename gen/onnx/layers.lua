@@ -22,7 +22,7 @@
 --               columns: features of the matrix from 0, in the order that the kernel has them; of integers also
 --               scales and zeros, a number of each for a column, or with by_row for a row; or block and stride of
 --               gen/onnx/blocks.lua; by: of each column a factor, or nil
---   notes       what is no projection though it looks like one, and why
+--   notes       sentences for the summary: what stays outside, and why
 --   swapped     { q, k, v, y = true } of values whose rows lie as [rows][batch]: the kernel is for one sequence
 --   turns       of the pairs of rope: the part of a turn from place to place, or nil
 --   softmax     the node that is its heart
@@ -42,6 +42,7 @@ local graph_scores = require "onnx.scores"
 local graph_shapes = require "onnx.shapes"
 local graph_weights = require "onnx.weights"
 local layers = require "model.layers"
+local words = require "base.words"
 
 local M = {}
 
@@ -213,6 +214,43 @@ local function add_keys(work, output, layout)
   keys.d_model = made.q and made.q.product.width or nil
 end
 
+-- Whether a value is made of another one, not further back than the inputs of a layer.
+local function is_made_of(graph, layer, value, other)
+  local seen, waiting = { [value] = true }, { value }
+  for _, key in ipairs { "q", "k", "v" } do seen[layer.inputs[key] or ""] = true end
+  while #waiting > 0 do
+    local name = table.remove(waiting)
+    if name == other then return true end
+    local maker = graph.makers[name]
+    for _, input in ipairs(maker and maker.uses or {}) do
+      if not seen[input] then seen[input], waiting[#waiting + 1] = true, input end
+    end
+  end
+  return false
+end
+
+-- What is no projection though it looks like one; and masks that are scores of their own, such as those by distance.
+local function add_notes(work, why)
+  local layer, made, notes = work.layer, work.weights, {}
+  for _, letter in ipairs { "q", "k", "v" } do
+    local reason = not made[letter] and (work.operands[letter].why or letter ~= "v" and made.why)
+    if reason then notes[#notes + 1] = ("%s is an input: %s"):format(letter:upper(), reason) end
+  end
+  if why then notes[#notes + 1] = "Y is not projected: " .. why end
+  for _, mask in ipairs(layer.inputs.masks) do
+    local of = {}
+    for _, letter in ipairs { "q", "k" } do
+      local own = made[letter] and is_made_of(work.find.graph, layer, mask.value, made[letter].product.out)
+      if own then of[#of + 1] = letter:upper() end
+    end
+    if #of > 0 then
+      notes[#notes + 1] = ("mask %s is made of %s, as scores by distance are; the graph computes it"):format(
+        words.short(mask.value), table.concat(of, " and "))
+    end
+  end
+  layer.notes = notes
+end
+
 -- Gives a layer its ends, weights and nodes; returns by what its scores are multiplied there.
 local function add_ends(work)
   local layer, made = work.layer, work.weights
@@ -221,11 +259,7 @@ local function add_ends(work)
   for key, value in pairs(made.keys) do layer.keys[key] = value end
   local layout, scale = graph_inputs.read(work, output ~= nil)
   add_keys(work, output, layout)
-  layer.notes = { why and "Y is not projected: " .. why or nil }
-  for _, letter in ipairs { "q", "k", "v" } do
-    local reason = not made[letter] and (work.operands[letter].why or letter ~= "v" and made.why)
-    if reason then layer.notes[#layer.notes + 1] = ("%s is an input: %s"):format(letter:upper(), reason) end
-  end
+  add_notes(work, why)
   local own = layer.weights
   own.q_norm, own.k_norm = made.gains.q, made.gains.k
   if made.tables then own.rope_cos, own.rope_sin = made.tables.cos, made.tables.sin end

@@ -105,7 +105,14 @@ function back.Div(self, node, value)
   return node.inputs[1]
 end
 
+-- A value before it is quantized and back, which a kernel does not do; a mask of -inf does not survive it.
+local function unrounded(self, name)
+  local maker, source = self.graph.makers[name], self.elements:source(name)
+  return maker and maker.op == "DequantizeLinear" and source and source.from or name
+end
+
 local function add_mask(self, node, value, name, mask)
+  name = unrounded(self, name)
   if self.scale ~= 1 then self.fail("a mask is multiplied by %g", self.scale) end
   if #self.factors > 0 then self.fail("a mask is multiplied by %s", self.factors[1].value) end
   if self.softcap then self.fail("a mask is added before tanh") end

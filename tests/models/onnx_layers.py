@@ -127,6 +127,7 @@ def error_of(imported, layer, values, config, extents):
         mask = mask_of(inputs["masks"], values, extents, config.get("mask_dims", "qk"))
         args["mask"] = memory.of(mask, mask.dtype)
     expected = values[layer["output"]]
+    assert np.isfinite(expected).all(), f"layer {layer['layer']}: ONNX Runtime itself computes NaN or Inf"
     y = memory.of(np.full(expected.shape, np.nan), "f4")
     imported.run(layer["layer"], y=y.ctypes.data, **{key: x.ctypes.data for key, x in args.items()})
     return float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
