@@ -34,6 +34,7 @@ local graph_elements = require "onnx.elements"
 local graph_indices = require "onnx.indices"
 local graph_inputs = require "onnx.inputs"
 local graph_masks = require "onnx.masks"
+local graph_nodes = require "onnx.nodes"
 local graph_norms = require "onnx.norms"
 local graph_open = require "onnx.open"
 local graph_operand = require "onnx.operand"
@@ -120,56 +121,6 @@ local function factors_by_head(factors, heads)
   return by
 end
 
--- ---- nodes ----
-
--- The nodes that nothing but the output needs, up to the inputs.
-local function own_nodes(graph, layer, maker)
-  local stop, own, list = {}, {}, {}
-  for _, key in ipairs { "q", "k", "v", "past_k", "past_v" } do
-    if layer.inputs[key] then stop[layer.inputs[key]] = true end
-  end
-  for _, mask in ipairs(layer.inputs.masks) do stop[mask.value] = true end
-  local function needed(node)
-    for _, output in ipairs(node.outputs) do
-      if graph.outputs[output] or stop[output] then return true end
-      for _, user in ipairs(graph.users[output] or {}) do
-        if not own[user] then return true end
-      end
-    end
-    return false
-  end
-  own[maker], list[1] = true, maker
-  local waiting = { maker }
-  while #waiting > 0 do
-    local node = table.remove(waiting)
-    for _, input in ipairs(node.inputs) do
-      local maker = graph.makers[input]
-      if maker and not own[maker] and not stop[input] and not needed(maker) then
-        own[maker] = true
-        list[#list + 1], waiting[#waiting + 1] = maker, maker
-      end
-    end
-  end
-  return own
-end
-
--- Nodes of the file among these, in their order: one with a body if nothing else reads its outputs.
-local function in_order(graph, own)
-  local list, last = {}, nil
-  local function is_own(node)
-    for _, output in ipairs(node.outputs) do
-      if output ~= "" and not own[graph.makers[output]] then return false end
-    end
-    return true
-  end
-  for _, node in ipairs(graph.nodes) do
-    local outer = node.within
-    if own[node] and not outer or outer and outer ~= last and is_own(outer) then list[#list + 1] = outer or node end
-    last = outer
-  end
-  return list
-end
-
 -- ---- weights ----
 
 -- The columns of a projection as features of its matrix. by: their factors, or nil.
@@ -214,21 +165,6 @@ local function add_keys(work, output, layout)
   keys.d_model = made.q and made.q.product.width or nil
 end
 
--- Whether a value is made of another one, not further back than the inputs of a layer.
-local function is_made_of(graph, layer, value, other)
-  local seen, waiting = { [value] = true }, { value }
-  for _, key in ipairs { "q", "k", "v" } do seen[layer.inputs[key] or ""] = true end
-  while #waiting > 0 do
-    local name = table.remove(waiting)
-    if name == other then return true end
-    local maker = graph.makers[name]
-    for _, input in ipairs(maker and maker.uses or {}) do
-      if not seen[input] then seen[input], waiting[#waiting + 1] = true, input end
-    end
-  end
-  return false
-end
-
 -- What is no projection though it looks like one; and masks that are scores of their own, such as those by distance.
 local function add_notes(work, why)
   local layer, made, notes = work.layer, work.weights, {}
@@ -240,7 +176,7 @@ local function add_notes(work, why)
   for _, mask in ipairs(layer.inputs.masks) do
     local of = {}
     for _, letter in ipairs { "q", "k" } do
-      local own = made[letter] and is_made_of(work.find.graph, layer, mask.value, made[letter].product.out)
+      local own = made[letter] and graph_nodes.is_made_of(work.find.graph, layer, mask.value, made[letter].product.out)
       if own then of[#of + 1] = letter:upper() end
     end
     if #of > 0 then
@@ -268,7 +204,7 @@ local function add_ends(work)
     work.fail("its rows lie as [rows][batch], and batch = %s", layer.given.batch)
   end
   local maker = work.find.graph.makers[layer.output]
-  layer.node, layer.nodes = maker.within or maker, in_order(work.find.graph, own_nodes(work.find.graph, layer, maker))
+  layer.node, layer.nodes = maker.within or maker, graph_nodes.own(work.find.graph, layer, maker)
   return scale
 end
 
