@@ -269,7 +269,7 @@ static NOINLINE void scores_maximum_1x1of8(const float *k, const float *q, float
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
-/* Weights of the first keys with a known maximum. */
+/* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_1x1of8(const float *k, const float *q, float *stats, float *p) {
   __m256 acc_r0_c0 = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 2; ++step) {
@@ -307,8 +307,6 @@ static NOINLINE void again_1of8(const float *q, const float *k, const float *v, 
     const __m256 m_c0 = _mm256_blendv_ps(negmax_c0, kept_c0, good_c0);
     _mm256_storeu_ps(stats, m_c0);
     _mm256_storeu_ps(stats + 40, m_c0);
-    const __m256 late_c0 = _mm256_andnot_ps(good_c0, m_c0);
-    _mm256_storeu_ps(stats + 48, late_c0);
   }
   scores_again_1x1of8(k, q, stats, p);
   {
