@@ -144,8 +144,8 @@ end
 -- The offset of scores whose maximum is large: their weights are infinite, and no exception is raised.
 local LARGE = 2.0 ^ 127
 
--- The statistics of a first tile whose m is known: its sums start as those did by which m was found, for a product
--- that lies between two floats is rounded by what it is added to. load and put as statistics.each has them.
+-- The statistics of a first tile whose m is known. Its sums start as those did that found m, for the start of a sum
+-- decides how a product between two floats is rounded. load and put as statistics.each has them.
 function M.begin_known(t, plan, w, name, load, put)
   put("sum", t:op("zero", w, "empty_" .. name))
   if M.from_maximum(plan) then
@@ -166,8 +166,8 @@ function M.begin_next(t, plan, w, name, load, put)
   end
 end
 
--- The same in another attempt: a maximum that was found by sums from zero is subtracted from such, for large scores
--- round otherwise behind -m, and all weights of a row could be zero.
+-- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round
+-- otherwise behind -m, and all weights of a row could be zero.
 function M.begin_later(t, plan, w, name, load, put)
   if not M.from_maximum(plan) then return end
   local late = load "later"
