@@ -206,13 +206,18 @@ function others.MatMul(self, node, value, i)
   return from_a and from_b and sum
 end
 
--- Along the axis up to an element.
+-- Along the axis up to an element, or before it. Of a number that is repeated it takes no steps.
 function others.CumSum(self, node, value, i)
-  local axis, shape = self:at(node.inputs[2], 0), self.shapes[value]
-  if type(axis) ~= "number" or (node.attributes.exclusive or 0) + (node.attributes.reverse or 0) > 0 then return nil end
+  local axis, shape, source = self:at(node.inputs[2], 0), self.shapes[value], self:source(node.inputs[1])
+  if type(axis) ~= "number" or (node.attributes.reverse or 0) ~= 0 then return nil end
   local at = (axis < 0 and axis + #shape or axis) + 1
-  local step = steps_of(shape)[at]
-  local before = i // step % shape[at] > 0 and self:at(value, i - step) or 0
+  local step, exclusive = steps_of(shape)[at], node.attributes.exclusive or 0
+  local place = i // step % shape[at]
+  local all_same = source and self:scalar(source.from)
+  if all_same then return all_same * (place + 1 - exclusive) end
+  if exclusive ~= 0 then i, place = i - step, place - 1 end
+  if place < 0 then return 0 end
+  local before = place + exclusive > 0 and self:at(value, exclusive ~= 0 and i or i - step) or 0
   local x = type(before) == "number" and self:at(node.inputs[1], i)
   return type(x) == "number" and before + x or nil
 end

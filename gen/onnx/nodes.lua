@@ -64,7 +64,8 @@ function M.is_made_of(graph, layer, value, other)
     local name = table.remove(waiting)
     if name == other then return true end
     local maker = graph.makers[name]
-    for _, input in ipairs(maker and maker.uses or {}) do
+    local shape_alone = maker and (maker.op == "Shape" or maker.op == "Size")
+    for _, input in ipairs(maker and not shape_alone and maker.uses or {}) do
       if not seen[input] then seen[input], waiting[#waiting + 1] = true, input end
     end
   end

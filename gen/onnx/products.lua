@@ -221,10 +221,10 @@ function constant.FusedMatMul(elements, node)
 end
 
 function constant.Gemm(elements, node)
-  local t = node.attributes
-  if (t.alpha or 1) ~= 1 or (t.beta or 1) ~= 1 or (t.transA or 0) ~= 0 then return nil end
+  local t, bias = node.attributes, node.inputs[3] ~= "" and node.inputs[3] or nil
+  if (t.alpha or 1) ~= 1 or bias and (t.beta or 1) ~= 1 or (t.transA or 0) ~= 0 then return nil end
   local made, why = plain(elements, node, (t.transB or 0) ~= 0)
-  if made then made.bias = node.inputs[3] ~= "" and node.inputs[3] or nil end
+  if made then made.bias = bias end
   return made, why
 end
 

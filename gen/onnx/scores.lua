@@ -90,10 +90,24 @@ local function add_factor(self, value, name, power)
   table.insert(self.factors, { value = name, power = power, at = function(i) return index(before(i)) end })
 end
 
+-- Whether scores are multiplied by a flag where a mask that is added hides what the flag clears: tf2onnx's Select.
+local function clears_hidden(self, name)
+  local makers, mask = self.graph.makers, self.masks[1]
+  local flag, sum = makers[name], mask and makers[mask.value]
+  if not flag or flag.op ~= "Cast" or not sum or sum.op ~= "Mul" then return false end
+  for k = 1, 2 do
+    local low, cast = number_of(self, sum.inputs[k]), makers[sum.inputs[3 - k]]
+    local other = cast and cast.op == "Cast" and makers[cast.inputs[1]]
+    if low and low <= M.HIDDEN and other and other.op == "Not" and other.inputs[1] == flag.inputs[1] then return true end
+  end
+  return false
+end
+
 function back.Mul(self, node, value)
   local k, other = side(self, node)
   local by = number_of(self, other)
-  if by then self.scale = self.scale * by else add_factor(self, value, other, 1) end
+  if by then self.scale = self.scale * by
+  elseif not clears_hidden(self, other) then add_factor(self, value, other, 1) end
   return node.inputs[k]
 end
 

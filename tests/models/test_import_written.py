@@ -152,8 +152,30 @@ def values_first(g):
     return g.node("Transpose", y, perm=[0, 2, 1]), "h={h} d_model=12 dk={dk}"
 
 
+def selects(g):
+    """As tf2onnx 1.17.0 writes Keras 3.15.1: Gemm without a bias, and a causal Select as sums of products."""
+    flat, shape, parts = g.node("Reshape", g.source(), g.ints(-1, g.width)), g.ints(BATCH, g.seq, g.h, g.dk), []
+    for _ in range(3):
+        y = g.node("Gemm", flat, g.constant(g.x(g.h * g.dk, g.width)), transB=1, beta=0.0)
+        y = g.node("Add", g.node("Reshape", y, shape), g.constant(g.x(g.h, g.dk)))
+        parts.append(g.node("Transpose", y, perm=[0, 2, 1, 3]))
+    q, k, v = parts
+    scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    size = g.node("Gather", g.node("Shape", scores), g.ints(-1))
+    ones = g.node("Expand", g.constant(np.array(1)), g.node("Mul", size, size))
+    place = g.node("CumSum", ones, g.constant(np.array(0)), exclusive=1)
+    place = g.node("Reshape", place, g.node("Concat", size, size, axis=0))
+    far = g.node("Sub", g.node("Mod", place, size), g.node("Div", place, size))
+    seen = g.node("Not", g.node("Greater", far, g.constant(np.array(0))))
+    flag, other = g.node("Cast", seen, to=1), g.node("Cast", g.node("Not", seen), to=1)
+    scores = g.node("Mul", flag, g.node("Mul", scores, g.floats(g.dk**-0.5)))
+    scores = g.node("Add", scores, g.node("Mul", g.floats(-1e9), other))
+    keys = "h={h} d_model=12 dk={dk} causal=true"
+    return g.finish(g.node("MatMul", g.softmax(scores), v)), keys
+
+
 def einsum(g):
-    """Keras's: heads as an axis of Einsum, and a bias for each head."""
+    """Keras's before it is converted: heads as an axis of Einsum, and a bias for each head."""
     q, k, v = [g.node("Add", g.node("Reshape", g.linear(g.source() if i == 0 else "x", g.h * g.dk, False),
                                     g.ints(0, 0, g.h, g.dk)), g.constant(g.x(g.h, g.dk))) for i in range(3)]
     scores = g.node("Einsum", g.node("Mul", q, g.floats(g.dk**-0.5)), k, equation="bqhd,bkhd->bhqk")
@@ -433,7 +455,7 @@ def calls(g):
     return g.finish(g.attend(q, g.node("Transpose", k, perm=[0, 1, 3, 2]), v)), "h={h} d_model=12 dk={dk}"
 
 
-BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, einsum,
+BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects, einsum,
             shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows, unseen,
             quantized(False), quantized(True), few_bits, blocks, dynamic, between, branches, calls]
 
