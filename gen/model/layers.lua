@@ -185,8 +185,8 @@ function M.weights(model, layer, cfg, type_size)
   return all
 end
 
--- What the host's memory:read takes of a part: a list, a piece for each block. stride: numbers of a row in the file. turned: in memory it lies the other way
--- round than in the file.
+-- What the host's memory:read takes of a part: a list, a piece for each block. stride: numbers of a row in the file.
+-- turned: in memory it lies the other way round than in the file.
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
   assert(tensors.count(tensor) == part.features * (part.stride or part.width or 1), "a part of another size")

@@ -217,8 +217,9 @@ local of_attention = { Softmax = true, Attention = true, MultiHeadAttention = tr
 -- scope: { name = function of a name in a body, attributes = of the node that calls a function, within, depth }
 local function read_node(self, raw, scope)
   local node = { op = raw.op_type or "", domain = raw.domain or "", inputs = renamed(raw.input, scope),
-                 outputs = renamed(raw.output, scope), attributes = attributes_of(self, raw.attribute, scope.attributes),
-                 uses = {}, inner = 0, within = scope.within, scope = scope }
+                 outputs = renamed(raw.output, scope), uses = {},
+                 attributes = attributes_of(self, raw.attribute, scope.attributes),
+                 inner = 0, within = scope.within, scope = scope }
   if node.domain == "ai.onnx" then node.domain = "" end -- its two names
   node.name = raw.name ~= nil and raw.name ~= "" and raw.name or ("%s of %s"):format(node.op, node.outputs[1] or "")
   for _, name in ipairs(node.outputs) do
@@ -272,7 +273,7 @@ end
 -- Reads the lists of a graph, in a scope of names; returns its nodes.
 local function read_graph(self, raw, scope)
   local nodes = {}
-  for _, initializer in ipairs(raw.initializer) do read_tensor(self, initializer, scope.name(initializer.name or "")) end
+  for _, tensor in ipairs(raw.initializer) do read_tensor(self, tensor, scope.name(tensor.name or "")) end
   for i, node in ipairs(raw.node) do nodes[i] = read_node(self, node, scope) end
   for _, list in ipairs { raw.input, raw.value_info, raw.output } do read_types(self, list, scope) end
   return nodes

@@ -97,8 +97,8 @@ local function clears_hidden(self, name)
   if not flag or flag.op ~= "Cast" or not sum or sum.op ~= "Mul" then return false end
   for k = 1, 2 do
     local low, cast = number_of(self, sum.inputs[k]), makers[sum.inputs[3 - k]]
-    local other = cast and cast.op == "Cast" and makers[cast.inputs[1]]
-    if low and low <= M.HIDDEN and other and other.op == "Not" and other.inputs[1] == flag.inputs[1] then return true end
+    local other = low and low <= M.HIDDEN and cast and cast.op == "Cast" and makers[cast.inputs[1]]
+    if other and other.op == "Not" and other.inputs[1] == flag.inputs[1] then return true end
   end
   return false
 end

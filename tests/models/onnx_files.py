@@ -66,8 +66,8 @@ def main():
             line = f"{path.name:32} {softmaxes:3} Softmax"
             if softmaxes:
                 try:
-                    errors = compare(path, model, drawn(model, dims, args.masks), pathlib.Path(folder) / "out" / path.stem,
-                                     isa=args.isa)
+                    feeds, out = drawn(model, dims, args.masks), pathlib.Path(folder) / "out" / path.stem
+                    errors = compare(path, model, feeds, out, isa=args.isa)
                     line += f", {len(errors):3} layers, relative error at most {max(errors.values()):.1e}"
                 except AssertionError as e:
                     line += f": {str(e).splitlines()[-1]}"

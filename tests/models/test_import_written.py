@@ -455,9 +455,9 @@ def calls(g):
     return g.finish(g.attend(q, g.node("Transpose", k, perm=[0, 1, 3, 2]), v)), "h={h} d_model=12 dk={dk}"
 
 
-BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects, einsum,
-            shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows, unseen,
-            quantized(False), quantized(True), few_bits, blocks, dynamic, between, branches, calls]
+BUILDERS = [plain, joint("3hd"), joint("h3d"), joint("hd3"), split_of_shapes, gemm, channels, values_first, selects,
+            einsum, shared, one_key, rotated(True), rotated(False), by_head, by_head_turned, cosines, masked, windows,
+            unseen, quantized(False), quantized(True), few_bits, blocks, dynamic, between, branches, calls]
 
 
 def model_of(g, y, opset=17):
@@ -516,8 +516,7 @@ def test_one_sequence(tmp_path):
     q, kt, v = [g.node("Transpose", part, perm=perm) for part, perm in ((q, [1, 0, 2]), (k, [1, 2, 0]), (v, [1, 0, 2]))]
     y = g.node("Transpose", g.attend(q, kt, v), perm=[1, 0, 2])
     y = g.node("Reshape", y, g.node("Concat", rows, g.ints(g.h * g.dk), axis=0))
-    y = g.node("Reshape", g.node("MatMul", y, g.constant(g.x(g.h * g.dk, 8))), g.node("Concat", g.ints(1, -1), g.ints(8),
-                                                                                    axis=0))
+    y = g.node("Reshape", g.node("MatMul", y, g.constant(g.x(g.h * g.dk, 8))), g.ints(1, -1, 8))
     model = model_of(g, y)
     for axis, name in enumerate(["batch", "rows"]):
         model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
@@ -677,8 +676,8 @@ def test_bodies_that_are_not_read(tmp_path):
     assert "1 layer, 1 kernel" in text
     assert "  no layer: choose: is If, whose condition, flag, depends on inputs, with 1 node of attention" in text
     assert "  no layer: loop: is Loop, whose body is not read, with 1 node of attention" in text
-    assert "  no layer: late: the axes of its input are not known, for node choose (If), whose condition, flag, depends " \
-        "on inputs, does not say its own" in text
+    assert ("  no layer: late: the axes of its input are not known, for node choose (If), whose condition, flag, "
+            "depends on inputs, does not say its own") in text
 
 
 def test_notes(tmp_path):
