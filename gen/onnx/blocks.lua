@@ -13,7 +13,9 @@ local tensors = require "model.tensors"
 local M = {}
 
 local KINDS = { [4] = "U4", [8] = "U8" }
-local BITS = { U4 = 4, I4 = 4, U8 = 8, I8 = 8 }
+M.BITS = { U4 = 4, I4 = 4, U8 = 8, I8 = 8 } -- of types of integers
+
+local BITS = M.BITS
 
 -- A tensor of integers as one with rows of so many, which are whole bytes; nil if it has others.
 local function integers(tensor, kind, rows, stride)

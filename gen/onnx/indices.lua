@@ -1,5 +1,6 @@
 -- Indices of elements in row-major order, from 0, by the axes of a value.
 --
+--   count(shape)                    elements
 --   steps_of(shape)                 from one index of each axis to the next one
 --   strided(shape, steps, base)     a function of an index in `shape`
 --   broadcast(from, shape)          that of an operand which is broadcast, or nil
@@ -16,6 +17,12 @@ function M.steps_of(shape)
     step = step * shape[a]
   end
   return steps
+end
+
+function M.count(shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return count
 end
 
 function M.same(i) return i end

@@ -1,6 +1,7 @@
 -- A layer of gen/onnx/layers.lua as gen/model/layers.lua has layers: keys as words, and its weights as parts of
 -- tensors.
 
+local blocks = require "onnx.blocks"
 local layers = require "model.layers"
 local pack = require "plan.pack"
 local words = require "base.words"
@@ -58,7 +59,7 @@ local function matrix_part(layer, matrix, of, wanted)
   local firsts, each = runs(of.columns)
   local part = { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width,
                  stride = of.stride, in_out = of.in_out, turned = of.in_out ~= layer.in_out, blocks = #firsts,
-                 firsts = firsts, count = each, integers = of.scales ~= nil or of.block ~= nil }
+                 firsts = firsts, count = each, integers = blocks.BITS[of.tensor.type] ~= nil }
   part.scaled = scaled_of(layer, of, part)
   return part
 end

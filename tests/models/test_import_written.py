@@ -311,7 +311,7 @@ def unseen(g):
 
 def quantized(by_row):
     def build(g):
-        """Weights of integers behind DequantizeLinear, and activations that are quantized on the way."""
+        """Weights of integers behind DequantizeLinear, or Mul by constants."""
         x = g.source()
         parts = []
         for _ in range(3):
@@ -320,7 +320,11 @@ def quantized(by_row):
             scale = g.constant((g.numbers.random(count) / 200 + 0.01).astype("f4"))
             name = f"w{len(g.constants)}"
             g.constants.append(numpy_helper.from_array(w, name))
-            w = g.node("DequantizeLinear", name, scale, axis=1 if by_row else 0)
+            if parts:
+                w = g.node("DequantizeLinear", name, scale, axis=1 if by_row else 0)
+            else:
+                scale = scale if by_row else g.node("Unsqueeze", scale, g.ints(1))
+                w = g.node("Mul", g.node("Cast", name, to=TensorProto.FLOAT), scale)
             parts.append(g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])))
         q, k, v = parts
         return (g.finish(g.attend(g.heads(q, g.h), g.heads(k, g.h, (0, 2, 3, 1)), g.heads(v, g.h))),
