@@ -153,7 +153,8 @@ local function check_shape(model, part, type_size)
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
   local same = not part.width and tensors.count(tensor) == part.features or tensors.shape_text(tensor.shape) ==
-    tensors.shape_text(wanted) or part.firsts and tensors.count(tensor) == part.features * (part.stride or part.width)
+    tensors.shape_text(wanted) or (part.firsts or part.stride)
+      and tensors.count(tensor) == part.features * (part.stride or part.width)
   if not same then
     tensors.fail(tensor, "its shape is %s, and by the config it must be %s", tensors.shape_text(tensor.shape),
                  tensors.shape_text(wanted))

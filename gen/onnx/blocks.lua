@@ -1,7 +1,7 @@
 -- Constant matrices of an ONNX graph whose blocks of rows have scales of their own: those of com.microsoft's
 -- MatMulNBits, and those behind DequantizeLinear with block_size.
 --
---   of_bits(elements, node) -> matrix, width, columns; nil and why not
+--   of_bits(graph, node) -> matrix, width, columns; nil and why not
 --   of_node(elements, node, tensor, in_out, features) -> block; nil and why not
 --     matrix    as gen/onnx/products.lua has it, with
 --     stride    numbers of a row of the file
@@ -24,8 +24,8 @@ local function integers(tensor, kind, rows, stride)
            type = kind, shape = { rows, stride }, integers = true }
 end
 
-function M.of_bits(elements, node)
-  local graph, t = elements.graph, node.attributes
+function M.of_bits(graph, node)
+  local t = node.attributes
   local kind, size, width, columns = KINDS[t.bits or 4], t.block_size or 0, t.K or 0, t.N or 0
   if not kind or size < 1 or width < 1 or columns < 1 then return nil, ("has %s bits"):format(tostring(t.bits)) end
   if (node.inputs[5] or "") ~= "" then return nil, "has g_idx" end

@@ -1,7 +1,7 @@
 -- The attention operators of an ONNX graph as layers: keys, and which constants their weights are.
 --
 -- The operators take Q, K and V. A projection made them of a layer's input, if these nodes are there, in this order:
---   MatMul             of a constant matrix, or Gemm with alpha = beta = 1
+--   MatMul             of a constant matrix, MatMulNBits, or Gemm with alpha = beta = 1
 --   Add                of a constant vector, or none
 --   Split              of the columns, or none: Q, K and V in one
 --   Reshape, Transpose(0, 2, 1, 3)   to heads, of an operator whose Q has four axes
@@ -10,6 +10,7 @@
 -- be around Gemm, and Identity before a constant. An operand of other nodes is an input of the kernel.
 
 local fields = require "model.fields"
+local graph_blocks = require "onnx.blocks"
 local graph_layers = require "onnx.layers"
 local graph_parts = require "onnx.parts"
 local layers = require "model.layers"
@@ -24,17 +25,17 @@ Graph.__index = Graph
 
 -- ---- nodes and constants ----
 
--- The node of ONNX's own operators of this kind that makes a value.
-function Graph:maker(value, op)
-  local node = self.makers[value]
-  return node and node.op == op and node.domain == "" and node or nil
-end
+local others = { MatMulNBits = "com.microsoft" } -- operators that are not ONNX's own
+
+local function is(node, op) return node and node.op == op and node.domain == (others[op] or "") and node or nil end
+
+-- The node of this kind that makes a value.
+function Graph:maker(value, op) return is(self.makers[value], op) end
 
 -- The only node that uses a value, if it is of this kind.
 function Graph:user(value, op)
   local all = self.users[value]
-  local node = all and #all == 1 and not self.outputs[value] and all[1]
-  return node and node.op == op and node.domain == "" and node or nil
+  return is(all and #all == 1 and not self.outputs[value] and all[1], op)
 end
 
 function Graph:constant(value, axes)
@@ -82,9 +83,16 @@ end
 
 -- ---- projections ----
 
--- The matrix of a MatMul or a Gemm that has x as its first input: { x, weight, in_out, all = its columns, width = its
--- rows, bias }.
+-- The matrix of a MatMul, a MatMulNBits or a Gemm that has x as its first input: { x, weight, in_out, all = its columns,
+-- width = its rows, bias, stride and block of gen/onnx/blocks.lua or nil }.
 function Graph:product(node)
+  if node.op == "MatMulNBits" then
+    local matrix, width, columns = graph_blocks.of_bits(self, node)
+    local bias = self:constant(node.inputs[6], 1)
+    if not matrix or (node.inputs[6] or "") ~= "" and not bias then return nil end
+    return { x = node.inputs[1], weight = matrix.tensor, in_out = false, all = columns, width = width, bias = bias,
+             stride = matrix.stride, block = matrix.block }
+  end
   local weight = self:constant(node.inputs[2], 2)
   if not weight then return nil end
   local rows, columns = weight.shape[1], weight.shape[2]
@@ -140,7 +148,7 @@ function Graph:projection(value, by_head)
     bias, value = self:added(node)
     if not bias then return nil end
   end
-  node = self:maker(value, "MatMul")
+  node = self:maker(value, "MatMul") or self:maker(value, "MatMulNBits")
   local reshape = not node and self:maker(value, "Reshape")
   node = node or self:maker(reshape and reshape.inputs[1] or value, "Gemm")
   local made = node and self:product(node)
@@ -162,7 +170,7 @@ function Graph:output_projection(value, by_head)
     if not reshape then return nil end
     value = reshape.outputs[1]
   end
-  local node = self:user(value, "MatMul")
+  local node = self:user(value, "MatMul") or self:user(value, "MatMulNBits")
   local reshape = not node and self:user(value, "Reshape")
   if reshape then value = reshape.outputs[1] end
   node = node or self:user(value, "Gemm")
@@ -277,8 +285,11 @@ end
 
 -- Takes a projection for some of the columns of its matrix.
 function Layer:project(letter, made, first, count)
-  self.projections[letter] = { x = made.x, weight = made.weight, in_out = made.in_out, width = made.width,
-                               bias = made.bias, all = made.all, first = made.first + first, count = count }
+  local own = { first = made.first + first, count = count }
+  for _, key in ipairs { "x", "weight", "in_out", "width", "bias", "all", "stride", "block", "flat" } do
+    own[key] = made[key]
+  end
+  self.projections[letter] = own
 end
 
 -- One projection of Q, K and V, whose columns follow each other.
@@ -463,8 +474,8 @@ local function part(layer, tensor, all, width, made, wanted)
     layer:fail("constant %s gives [%d, %d], and by the config it must be [%d, %d]", words.short(tensor.name),
                width or 1, made.count, wanted[1], wanted[2])
   end
-  return { name = tensor.name, features = all, width = width, blocks = 1, first = made.first, count = made.count,
-           step = all }
+  return { name = tensor.name, tensor = tensor, features = all, width = width, blocks = 1, first = made.first,
+           count = made.count, step = all }
 end
 
 -- The weights of a layer as cfg wants them.
@@ -479,6 +490,10 @@ local function features_of(layer, cfg)
   for letter, made in pairs(layer.projections) do
     local weight = add("w" .. letter, made.weight, made.all, made.width, made)
     weight.in_out, weight.turned = made.in_out, made.in_out ~= layer.in_out
+    if made.block and weight.name then
+      weight.integers, weight.stride = true, made.stride
+      weight.scaled = graph_parts.scaled(layer, { width = made.width, features = made.all, block = made.block }, weight)
+    end
     if made.bias then add("b" .. letter, made.bias, made.all, nil, made) end
     local joint = made.joint_bias
     if joint then

@@ -31,9 +31,10 @@ local function fail(layer, matrix, has, wanted)
     layer.graph.path, words.short(layer.name), matrix, has[1], has[2], wanted[1], wanted[2]) }, 0)
 end
 
--- What numbers of a matrix are multiplied by, as host's memory:scale takes it; part: of the matrix.
-local function scaled_of(layer, of, part)
-  local list, count = {}, #of.columns
+-- What numbers of a matrix are multiplied by, as host's memory:scale takes it. part: of the matrix, in the order of the
+-- layer.
+function M.scaled(layer, of, part)
+  local list, count = {}, part.blocks * part.count
   local function add(by, zeros, inputs, features)
     list[#list + 1] = { by = by, zeros = zeros, columns = layer.in_out and count or of.width,
                         down = layer.in_out and inputs or features, across = layer.in_out and features or inputs }
@@ -41,8 +42,8 @@ local function scaled_of(layer, of, part)
   if of.scales then add(of.scales, of.zeros, of.by_row and 1 or of.width, of.by_row and count or 1) end
   local function beside(tensor, stride, integers)
     return { tensor = tensor, features = of.features, width = (of.width - 1) // of.block.size + 1, stride = stride,
-             in_out = of.in_out, turned = part.turned, blocks = part.blocks, firsts = part.firsts, count = part.count,
-             integers = integers }
+             in_out = part.in_out, turned = part.turned, blocks = part.blocks, firsts = part.firsts,
+             first = part.first, step = part.step, count = part.count, integers = integers }
   end
   if of.block then
     local zeros = of.block.zeros
@@ -60,7 +61,7 @@ local function matrix_part(layer, matrix, of, wanted)
   local part = { name = of.tensor.name, tensor = of.tensor, features = of.features, width = of.width,
                  stride = of.stride, in_out = of.in_out, turned = of.in_out ~= layer.in_out, blocks = #firsts,
                  firsts = firsts, count = each, integers = blocks.BITS[of.tensor.type] ~= nil }
-  part.scaled = scaled_of(layer, of, part)
+  part.scaled = M.scaled(layer, of, part)
   return part
 end
 

@@ -227,7 +227,7 @@ end
 local constant = {}
 
 function constant.MatMulNBits(elements, node)
-  local matrix, width, columns = blocks.of_bits(elements, node)
+  local matrix, width, columns = blocks.of_bits(elements.graph, node)
   local x, bias = elements.shapes[node.inputs[1]], node.inputs[6]
   if not matrix then return nil, width end
   if not x or x[#x] ~= width then return nil end

@@ -259,6 +259,34 @@ def test_operator(operator, number, tmp_path):
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5, err_msg=imported.text)
 
 
+def test_few_bits(tmp_path):
+    """A decoder's layer with weights of 4 bits, as ONNX Runtime GenAI has them: Q, K and V in one, and the output."""
+    draw = Drawing(f"{SEED} few bits")
+    h, h_kv, dk, seq, width = 2 * draw.h_kv, draw.h_kv, 16, draw.seq, 48
+
+    def product(x, width, columns):
+        groups, numbers = width // 16, draw.numbers
+        inputs = [x, draw.constant(numbers.integers(0, 256, (columns, groups, 8), "u1")),
+                  draw.constant((numbers.random(columns * groups) / 100 + 0.01).astype("f4"))]
+        if draw.coin():
+            inputs.append(draw.constant(numbers.integers(0, 256, columns * -(-groups // 2), "u1")))
+        return draw.node("MatMulNBits", *inputs, domain="com.microsoft", K=width, N=columns, bits=4, block_size=16)
+    made = product(draw.input("x", draw.x(BATCH, seq, width)), width, (h + 2 * h_kv) * dk)
+    made = draw.node("Add", made, draw.constant(draw.x((h + 2 * h_kv) * dk)))
+    past = [draw.input(name, draw.x(BATCH, h_kv, 0, dk)) for name in ("past_key", "past_value")]
+    lengths = [draw.input("seqlens_k", np.full(BATCH, seq - 1, "i4")), draw.input("total", np.array(seq, "i4"))]
+    y = draw.node("GroupQueryAttention", made, "", "", *past, *lengths, outputs=3, domain="com.microsoft", num_heads=h,
+                  kv_num_heads=h_kv)[0]
+    model = draw.model(product(y, h * dk, 8), 20)
+    expected = theirs(model, draw.inputs, 20)
+    onnx.save(model, tmp_path / "m.onnx")
+    imported = Imported(tmp_path / "m.onnx", tmp_path / "out", f"isa={drawn_isa('few')}", f"seq={seq}", f"batch={BATCH}")
+    assert "project=" not in imported.text
+    (name,) = imported.layers
+    got = computed(imported, name, expected, {"q": draw.inputs["x"]})
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
 # ---- constants ----
 
 
