@@ -145,11 +145,10 @@ local function require_keys(values, mistakes)
     if mistake.meant then about[mistake.meant] = true end
   end
   for _, row in ipairs(options.list) do
-    if row.required then
+    local there = not row.required or values[row.key] ~= nil or about[row.key]
+    if not there and not (row.implied and row.implied(values)) then
+      missing[#missing + 1], names[#names + 1] = row, row.key
       example[#example + 1] = ("%s=%s"):format(row.key, row.example)
-      if values[row.key] == nil and not about[row.key] and not (row.implied and row.implied(values)) then
-        missing[#missing + 1], names[#names + 1] = row, row.key
-      end
     end
   end
   if #missing == 0 or #mistakes >= MOST_MISTAKES then return end

@@ -42,7 +42,7 @@ def assert_done(result):
     (["gen"], "missing option '-o'"),
     (["gen", *arguments()], "missing option '-o'\n"),
     (["gen", "dmodel=32"], "missing option '-o'; config: dmodel = 32: unknown key, did you mean d_model?; "
-                           "config: h, dk, seq, isa: are required, as in h=12 d_model=384 dk=32 seq=128 isa="),
+                           "config: h, dk, seq, isa: are required, as in h=12 dk=32 seq=128 isa="),
     (["gen", "h=0", "foo=1", "-o", "a"], "h = 0: must be an integer from 1 to 1024; config: foo = 1: unknown key"),
     (["gen", *arguments(), "-o"], "option '-o' requires an argument"),
     (["gen", *arguments(), "-o", ""], "its name is empty"),

@@ -392,7 +392,7 @@ def test_good_arguments(changes):
 @pytest.mark.parametrize("key", BASE)
 def test_required(key):
     given = [a for a in arguments() if not a.startswith(key + "=")]
-    assert_refused(run("explain", *given), f"mhagen: config: {key}: is required and must be ", ", as in h=12 d_model=")
+    assert_refused(run("explain", *given), f"mhagen: config: {key}: is required and must be ", f", as in {key}=")
 
 
 def test_all_mistakes_at_once():
@@ -401,7 +401,7 @@ def test_all_mistakes_at_once():
                    "mhagen: config: dk = 0: must be an integer from 1 to 1024; config: isa = avx: must be "
                    "one of scalar, avx2, avx_vnni, avx512, avx512_bf16, avx512_fp16, amx, neon, neon_fp16, neon_i8mm, "
                    "several of one machine with +, or one of x86, arm, did you mean avx2?; config: d_model, seq: are "
-                   "required, as in h=12 d_model=")
+                   "required, as in d_model=384 seq=128\n")
     result = run("explain", *(f"zzzzzz{i}=1" for i in range(900)))
     assert_refused(result, "config: zzzzzz4 = 1: unknown key; ...\n")
 
