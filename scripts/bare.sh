@@ -3,6 +3,7 @@
 #
 #   --suite NAME  the release: bookworm (Debian 12, the default) or trixie (13)
 #   --keep DIR    makes the fresh system in DIR and keeps it; a second call goes on in it
+#   --page FILE   the commands are those of a page's transcripts, such as docs/first-numbers.md
 #
 # It needs root, and a Debian with debootstrap and git. Mirrors, proxies and pip's settings are those of this machine.
 # The fresh system has debootstrap's minbase and a clone of HEAD, no more. Each COMMAND is a line of shell; without
@@ -10,7 +11,7 @@
 # if one failed. What it mounts and starts ends with it, however it ends.
 set -eu
 cd "$(dirname "$0")/.."
-suite=bookworm keep=
+suite=bookworm keep= page=
 
 refuse() {
   echo "bare: $1" >&2
@@ -107,23 +108,29 @@ fi
 while [ $# != 0 ]; do
   case $1 in
     --help) exec sed -n '2,/^set/s/^# \{0,1\}//p' "$0" ;;
-    --suite | --keep) [ -n "${2:-}" ] || refuse "$1 has no value; bare.sh --help says which" ;;
+    --suite | --keep | --page) [ -n "${2:-}" ] || refuse "$1 has no value; bare.sh --help says which" ;;
     -*) refuse "$1 is no option; bare.sh --help names them" ;;
     *) break ;;
   esac
-  [ "$1" = --suite ] && suite=$2 || keep=$2
+  case $1 in --suite) suite=$2 ;; --keep) keep=$2 ;; --page) page=$2 ;; esac
   shift 2
 done
 [ "$(id -u)" = 0 ] || refuse "not root, who alone may mount; run it with sudo"
 for program in debootstrap git unshare; do
   command -v $program > /dev/null || refuse "$program is not there; apt-get install debootstrap git util-linux"
 done
+commands() { # of a page's transcripts, or of README's "Try it"
+  [ -z "$page" ] || sed -n '/^```console$/,/^```$/s/^\$ //p' "$page"
+  [ -n "$page" ] || sed -n '/^## Try it/,/^## /{/^sh /p;}' README.md
+}
 if [ $# = 0 ]; then
+  set -f
   IFS='
 '
-  set -- $(sed -n '/^## Try it/,/^## /{/^sh /p;}' README.md)
+  set -- $(commands)
   unset IFS
-  [ $# != 0 ] || refuse "README.md has no commands in Try it; give one to bare.sh"
+  set +f
+  [ $# != 0 ] || refuse "${page:-README.md} has no commands; give one to bare.sh"
 fi
 
 child=

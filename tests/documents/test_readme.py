@@ -38,6 +38,18 @@ def test_commands(commands, tmp_path):
     assert output and "nan" not in output, output
 
 
+@pytest.mark.parametrize("path", ["model/main.cpp", "decoder/main.c"])
+def test_transcripts(path):
+    """Of files that come from elsewhere: they compile as the examples say, which tests do with other files."""
+    commands = re.sub(r" +#.*", "", PAGES["docs/first-numbers.md"])
+    head = re.findall(r"^//   (.*)$", (ROOT / "examples/use" / path).read_text(), re.M)
+    compiled = head[1].rpartition(" && ")[0].replace("-Iout", "-I.").replace("out/", "")
+    compiled = re.sub(r"main\.c\w*", f"../../examples/use/{path}", re.sub(r"-o \w+$", "-o run", compiled))
+    assert re.search(rf"^\$ \(cd build/\w+ && {re.escape(compiled)}\)$", commands, re.M)
+    keys = re.search(r"MODEL (.*) -o out", head[0])[1].replace("x86 seq=16", "native seq=197")
+    assert re.search(rf"^\$ build/mhagen model \S+ {re.escape(keys)} -o build/\w+$", commands, re.M)
+
+
 def test_main_part_of_the_example():
     shown, = re.findall(r"^```c\n(.*?)^```$", README, re.M | re.S)
     assert textwrap.indent(shown, "  ") in (ROOT / "examples/quickstart.c").read_text()
