@@ -7,12 +7,15 @@ float32 weights, appends to a cache of its own and must agree with float64 first
 its cache, if that is smaller. ONNX Runtime's scales of integers are those of all keys, of the run as well. `read`
 sums as many bytes as the weights and the cache of the first kernel have: what memory allows. Times are of the whole
 process, which has one thread at a time on one core; medians of rounds. --kernel NAME="key=value ..." adds a kernel,
-such as one with another weight_dtype, whose error is shown and not judged. scripts/peers.sh installs the peers.
+such as one with another weight_dtype, whose error is shown and not judged, and a read of its bytes, read_NAME. --layers
+gives mhagen's kernels and reads so many copies of their bytes, one a run, as the layers of a model do: more than the
+caches hold. scripts/peers.sh installs the peers.
 """
 import argparse
 import ctypes
 import functools
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import subprocess
@@ -82,7 +85,17 @@ class Problem:
 
 # Each contestant: a function of the problem to (run, result): run() computes once, result() is what it made.
 
-def ours(isa, words):
+def copies_of(data, layers):
+    """As many copies, aligned, and a function that returns the address of the next one."""
+    each = -(-data.nbytes // 64) * 64
+    room = kernels.aligned(layers * each)
+    for i in range(layers):
+        room[i * each:i * each + data.nbytes] = data.view(np.uint8)
+    addresses = itertools.cycle(room.ctypes.data + i * each for i in range(layers))
+    return room, lambda: next(addresses)
+
+
+def ours(isa, words, layers=1):
     def setup(p):
         config = {"name": "mha", "isa": isa, "h": p.h, "h_kv": p.h_kv, "d_model": p.d, "dk": p.dk, "seq": p.seq,
                   "seq_kv": p.keys + p.seq, "causal": "true", "cache": "append",
@@ -95,10 +108,14 @@ def ours(isa, words):
         args = kernels.Args(q=x.ctypes.data, y=y.ctypes.data, packed=packed.ctypes.data, cache=cache.ctypes.data,
                             workspace=kernel.workspace.ctypes.data, past=ctypes.addressof(past))
 
+        room, next_layer = copies_of(packed, layers)
+
         def run():
+            args.packed = next_layer()
             kernel.must(kernel.c_run(args))
 
-        run.keep = folder, packed, cache, past, x, y  # of which the arguments have but the addresses
+        run.keep = folder, room, cache, past, x, y  # of which the arguments have but the addresses
+        run.bytes = packed.nbytes + cache.nbytes
         for at in range(0, p.keys, p.seq):
             past.value = max(0, min(at, p.keys - p.seq))
             rows = p.past[past.value:past.value + p.seq]
@@ -120,10 +137,15 @@ def reader():
     return read
 
 
-def reading(count):
-    data = np.ones(count // 8, np.uint64)
-    read = reader()
-    return lambda: read(data.ctypes.data, data.size)
+def reading(count, layers):
+    data, read = np.ones(count // 8, np.uint64), reader()
+    room, next_layer = copies_of(data, layers)
+
+    def run():
+        read(next_layer(), data.size)
+
+    run.keep = room
+    return run
 
 
 def pytorch(p):
@@ -333,8 +355,8 @@ def compare(model, keys, seq, args):
     """{name: (us, error) or why there are none}"""
     p = Problem(model, keys, seq)
     contestants, found = {}, {}
-    makers = {"ours": ours(args.isa, args.keys)}
-    makers.update({name: ours(args.isa, words.split()) for name, words in args.kernel})
+    makers = {"ours": ours(args.isa, args.keys, args.layers)}
+    makers.update({name: ours(args.isa, words.split(), args.layers) for name, words in args.kernel})
     makers.update({name: PEERS[name] for name in args.peers})
     for name, make in makers.items():
         try:
@@ -348,21 +370,22 @@ def compare(model, keys, seq, args):
             contestants[name], found[name] = run, error
         except Exception as e:  # whatever a library raises
             found[name] = (str(e) or type(e).__name__).strip().splitlines()[0]
-    read_bytes = 4 * sum(w.size for w in p.w.values()) + 8 * p.h_kv * p.dk * (keys + seq)
-    contestants["read"], found["read"] = reading(read_bytes), 0.0
+    for name in [name for name in ["ours", *(name for name, _ in args.kernel)] if name in contestants]:
+        read = "read" if name == "ours" else "read_" + name
+        contestants[read], found[read] = reading(contestants[name].bytes, args.layers), 0.0
     times = {name: [] for name in contestants}
     for _ in range(args.rounds):
         for name, run in contestants.items():
             times[name].append(sample(run, args.ms * 1e-3))
     return {name: (lower_median(times[name]), found[name]) if name in times else found[name]
-            for name in [*makers, "read"]}
+            for name in found}
 
 
 def cell(name, found, us):
     """How many times as long as ours, and the error; or why not."""
     if not isinstance(found, tuple):
         return f"- ({found})"
-    return f"{found[0] / us:.2f}" + (f" ({found[1]:.0e})" if name != "read" else "")
+    return f"{found[0] / us:.2f}" + (f" ({found[1]:.0e})" if not name.startswith("read") else "")
 
 
 def main():
@@ -374,6 +397,7 @@ def main():
     parser.add_argument("--isa", default=None, help="default: the widest that this CPU has")
     parser.add_argument("--kernel", action="append", default=[], metavar="NAME='key=value ...'",
                         type=lambda text: text.split("=", 1))
+    parser.add_argument("--layers", type=int, default=1, help="copies of the bytes that kernels and reads take in turn")
     parser.add_argument("--peers", default=",".join(PEERS), help="with commas, or nothing")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=100, help="of one contestant in one round")

@@ -282,6 +282,17 @@ M.rows = {
                    "752_16_112_29 10 %, 2048_32_64_64 as fast" },
                  { "the same on Intel", "Granite Rapids, slower: 755_16_107_29 by 8 %, 560_12_64_16 by 17, " ..
                    "672_16_88_16 and 768_12_64_64 by 12, 1280_20_64_8 by 3; 2048_32_64_64 2 % faster" } } },
+  { "fetched_widened", "tiles fetch the words of weights 8 KB before they widen them, scales of groups too",
+    "a core that widens weights looks few lines ahead, and one query waits for them; with hints more are under way",
+    rejected = { { "no hints", "Zen 5, one query of 2048_32_64 with 64 keys, weights from behind all caches; the " ..
+                   "time of a plain read is a part of: int4 .42, int8 .69, f16 .83, bf16 .89; with hints .67, .84, " ..
+                   ".89, .90" },
+                 { "2 KB ahead", "int4 .53, int8 .73, without hints for scales" },
+                 { "4 KB ahead", "int4 .63, int8 .79" },
+                 { "8 KB ahead, scales alone without hints", "int4 .55" },
+                 { "8 to 32 KB ahead, into the second-level cache alone", "int4 .59 to .49, int8 .86 to .79" },
+                 { "nibbles and bytes as digits of a large float, from which it is subtracted, in place of a look-up",
+                   "int4 .34, with hints .58; int8 .67, with hints .87: constants take registers and loads" } } },
   { "fetched_ahead", "panels of weights in the outer loop, whose tiles fetch what they read 2 KB later",
     "few queries wait for weights from behind the second-level cache; with hints more lines of them are under way",
     rejected = { { "fetch=none", "Granite Rapids, d_model_h_dk_n, slower: 768_12_64_10 by 37 %, 512_8_64_8 by 34, " ..

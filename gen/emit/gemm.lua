@@ -53,7 +53,9 @@ local function quants(t, tile)
     for c, v in ipairs(tile.vecs) do
       local name = ("%s_c%d"):format(step.tag, c - 1)
       if part == 0 then
-        local at = b.p:at(expr.share(step.k, in_step) * b.step + (c - 1) * t.isa.lanes)
+        local word = expr.share(step.k, in_step)
+        if b.fetch and c == 1 then b.fetch(word) end
+        local at = b.p:at(word * b.step + (c - 1) * t.isa.lanes)
         words[c] = t:op("load_words", v.w, "words" .. name, at)
       end
       vectors[c] = t:op(quant.op, v.w, "b" .. name, words[c], part * (quant.apart or 1))
@@ -155,7 +157,9 @@ function M.tile(t, tile)
     block(t, tile, sums, tile.unroll, step * tile.unroll)
     t:bump(tile.a.p, tile.unroll * tile.a.step)
     t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.step)
-    for _, beside in ipairs(tile.b.beside or {}) do t:bump(beside.p, tile.unroll * beside.step) end
+    for _, beside in ipairs(tile.b.beside or {}) do
+      t:bump(beside.p, tile.unroll // tiles.in_step(tile.scheme) * beside.step)
+    end
   end)
   if not tile.blocks then
     block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)

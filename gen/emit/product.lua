@@ -5,6 +5,7 @@ local epilogue = require "emit.epilogue"
 local expr = require "base.expr"
 local fetch = require "emit.fetch"
 local gemm = require "emit.gemm"
+local scheduled = require "schedule.fetch"
 local suffix = require "emit.code".suffix
 local tiles = require "schedule.tiles"
 local ways = require "way.init"
@@ -19,7 +20,8 @@ local function target_of(K, tile, c, base, rows)
 end
 
 -- Operand B of a chunk of K steps from k0 on, in a panel of a block: { p, step, product }, the last being what
--- multiplies it, and for integers also their scales. next: what is fetched meanwhile, if something is (fetch.part).
+-- multiplies it, and for integers also their scales. next: what is fetched meanwhile, if something is (fetch.part),
+-- beside scales of a later group, next_scales.
 function M.operand(product, block, panel, k0, next)
   local own, width = product.scheme, block.width
   local quant, in_step = own.quant, tiles.in_step(own)
@@ -29,6 +31,10 @@ function M.operand(product, block, panel, k0, next)
   if own.scales then
     local row = tiles.ceil_div(product.steps, in_step) + (quant.group and expr.div(k0, quant.group) or 0)
     b.scales = panel:at(row * width):as(own.scales)
+    if next and quant.group then
+      local later = expr.min(row + scheduled.groups_ahead(own, width), product.depth - 1)
+      b.next_scales = panel:at(later * width):as(own.scales)
+    end
   end
   return b
 end
@@ -82,7 +88,9 @@ end
 -- Adds what the end of a tile takes, of which row_scales and c are those of its rows.
 local function add_end_params(params, tile, row_scales, c)
   if row_scales then params[#params + 1] = { "row_scales", "in", row_scales } end
-  if tile.b.scales then params[#params + 1] = { "scales", "in", tile.b.scales } end
+  for _, name in ipairs { "scales", "next_scales" } do
+    if tile.b[name] then params[#params + 1] = { name, "in", tile.b[name] } end
+  end
   if tile.bias and tile.mode ~= "next" then params[#params + 1] = { "bias", "in", tile.bias } end
   params[#params + 1] = { "c", "out", c }
   return params
@@ -96,6 +104,7 @@ local function floats_end(K, tile, p, base, rows)
   return { init = p.bias and not late and tile.start(t, p.bias) or nil, steps = function()
     local target = target_of(K, tile, p.c, base, rows)
     local store = epilogue.store_as(t, target)
+    if p.next_scales then fetch(t, scheme.scales.bytes, #tile.vecs * t.isa.lanes, p.next_scales, "prefetch") end
     local added = next_chunk and target or p.bias and { p = p.bias, row = 0 }
     local add = p.scales and epilogue.scaled(t, p.scales, added)
       or (next_chunk or late and added) and epilogue.add(t, added)

@@ -47,7 +47,7 @@ return {
     doc = "heads projected together; divides h, a multiple of h / h_kv", draw = { from = 1, to = 8 } },
   { key = "fetch", kind = "choice", choices = { "none", "panels", "shares", "ahead" },
     doc = "weights that a tile of rows prefetches; panels: the whole next panel, to the nearest cache; shares: its " ..
-      "share of it, to the second-level cache; ahead: its own, 2 KB ahead",
+      "share of it, to the second-level cache; ahead: its own, 2 KB ahead, 8 of weights that are widened",
     draw = { chance = 0.1, of = { "none", "panels", "shares", "ahead" } } },
   { key = "code_limit", kind = "integer", min = 1000, max = 10000000, default = 60000, schedule = false,
     doc = "most statements of the kernel's functions" },

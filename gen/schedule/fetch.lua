@@ -1,8 +1,11 @@
--- Weights that are fetched while those before them are multiplied. With `panels` a panel serves all rows of X, and each
--- tile of these fetches the whole next panel into the nearest cache: for few queries, whose weights come from far. With
--- `ahead` each tile fetches what it reads itself a little later: for few queries, on a core that does not ask for
--- enough lines by itself. With `shares` each tile fetches a share of what is next into the second-level cache: for more
--- queries, which multiply at least as long as the weights take to come, and for few where a core's facts say so.
+-- Weights that are fetched while those before them are multiplied:
+--
+--   panels   a panel serves all rows of X, and each tile of these fetches the whole next panel into the nearest cache:
+--            for few queries, whose weights come from far
+--   ahead    each tile fetches what it reads itself a little later: for few queries, on a core that does not ask for
+--            enough lines by itself, and of weights that are widened, where no core looks far ahead
+--   shares   each tile fetches a share of what is next into the second-level cache: for more queries, which multiply at
+--            least as long as the weights take to come, and for few where a core's facts say so
 
 local choices = require "base.choices"
 local expr = require "base.expr"
@@ -11,7 +14,12 @@ local ways = require "way.init"
 
 local M = {}
 
-local AHEAD = 512 -- numbers between what is multiplied and what is fetched: 2 KB
+-- Words between what is multiplied and what is fetched: 2 KB; and 8 KB of weights that are widened.
+local AHEAD, AHEAD_WIDENED = 512, 2048
+
+local STEPS = 8 -- the most queries for which weights that are widened are fetched so
+
+local function distance(scheme) return scheme.quant and AHEAD_WIDENED or AHEAD end
 
 local function no_instruction(op)
   return function(plan) return not plan.isa.rows[op] end, function(plan)
@@ -20,16 +28,22 @@ local function no_instruction(op)
 end
 
 -- What stands against it, of a plan.
-local no_vectors = { function(plan)
-                       local way = ways.of(plan.scheme)
-                       return way.fetched == "none" or plan.weights.quant and not way.words
-                     end, "has no effect with weights that no vectors of numbers are" }
+local NO_VECTORS = "has no effect with weights that no vectors of numbers are"
+local no_vectors = { function(plan) return ways.of(plan.scheme).fetched == "none" end, NO_VECTORS }
+local no_numbers = { function(plan) return plan.weights.quant and not ways.of(plan.scheme).words end, NO_VECTORS }
 local no_tiles = { function(plan) return ways.of(plan.scheme).fetched == "shares" end, "tile registers take shares" }
 local against = {
-  panels = { { no_instruction "prefetch" }, no_vectors, no_tiles },
+  panels = { { no_instruction "prefetch" }, no_vectors, no_numbers, no_tiles },
   ahead = { { no_instruction "prefetch" }, no_vectors, no_tiles },
-  shares = { { no_instruction "prefetch_far" }, no_vectors },
+  shares = { { no_instruction "prefetch_far" }, no_vectors, no_numbers },
 }
+
+-- Whether few queries read weights that are widened, more than the second-level cache keeps.
+local function widens_far(plan)
+  local own = plan.weights
+  if not own.quant or plan.scheme.integers or plan.cfg.seq > STEPS then return false end
+  return tiles.weight_bytes(own) // tiles.in_step(own.scheme) > 2 * plan.cpu.cached
+end
 
 -- How weights are to be fetched, by the key `fetch` or by facts of the core: `panels`, `shares`, `ahead` or `none`.
 function M.kind(plan)
@@ -40,7 +54,7 @@ function M.kind(plan)
     local holds = cfg.seq >= least and cfg.seq <= most and tiles.weight_bytes(plan) >= bytes
     if holds and not choices.against(against[kind], plan) then return kind end
   end
-  return "none"
+  return widens_far(plan) and not choices.against(against.ahead, plan) and "ahead" or "none"
 end
 
 -- How those of a plan are, that has its stages; nil if not.
@@ -54,7 +68,7 @@ function M.choose(plan)
     or not panels and "has no effect where no projection goes through the rows panel by panel"
   if not rule then
     if kind == "panels" then choices.add(plan.why, "fetched_panels") end
-    if kind == "ahead" then choices.add(plan.why, "fetched_ahead") end
+    if kind == "ahead" then choices.add(plan.why, plan.weights.quant and "fetched_widened" or "fetched_ahead") end
     if kind == "shares" then choices.add(plan.why, "fetched_shares") end
     return kind
   end
@@ -79,7 +93,7 @@ end
 function M.next(kind, product, block, panel, behind, crosses)
   local last = block == product.blocks[#product.blocks] and not crosses and kind ~= "ahead"
   local width, own = last and product.blocks[1].width or block.width, block.width * product.depth
-  local size = kind == "ahead" and AHEAD or crosses and product.floats or own
+  local size = kind == "ahead" and distance(product.scheme) or crosses and product.floats or own
   if behind >= math.max(size, width * product.depth) then return panel + size, width end
   return expr.min(panel + size, product.floats - own), block.width
 end
@@ -90,6 +104,11 @@ function M.part(kind, product, p, width, i, count)
   if kind ~= "shares" then return { p = p, numbers = width } end
   local first = expr.div(i * width, count)
   return { p = p:at(first * product.depth), numbers = tiles.ceil_div(width, count), far = true }
+end
+
+-- Groups of K steps between that whose scales are read and that whose scales are fetched, for a panel so wide.
+function M.groups_ahead(scheme, width)
+  return math.max(1, distance(scheme) * scheme.quant.in_word // (scheme.quant.group * width))
 end
 
 -- Numbers of weights that follow those of a block of heads at least: those of Wo.

@@ -513,7 +513,7 @@ end
 
 local function kernels()
   for _, isa in ipairs(isas.list) do
-    local fetching = isa.rows.prefetch and " fetch=panels" or ""
+    local fetching, ahead = isa.rows.prefetch and " fetch=panels" or "", isa.rows.prefetch and " fetch=ahead" or ""
     for _, case in ipairs {
       { "h=2 d_model=37 dk=33 seq=7 kv_vectors=1 out_vectors=1 kv_rows=3 fold=off" .. fetching },
       { "h=1 d_model=37 dk=2 seq=3 qkv=separate q_lanes=columns fold=off unroll=full" .. fetching },
@@ -559,10 +559,10 @@ local function kernels()
       { "h=4 h_kv=2 d_model=35 dk=3 seq=5 weight_dtype=int8 k_block=16 unroll=tile kv_len=true", { [0] = 4 } },
       { "h=1 d_model=9 dk=7 seq=2 weight_dtype=int4 group=8 unroll=full fold=off" },
       { "h=3 d_model=37 dk=11 seq=6 seq_kv=4 attention=cross weight_dtype=int4 fold=off probs=true" },
-      { "h=2 d_model=70 dk=9 seq=3 weight_dtype=int4 group=24 k_block=16 unroll=k fold=off" },
+      { "h=2 d_model=70 dk=9 seq=3 weight_dtype=int4 group=24 k_block=16 unroll=k fold=off" .. ahead },
       { "h=2 h_kv=1 d_model=70 dk=9 seq=3 weight_dtype=int4 value_weight_dtype=int8 k_block=16 fold=off" },
       { "h=2 h_kv=1 d_model=37 dk=9 seq=3 weight_dtype=bf16 k_block=16 kv_len=true", { [0] = 2 } },
-      { "h=2 h_kv=1 d_model=37 dk=9 seq=3 weight_dtype=f16 k_block=16 unroll=tile" },
+      { "h=2 h_kv=1 d_model=37 dk=9 seq=3 weight_dtype=f16 k_block=16 unroll=tile" .. ahead },
       { "h=1 d_model=3 dk=2 seq=2 weight_dtype=f16 unroll=full fold=off" },
       { "h=2 d_model=37 dk=5 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 unroll=tile" },
       { "h=1 d_model=18 dk=3 seq=11 k_block=16 query_vectors=2 key_rows=2 key_block=4 causal=true " ..
