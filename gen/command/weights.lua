@@ -13,6 +13,7 @@ local npz = require "model.npz"
 local onnx = require "onnx.file"
 local operators = require "onnx.operators"
 local pytorch = require "model.pytorch"
+local quantized = require "model.quantized"
 local rope = require "model.rope"
 local safetensors = require "model.safetensors"
 local tensors = require "model.tensors"
@@ -102,6 +103,7 @@ local function tensors_of(dir, files)
       all[tensor] = at
     end
   end
+  quantized.join(all)
   return all
 end
 

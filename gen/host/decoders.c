@@ -185,6 +185,26 @@ static void read_i4(const unsigned char *from, float *to, size_t blocks) {
   for (size_t i = 0; i < 2 * blocks; ++i) to[i] = (float)((from[i / 2] >> (i % 2 * 4) & 15) ^ 8) - 8.0f;
 }
 
+/* Eight of them in a word: AWQ has numbers 0, 2, 4, 6, 1, 3, 5, 7, from the low bits on. */
+static void read_u4_awq(const unsigned char *from, float *to, size_t blocks) {
+  for (; blocks > 0; --blocks, from += 4, to += 8) {
+    for (int i = 0; i < 4; ++i) {
+      to[2 * i] = (float)(from[i / 2] >> 4 * (i % 2) & 15);
+      to[2 * i + 1] = (float)(from[2 + i / 2] >> 4 * (i % 2) & 15);
+    }
+  }
+}
+
+/* A sign, 4 bits of an exponent with bias 7, 3 bits behind the 1. There is no infinity, and one NaN of each sign. */
+static void read_f8_e4m3(const unsigned char *from, float *to, size_t blocks) {
+  for (size_t i = 0; i < blocks; ++i) {
+    const uint32_t sign = (from[i] & 0x80u) << 24, exponent = from[i] >> 3 & 15, rest = from[i] & 7;
+    if ((from[i] & 0x7f) == 0x7f) to[i] = of_bits(sign | 0x7fc00000u);
+    else if (exponent == 0) to[i] = (sign != 0 ? -1.0f : 1.0f) * (float)rest * 0x1p-9f;
+    else to[i] = of_bits(sign | (exponent + 120) << 23 | rest << 20);
+  }
+}
+
 static const Type types[] = {
     {"F64", 1, 8, read_f64},           {"F32", 1, 4, read_f32},           {"F16", 1, 2, read_f16},
     {"BF16", 1, 2, read_bf16},         {"Q8_0", 32, 34, read_q8_0},       {"Q4_0", 32, 18, read_q4_0},
@@ -195,7 +215,9 @@ static const Type types[] = {
 };
 
 static const Type integers[] = {
-    {"I8", 1, 1, read_i8}, {"U8", 1, 1, read_u8}, {"U4", 2, 1, read_u4}, {"I4", 2, 1, read_i4}};
+    {"I8", 1, 1, read_i8}, {"U8", 1, 1, read_u8},         {"U4", 2, 1, read_u4},
+    {"I4", 2, 1, read_i4}, {"U4_AWQ", 8, 4, read_u4_awq}, {"F8_E4M3", 1, 1, read_f8_e4m3},
+};
 
 static const Type *find(const Type *list, size_t count, const char *name) {
   for (size_t i = 0; i < count; ++i) {

@@ -13,7 +13,7 @@ typedef struct Type {
 /* The type of this name, or null. */
 const Type *find_type(const char *name);
 
-/* That of integers, which mean numbers by a scale that lies elsewhere, or null. */
+/* That of integers and FP8, which mean numbers by a scale that lies elsewhere, or null. */
 const Type *find_integers(const char *name);
 
 #endif

@@ -341,11 +341,11 @@ M.rows = {
       rope_type = "yarn", factor = 32, truncate = false, original_max_position_embeddings = 4096 } } },
 }
 
--- The row of a type; nil and the types that are known.
-function M.find(rows, kind)
+-- The row of a type; nil and the types that are known. whole: only rows without parts.
+function M.find(rows, kind, whole)
   local known = {}
   for _, row in ipairs(rows) do
-    for _, name in ipairs(row.types) do
+    for _, name in ipairs(whole and row.parts and {} or row.types) do
       if name == kind then return row end
       known[#known + 1] = name
     end
@@ -374,7 +374,7 @@ end
 -- Adds a part to what a row of parts has.
 local function add_part(rows, part, c, whole)
   local own = fields_of(part, c)
-  local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of)
+  local row, known = M.find(rows, own ~= c and own:word("model_type", part.of) or part.of, true)
   if not row then own:fail("model_type", "is not known; known are %s", known) end
   for _, of in ipairs(stacks_of(row, own)) do
     local made, before = M.stack(nil, of.maps, of.keys, of), part.before or ""

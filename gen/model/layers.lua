@@ -2,6 +2,7 @@
 
 local families = require "model.families"
 local pack = require "plan.pack"
+local quantized = require "model.quantized"
 local rope = require "model.rope"
 local tensors = require "model.tensors"
 local turn_of = require "graph.turn"
@@ -133,22 +134,22 @@ local function weights_of(layer, cfg)
   return all
 end
 
--- What is to be done about weights that are quantized already, or nothing.
-local function quantized(model)
+-- What is to be done about weights that are quantized in a way that is not read, or nothing.
+local function advice(model)
   local c = model.fields and model.fields:object "quantization_config"
-  return c and ("; quantization_config says %s, which is not read: take the model that was quantized, or write it " ..
-    "by transformers' model.dequantize()"):format(words.short(c:word("quant_method", "something"))) or ""
+  return c and ("; quantization_config says %s, of which this is not read: take the model that was quantized, or " ..
+    "write it by transformers' model.dequantize()"):format(words.short(c:word("quant_method", "something"))) or ""
 end
 
 local function fail_missing(model, name)
-  error({ message = ("%s: tensor %s is missing%s"):format(model.data, words.short(name), quantized(model)) }, 0)
+  error({ message = ("%s: tensor %s is missing%s"):format(model.data, words.short(name), advice(model)) }, 0)
 end
 
 -- The shape that a tensor must have; a vector may have more axes.
 local function check_shape(model, part, type_size)
   local tensor = part.tensor
   if not type_size(tensor.type, part.integers) then
-    tensors.fail(tensor, "numbers of type %s are not read%s", words.short(tensor.type), quantized(model))
+    tensors.fail(tensor, "numbers of type %s are not read%s", words.short(tensor.type), advice(model))
   end
   local wanted = not part.width and { part.features } or part.in_out and { part.width, part.features }
     or { part.features, part.width }
@@ -176,6 +177,9 @@ function M.weights(model, layer, cfg, type_size)
     part.tensor = part.tensor or not part.numbers and model.tensors[part.name] or nil
     if part.numbers then -- computed
     elseif part.tensor then
+      if part.tensor.joined then
+        quantized.fit(part, part.tensor, model.fields and model.fields:object "quantization_config")
+      end
       check_shape(model, part, type_size)
     elseif part.optional then
       all[matrix] = nil
@@ -187,25 +191,26 @@ function M.weights(model, layer, cfg, type_size)
 end
 
 -- What the host's memory:read takes of a part: a list, a piece for each block. stride: numbers of a row in the file.
--- turned: in memory it lies the other way round than in the file.
+-- turned: in memory it lies the other way round than in the file. deep: so many numbers of a column are beside each
+-- other in the file.
 function M.pieces(part, type_size)
   local tensor, list = part.tensor, {}
   assert(tensors.count(tensor) == part.features * (part.stride or part.width or 1), "a part of another size")
   local elements, bytes = type_size(tensor.type, part.integers)
   local rows = part.width and not part.in_out
-  local row = rows and (part.stride or part.width) or part.features
+  local row, deep = rows and (part.stride or part.width) or part.features, part.deep or 1
   local count, width = part.blocks * part.count, part.width or 1
   local feature, input = width, 1 -- steps in memory
   if (part.in_out or false) ~= (part.turned or false) or not part.width then feature, input = 1, count end
   for block = 0, part.blocks - 1 do
     local first = part.firsts and part.firsts[block + 1] or part.first + block * part.step
-    local piece = { type = tensor.type, at = tensor.at, columns = row, to = block * part.count * feature }
+    local piece = { type = tensor.type, at = tensor.at, columns = row * deep, to = block * part.count * feature }
     if rows then
       piece.at, piece.rows, piece.used = tensor.at + first * (row // elements * bytes), part.count, part.width
       piece.row_step, piece.column_step = feature, input
     else
-      piece.rows, piece.column, piece.used = width, first, part.count
-      piece.row_step, piece.column_step = input, feature
+      piece.rows, piece.column, piece.used = width // deep, first * deep, part.count * deep
+      piece.row_step, piece.column_step, piece.deep, piece.deep_step = input * deep, feature, deep, input
     end
     list[#list + 1] = piece
   end
@@ -254,17 +259,19 @@ function M.source(layer, turns, tables)
   return table.concat(words, " ")
 end
 
--- The bytes that the file has of a layer's matrices, how many numbers these are, and the type of the first.
+-- What the file has of a layer's matrices: bytes, how many numbers these are, and the type of the first. Where all
+-- numbers could be those of int4, also the size of its groups.
 function M.stored(layer, type_size)
-  local bytes, count, type = 0.0, 0, nil
+  local bytes, count, type, size = 0.0, 0, nil, nil
   for matrix, part in pairs(layer.weights) do
     if matrix:find "^w" and part.tensor then
-      local elements, size = type_size(part.tensor.type, part.integers)
-      local own = part.blocks * part.count * part.width
-      bytes, count, type = bytes + own * size / elements, count + own, type or part.tensor.type
+      local elements, bytes_of = type_size(part.tensor.type, part.integers)
+      local own, same = part.blocks * part.count * part.width, type == nil or size == part.group
+      size = same and part.group or nil
+      bytes, count, type = bytes + own * bytes_of / elements, count + own, type or part.title or part.tensor.type
     end
   end
-  return bytes, count, type
+  return bytes, count, type, size
 end
 
 -- ---- layers ----

@@ -44,6 +44,7 @@ return function(file, path, type_size)
       local tensor = { name = name, path = path, file = file }
       local first, bytes = read_tensor(name, entry, tensor)
       local elements, size = type_size(tensor.type)
+      if not elements then elements, size = type_size(tensor.type, true) end
       local whole = tensors.count(tensor)
       if elements and tensors.bytes(tensor, elements, size) ~= bytes then
         tensors.fail(tensor, "%s of %s does not take %d bytes", words.short(tensor.type),
@@ -51,7 +52,7 @@ return function(file, path, type_size)
       end
       if whole == 0 and bytes > 0 then tensors.fail(tensor, "has no numbers, but %d bytes", bytes) end
       if first > file:size() - start then tensors.fail(tensor, "begins behind the end of the file") end
-      tensor.at = start + first
+      tensor.at, tensor.bytes = start + first, bytes
       found[name], used = tensor, used + bytes
       places[#places + 1] = { tensor = tensor, first = tensor.at, bytes = bytes }
     end

@@ -17,6 +17,7 @@ local npz = require "model.npz"
 local onnx = require "onnx.file"
 local operators = require "onnx.operators"
 local pytorch = require "model.pytorch"
+local quantized = require "model.quantized"
 local report = require "command.report"
 local safetensors = require "model.safetensors"
 local sweep = require "command.sweep"
@@ -85,12 +86,55 @@ local function read_layers(model)
   unread.refuse(model, found, {})
 end
 
+-- Widths of a row and settings with which weights are read that are quantized.
+local WIDTHS = { 8, 16, 64 }
+local SETTINGS = { {}, { quant_method = "gptq", bits = 4 }, { quant_method = "gptq", bits = 8 },
+                   { quant_method = "awq", bits = 4 } }
+
+-- The numbers of those tensors that are joined, of several widths.
+local function read_joined(all)
+  quantized.join(all)
+  for name, tensor in pairs(all) do
+    for _, width in ipairs(tensor.joined and WIDTHS or {}) do
+      for _, settings in ipairs(SETTINGS) do
+        local quants, scales = tensor.joined.quants, tensor.joined.scales
+        settings.group_size = width // math.max(1, scales.shape[1] or 1)
+        local count = math.max(1, (settings.bits and scales.shape[2] or quants.shape[1]) or 1)
+        local part = { name = name, features = count, width = width, blocks = 1, first = 0, count = count,
+                       step = count }
+        local good, e = pcall(function()
+          quantized.fit(part, tensor, settings.bits and fields.new("config.json", settings))
+          weights.floats(part):free()
+        end)
+        if not good and type(e) ~= "table" then error(e, 0) end
+      end
+    end
+  end
+  return all
+end
+
+-- A file without an end.
+local SEVENS = { size = function() return 1 << 40 end, bytes = function(_, _, count) return ("\x77"):rep(count) end }
+
+-- A weight of 64 x 64 that is quantized.
+local function joined_weight(name)
+  local all, base = {}, name:match "^(.*%.)weight$"
+  for behind, kind in pairs { qweight = "I32 8 64", scales = "F16 2 64", qzeros = "I32 2 8" } do
+    local of, rows, columns = kind:match "^(%S+) (%S+) (%S+)$"
+    all[base .. behind] = { name = base .. behind, path = "model", type = of, at = 0, file = SEVENS,
+                            shape = { math.tointeger(rows), math.tointeger(columns) } }
+  end
+  quantized.join(all)
+  return all[name]
+end
+
 -- The layers of a model whose config is the input, and which has every tensor.
 local function read_model()
   local values, why = json.decode(text, true)
   if type(values) ~= "table" then error({ message = why or "is no object" }, 0) end
   local of = fields.new("config.json", values)
   local all = setmetatable({}, { __index = function(_, name)
+    if values.quantization_config and name and name:find "%.weight$" then return joined_weight(name) end
     return { name = name, path = "model", type = "F32", shape = { 64, 64 }, at = 0 }
   end })
   local model = { path = "config.json", data = "model", type = of:word "model_type", rows = families.rows, fields = of,
@@ -134,7 +178,7 @@ local targets = {
     return attempt(report.run, errors.on_error, { dir = "dir", compare = "dir", filter = {}, band = "3",
                                                   sort = "us_median", limit = "20" })
   end,
-  safetensors = reads(function(file) return safetensors(file, "input", host.type_size) end),
+  safetensors = reads(function(file) return read_joined(safetensors(file, "input", host.type_size)) end),
   gguf = reads(read_gguf),
   npy = reads(function(file) return { npy(file, "input", host.type_size) } end),
   npz = reads(function(file) return npz(file, "input", host.type_size) end),

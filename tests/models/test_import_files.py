@@ -196,7 +196,8 @@ def test_quantized_weights(tmp_path):
     folder = bert(tmp_path / "model", quantization_config=dict(quant_method="gptq", group_size=128))
     run(MHAGEN, "model", folder, *MODEL, "-o", tmp_path / "out")
     plain = (folder / "model.safetensors").read_bytes()
-    told = "; quantization_config says gptq, which is not read: take the model that was quantized, or write it by "
+    told = ("; quantization_config says gptq, of which this is not read: take the model that was quantized, or write "
+            "it by ")
     for old, new, error in [(b"self.query.weight", b"self.query.qweigh", "weight is missing"),
                             (b"self.value.weight", b"self.value.qweigh", "weight is missing"),
                             (b'{"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}',

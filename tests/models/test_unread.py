@@ -181,6 +181,9 @@ def test_dictionaries_of_clip(tmp_path):
         path = write_model(tmp_path / "model", dict(model_type="clip", **config), {
             name: torch.ones(D, D) for name in names})
         assert set(re.findall(r" h=(\d)", told_by(path))) == set(heads)
+    whole = dict(model_type="gemma3", text_config=dict(model_type="qwen2_5_vl"), vision_config={})
+    path = write_model(tmp_path / "whole", whole, {"a": torch.ones(1)})
+    assert "text_config.model_type: is not known; known are " in refused(tmp_path, "model", path, *KEYS)
     path = write_model(tmp_path / "model", dict(model_type="clip", text_config=SIZES), {"a": torch.ones(1)})
     assert "config.json: vision_config: is missing" in refused(tmp_path, "model", path, *KEYS)
 

@@ -15,6 +15,7 @@ sys.path.append(str(CORPUS.parent))
 import architectures
 import test_import
 import test_import_onnx
+import test_import_quantized
 
 
 def finish(writer):
@@ -31,6 +32,7 @@ def main():
                "b": torch.zeros(2, 2, dtype=torch.float16), "ids": torch.arange(4), "none": torch.zeros(0, 4),
                "scalar": torch.tensor(1.0, dtype=torch.float64)},
               CORPUS / "safetensors/plain", metadata={"format": "pt"})
+    test_import_quantized.write_corpus(CORPUS)
     for kind in "f2", "f4", "f8":
         with open(CORPUS / f"npy/{kind}", "wb") as file:
             numpy.save(file, x[:, :5].astype(kind))
