@@ -51,24 +51,24 @@ def encoder():
 
 
 class Step(torch.nn.Module):
-    """A step of a decoder: one token behind 500 in a static cache of 512."""
+    """A step of a decoder: one token behind others in a static cache, which has room for 12 more."""
 
-    def __init__(self):
+    def __init__(self, past):
         super().__init__()
         from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
         config = LlamaConfig(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
                              num_attention_heads=9, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True)
         self.model = LlamaForCausalLM(config)
-        self.config, self.cache = config, StaticCache(config, max_cache_len=512)
+        self.past, self.config, self.cache = past, config, StaticCache(config, max_cache_len=past + 12)
 
     def prepare(self):
-        self.model(input_ids=torch.randint(0, 49152, (1, 500)), past_key_values=self.cache, use_cache=True)
+        self.model(input_ids=torch.randint(0, 49152, (1, self.past)), past_key_values=self.cache, use_cache=True)
 
     def forward(self, input_ids):
-        position = torch.tensor([[500]])
+        position = torch.tensor([[self.past]])
         for layer in self.cache.layers:
             if hasattr(layer, "cumulative_length"):
-                layer.cumulative_length.fill_(500)
+                layer.cumulative_length.fill_(self.past)
         return self.model(input_ids=input_ids, past_key_values=self.cache, position_ids=position, use_cache=True)[0]
 
 
@@ -76,7 +76,8 @@ MODELS = {
     "BERT-base, 128 tokens": lambda: bert(12, 768, 12, 128), "BERT-base, 512 tokens": lambda: bert(12, 768, 12, 512),
     "MiniLM-L6, 128 tokens": lambda: bert(6, 384, 12, 128), "ViT-S/16": vit, "Whisper-tiny, encoder": whisper,
     "nn.TransformerEncoder of MiniLM's shape": encoder,
-    "SmolLM2-135M, a step at 500 tokens": lambda: (Step(), {"input_ids": torch.tensor([[7]])})}
+    **{f"SmolLM2-135M, a step at {past} tokens": lambda past=past: (Step(past), {"input_ids": torch.tensor([[7]])})
+       for past in (500, 2000)}}
 
 
 def first(output):

@@ -126,6 +126,8 @@ def packed_of(layer: Attention, weights: list[Tensor | None], names: Any) -> np.
     return _packed[key][1]
 
 
+# Threads are those of mhagen's pool, as many as PyTorch has. Those of its OpenMP took as long (GOMP_parallel, Zen 5).
+
 # ---- operators: torch.library.custom_op would add 8 us to each call, for checks that a test makes once ----
 
 def operator(name: str, schema: str, compute: Any, fake: Any) -> None:

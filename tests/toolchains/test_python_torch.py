@@ -108,6 +108,18 @@ def test_encoder():
         f"layers.{i}.self_attn: kernels for ((2, 9, 24),)" for i in range(2))
 
 
+def test_threads():
+    """As many as PyTorch has; the bits are those of one thread."""
+    own, x = nn.MultiheadAttention(64, 4, batch_first=True).eval(), torch.randn(1, 130, 64)
+    new, before = replaced(own), torch.get_num_threads()
+    right = new(x, x, x)[0]
+    try:
+        torch.set_num_threads(3)
+        assert right.equal(new(x, x, x)[0])
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_weights_that_change():
     own = layer()
     new, x = replaced(own), torch.randn(1, 3, WIDTH)
