@@ -58,6 +58,13 @@ M.rows = {
                    "half of the flops, but an infinite input would give inf, not NaN" },
                  { "equal inputs of keys and values in cross-attention", "no flops to save, Wk and Wv " ..
                    "differ" } } },
+  { "copied", "rows of keys and values are copied, a block of heads at a time",
+    "in an input they lie so far apart that those of a block of keys share few sets of the nearest cache",
+    rejected = { { "read where they lie", "Zen 5, 1024 queries, heads of 64, slower than layout=bhsd: 16, 32 and 64 " ..
+                   "heads by 22, 25 and 32 % (with copies 3), 8 and 12 heads by 3; on avx2 8, 12 and 16 heads by " ..
+                   "15, 7 and 47 % (with copies 0 to 1)" },
+                 { "the same for two groups of queries", "64 queries of 1024 keys 27 % slower instead of 18" },
+                 { "fewer rows in a tile (key_rows=8)", "16 heads: as slow as without" } } },
   { "masked_unfolded", "no products of weights behind a mask",
     "an input has no margin for the last tile of keys, and may hold NaN there", rejected = {} },
   { "no_bk", "no bk", "it adds the same to all scores of a query, and softmax drops that", rejected = {} },

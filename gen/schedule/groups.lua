@@ -95,6 +95,9 @@ function M.plan(plan, list, hb)
   return best, best_cost
 end
 
+-- Most keys of a block.
+function M.key_block(plan) return plan.cfg.key_block or ways.of(plan.attend_scheme).key_block end
+
 -- Fills in the keys of each group in tiles and blocks, and the place of its first query and group among all. Returns
 -- what is common to them: group_count; widest, the lanes of the widest; weights_floats, of its weights; kv_rows, the
 -- keys that tiles touch.
@@ -106,13 +109,12 @@ function M.finish(plan)
     local rows, m = group.key_rows, cfg.seq_kv
     local count = ceil_div(m, rows)
     local usual = ways.list.outer.key_block
-    local most = ways.of(plan.attend_scheme).key_block
-    local block = cfg.key_block or most
+    local block = M.key_block(plan)
     local block_tiles = ceil_div(count, math.min(count, ceil_div(m, block)))
     group.keys = { rows = rows, words = tiles.padded(plan.attend_scheme, tiles.words(plan.attend_scheme, rows)),
                    tiles = count,
                    block_tiles = block_tiles, blocks = ceil_div(count, block_tiles), rest = m % rows }
-    if m > usual and not cfg.key_block then choices.add(group.why, most > usual and "tiled_block" or "key_block") end
+    if m > usual and not cfg.key_block then choices.add(group.why, block > usual and "tiled_block" or "key_block") end
     group.name = group.used < group.width and group.used .. "of" .. group.width or tostring(group.used)
     group.first, group.q0 = all.group_count, group.at
     all.group_count = all.group_count + group.count

@@ -218,7 +218,7 @@ end
 
 -- Whether rows of so many words, one behind the other, and a panel collide. Their lines then are more than their sets
 -- of the nearest cache hold.
-local function crowded(cpu, rows, words)
+function M.crowded(cpu, rows, words)
   local bytes, all = 4 * words, 2 * cpu.near // cpu.set_lines
   local sets = all // math.min(bytes & -bytes, all) -- a power of two, as their distance is
   return M.ceil_div(rows, sets) >= cpu.set_lines
@@ -244,7 +244,7 @@ function M.cost(target, rows, vecs, steps, a_order)
   local slots = rows * (fma + (scheme.dup or 0)) -- what fills the ports of FMAs
   local step = math.max(slots, loads, latency, far * cpu.fmas)
   if steps > cpu.long then step = step + cpu.miss_vector * #vecs + cpu.miss_row[a_order] * rows end
-  if a_order == "rows" and crowded(cpu, rows, steps) then step = step + rows end -- each is read anew
+  if a_order == "rows" and M.crowded(cpu, rows, steps) then step = step + rows end -- each is read anew
   return steps * step + 20 + 2 * rows * #vecs
 end
 

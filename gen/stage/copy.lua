@@ -1,9 +1,11 @@
 -- Keys or values that lie as others have them, as inputs or in a cache, copied for a block of heads: behind a mask
--- tiles of keys may touch more rows than there are, and keys may be turned. Else attention reads them where they are.
--- And inputs that a cache keeps.
+-- tiles of keys may touch more rows than there are, keys may be turned, and rows may share too few sets of the nearest
+-- cache. Else attention reads them where they are. And inputs that a cache keeps.
 
+local choices = require "base.choices"
 local expr = require "base.expr"
 local graph = require "graph.init"
+local groups = require "schedule.groups"
 local paired = require "rewrite.paired"
 local project = require "stage.project"
 local score = require "score.init"
@@ -15,6 +17,19 @@ local widening = require "emit.widening"
 
 local M = { phase = project.phase, title = project.title, per = project.per, axes = project.at_once }
 
+-- Of groups of queries by the rows of a head, from which on a copy takes less time (measured, Zen 5).
+local PASSES = 4
+
+-- Whether rows of an input lie so far apart that those of a block of keys are too many for their sets of the nearest
+-- cache, and rows of a copy, so many numbers each, are not.
+local function apart(plan, attend, input, row)
+  local passes, rows = 0, math.min(groups.key_block(plan), plan.cfg.seq_kv)
+  for _, group in ipairs(plan.groups) do passes = passes + group.count * attend.share end
+  local found = passes >= PASSES and tiles.crowded(plan.cpu, rows, input.row) and not tiles.crowded(plan.cpu, rows, row)
+  if found then choices.add(plan.groups[1].why, "copied") end
+  return found
+end
+
 -- The list with copies where they are needed, for groups that are planned.
 function M.rewrite(plan, list)
   local rows, spilling = plan.cfg.seq_kv, false
@@ -22,15 +37,17 @@ function M.rewrite(plan, list)
   local attend, before = graph.find(list, "attend"), {}
   for _, name in ipairs { "keys", "values" } do
     local input, cached = attend[name], attend[name].at == "cache"
-    local touched = attend.touches and (input.grows or input.type or plan.scores.masked and spilling)
+    local of = { heads = input.heads or plan.cfg.h_kv }
+    local heads, width = graph.in_block(plan, of), input.width or input.head
+    local row = tiles.round_up(heads * width, plan.isa.lanes)
+    local touched = attend.touches and (input.grows or input.type or plan.scores.masked and spilling
+      or input.heads and apart(plan, attend, input, row))
     local turn = name == "keys" and not cached and attend.turn or nil
     local in_pairs = plan.attend_scheme.group > 1 and not input.pairs
     -- Rows behind those that a cache has now are not this kernel's: a tile must not touch them.
     if in_pairs or input.heads and (turn or touched) then
-      local of = { heads = input.heads or plan.cfg.h_kv }
-      local heads, width = graph.in_block(plan, of), input.width or input.head
       local copy = tensors.workspace(cached and "copied_" .. name or name, {
-        head = width, row = tiles.round_up(heads * width, plan.isa.lanes),
+        head = width, row = row,
         held = input.type and not in_pairs and plan.attend_scheme.b.round and true or nil })
       if in_pairs then paired.mark_copy(plan, name, copy) end
       before[#before + 1] = { name = copy.name, of = name, kind = "copy", letter = name:sub(1, 1),

@@ -45,3 +45,14 @@ def test_same_bits(config, tmp_path):
     other, other_memory = left_by(config | {"layout": "bhsd"}, tmp_path / "bhsd")
     assert np.isfinite(y).all() and (y == other).all()
     assert memory == other_memory  # nothing is copied for a layout
+
+
+def test_copied_rows_have_the_same_bits(tmp_path):
+    """Rows of 2 KB share few sets of the nearest cache: keys and values become rows of heads, if enough queries read
+    them."""
+    config = GROUPED | {"project": "none", "h": 16, "h_kv": 8, "dk": 64, "dv": 64, "seq": 70, "seq_kv": 66}
+    y, memory = left_by(config | {"layout": "bshd"}, tmp_path / "bshd")
+    other, other_memory = left_by(config | {"layout": "bhsd"}, tmp_path / "bhsd")
+    assert np.isfinite(y).all() and (y == other).all() and memory > other_memory
+    few, memory = left_by(config | {"layout": "bshd", "h": 8, "seq": 3}, tmp_path / "few")
+    assert np.isfinite(few).all() and memory < other_memory
