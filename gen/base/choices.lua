@@ -368,6 +368,10 @@ M.rows = {
                  { "sums that an empty assembler keeps in their registers, between which gcc moves them",
                    "by hand, Granite Rapids, gcc: minilm 1 to 2 % faster, bert_base_128 1 % slower; " ..
                    "clang moves none, and is as fast" } } },
+  { "sections", "what several tiles have in common is written once, in functions that the compiler puts into each",
+    "the machine code is that of tiles written out",
+    rejected = { { "written out in each", "deit_s: 1,881 lines instead of 1,684; Zen 5: deit_s, minilm, micro and " ..
+                   "bert_base_128 as fast within 0.5 %, deit_s on avx2 too" } } },
   { "edge_steps", "two K steps in a round of tiles at the edge of a mask",
     "with what the mask adds behind the loop, gcc spills sums in a longer one",
     rejected = { { "four", "gpt2_1024 has 22 spills in two such loops" } } },

@@ -1,6 +1,7 @@
 -- The safe path of a head: it is done again with the true maximum where a sum overflowed, and where NaN or Inf
 -- were met. All of it rarely runs, and is as short as can be.
 
+local guard = require "emit.guard"
 local head = require "emit.head"
 local score = require "score.init"
 local softmax = require "emit.softmax"
@@ -104,7 +105,7 @@ local function unless_good(K, group, ptrs, attempt, build)
       local test = t:op("load", v.w, name "test", stat(group, stats, "test", c))
       both[c] = t:op("add", v.w, name "both", sum, test)
       if ptrs.asked then -- what lanes hold that nobody asks for is no reason
-        both[c] = t:op("zero_if", v.w, name "counts", head.idle(K, group, ptrs, c, v, name), both[c])
+        both[c] = t:op("zero_if", v.w, name "counts", guard.idle(K, group, ptrs, c, v, name), both[c])
       end
       below[c] = t:op("lt", v.w, name "below", both[c], t:op("set", v.w, name "most", softmax.accepted))
       accepted[c] = t:op("all", v.w, name "good", below[c])

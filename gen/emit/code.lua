@@ -16,7 +16,10 @@ Code.__index = Code
 function M.new(t, plan)
   local level = plan.cfg.unroll
   t.rolled = level == "auto"
-  if t.rolled then choices.add(t.why, "arrays") end
+  if t.rolled then
+    choices.add(t.why, "arrays")
+    choices.add(t.why, "sections")
+  end
   return setmetatable({ t = t, plan = plan, full = level == "full" }, Code)
 end
 

@@ -80,7 +80,8 @@ function M.block(K, group, ptrs, block)
           blocks = p.tiles * (group.keys.words // unroll)
         end
         local tile = {
-          scheme = plan.attend_scheme, rows = run.size, vecs = group.vecs, steps = steps, blocks = blocks,
+          scheme = plan.attend_scheme, name = "context_sums", rows = run.size, vecs = group.vecs, steps = steps,
+          blocks = blocks,
           unroll = unroll or K:unroll(steps, run.size * #group.vecs),
           a = { p = p.v, row = operand.row, step = operand.step }, b = { p = p.p, step = group.width },
           filter = p.key and filter(t, {

@@ -116,11 +116,37 @@ local function joined(t, tile, sums)
   return finish and finish(t, tile, sums[1]) or sums[1]
 end
 
+-- The K steps of a tile in a loop of blocks.
+local function in_loop(t, tile, sums)
+  choices.add(t.why, "loops")
+  if not (tile.b.fetch or tile.b.fetch_block) then choices.add(t.why, "prefetch") end
+  local blocks = tile.blocks or tile.steps // tile.unroll
+  t:loop("step", blocks, function(step)
+    block(t, tile, sums, tile.unroll, step * tile.unroll)
+    t:bump(tile.a.p, tile.unroll * tile.a.step)
+    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.step)
+    for _, beside in ipairs(tile.b.beside or {}) do
+      t:bump(beside.p, tile.unroll // tiles.in_step(tile.scheme) * beside.step)
+    end
+  end)
+  if not tile.blocks then
+    block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
+  end
+end
+
+-- The name of what several functions share of a tile.
+local function name_of_sums(tile)
+  local lanes = 0
+  for _, v in ipairs(tile.vecs) do lanes = lanes + v.w.lanes end
+  return ("%s_%dx%d"):format(tile.name or "sums", tile.rows, lanes)
+end
+
 -- Records a register tile and returns acc[r][c], r from 0, c from 1. tile:
 --   scheme        of the ISA
 --   rows, vecs    vecs { {w=} .. }
 --   steps         K, a literal; or blocks, a run-time number of K blocks
 --   unroll        K steps of a block
+--   name          of what equal tiles share
 --   chains        sums that the steps go to in turn, 1 if missing
 --   a             { p, row, step, streamed }; streamed: tile registers read it past the nearest cache
 --   b             { p, step, value, fetch, fetch_block, beside }
@@ -146,24 +172,13 @@ function M.tile(t, tile)
       end
     end
   end
+  t:open(name_of_sums(tile), "Adds the products of all K steps to the sums of a tile.")
   if whole then
     block(t, tile, sums, tile.steps, 0, starting)
-    return joined(t, tile, sums)
+  else
+    in_loop(t, tile, sums)
   end
-  choices.add(t.why, "loops")
-  if not (tile.b.fetch or tile.b.fetch_block) then choices.add(t.why, "prefetch") end
-  local blocks = tile.blocks or tile.steps // tile.unroll
-  t:loop("step", blocks, function(step)
-    block(t, tile, sums, tile.unroll, step * tile.unroll)
-    t:bump(tile.a.p, tile.unroll * tile.a.step)
-    t:bump(tile.b.p, tile.unroll // tiles.in_step(tile.scheme) * tile.b.step)
-    for _, beside in ipairs(tile.b.beside or {}) do
-      t:bump(beside.p, tile.unroll // tiles.in_step(tile.scheme) * beside.step)
-    end
-  end)
-  if not tile.blocks then
-    block(t, tile, sums, tile.steps % tile.unroll, tile.steps - tile.steps % tile.unroll)
-  end
+  t:close()
   return joined(t, tile, sums)
 end
 

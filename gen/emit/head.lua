@@ -4,6 +4,7 @@ local choices = require "base.choices"
 local context = require "emit.context"
 local exp = require "tape.exp"
 local expr = require "base.expr"
+local guard = require "emit.guard"
 local score = require "score.init"
 local score_tiles = require "emit.score_tiles"
 local softmax = require "emit.softmax"
@@ -12,24 +13,6 @@ local statistics = require "emit.stats"
 local tiles = require "schedule.tiles"
 
 local M = {}
-
--- Whether sums are looked at behind each block: of few keys that would take longer than what it saves, and their heads
--- are done again.
-local FEW = 32
-local MINOR, MANY = 10, 5 -- a share of the queries, and tiles of keys: see `rises` in choices.lua
-local function is_guarded(K, group) return group.keys.tiles > 1 and K.plan.cfg.seq_kv > FEW end
-
--- Whether the maxima of a group may rise in each tile: of few queries, whose tiles are not those of other groups.
-local function always_rises(K, group)
-  return is_guarded(K, group) and not (K.full or score_tiles.buffered(K))
-    and group.count * group.used * MINOR <= K.plan.cfg.seq
-end
-
--- The same of the last tile of keys alone, which is lower than the others.
-local function rest_rises(K, group, ptrs)
-  return is_guarded(K, group) and not (K.full or K.plan.scores.masked or ptrs.sums) and group.keys.rest > 0
-    and group.keys.tiles >= MANY
-end
 
 -- The mask of the lanes that see no key, where the interval has an end; w, name, load as each_stat gives them.
 function M.blind(K, w, name, load)
@@ -42,33 +25,6 @@ function M.blind(K, w, name, load)
   return t:op("lt", w, "blind_" .. name, last, first)
 end
 
--- The mask of the lanes of vector c that nobody asks for; name(word): of values.
-function M.idle(K, group, ptrs, c, v, name)
-  local t = K.t
-  local last = t:op("index", v.w, name "asked", ptrs.asked - 1 - (c - 1) * group.lanes)
-  return t:op("lt", v.w, name "idle", last, t:op("iota", v.w, name "lane"))
-end
-
--- The sums that the next block begins with.
-function M.note_sums(K, group, ptrs)
-  K.t:block(function()
-    statistics.each(K, group, ptrs.stats, function(_, _, load, put) put("before", load("sum", "sum_before")) end)
-  end)
-end
-
--- The time of scores and of context is told apart in attention.
-local function part_of_attend(name, record)
-  return function(K, ...) return K:of(name, record, ...) end
-end
-local score_products = part_of_attend("scores", score_tiles.products)
-local score_tile = part_of_attend("scores", function(K, group, ptrs, tile)
-  if ptrs.apart and tile.pass.ahead then
-    score_tiles.products(K, group, ptrs, tile.key, tile.rows or group.keys.rows)
-    tile.next = nil
-  end
-  score_tiles.record(K, group, ptrs, tile)
-end)
-local context_block = part_of_attend("context", context.block)
 
 -- Raises m by the scores of all keys, one by one for the sake of short code, from none at the start.
 -- head: span; again, where the m of the first attempt is kept.
@@ -89,14 +45,14 @@ function M.raise(K, group, ptrs, head)
         local higher = t:op("lt", w, ("higher%d_"):format(i) .. name, minus, none)
         none = t:op("sel", w, ("most%d_"):format(i) .. name, higher, minus, none)
       end
-      if head.again and not is_guarded(K, group) then put("kept", load("negmax", "kept")) end -- else it is there
+      if head.again and not guard.is_guarded(K, group) then put("kept", load("negmax", "kept")) end -- else it is there
       put("negmax", none)
     end)
   end)
   -- With the roundings of the tiles of weights: at 2^33 one more is a weight of 2^512.
   local function raise(first, count, like)
     K:each("key", count, function(i)
-      score_tile(K, group, ptrs, { pass = softmax.passes.maximum, key = first + i, rows = 1, like = like,
+      guard.tile(K, group, ptrs, { pass = softmax.passes.maximum, key = first + i, rows = 1, like = like,
                                    edge = scores.masked })
     end)
   end
@@ -111,7 +67,7 @@ function M.show(K, group, ptrs, span)
   local plan, rows, rest = K.plan, group.keys.rows, group.keys.rest
   local finish = plan.scores.masked and span.finish or plan.cfg.seq_kv // rows
   local function tile(i, rows_of)
-    score_tile(K, group, ptrs, { pass = softmax.passes.shown, key = i * rows, rows = rows_of,
+    guard.tile(K, group, ptrs, { pass = softmax.passes.shown, key = i * rows, rows = rows_of,
                                  p_at = i * rows * group.width, edge = plan.scores.shown.bounded })
   end
   K:each("tile", finish - span.begin, function(i) tile(span.begin + i) end)
@@ -145,12 +101,6 @@ local function invert_sums(K, group, ptrs)
   end)
 end
 
--- Whether the products of each tile are made beside the softmax of the one before: where they are made by tile
--- registers, and tiles come in the order of their keys. Where a head is done again they stay apart (ptrs.apart).
-local function is_ahead(K, group)
-  return score_tiles.buffered(K) and group.keys.tiles > 1 and not K.full and not K.plan.scores.bounds.first
-end
-
 -- The tile of keys behind one, or nil behind the last. Behind a mask there is one more, which a run may not ask for.
 local function tile_behind(K, group, at)
   local keys, masked, size = group.keys, K.plan.scores.masked, K.plan.isa.tile
@@ -170,8 +120,6 @@ end
 
 -- Puts what tiles begin with, by a function of softmax.
 local function begin(K, group, ptrs, by)
-  local changed = #K.plan.scores.changes > 0 and not K.plan.attend_scheme.powers
-  if changed and by ~= "begin_known" then return end -- m is subtracted last anyway
   K.t:block(function()
     statistics.each(K, group, ptrs.stats, function(...) softmax[by](K.t, K.plan, ...) end)
   end)
@@ -183,7 +131,7 @@ local function lead_tile(K, group, ptrs, head)
   local span, passes = head.span, softmax.passes
   local function tile(pass, edge)
     local p_at = K.plan.whole_p and span.lead * (group.keys.words * group.width) or 0
-    score_tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge,
+    guard.tile(K, group, ptrs, { pass = pass, key = span.lead * group.keys.rows, p_at = p_at, edge = edge,
                                  p_first = p_at, p_rows = 0, o_rows = 0,
                                  next = ptrs.sums and tile_behind(K, group, span.lead) })
   end
@@ -194,7 +142,7 @@ local function lead_tile(K, group, ptrs, head)
   end
   if head.again then
     known_tile(K.plan.scores.masked)
-    return alone or begin(K, group, ptrs, "begin_later")
+    return alone or softmax.from_maximum(K.plan) and begin(K, group, ptrs, "begin_later")
   end
   K.t:when(span.clear, span.opened, function() tile(passes.first) end, function()
     if K.plan.scores.bounds.first then
@@ -204,89 +152,6 @@ local function lead_tile(K, group, ptrs, head)
       tile(passes.first, true)
     end
   end)
-end
-
--- The tiles of keys of a block behind the lead tile, in two runs: those that all lanes see, and those at the edge of a
--- mask, or the shorter one without a mask. part: from, the first tile of the block; start, the first that is made now;
--- made, the first whose weights are kept, up to the one at hand, or to `upto`.
-local function each_tile(K, group, ptrs, part, pass)
-  local plan, rows = K.plan, group.keys.rows
-  local probs, p_tile = plan.whole_p, group.keys.words * group.width
-  local runs = { { from = part.start, to = part.bound, tile = {} } }
-  if part.edge then
-    runs[2] = { from = part.bound, to = part.stop, tile = plan.scores.masked and { edge = true }
-      or { rows = group.keys.rest } }
-  end
-  for _, run in ipairs(runs) do
-    local function tile(i, last)
-      local at, of = run.from + i, run.tile
-      local p_rows = pass.lifts and (expr.max(at, part.upto) - part.made) * group.keys.words
-      score_tile(K, group, ptrs, { pass = pass, key = at * rows, rows = of.rows, edge = of.edge,
-                                   p_at = (probs and at or at - part.from) * p_tile, p_rows = p_rows,
-                                   p_first = probs and part.made * p_tile or 0, o_rows = part.o_rows,
-                                   next = ptrs.sums and not last and part.behind(at) })
-    end
-    part.each(run, tile)
-  end
-end
-
--- The tiles of a block again, where m may rise. From there on that is how all blocks of a task are made.
-local function steady_block(K, group, ptrs, part)
-  local t, rows = K.t, group.keys.rows
-  local params = { { "q", "in", ptrs.q }, { "k", "in", ptrs.k }, { "p", "out", ptrs.p }, { "stats", "out", ptrs.stats },
-                   { "o", "out", ptrs.o }, { "steady", "out", ptrs.steady },
-                   { "o_rows", "int", part.first and 0 or K.plan.attend.breadth } }
-  for _, name in ipairs { "from", "start", "bound", "stop", "made", "upto" } do
-    params[#params + 1] = { name, "int", part[name] }
-  end
-  score.add_head_params(K.plan.scores, params, ptrs.reads)
-  local edge = K.plan.scores.masked or group.keys.rest > 0 and not rest_rises(K, group, ptrs)
-  K:part("steady_" .. group.name, "Scores of a block of keys, whose maximum may rise.", params, function(p)
-    statistics.each(K, group, p.stats, function(_, _, load, put)
-      put("sum", load "before")
-    end)
-    t:op("store", K.plan.isa.full, nil, p.steady, t:op("set", K.plan.isa.full, "on", math.huge))
-    local own = { q = p.q, k = p.k, p = p.p, stats = p.stats, o = p.o, reads = p }
-    local ahead = is_ahead(K, group)
-    if ahead then own.sums = t:buffer("sums", score_tiles.buffered(K).size(K.plan.isa, rows, group.vecs)) end
-    each_tile(K, group, own, {
-      from = p.from, start = p.start, bound = p.bound, stop = p.stop, made = p.made, upto = p.upto,
-      o_rows = p.o_rows,
-      edge = edge,
-      behind = function(at) return { key = (at + 1) * rows, rows = rows } end,
-      each = function(run, tile)
-        local count = run.to - run.from
-        if not ahead then return K:each("tile", count, tile) end
-        t:when(0, count, function()
-          score_products(K, group, own, run.from * rows, run.tile.rows or rows)
-          if not run.tile.rows then K:each("tile", count - 1, tile) end -- of lower ones there is one
-          tile(count - 1, true)
-        end)
-      end,
-    }, softmax.passes.steady)
-  end, K.full and "cold" or nil)
-end
-
--- The tiles of a block, and again where m has to rise. Whether that is so has no influence on other lanes.
-local function guarded_block(K, group, ptrs, part, fast)
-  local t, plan = K.t, K.plan
-  t:block(function()
-    local w = group.vecs[1].w
-    local steady = t:op("load", w, "steady", ptrs.steady)
-    local on = t:op("lt", w, "on", t:op("zero", w, "off"), steady)
-    t:unless({ t:op("all", w, "all_on", on) }, fast)
-    local good = {}
-    for c, v in ipairs(group.vecs) do
-      local function name(word) return ("%s_c%d"):format(word, c - 1) end
-      local sum = t:op("load", v.w, name "whole_sum", stat(group, ptrs.stats, "sum", c))
-      if ptrs.asked then sum = t:op("zero_if", v.w, name "asked_sum", M.idle(K, group, ptrs, c, v, name), sum) end
-      local both = t:op("add", v.w, name "known", sum, t:op("load", v.w, name "mode", ptrs.steady))
-      local calm = t:op("lt", v.w, name "calm", both, t:op("set", v.w, name "most", softmax.calm(plan.attend_scheme)))
-      good[c] = t:op("all", v.w, name "good", calm)
-    end
-    t:unless(good, function() steady_block(K, group, ptrs, part) end)
-  end)
-  if not part.last then M.note_sums(K, group, ptrs) end
 end
 
 -- A block of keys from tile `from` to stop - 1: the weights of those from `start` on, and its part of the context.
@@ -311,26 +176,26 @@ local function block(K, group, ptrs, head, part)
       if alone then tile(count - 1) end
     end,
   }, { __index = part })
-  local rises = head.again or always_rises(K, group)
+  local rises = head.again or guard.always_rises(K, group)
   if rises and not head.again then choices.add(t.why, "rises") end
-  local rest = not rises and part.edge and rest_rises(K, group, ptrs) and stop
+  local rest = not rises and part.edge and guard.rest_rises(K, group, ptrs) and stop
   if rest then own.stop, own.edge = bound, false end
   local none = expr.is_const(start) and expr.is_const(own.stop) and start >= own.stop
-  if rises or none or not is_guarded(K, group) then
-    each_tile(K, group, ptrs, own, rises and softmax.passes.steady or softmax.passes.next)
+  if rises or none or not guard.is_guarded(K, group) then
+    guard.each_tile(K, group, ptrs, own, rises and softmax.passes.steady or softmax.passes.next)
   else
-    guarded_block(K, group, ptrs, own, function() each_tile(K, group, ptrs, own, softmax.passes.next) end)
+    guard.block(K, group, ptrs, own)
   end
   if rest then
     choices.add(t.why, "rises")
     own.start, own.stop, own.edge = bound, stop, true
-    each_tile(K, group, ptrs, own, softmax.passes.steady)
+    guard.each_tile(K, group, ptrs, own, softmax.passes.steady)
   end
   if part.last then invert_sums(K, group, ptrs) end
   local tiles = stop - from
   local keys = not masked and part.last and plan.cfg.seq_kv - from * rows or tiles * rows
   local literal = expr.is_const(keys)
-  context_block(K, group, ptrs, {
+  guard.context(K, group, ptrs, {
     v_at = from * (group.keys.words * context.steps(plan).step), p_at = probs and from * p_tile or 0, key = from * rows,
     steps = literal and keys or nil, tiles = not literal and tiles or nil,
     add = not part.first, final = part.last, filtered = masked and head.again,
@@ -350,18 +215,14 @@ function M.pass(K, group, ptrs, head)
   if plan.scores.bounds.first then parts[2] = { from = span.begin, to = span.lead, lead = 0 } end
 
   if not count then context.clear(K, group, ptrs.o, plan.attend.breadth) end
-  if is_ahead(K, group) then
+  if guard.is_ahead(K, group) then
     local sums = K.t:buffer("sums", score_tiles.buffered(K).size(plan.isa, group.keys.rows, group.vecs))
     ptrs = setmetatable({ sums = sums, apart = head.again }, { __index = ptrs })
-    if not head.again then score_products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
+    if not head.again then guard.products(K, group, ptrs, span.lead * group.keys.rows, group.keys.rows) end
   end
   lead_tile(K, group, ptrs, head)
-  if not head.again and is_guarded(K, group) then
-    K.t:block(function()
-      statistics.each(K, group, ptrs.stats, function(_, _, load, put) put("kept", load("negmax", "first_negmax")) end)
-    end)
+  if not head.again and guard.is_guarded(K, group) then
     begin(K, group, ptrs, "begin_next")
-    if not always_rises(K, group) then M.note_sums(K, group, ptrs) end
   end
   for n, part in ipairs(parts) do
     local open = n == 1 and not (masked and head.again)
@@ -374,6 +235,7 @@ function M.pass(K, group, ptrs, head)
       block(K, group, ptrs, head, {
         from = from, start = b == 0 and from + part.lead or from, stop = is_last and part.to or from + most,
         open = open, edge = edge, first = b == 0 and n == 1, last = is_last and n == #parts, kept = kept, upto = upto,
+        shared = count > 1,
       })
     end
     for b = 0, (count or 0) - 1 do -- the blocks in the middle are a loop
@@ -394,7 +256,7 @@ function M.pass(K, group, ptrs, head)
   end
   if count then return end
   invert_sums(K, group, ptrs)
-  context_block(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
+  guard.context(K, group, ptrs, { v_at = 0, p_at = 0, steps = 0, add = true, final = true })
 end
 
 return M

@@ -18,8 +18,8 @@ local function depth_of(plan) return tiles.words(plan.attend_scheme, plan.attend
 
 -- The product of so many rows of keys with the queries of a group, as gemm.tile has it.
 local function product_of(plan, group, rows, k, q, unroll)
-  return { scheme = plan.attend_scheme, rows = rows, vecs = group.vecs, steps = depth_of(plan), unroll = unroll,
-           a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
+  return { scheme = plan.attend_scheme, name = "score_sums", rows = rows, vecs = group.vecs, steps = depth_of(plan),
+           unroll = unroll, a = { p = k, row = plan.attend.keys.row, step = 1 }, b = { p = q, step = group.width } }
 end
 
 -- Behind a rise of m: the factor of each lane in all that was multiplied with its weights so far, p_rows of them and
@@ -32,12 +32,14 @@ local function rescale(K, group, ptrs)
   }, function(p)
     local factors, least_p, least_o = {}, {}, {}
     local function scaled(least, c, w, name, value, round)
+      t:open("shrink_" .. w.lanes, "Scales a vector down; what would be too small becomes zero.")
       local minus = t:op("sub", w, "minus_" .. name, t:op("zero", w, "zero_" .. name), value)
       local small = t:op("lt", w, "small_" .. name, t:op("max", w, "size_" .. name, minus, value), least[c])
       local result = t:op("zero_if", w, "large_" .. name, small, value)
       for i, factor in ipairs(factors[c]) do
         result = t:op("mul", w, ("scaled%d_"):format(i) .. name, result, factor)
       end
+      t:close()
       return round and round(t, w, "rounded_" .. name, result) or result
     end
     statistics.each(K, group, p.stats, function(w, name, load, put)

@@ -158,9 +158,11 @@ end
 
 -- Those of the tiles behind a first one.
 function M.begin_next(t, plan, w, name, load, put)
+  local negmax = load "negmax"
+  put("kept", negmax)
   if M.from_maximum(plan) then
     put("late", t:op("zero", w, "late_" .. name))
-    put("begin", load("negmax", "begin"))
+    put("begin", negmax)
   elseif plan.attend_scheme.powers then
     put("begin", t:op("set", w, "begin_" .. name, LARGE))
   end
@@ -169,7 +171,6 @@ end
 -- The same in another attempt. A maximum that sums from zero found is subtracted from such sums. Large scores round
 -- otherwise behind -m, and all weights of a row could be zero.
 function M.begin_later(t, plan, w, name, load, put)
-  if not M.from_maximum(plan) then return end
   local late = load "later"
   local begin = t:op("sub", w, "early_" .. name, load "negmax", late)
   if is_raised(plan) then
@@ -237,6 +238,14 @@ function M.with_extras(t, w, name, of, m)
   return m
 end
 
+-- The largest of a list of scores.
+local function largest(t, tile, w, list, prefix)
+  t:open(("max_%dx%d"):format(tile.rows, w.lanes), "The largest score of a tile.")
+  local top = weights.reduce(t, w, "max", list, prefix)
+  t:close()
+  return top
+end
+
 -- The step that makes m of each vector.
 --   old        take the old m, and raise it by these scores where the pass asks for a new one
 --   least      without `old`: m begins at least[c], if it is there; rows of gen/score add to it
@@ -259,7 +268,7 @@ local function maximum(t, tile, old, least, out, small)
     end,
     finish = tile.pass.new_m and function(c, v)
       local w, name = v.w, "c" .. c - 1
-      local m = weights.reduce(t, w, "max", list, ("max_%s_"):format(name))
+      local m = largest(t, tile, w, list, ("max_%s_"):format(name))
       for i, row in ipairs(not old and scores.rises or {}) do
         local rise = row.rise(t, w, ("rise%d_%s"):format(i, name), M.place(tile, tile.rows - 1, c))
         m = t:op("add", w, ("risen%d_%s"):format(i, name), m, rise)
@@ -289,7 +298,7 @@ local function lift(t, tile, acc, m)
     end,
     finish = function(c, v)
       local w, name = v.w, "c" .. c - 1
-      local top = weights.reduce(t, w, "max", list, ("top_%s_"):format(name))
+      local top = largest(t, tile, w, list, ("top_%s_"):format(name))
       if m[c] then
         top = t:op("sub", w, "above_" .. name, top, m[c])
       else
@@ -313,6 +322,14 @@ local function lift(t, tile, acc, m)
     m[c] = m[c] and t:op("add", v.w, ("risen_c%d"):format(c - 1), m[c], lifts[c])
       or t:op("sub", v.w, ("fall_c%d"):format(c - 1), lifts[c], lates[c])
   end
+end
+
+-- Opens what several tiles have in common: weights and their sum, which weights.lua closes.
+local function opened(t, tile)
+  return { start = function(_, v)
+             t:open(("weigh_%dx%d"):format(tile.rows, v.w.lanes), "Makes weights of scores, and adds them.")
+           end,
+           apply = function(value) return value end }
 end
 
 -- Subtracts m[c], if there is one.
@@ -368,11 +385,11 @@ function M.tile(t, tile)
     local beside = tile.next and ways.of(tile.scheme).buffered.beside(t, tile.next, tile.sums, tile.rows)
     return epilogue.run(tile, acc, { weights.pairs(t, tile, target, weights.powers(t, tile, m, small)) }, beside)
   end
-  local steps = { less(t, m), weights.weight(t, tile) }
+  local steps = { opened(t, tile), less(t, m), weights.weight(t, tile) }
   if tile.scheme.group > 1 then
-    steps[3] = weights.pairs(t, tile, target)
+    steps[4] = weights.pairs(t, tile, target)
   else
-    steps[3], steps[4] = epilogue.store(t, target), weights.add(t, tile, acc)
+    steps[4], steps[5] = epilogue.store(t, target), weights.add(t, tile, acc)
   end
   epilogue.run(tile, acc, steps)
 end

@@ -66,7 +66,8 @@ function M.not_far(t, w, name, x) return t:op("max", w, "near_" .. name, t:op("s
 local function put_sum(t, tile, c, v, chains)
   local name, at = ("c%d"):format(c - 1), stat(tile.group, tile.stats, "sum", c)
   local sum = M.reduce(t, v.w, "add", chains, ("sum_%s_"):format(name))
-  if tile.pass.adds then sum = t:op("add", v.w, "sum_" .. name, t:op("load", v.w, "old_sum_" .. name, at), sum) end
+  t:close()
+  if tile.pass.adds then sum = t:op("add", v.w, "total_" .. name, t:op("load", v.w, "old_sum_" .. name, at), sum) end
   t:op("store", v.w, nil, at, sum)
 end
 

@@ -12,6 +12,7 @@ local M = {}
 -- More keys than this in one tile of one vector: then tiles of so many are better, for the exponentials of
 -- one tile run beside the FMAs of the next.
 local ONE_TILE, SHARED = 8, 4
+local FEW = 0.1 -- of all queries
 
 -- The tiles of scores and context of one group, and their cost for a head.
 local function plan_attention(plan, group, attend)
@@ -38,12 +39,16 @@ local function plan_attention(plan, group, attend)
     choices.add(group.why, "shared_keys")
   end
   local in_pairs = attend.context.pairs
-  local context_cost = tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.scheme, keys), in_pairs)
+  local share = group.count * group.used / cfg.seq -- of few queries a second kind of tiles saves less of the whole
+  local function context_cost(kind)
+    return tiles.rows_cost(target, attend.breadth, vecs, tiles.words(target.scheme, keys), in_pairs, kind)
+  end
   local most = tiles.most_rows(target, n, "columns")
-  local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most, context_cost, in_pairs)
+  local context_rows = tiles.choose_rows(target, "context_rows", attend.breadth, most,
+    context_cost(share <= FEW and tiles.KIND / share or nil), in_pairs)
   group.context = tiles.rows_in(attend.breadth, context_rows, in_pairs)
   group.key_rows = math.min(key_rows, keys)
-  return score_cost(key_rows) + context_cost(context_rows)
+  return score_cost(key_rows) + context_cost()(context_rows)
 end
 
 -- The tiles of all that is done with one group and `hb` heads, and their cost.

@@ -251,16 +251,16 @@ end
 -- The share of the time that a second kind of tiles or groups must save: each has code of its own.
 M.KIND = 0.004
 
--- The same for all rows of some runs.
-function M.runs_cost(target, runs, vecs, steps, a_order)
+-- The same for all rows of some runs. kind: the share for a second kind, where it is not that.
+function M.runs_cost(target, runs, vecs, steps, a_order, kind)
   local sum = 0
   for _, run in ipairs(runs) do sum = sum + run.count * M.cost(target, run.size, vecs, steps, a_order) end
-  return sum * (1 + M.KIND * #runs)
+  return sum * (1 + (kind or M.KIND) * #runs)
 end
 
 -- The same as a function of a tile's rows, for `total` rows whose lanes are those of a group of queries.
-function M.rows_cost(target, total, vecs, steps, even)
-  return function(rows) return M.runs_cost(target, M.rows_in(total, rows, even), vecs, steps, "columns") end
+function M.rows_cost(target, total, vecs, steps, even, kind)
+  return function(rows) return M.runs_cost(target, M.rows_in(total, rows, even), vecs, steps, "columns", kind) end
 end
 
 -- Most rows of a tile with this many vectors. a_order: whether A is contiguous from row to row

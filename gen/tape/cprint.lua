@@ -11,6 +11,7 @@
 local expr = require "base.expr"
 local isas = require "isa.init"
 local roll = require "tape.roll"
+local share = require "tape.share"
 local words = require "base.words"
 
 local M = {}
@@ -123,7 +124,7 @@ function printers.block(isa, node, indent, out)
   out[#out + 1] = indent .. "}"
 end
 
-local SIMPLE = { op = true, apply = true, call = true } -- statements that may stand behind a loop's head
+local SIMPLE = { op = true, apply = true, call = true, shared = true } -- statements that may stand behind a loop's head
 
 -- What a loop that the compiler writes out needs of the preprocessor. Other compilers have no such pragma, and tcc has
 -- no _Pragma.
@@ -197,6 +198,8 @@ function printers.result(_, node, indent, out)
   out[#out + 1] = ("%sreturn %s;"):format(indent, node.result.name)
 end
 
+function printers.shared(_, node, indent, out) out[#out + 1] = wrap(indent .. node.text, indent) end
+
 function printers.int(_, node, indent, out)
   out[#out + 1] = wrap(("%sconst ptrdiff_t %s = %s;"):format(indent, node.name, expr.alone(node.value)),
     indent)
@@ -224,6 +227,7 @@ end
 
 function printers.array(_, node, indent, out)
   local names = {}
+  if not node.names[1] then return end -- what a shared section has by itself
   for i, array in ipairs(node.names) do names[i] = ("%s[%s]"):format(array[1], table.concat(array[2], "][")) end
   out[#out + 1] = wrap(("%s%s %s;"):format(indent, ctype(node.of), table.concat(names, ", ")), indent)
 end
@@ -296,8 +300,17 @@ end
 function M.functions(tape)
   local out, seen = {}, {}
   for _, fn in ipairs(tape.functions) do add_helpers(tape.isa, fn.body, seen, out) end
+  local bodies, shared = {}, {}
+  for _, fn in ipairs(tape.functions) do bodies[fn] = tape.rolled and roll(fn) or fn.body end
+  if tape.rolled then
+    shared = share(tape.functions, bodies, { ctype = ctype, wrap = wrap, lines = function(nodes, indent)
+      local lines = {}
+      print_body(tape.isa, nodes, indent, lines)
+      return lines
+    end })
+  end
   for _, fn in ipairs(tape.functions) do
-    out[#out + 1] = print_function(tape.isa, fn, tape.rolled and roll(fn) or nil)
+    out[#out + 1] = (shared[fn] or "") .. print_function(tape.isa, fn, bodies[fn])
   end
   return table.concat(out, "\n")
 end

@@ -37,9 +37,15 @@ end
 
 function Tape:push(node)
   local body = self.body
+  node.section = self.opened
   body[#body + 1] = node
   return node
 end
+
+-- What is recorded from `open` to `close` is a section of the function: the text of equal ones is written once, as a
+-- function of that name (tape/share.lua).
+function Tape:open(name, doc) self.opened = { name = name, doc = doc } end
+function Tape:close() self.opened = nil end
 
 -- Records into `list` while `build` runs.
 function Tape:into(list, build)
@@ -86,7 +92,10 @@ function Tape:define(def, build)
   if known and (def.reuse or def.keep or not M.verify) then return known end
   local fn = { name = def.name, doc = def.doc and words.singular(def.doc), attr = def.attr, w = def.w,
                role = def.role, loops = def.loops, body = {}, params = {} }
+  local opened = self.opened
+  self.opened = nil
   self:into(fn.body, build)
+  self.opened = opened
   if M.verify then
     local params = {}
     for _, p in ipairs(def.params) do params[p.name] = true end

@@ -193,7 +193,10 @@ local function rolled(list, i, n, rounds, moves, how)
   end
   local var = "@" .. height + 1 -- until all names are known
   for k, item in ipairs(items) do items[k] = moving(item, moves[k - 1], expr.var(var) - first, 0) end
-  local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = how.unrolled }, items = items,
+  local section = list[i].node.section
+  for k = i, i + n * rounds - 1 do section = list[k].node.section == section and section or nil end
+  local loop = { node = { kind = "loop", count = rounds, first = first, unrolled = how.unrolled, section = section },
+                 items = items,
                  fields = {}, letters = {}, var = var, letter = letter, height = height + 1, lines = lines_of(items),
                  size = rounds * sum_of(items, "size") }
   loop.shape = how.number(("loop %d %d %s"):format(first, rounds, table.concat(said, " ")))
@@ -315,6 +318,7 @@ local function items_of(fn, values)
     end
     if node.kind == "apply" then say(node.fn.name) end
     say(tostring(node.again) .. tostring(node.mutable) .. (node.w and node.w.lanes or ""))
+    say(node.section and node.section.name or "")
     with(node, on)
     item.fixed = not MOVES[node.kind] or node.otherwise
     if item.fixed then

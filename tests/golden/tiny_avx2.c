@@ -249,9 +249,28 @@ static inline __attribute__((always_inline)) __m256 exp2_8(__m256 x) {
   return result;
 }
 
+/* Makes weights of scores, and adds them. */
+static inline __attribute__((always_inline)) __m256 weigh_5x8(float *p, __m256 acc_c0[5],
+    __m256 max_c0_8_0) {
+  __m256 sum_c0[4];
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], max_c0_8_0);
+    sum_c0[r] = exp2_8(x_c0);
+    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
+  }
+  const __m256 x_r4_c0 = _mm256_sub_ps(acc_c0[4], max_c0_8_0);
+  const __m256 p_r4_c0 = exp2_8(x_r4_c0);
+  _mm256_storeu_ps(p + 32, p_r4_c0);
+  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
+  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
+  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
+  return sum_c0_4_0;
+}
+
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_c0[5], sum_c0[4];
+  __m256 acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
     const __m256 b_c0 = _mm256_loadu_ps(q + 8 * i);
@@ -267,18 +286,7 @@ static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *
   const __m256 max_c0_8_0 = _mm256_max_ps(max_c0_4_0, acc_c0[4]);
   const __m256 minus_m_c0 = _mm256_sub_ps(zero_c0, max_c0_8_0);
   _mm256_storeu_ps(stats, minus_m_c0);
-  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], max_c0_8_0);
-    sum_c0[r] = exp2_8(x_c0);
-    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
-  }
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_c0[4], max_c0_8_0);
-  const __m256 p_r4_c0 = exp2_8(x_r4_c0);
-  _mm256_storeu_ps(p + 32, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
-  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
+  const __m256 sum_c0_4_0 = weigh_5x8(p, acc_c0, max_c0_8_0);
   _mm256_storeu_ps(stats + 8, sum_c0_4_0);
 }
 
@@ -325,7 +333,7 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
 
 /* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
-  __m256 acc_c0[5], sum_c0[4];
+  __m256 acc_c0[5];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = _mm256_set1_ps(8.67361738e-19f);
   for (ptrdiff_t step = 0; step < 4; ++step) {
     const __m256 b_c0 = _mm256_loadu_ps(q);
@@ -339,18 +347,7 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
   const __m256 zero_c0 = _mm256_setzero_ps();
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 m_c0 = _mm256_sub_ps(zero_c0, negmax_c0);
-  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-    const __m256 x_c0 = _mm256_sub_ps(acc_c0[r], m_c0);
-    sum_c0[r] = exp2_8(x_c0);
-    _mm256_storeu_ps(p + 8 * r, sum_c0[r]);
-  }
-  const __m256 x_r4_c0 = _mm256_sub_ps(acc_c0[4], m_c0);
-  const __m256 p_r4_c0 = exp2_8(x_r4_c0);
-  _mm256_storeu_ps(p + 32, p_r4_c0);
-  const __m256 sum_r4_c0 = _mm256_add_ps(sum_c0[0], p_r4_c0);
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r4_c0, sum_c0[1]);
-  const __m256 sum_c0_2_1 = _mm256_add_ps(sum_c0[2], sum_c0[3]);
-  const __m256 sum_c0_4_0 = _mm256_add_ps(sum_c0_2_0, sum_c0_2_1);
+  const __m256 sum_c0_4_0 = weigh_5x8(p, acc_c0, m_c0);
   _mm256_storeu_ps(stats + 8, sum_c0_4_0);
 }
 

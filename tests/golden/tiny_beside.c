@@ -613,12 +613,11 @@ static NOINLINE void products_32x2of16(const bf16_pair *k, const bf16_pair *q, f
   tile_store(C10, sums + 256, 16);
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
-static NOINLINE void scores_first_then_rest_32x2of16(float *sums, const bf16_pair *next_k,
-    const bf16_pair *q, float *stats, bf16_pair *p) {
-  __m512 acc_c0[32], max_c0_2[16], max_c0_4[8], max_c0_8[4], sum_c0[16];
-  const __m512 zero_c0 = _mm512_setzero_ps();
-  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
+/* The largest score of a tile. */
+static inline __attribute__((always_inline)) __m512 max_32x16(__m512 acc_c0[32]) {
+  __m512 max_c0_2[16];
+  __m512 max_c0_4[8];
+  __m512 max_c0_8[4];
   UNROLL(16) for (ptrdiff_t i = 0; i < 16; ++i) {
     max_c0_2[i] = _mm512_max_ps(acc_c0[2 * i], acc_c0[2 * i + 1]);
   }
@@ -631,6 +630,16 @@ static NOINLINE void scores_first_then_rest_32x2of16(float *sums, const bf16_pai
   const __m512 max_c0_16_0 = _mm512_max_ps(max_c0_8[0], max_c0_8[1]);
   const __m512 max_c0_16_1 = _mm512_max_ps(max_c0_8[2], max_c0_8[3]);
   const __m512 max_c0_32_0 = _mm512_max_ps(max_c0_16_0, max_c0_16_1);
+  return max_c0_32_0;
+}
+
+/* Scores of the first keys: their maximum, the weights and their sum. */
+static NOINLINE void scores_first_then_rest_32x2of16(float *sums, const bf16_pair *next_k,
+    const bf16_pair *q, float *stats, bf16_pair *p) {
+  __m512 acc_c0[32], sum_c0[16];
+  const __m512 zero_c0 = _mm512_setzero_ps();
+  UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
+  const __m512 max_c0_32_0 = max_32x16(acc_c0);
   const __m512 none_top_c0 = _mm512_setzero_ps();
   const __m512 minus_top_c0 = _mm512_sub_ps(none_top_c0, max_c0_32_0);
   const __m512 size_top_c0 = _mm512_max_ps(max_c0_32_0, minus_top_c0);
@@ -695,8 +704,8 @@ static NOINLINE void scores_last_2x2of16(float *sums, float *stats, bf16_pair *p
     _mm512_storeu_ps(p + 16 * none, none_c0);
   }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + 16, sum_c0);
+  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
+  _mm512_storeu_ps(stats + 16, total_c0);
 }
 
 /* 2^x: at most 1 ulp from -100 to 127, 0 below; above at least 2^126 or infinite; NaN stays NaN. */
@@ -718,6 +727,19 @@ static inline __attribute__((always_inline)) __m512 exp2_16(__m512 x) {
   const __m512 result = _mm512_maskz_scalef_round_ps((__mmask16)~tiny, power, n,
       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return result;
+}
+
+/* Scales a vector down; what would be too small becomes zero. */
+static inline __attribute__((always_inline)) __m512 shrink_16(__m512 sum_c0, __m512 least_p_c0,
+    __m512 first_c0, __m512 second_c0) {
+  const __m512 zero_sum_c0 = _mm512_setzero_ps();
+  const __m512 minus_sum_c0 = _mm512_sub_ps(zero_sum_c0, sum_c0);
+  const __m512 size_sum_c0 = _mm512_max_ps(minus_sum_c0, sum_c0);
+  const __mmask16 small_sum_c0 = _mm512_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
+  const __m512 large_sum_c0 = _mm512_maskz_mov_ps((__mmask16)~small_sum_c0, sum_c0);
+  const __m512 scaled1_sum_c0 = _mm512_mul_ps(large_sum_c0, first_c0);
+  const __m512 scaled2_sum_c0 = _mm512_mul_ps(scaled1_sum_c0, second_c0);
+  return scaled2_sum_c0;
 }
 
 /* What was summed so far becomes smaller where the maximum rises. */
@@ -743,48 +765,24 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
   const __m512 log_least_o_c0 = _mm512_sub_ps(most_c0, least_o_range_c0);
   const __m512 least_o_c0 = exp2_16(log_least_o_c0);
   const __m512 sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 zero_sum_c0 = _mm512_setzero_ps();
-  const __m512 minus_sum_c0 = _mm512_sub_ps(zero_sum_c0, sum_c0);
-  const __m512 size_sum_c0 = _mm512_max_ps(minus_sum_c0, sum_c0);
-  const __mmask16 small_sum_c0 = _mm512_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
-  const __m512 large_sum_c0 = _mm512_maskz_mov_ps((__mmask16)~small_sum_c0, sum_c0);
-  const __m512 scaled1_sum_c0 = _mm512_mul_ps(large_sum_c0, first_c0);
-  const __m512 scaled2_sum_c0 = _mm512_mul_ps(scaled1_sum_c0, second_c0);
+  const __m512 scaled2_sum_c0 = shrink_16(sum_c0, least_p_c0, first_c0, second_c0);
   _mm512_storeu_ps(stats + 16, scaled2_sum_c0);
   const __m512 negmax_c0 = _mm512_loadu_ps(stats);
   const __m512 minus_m_c0 = _mm512_sub_ps(negmax_c0, lift_c0);
   _mm512_storeu_ps(stats, minus_m_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m512 value_c0 = _mm512_loadu_ps(o + 16 * row);
-    const __m512 zero_c0 = _mm512_setzero_ps();
-    const __m512 minus_c0 = _mm512_sub_ps(zero_c0, value_c0);
-    const __m512 size_c0 = _mm512_max_ps(minus_c0, value_c0);
-    const __mmask16 small_c0 = _mm512_cmp_ps_mask(size_c0, least_o_c0, _CMP_LT_OQ);
-    const __m512 large_c0 = _mm512_maskz_mov_ps((__mmask16)~small_c0, value_c0);
-    const __m512 scaled1_c0 = _mm512_mul_ps(large_c0, first_c0);
-    const __m512 scaled2_c0 = _mm512_mul_ps(scaled1_c0, second_c0);
+    const __m512 scaled2_c0 = shrink_16(value_c0, least_o_c0, first_c0, second_c0);
     _mm512_storeu_ps(o + 16 * row, scaled2_c0);
   }
   for (ptrdiff_t row = 0; row < p_rows; ++row) {
     const __m512 value_c0 = _mm512_loadu_ps(p + 16 * row);
     const __m512 low_of_c0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(value_c0),
         16));
-    const __m512 zero_low_c0 = _mm512_setzero_ps();
-    const __m512 minus_low_c0 = _mm512_sub_ps(zero_low_c0, low_of_c0);
-    const __m512 size_low_c0 = _mm512_max_ps(minus_low_c0, low_of_c0);
-    const __mmask16 small_low_c0 = _mm512_cmp_ps_mask(size_low_c0, least_p_c0, _CMP_LT_OQ);
-    const __m512 large_low_c0 = _mm512_maskz_mov_ps((__mmask16)~small_low_c0, low_of_c0);
-    const __m512 scaled1_low_c0 = _mm512_mul_ps(large_low_c0, first_c0);
-    const __m512 scaled2_low_c0 = _mm512_mul_ps(scaled1_low_c0, second_c0);
+    const __m512 scaled2_low_c0 = shrink_16(low_of_c0, least_p_c0, first_c0, second_c0);
     const __m512 high_of_c0 = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value_c0),
         _mm512_set1_epi32((int)0xFFFF0000)));
-    const __m512 zero_high_c0 = _mm512_setzero_ps();
-    const __m512 minus_high_c0 = _mm512_sub_ps(zero_high_c0, high_of_c0);
-    const __m512 size_high_c0 = _mm512_max_ps(minus_high_c0, high_of_c0);
-    const __mmask16 small_high_c0 = _mm512_cmp_ps_mask(size_high_c0, least_p_c0, _CMP_LT_OQ);
-    const __m512 large_high_c0 = _mm512_maskz_mov_ps((__mmask16)~small_high_c0, high_of_c0);
-    const __m512 scaled1_high_c0 = _mm512_mul_ps(large_high_c0, first_c0);
-    const __m512 scaled2_high_c0 = _mm512_mul_ps(scaled1_high_c0, second_c0);
+    const __m512 scaled2_high_c0 = shrink_16(high_of_c0, least_p_c0, first_c0, second_c0);
     const __m512 pair_c0 = pair_16(scaled2_low_c0, scaled2_high_c0);
     _mm512_storeu_ps(p + 16 * row, pair_c0);
   }
@@ -794,23 +792,12 @@ static NOINLINE void rescale_2of16(bf16_pair *p, float *o, float *stats, ptrdiff
 static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k,
     const bf16_pair *q, float *stats, bf16_pair *p, bf16_pair *p_first, float *o, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
-  __m512 acc_c0[32], top_c0_2[16], top_c0_4[8], top_c0_8[4], sum_r_c0[16];
+  __m512 acc_c0[32], sum_c0[16];
   const __m512 zero_c0 = _mm512_setzero_ps();
   const __m512 negmax_c0 = _mm512_loadu_ps(stats);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
   UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
-  UNROLL(16) for (ptrdiff_t i = 0; i < 16; ++i) {
-    top_c0_2[i] = _mm512_max_ps(acc_c0[2 * i], acc_c0[2 * i + 1]);
-  }
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    top_c0_4[i] = _mm512_max_ps(top_c0_2[2 * i], top_c0_2[2 * i + 1]);
-  }
-  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    top_c0_8[i] = _mm512_max_ps(top_c0_4[2 * i], top_c0_4[2 * i + 1]);
-  }
-  const __m512 top_c0_16_0 = _mm512_max_ps(top_c0_8[0], top_c0_8[1]);
-  const __m512 top_c0_16_1 = _mm512_max_ps(top_c0_8[2], top_c0_8[3]);
-  const __m512 top_c0_32_0 = _mm512_max_ps(top_c0_16_0, top_c0_16_1);
+  const __m512 top_c0_32_0 = max_32x16(acc_c0);
   const __m512 above_c0 = _mm512_sub_ps(top_c0_32_0, m_c0);
   const __m512 far_c0 = _mm512_set1_ps(100.5f);
   const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
@@ -855,7 +842,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 start_r_c0 = _mm512_setzero_ps();
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_r_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
+    sum_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
   UNROLL(4) for (ptrdiff_t r = 4; r < 8; ++r) {
     const __m512 x_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
@@ -863,7 +850,7 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_r_c0[r] = _mm512_dpbf16_ps(sum_r_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
+    sum_c0[r] = _mm512_dpbf16_ps(sum_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
   tile_load(A1, next_k + 256, 16);
   _tile_dpbf16ps(C10, A1, B0);
@@ -873,14 +860,14 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_r_c0[r] = _mm512_dpbf16_ps(sum_r_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
+    sum_c0[r] = _mm512_dpbf16_ps(sum_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
-  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_r_c0[12], sum_r_c0[13]);
-  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_r_c0[14], sum_r_c0[15]);
+  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
+  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm512_storeu_ps(stats + 16, sum_c0);
+  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm512_storeu_ps(stats + 16, total_c0);
   tile_store(C00, sums, 16);
   tile_store(C10, sums + 256, 16);
 }
@@ -888,23 +875,12 @@ static NOINLINE void scores_steady_32x2of16(float *sums, const bf16_pair *next_k
 /* The same for scores that may be far above the maximum, which rises then. */
 static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16_pair *p,
     bf16_pair *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m512 acc_c0[32], top_c0_2[16], top_c0_4[8], top_c0_8[4], sum_r_c0[16];
+  __m512 acc_c0[32], sum_c0[16];
   const __m512 zero_c0 = _mm512_setzero_ps();
   const __m512 negmax_c0 = _mm512_loadu_ps(stats);
   const __m512 m_c0 = _mm512_sub_ps(zero_c0, negmax_c0);
   UNROLL(32) for (ptrdiff_t r = 0; r < 32; ++r) acc_c0[r] = _mm512_loadu_ps(sums + 16 * r);
-  UNROLL(16) for (ptrdiff_t i = 0; i < 16; ++i) {
-    top_c0_2[i] = _mm512_max_ps(acc_c0[2 * i], acc_c0[2 * i + 1]);
-  }
-  UNROLL(8) for (ptrdiff_t i = 0; i < 8; ++i) {
-    top_c0_4[i] = _mm512_max_ps(top_c0_2[2 * i], top_c0_2[2 * i + 1]);
-  }
-  UNROLL(4) for (ptrdiff_t i = 0; i < 4; ++i) {
-    top_c0_8[i] = _mm512_max_ps(top_c0_4[2 * i], top_c0_4[2 * i + 1]);
-  }
-  const __m512 top_c0_16_0 = _mm512_max_ps(top_c0_8[0], top_c0_8[1]);
-  const __m512 top_c0_16_1 = _mm512_max_ps(top_c0_8[2], top_c0_8[3]);
-  const __m512 top_c0_32_0 = _mm512_max_ps(top_c0_16_0, top_c0_16_1);
+  const __m512 top_c0_32_0 = max_32x16(acc_c0);
   const __m512 above_c0 = _mm512_sub_ps(top_c0_32_0, m_c0);
   const __m512 far_c0 = _mm512_set1_ps(100.5f);
   const __mmask16 below_c0 = _mm512_cmp_ps_mask(above_c0, far_c0, _CMP_LT_OQ);
@@ -951,7 +927,7 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 start_r_c0 = _mm512_setzero_ps();
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_r_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
+    sum_c0[r] = _mm512_dpbf16_ps(start_r_c0, (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
   UNROLL(12) for (ptrdiff_t r = 4; r < 16; ++r) {
     const __m512 near_low_c0 = _mm512_fmadd_ps(acc_c0[2 * r], scale_c0, start_c0);
@@ -965,14 +941,14 @@ static NOINLINE void scores_steady_last_32x2of16(float *sums, float *stats, bf16
     const __m512 pair_c0 = powers_16(x_low_c0, x_high_c0);
     _mm512_storeu_ps(p + 16 * r, pair_c0);
     const __m512 ones_c0 = _mm512_set1_ps(1.00193787f);
-    sum_r_c0[r] = _mm512_dpbf16_ps(sum_r_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
+    sum_c0[r] = _mm512_dpbf16_ps(sum_c0[r - 4], (__m512bh)pair_c0, (__m512bh)ones_c0);
   }
-  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_r_c0[12], sum_r_c0[13]);
-  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_r_c0[14], sum_r_c0[15]);
+  const __m512 sum_c0_2_0 = _mm512_add_ps(sum_c0[12], sum_c0[13]);
+  const __m512 sum_c0_2_1 = _mm512_add_ps(sum_c0[14], sum_c0[15]);
   const __m512 sum_c0_4_0 = _mm512_add_ps(sum_c0_2_0, sum_c0_2_1);
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
-  _mm512_storeu_ps(stats + 16, sum_c0);
+  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_c0_4_0);
+  _mm512_storeu_ps(stats + 16, total_c0);
 }
 
 /* Scores of some keys, for the softmax that follows. */
@@ -1046,8 +1022,8 @@ static NOINLINE void scores_steady_last_2x2of16(float *sums, float *stats, bf16_
     _mm512_storeu_ps(p + 16 * none, none_c0_2);
   }
   const __m512 old_sum_c0 = _mm512_loadu_ps(stats + 16);
-  const __m512 sum_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
-  _mm512_storeu_ps(stats + 16, sum_c0);
+  const __m512 total_c0 = _mm512_add_ps(old_sum_c0, sum_r0_c0);
+  _mm512_storeu_ps(stats + 16, total_c0);
 }
 
 /* Scores of a block of keys, whose maximum may rise. */
@@ -1155,8 +1131,6 @@ static NOINLINE void again_2of16(const bf16_pair *q, const bf16_pair *k, const b
   }
   products_32x2of16(k, q, sums);
   scores_steady_last_32x2of16(sums, stats, p, p, o, 0, 0);
-  {
-  }
   products_2x2of16(k + 512, q, sums);
   scores_steady_last_2x2of16(sums, stats, p + 256, p, o, 16, 0);
   {
@@ -1211,21 +1185,17 @@ static NOINLINE void attend_2of16(const bf16_pair *xt, const float *packed, cons
   products_32x2of16(keys, scratch + 64, sums);
   scores_first_then_rest_32x2of16(sums, keys + 512, scratch + 64, scratch + 832, scratch + 320);
   {
-    const __m512 first_negmax_c0 = _mm512_loadu_ps(scratch + 832);
-    _mm512_storeu_ps(scratch + 912, first_negmax_c0);
-  }
-  {
+    const __m512 negmax_c0 = _mm512_loadu_ps(scratch + 832);
+    _mm512_storeu_ps(scratch + 912, negmax_c0);
     const __m512 begin_c0 = _mm512_set1_ps(1.70141183e+38f);
     _mm512_storeu_ps(scratch + 976, begin_c0);
   }
   {
     const __m512 sum_before_c0 = _mm512_loadu_ps(scratch + 848);
     _mm512_storeu_ps(scratch + 944, sum_before_c0);
-  }
-  {
-    const __m512 steady = _mm512_loadu_ps(scratch + 992);
     const __m512 off = _mm512_setzero_ps();
-    const __mmask16 on = _mm512_cmp_ps_mask(off, steady, _CMP_LT_OQ);
+    const __m512 task_mode = _mm512_loadu_ps(scratch + 992);
+    const __mmask16 on = _mm512_cmp_ps_mask(off, task_mode, _CMP_LT_OQ);
     const int all_on = on == 0xFFFF;
     if (!all_on) {
       scores_last_2x2of16(sums, scratch + 832, scratch + 576);

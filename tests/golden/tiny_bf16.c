@@ -252,6 +252,21 @@ static inline __attribute__((always_inline)) float exp2_1(float x) {
   return result;
 }
 
+/* Makes weights of scores, and adds them. */
+static inline __attribute__((always_inline)) float weigh_2x1(float *p, float acc_r0[2], ptrdiff_t c,
+    float whole_top[2], float acc_r1[2]) {
+  const float x_r0 = acc_r0[c] - whole_top[c];
+  const float exact_r0 = exp2_1(x_r0);
+  const float sum_r0 = to_bf16(exact_r0);
+  p[c] = sum_r0;
+  const float x_r1 = acc_r1[c] - whole_top[c];
+  const float exact_r1 = exp2_1(x_r1);
+  const float sum_r1 = to_bf16(exact_r1);
+  p[c + 2] = sum_r1;
+  const float sum_2_0 = sum_r0 + sum_r1;
+  return sum_2_0;
+}
+
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_2x2(const float *k, const float *q, float *stats, float *p) {
   float acc_r0[2], acc_r1[2], whole_top[2];
@@ -285,15 +300,7 @@ static NOINLINE void scores_first_2x2(const float *k, const float *q, float *sta
     stats[c] = minus_m;
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float x_r0 = acc_r0[c] - whole_top[c];
-    const float exact_r0 = exp2_1(x_r0);
-    const float sum_r0 = to_bf16(exact_r0);
-    p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - whole_top[c];
-    const float exact_r1 = exp2_1(x_r1);
-    const float sum_r1 = to_bf16(exact_r1);
-    p[c + 2] = sum_r1;
-    const float sum_2_0 = sum_r0 + sum_r1;
+    const float sum_2_0 = weigh_2x1(p, acc_r0, c, whole_top, acc_r1);
     stats[c + 2] = sum_2_0;
   }
 }
@@ -386,15 +393,7 @@ static NOINLINE void scores_again_2x2(const float *k, const float *q, float *sta
   const float negmax_c1 = stats[1];
   m[1] = zero_c1 - negmax_c1;
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    const float x_r0 = acc_r0[c] - m[c];
-    const float exact_r0 = exp2_1(x_r0);
-    const float sum_r0 = to_bf16(exact_r0);
-    p[c] = sum_r0;
-    const float x_r1 = acc_r1[c] - m[c];
-    const float exact_r1 = exp2_1(x_r1);
-    const float sum_r1 = to_bf16(exact_r1);
-    p[c + 2] = sum_r1;
-    const float sum_2_0 = sum_r0 + sum_r1;
+    const float sum_2_0 = weigh_2x1(p, acc_r0, c, m, acc_r1);
     stats[c + 2] = sum_2_0;
   }
 }

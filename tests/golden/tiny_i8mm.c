@@ -505,30 +505,9 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   return result;
 }
 
-/* Scores of the first keys: their maximum, the weights and their sum. */
-static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
-    bf16_pair *p) {
-  float32x4_t acc_c0[5];
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
-  const float32x4_t b_c0 = vld1q_f32(q);
-  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
-    const float32x4_t a = vdupq_n_f32(k[4 * r]);
-    acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
-  }
-  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
-  const float32x4_t max_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
-  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_1);
-  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_c0[4]);
-  const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t minus_top_c0 = vsubq_f32(none_top_c0, max_c0_8_0);
-  const float32x4_t size_top_c0 = vmaxq_f32(max_c0_8_0, minus_top_c0);
-  const float32x4_t large_top_c0 = vdupq_n_f32(4194304.0f);
-  const uint32x4_t small_top_c0 = vcltq_f32(size_top_c0, large_top_c0);
-  const float32x4_t near_top_c0 = vrndnq_f32(max_c0_8_0);
-  const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_8_0);
-  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
-  vst1q_f32(stats, minus_m_c0);
+/* Makes weights of scores, and adds them. */
+static inline __attribute__((always_inline)) float32x4_t weigh_5x4(bf16_pair *p,
+    float32x4_t acc_c0[5], float32x4_t whole_top_c0) {
   const float32x4_t x_r0_c0 = vsubq_f32(acc_c0[0], whole_top_c0);
   const float32x4_t exact_r0_c0 = exp2_4(x_r0_c0);
   const float32x4_t x_r1_c0 = vsubq_f32(acc_c0[1], whole_top_c0);
@@ -557,6 +536,34 @@ static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q,
   const float32x4_t sum_r2_c0 = dot_odd_4(pair_r2_c0, ones_r2_c0, start_r2_c0);
   const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r0_c0, sum_r1_c0);
   const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_r2_c0);
+  return sum_c0_4_0;
+}
+
+/* Scores of the first keys: their maximum, the weights and their sum. */
+static NOINLINE void scores_first_5x1of4(const bf16_pair *k, const bf16_pair *q, float *stats,
+    bf16_pair *p) {
+  float32x4_t acc_c0[5];
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) acc_c0[r] = vdupq_n_f32(0.0f);
+  const float32x4_t b_c0 = vld1q_f32(q);
+  UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
+    const float32x4_t a = vdupq_n_f32(k[4 * r]);
+    acc_c0[r] = dot_odd_4(a, b_c0, acc_c0[r]);
+  }
+  const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t max_c0_2_0 = vmaxq_f32(acc_c0[0], acc_c0[1]);
+  const float32x4_t max_c0_2_1 = vmaxq_f32(acc_c0[2], acc_c0[3]);
+  const float32x4_t max_c0_4_0 = vmaxq_f32(max_c0_2_0, max_c0_2_1);
+  const float32x4_t max_c0_8_0 = vmaxq_f32(max_c0_4_0, acc_c0[4]);
+  const float32x4_t none_top_c0 = vdupq_n_f32(0.0f);
+  const float32x4_t minus_top_c0 = vsubq_f32(none_top_c0, max_c0_8_0);
+  const float32x4_t size_top_c0 = vmaxq_f32(max_c0_8_0, minus_top_c0);
+  const float32x4_t large_top_c0 = vdupq_n_f32(4194304.0f);
+  const uint32x4_t small_top_c0 = vcltq_f32(size_top_c0, large_top_c0);
+  const float32x4_t near_top_c0 = vrndnq_f32(max_c0_8_0);
+  const float32x4_t whole_top_c0 = vbslq_f32(small_top_c0, near_top_c0, max_c0_8_0);
+  const float32x4_t minus_m_c0 = vsubq_f32(zero_c0, whole_top_c0);
+  vst1q_f32(stats, minus_m_c0);
+  const float32x4_t sum_c0_4_0 = weigh_5x4(p, acc_c0, whole_top_c0);
   vst1q_f32(stats + 4, sum_c0_4_0);
 }
 
@@ -618,34 +625,7 @@ static NOINLINE void scores_again_5x1of4(const bf16_pair *k, const bf16_pair *q,
   const float32x4_t zero_c0 = vdupq_n_f32(0.0f);
   const float32x4_t negmax_c0 = vld1q_f32(stats);
   const float32x4_t m_c0 = vsubq_f32(zero_c0, negmax_c0);
-  const float32x4_t x_r0_c0 = vsubq_f32(acc_c0[0], m_c0);
-  const float32x4_t exact_r0_c0 = exp2_4(x_r0_c0);
-  const float32x4_t x_r1_c0 = vsubq_f32(acc_c0[1], m_c0);
-  const float32x4_t exact_r1_c0 = exp2_4(x_r1_c0);
-  const float32x4_t pair_r0_c0 = pair_4(exact_r0_c0, exact_r1_c0);
-  vst1q_f32(p, pair_r0_c0);
-  const float32x4_t start_r0_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t ones_r0_c0 = vdupq_n_f32(1.00193787f);
-  const float32x4_t sum_r0_c0 = dot_odd_4(pair_r0_c0, ones_r0_c0, start_r0_c0);
-  const float32x4_t x_r2_c0 = vsubq_f32(acc_c0[2], m_c0);
-  const float32x4_t exact_r2_c0 = exp2_4(x_r2_c0);
-  const float32x4_t x_r3_c0 = vsubq_f32(acc_c0[3], m_c0);
-  const float32x4_t exact_r3_c0 = exp2_4(x_r3_c0);
-  const float32x4_t pair_r1_c0 = pair_4(exact_r2_c0, exact_r3_c0);
-  vst1q_f32(p + 4, pair_r1_c0);
-  const float32x4_t start_r1_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t ones_r1_c0 = vdupq_n_f32(1.00193787f);
-  const float32x4_t sum_r1_c0 = dot_odd_4(pair_r1_c0, ones_r1_c0, start_r1_c0);
-  const float32x4_t x_r4_c0 = vsubq_f32(acc_c0[4], m_c0);
-  const float32x4_t exact_r4_c0 = exp2_4(x_r4_c0);
-  const float32x4_t none_r4_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t pair_r2_c0 = pair_4(exact_r4_c0, none_r4_c0);
-  vst1q_f32(p + 8, pair_r2_c0);
-  const float32x4_t start_r2_c0 = vdupq_n_f32(0.0f);
-  const float32x4_t ones_r2_c0 = vdupq_n_f32(1.00193787f);
-  const float32x4_t sum_r2_c0 = dot_odd_4(pair_r2_c0, ones_r2_c0, start_r2_c0);
-  const float32x4_t sum_c0_2_0 = vaddq_f32(sum_r0_c0, sum_r1_c0);
-  const float32x4_t sum_c0_4_0 = vaddq_f32(sum_c0_2_0, sum_r2_c0);
+  const float32x4_t sum_c0_4_0 = weigh_5x4(p, acc_c0, m_c0);
   vst1q_f32(stats + 4, sum_c0_4_0);
 }
 

@@ -254,11 +254,9 @@ static NOINLINE void quantize_3x9(const float *x, int8_pair *words, float *scale
   quantize_rows_3x9(x, words, scales);
 }
 
-/* A tile of 3 rows and 2 columns, 6 K steps. */
-static NOINLINE void rows_3x2_k6(const int8_pair *a, const int8_word *b, const float *row_scales,
-    const float *scales, float *c) {
-  __m256i acc_c0[3];
-  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
+/* Adds the products of all K steps to the sums of a tile. */
+static inline __attribute__((always_inline)) void sums_3x8(const int8_pair *a, const int8_word *b,
+    __m256i acc_c0[3]) {
   UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
     const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
     const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
@@ -272,6 +270,14 @@ static NOINLINE void rows_3x2_k6(const int8_pair *a, const int8_word *b, const f
       acc_c0[r] = dot_shorts_8(a_k1, b_k1_c0, acc_c0[r]);
     }
   }
+}
+
+/* A tile of 3 rows and 2 columns, 6 K steps. */
+static NOINLINE void rows_3x2_k6(const int8_pair *a, const int8_word *b, const float *row_scales,
+    const float *scales, float *c) {
+  __m256i acc_c0[3];
+  UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
+  sums_3x8(a, b, acc_c0);
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
     const __m256 row_scale_c0 = _mm256_set1_ps(row_scales[r]);
@@ -293,19 +299,7 @@ static NOINLINE void queries_3x2_k6(const int8_pair *a, const int8_word *b, cons
     const float *scales, const float *bias, float *c) {
   __m256i acc_c0[3];
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) acc_c0[r] = _mm256_setzero_si256();
-  UNROLL(3) for (ptrdiff_t i = 0; i < 3; ++i) {
-    const __m256i words_k0_c0 = _mm256_castps_si256(_mm256_loadu_ps(b + 8 * i));
-    const __m256i b_k0_c0 = _mm256_srai_epi16(_mm256_slli_epi16(words_k0_c0, 8), 8);
-    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
-      const __m256i a_k0 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r]));
-      acc_c0[r] = dot_shorts_8(a_k0, b_k0_c0, acc_c0[r]);
-    }
-    const __m256i b_k1_c0 = _mm256_srai_epi16(words_k0_c0, 8);
-    UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {
-      const __m256i a_k1 = _mm256_castps_si256(_mm256_set1_ps(a[2 * i + 8 * r + 1]));
-      acc_c0[r] = dot_shorts_8(a_k1, b_k1_c0, acc_c0[r]);
-    }
-  }
+  sums_3x8(a, b, acc_c0);
   const __m256 scale_c0 = _mm256_loadu_ps(scales);
   const __m256 bias_c0 = _mm256_loadu_ps(bias);
   UNROLL(3) for (ptrdiff_t r = 0; r < 3; ++r) {

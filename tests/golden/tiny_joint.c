@@ -303,8 +303,8 @@ static NOINLINE void scores_masked_2x3of16(const float *k, const float *q, float
   _mm256_storeu_ps(p + 16, sum_r1_c0);
   const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r0_c0, sum_r1_c0);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
+  _mm256_storeu_ps(stats + 16, total_c0);
 }
 
 /* 3 rows of O^T, divided by the sum. */
@@ -354,6 +354,19 @@ static NOINLINE void scores_maximum_masked_1x3of16(const float *k, const float *
   _mm256_storeu_ps(stats, minus_m_c0);
 }
 
+/* Scales a vector down; what would be too small becomes zero. */
+static inline __attribute__((always_inline)) __m256 shrink_8(__m256 sum_c0, __m256 least_p_c0,
+    __m256 first_c0, __m256 second_c0) {
+  const __m256 zero_sum_c0 = _mm256_setzero_ps();
+  const __m256 minus_sum_c0 = _mm256_sub_ps(zero_sum_c0, sum_c0);
+  const __m256 size_sum_c0 = _mm256_max_ps(minus_sum_c0, sum_c0);
+  const __mmask8 small_sum_c0 = _mm256_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
+  const __m256 large_sum_c0 = _mm256_maskz_mov_ps((__mmask8)~small_sum_c0, sum_c0);
+  const __m256 scaled1_sum_c0 = _mm256_mul_ps(large_sum_c0, first_c0);
+  const __m256 scaled2_sum_c0 = _mm256_mul_ps(scaled1_sum_c0, second_c0);
+  return scaled2_sum_c0;
+}
+
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
@@ -377,13 +390,7 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   const __m256 log_least_o_c0 = _mm256_sub_ps(most_c0, least_o_range_c0);
   const __m256 least_o_c0 = exp2_8(log_least_o_c0);
   const __m256 sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 zero_sum_c0 = _mm256_setzero_ps();
-  const __m256 minus_sum_c0 = _mm256_sub_ps(zero_sum_c0, sum_c0);
-  const __m256 size_sum_c0 = _mm256_max_ps(minus_sum_c0, sum_c0);
-  const __mmask8 small_sum_c0 = _mm256_cmp_ps_mask(size_sum_c0, least_p_c0, _CMP_LT_OQ);
-  const __m256 large_sum_c0 = _mm256_maskz_mov_ps((__mmask8)~small_sum_c0, sum_c0);
-  const __m256 scaled1_sum_c0 = _mm256_mul_ps(large_sum_c0, first_c0);
-  const __m256 scaled2_sum_c0 = _mm256_mul_ps(scaled1_sum_c0, second_c0);
+  const __m256 scaled2_sum_c0 = shrink_8(sum_c0, least_p_c0, first_c0, second_c0);
   _mm256_storeu_ps(stats + 16, scaled2_sum_c0);
   const __m256 negmax_c0 = _mm256_loadu_ps(stats);
   const __m256 minus_m_c0 = _mm256_sub_ps(negmax_c0, lift_c0);
@@ -393,24 +400,12 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
   _mm256_storeu_ps(stats + 144, next_begin_c0);
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(o + 16 * row);
-    const __m256 zero_c0 = _mm256_setzero_ps();
-    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
-    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
-    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_o_c0, _CMP_LT_OQ);
-    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
-    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
-    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
+    const __m256 scaled2_c0 = shrink_8(value_c0, least_o_c0, first_c0, second_c0);
     _mm256_storeu_ps(o + 16 * row, scaled2_c0);
   }
   for (ptrdiff_t row = 0; row < p_rows; ++row) {
     const __m256 value_c0 = _mm256_loadu_ps(p + 16 * row);
-    const __m256 zero_c0 = _mm256_setzero_ps();
-    const __m256 minus_c0 = _mm256_sub_ps(zero_c0, value_c0);
-    const __m256 size_c0 = _mm256_max_ps(minus_c0, value_c0);
-    const __mmask8 small_c0 = _mm256_cmp_ps_mask(size_c0, least_p_c0, _CMP_LT_OQ);
-    const __m256 large_c0 = _mm256_maskz_mov_ps((__mmask8)~small_c0, value_c0);
-    const __m256 scaled1_c0 = _mm256_mul_ps(large_c0, first_c0);
-    const __m256 scaled2_c0 = _mm256_mul_ps(scaled1_c0, second_c0);
+    const __m256 scaled2_c0 = shrink_8(value_c0, least_p_c0, first_c0, second_c0);
     _mm256_storeu_ps(p + 16 * row, scaled2_c0);
   }
 }
@@ -418,7 +413,7 @@ static NOINLINE void rescale_3of16(float *p, float *o, float *stats, ptrdiff_t p
 /* The same for scores that may be far above the maximum, which rises then. */
 static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q, float *stats,
     float *p, ptrdiff_t key, float *p_first, float *o, ptrdiff_t p_rows, ptrdiff_t o_rows) {
-  __m256 s_c0[2], sum_r_c0[2];
+  __m256 s_c0[2], sum_c0[2];
   __m256 acc_r0_c0 = _mm256_loadu_ps(stats + 144);
   __m256 acc_r1_c0 = _mm256_loadu_ps(stats + 144);
   for (ptrdiff_t step = 0; step < 3; ++step) {
@@ -456,13 +451,13 @@ static NOINLINE void scores_steady_masked_2x3of16(const float *k, const float *q
     const __m256 x_c0 = _mm256_sub_ps(s_c0[r], fall_c0);
     const __m256 far_r_c0 = _mm256_set1_ps(-1000.0f);
     const __m256 near_c0 = _mm256_max_ps(far_r_c0, x_c0);
-    sum_r_c0[r] = exp2_8(near_c0);
-    _mm256_storeu_ps(p + 16 * r, sum_r_c0[r]);
+    sum_c0[r] = exp2_8(near_c0);
+    _mm256_storeu_ps(p + 16 * r, sum_c0[r]);
   }
-  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_r_c0[0], sum_r_c0[1]);
+  const __m256 sum_c0_2_0 = _mm256_add_ps(sum_c0[0], sum_c0[1]);
   const __m256 old_sum_c0 = _mm256_loadu_ps(stats + 16);
-  const __m256 sum_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
-  _mm256_storeu_ps(stats + 16, sum_c0);
+  const __m256 total_c0 = _mm256_add_ps(old_sum_c0, sum_c0_2_0);
+  _mm256_storeu_ps(stats + 16, total_c0);
 }
 
 /* 1 row of O^T, divided by the sum. */

@@ -237,9 +237,28 @@ static inline __attribute__((always_inline)) float32x4_t exp2_4(float32x4_t x) {
   return result;
 }
 
+/* Makes weights of scores, and adds them. */
+static inline __attribute__((always_inline)) float32x4_t weigh_5x4(float *p, float32x4_t acc[5][2],
+    ptrdiff_t c, float32x4_t max_8_0[2]) {
+  float32x4_t sum[4][2];
+  UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
+    const float32x4_t x = vsubq_f32(acc[r][c], max_8_0[c]);
+    sum[r][c] = exp2_4(x);
+    vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
+  }
+  const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0[c]);
+  const float32x4_t p_r4 = exp2_4(x_r4);
+  vst1q_f32(p + 4 * c + 32, p_r4);
+  const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
+  const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
+  const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
+  const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+  return sum_4_0;
+}
+
 /* Scores of the first keys: their maximum, the weights and their sum. */
 static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *stats, float *p) {
-  float32x4_t acc[5][2], a_k0[5], max_8_0[2], sum[4][2];
+  float32x4_t acc[5][2], a_k0[5], max_8_0[2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc[r][0] = vdupq_n_f32(8.67361738e-19f);
     acc[r][1] = vdupq_n_f32(8.67361738e-19f);
@@ -263,18 +282,7 @@ static NOINLINE void scores_first_5x5of8(const float *k, const float *q, float *
     vst1q_f32(stats + 4 * c, minus_m);
   }
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-      const float32x4_t x = vsubq_f32(acc[r][c], max_8_0[c]);
-      sum[r][c] = exp2_4(x);
-      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
-    }
-    const float32x4_t x_r4 = vsubq_f32(acc[4][c], max_8_0[c]);
-    const float32x4_t p_r4 = exp2_4(x_r4);
-    vst1q_f32(p + 4 * c + 32, p_r4);
-    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
-    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
-    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
-    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+    const float32x4_t sum_4_0 = weigh_5x4(p, acc, c, max_8_0);
     vst1q_f32(stats + 4 * c + 8, sum_4_0);
   }
 }
@@ -332,7 +340,7 @@ static NOINLINE void scores_maximum_1x5of8(const float *k, const float *q, float
 
 /* Weights of all keys with a known maximum. */
 static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *stats, float *p) {
-  float32x4_t acc[5][2], m[2], sum[4][2];
+  float32x4_t acc[5][2], m[2];
   UNROLL(5) for (ptrdiff_t r = 0; r < 5; ++r) {
     acc[r][0] = vdupq_n_f32(8.67361738e-19f);
     acc[r][1] = vdupq_n_f32(8.67361738e-19f);
@@ -355,18 +363,7 @@ static NOINLINE void scores_again_5x5of8(const float *k, const float *q, float *
   const float32x4_t negmax_c1 = vld1q_f32(stats + 4);
   m[1] = vsubq_f32(zero_c1, negmax_c1);
   UNROLL(2) for (ptrdiff_t c = 0; c < 2; ++c) {
-    UNROLL(4) for (ptrdiff_t r = 0; r < 4; ++r) {
-      const float32x4_t x = vsubq_f32(acc[r][c], m[c]);
-      sum[r][c] = exp2_4(x);
-      vst1q_f32(p + 4 * c + 8 * r, sum[r][c]);
-    }
-    const float32x4_t x_r4 = vsubq_f32(acc[4][c], m[c]);
-    const float32x4_t p_r4 = exp2_4(x_r4);
-    vst1q_f32(p + 4 * c + 32, p_r4);
-    const float32x4_t sum_r4 = vaddq_f32(sum[0][c], p_r4);
-    const float32x4_t sum_2_0 = vaddq_f32(sum_r4, sum[1][c]);
-    const float32x4_t sum_2_1 = vaddq_f32(sum[2][c], sum[3][c]);
-    const float32x4_t sum_4_0 = vaddq_f32(sum_2_0, sum_2_1);
+    const float32x4_t sum_4_0 = weigh_5x4(p, acc, c, m);
     vst1q_f32(stats + 4 * c + 8, sum_4_0);
   }
 }

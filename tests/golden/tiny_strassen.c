@@ -386,8 +386,8 @@ static NOINLINE void scores_2x4(const float *k, const float *q, float *stats, fl
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
     const float old_sum = stats[c + 4];
-    const float sum = old_sum + sum_2_0;
-    stats[c + 4] = sum;
+    const float total = old_sum + sum_2_0;
+    stats[c + 4] = total;
   }
 }
 
@@ -440,6 +440,19 @@ static NOINLINE void scores_maximum_1x4(const float *k, const float *q, float *s
   }
 }
 
+/* Scales a vector down; what would be too small becomes zero. */
+static inline __attribute__((always_inline)) float shrink_1(float sum, float least_p[4],
+    ptrdiff_t c, float first[4], float second[4]) {
+  const float zero_sum = 0.0f;
+  const float minus_sum = zero_sum - sum;
+  const float size_sum = minus_sum > sum ? minus_sum : sum;
+  const int small_sum = size_sum < least_p[c];
+  const float large_sum = small_sum ? 0.0f : sum;
+  const float scaled1_sum = large_sum * first[c];
+  const float scaled2_sum = scaled1_sum * second[c];
+  return scaled2_sum;
+}
+
 /* What was summed so far becomes smaller where the maximum rises. */
 static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_rows,
     ptrdiff_t o_rows) {
@@ -464,13 +477,7 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
     const float log_least_o = most - least_o_range;
     least_o[c] = exp2_1(log_least_o);
     const float sum = stats[c + 4];
-    const float zero_sum = 0.0f;
-    const float minus_sum = zero_sum - sum;
-    const float size_sum = minus_sum > sum ? minus_sum : sum;
-    const int small_sum = size_sum < least_p[c];
-    const float large_sum = small_sum ? 0.0f : sum;
-    const float scaled1_sum = large_sum * first[c];
-    const float scaled2_sum = scaled1_sum * second[c];
+    const float scaled2_sum = shrink_1(sum, least_p, c, first, second);
     stats[c + 4] = scaled2_sum;
     const float negmax = stats[c];
     const float minus_m = negmax - lift;
@@ -482,26 +489,14 @@ static NOINLINE void rescale_4(float *p, float *o, float *stats, ptrdiff_t p_row
   for (ptrdiff_t row = 0; row < o_rows; ++row) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
       const float value = o[4 * row + c];
-      const float zero = 0.0f;
-      const float minus = zero - value;
-      const float size = minus > value ? minus : value;
-      const int small = size < least_o[c];
-      const float large = small ? 0.0f : value;
-      const float scaled1 = large * first[c];
-      const float scaled2 = scaled1 * second[c];
+      const float scaled2 = shrink_1(value, least_o, c, first, second);
       o[4 * row + c] = scaled2;
     }
   }
   for (ptrdiff_t row = 0; row < p_rows; ++row) {
     UNROLL(4) for (ptrdiff_t c = 0; c < 4; ++c) {
       const float value = p[4 * row + c];
-      const float zero = 0.0f;
-      const float minus = zero - value;
-      const float size = minus > value ? minus : value;
-      const int small = size < least_p[c];
-      const float large = small ? 0.0f : value;
-      const float scaled1 = large * first[c];
-      const float scaled2 = scaled1 * second[c];
+      const float scaled2 = shrink_1(value, least_p, c, first, second);
       p[4 * row + c] = scaled2;
     }
   }
@@ -550,8 +545,8 @@ static NOINLINE void scores_steady_2x4(const float *k, const float *q, float *st
     p[c + 4] = sum_r1;
     const float sum_2_0 = sum_r0 + sum_r1;
     const float old_sum = stats[c + 4];
-    const float sum = old_sum + sum_2_0;
-    stats[c + 4] = sum;
+    const float total = old_sum + sum_2_0;
+    stats[c + 4] = total;
   }
 }
 

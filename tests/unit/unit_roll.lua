@@ -1,4 +1,5 @@
--- Unit tests of gen/tape/roll.lua: what it writes once is, written out again, what was recorded.
+-- Unit tests of gen/tape/roll.lua: what it writes once is, written out again, what was recorded. And of share.lua:
+-- which sections become functions.
 
 local config = require "options.config"
 local cprint = require "tape.cprint"
@@ -350,6 +351,54 @@ local function names()
   end), "bias1[5] bias2[5]", "biases")
 end
 
+-- ---- sections ----
+
+-- The text of two functions with a section each, as record(t, w, number, a) makes it; a is their pointer.
+local function two_functions(record)
+  local t = tape.new(isas.list.avx2)
+  local w = t.isa.full
+  t.rolled = true
+  for number = 1, 2 do
+    t:define({ name = "function" .. number, params = { { kind = "const float *", name = "a" },
+                                                       { kind = "float *", name = "c" } } }, function()
+      local a, c = tape.pointer("a"), tape.pointer("c")
+      local sum = record(t, w, number, a)
+      t:op("store", w, nil, c:at(number), sum)
+    end)
+  end
+  return cprint.functions(t)
+end
+
+-- Records a sum of some vectors, each a square further, as a section of a name.
+local function squares(t, w, a, count, first)
+  t:open("squares", "Adds vectors.")
+  local sum = t:op("zero", w, "sum_" .. first)
+  for i = 0, count do
+    sum = t:op("add", w, ("sum%d_%d"):format(i, first), sum, t:op("load", w, ("x%d_%d"):format(i, first), a:at(i * i)))
+  end
+  t:close()
+  return sum
+end
+
+local function sections()
+  local function calls(text) return select(2, text:gsub("= squares%(", "")) end
+  local function bodies(text) return select(2, text:gsub("__m256 squares", "")) end
+  local text = two_functions(function(t, w, number, a) return squares(t, w, a, 6, number) end)
+  same(bodies(text) .. " " .. calls(text), "1 2", "equal sections but for names")
+  text = two_functions(function(t, w, number, a) return squares(t, w, a, 5 + number, 1) end)
+  same(bodies(text) .. " " .. calls(text), "0 0", "sections of other literals")
+  text = two_functions(function(t, w, _, a) return squares(t, w, a, 1, 1) end)
+  same(bodies(text) .. " " .. calls(text), "0 0", "sections that would save nothing")
+  text = two_functions(function(t, w, _, a)
+    t:open("moved", "Moves on.")
+    for i = 0, 6 do t:op("store", w, nil, tape.pointer("c", i * i), t:op("load", w, "x" .. i, a:at(i * i * i))) end
+    t:bump(a, 8)
+    t:close()
+    return t:op("load", w, "behind", a)
+  end)
+  check(not text:find("moved", 1, true), "a pointer that is used behind the section")
+end
+
 -- ---- whole kernels ----
 
 local function kernels()
@@ -385,5 +434,5 @@ end
 
 return function(unit_check, unit_same)
   check, same = unit_check, unit_same
-  for _, test in ipairs { texts, apart, names, kernels } do test() end
+  for _, test in ipairs { texts, apart, names, sections, kernels } do test() end
 end
