@@ -345,7 +345,7 @@ COVER = [
     "h=2 d_model=20 dk=6 seq=19 dtype=int8 probs=true",
     "h=1 d_model=1 dk=2 seq=1 mask=bool dtype=int8",  # one key, but pairs of keys
     "h=4 h_kv=2 d_model=17 dk=5 dv=3 seq=21 seq_kv=35 attention=cross project=kvo dtype=int8 kv_len=true batch=2",
-    "h=2 d_model=70 dk=8 seq=3 seq_kv=9 attention=cross cache=fixed qk_norm=rms rope=half dtype=int8",
+    "h=2 d_model=70 dk=8 seq=3 seq_kv=9 attention=cross cache=fixed qk_norm=rms rope=half rope_tables=apart dtype=int8",
     "h=1 d_model=5 dk=3 seq=3 dtype=int8 unroll=full",
     "h=1 d_model=5 dk=2 seq=3 dtype=int8 softcap=1 scores=capped",
     "h=4 h_kv=2 d_model=20 dk=6 dv=3 seq=19 batch=2 causal=true q_len=true io_dtype=bf16 dtype=bf16",
