@@ -46,7 +46,7 @@ def test_transcripts(path):
     compiled = head[1].rpartition(" && ")[0].replace("-Iout", "-I.").replace("out/", "")
     compiled = re.sub(r"main\.c\w*", f"../../examples/use/{path}", re.sub(r"-o \w+$", "-o run", compiled))
     assert re.search(rf"^\$ \(cd build/\w+ && {re.escape(compiled)}\)$", commands, re.M)
-    keys = re.search(r"MODEL (.*) -o out", head[0])[1].replace("x86 seq=16", "native seq=197")
+    keys = re.search(r"MODEL (.*) -o out", head[0])[1].replace("x86 seq=16", "native seq=257")
     assert re.search(rf"^\$ build/mhagen model \S+ {re.escape(keys)} -o build/\w+$", commands, re.M)
 
 
