@@ -181,7 +181,8 @@ def test_unknown_tests(tmp_path):
 
 
 @pytest.mark.parametrize("words, message", [
-    (["--keep"], "--keep has no value"), (["--page"], "--page has no value"), (["--suites", "trixie"], "--suites is no option"), ([], "not root")])
+    (["--keep"], "--keep has no value"), (["--page"], "--page has no value"),
+    (["--suites", "trixie"], "--suites is no option"), ([], "not root")])
 def test_bare_refuses(system, words, message):
     done = system.start("bare.sh", *words, UID_IS="1000")
     assert done.returncode == 2 and done.stderr.startswith(f"bare: {message}") and done.stderr.count("\n") == 1
